@@ -1,9 +1,11 @@
 """Tests on any machine: Ctrl-C also in a shell's background job, properties also where a machine is busy, and no
-choice of a backend by its speed."""
+choice of a backend by its speed. And which items of a test are thorough."""
 
 import os
 import signal
+from itertools import groupby
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -13,3 +15,16 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 os.environ.setdefault("BACKBAY_TRIAL_SECONDS", "0")  # a test must not depend on which backend is faster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave of each test that is marked with few(count) that many items, spread over all; the others are thorough."""
+    marked = [item for item in items if item.get_closest_marker("few")]
+    marked.sort(key=lambda item: item.nodeid.partition("[")[0])  # stable: a test's items keep their order
+    for _, group in groupby(marked, key=lambda item: item.nodeid.partition("[")[0]):
+        of_a_test = list(group)
+        count = of_a_test[0].get_closest_marker("few").args[0]
+        chosen = {(2 * n + 1) * len(of_a_test) // (2 * count) for n in range(count)}
+        for n, item in enumerate(of_a_test):
+            if n not in chosen:
+                item.add_marker("thorough")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
-PATIENCE = 60.0  # seconds for a step of milliseconds
+from patience import PATIENCE
 
 
 class Interrupt:

@@ -20,6 +20,7 @@ def test_a_backend_keeps_the_contract(name, tmp_path):
     assert json.loads(report.read_text())["counts"]["passed"] > 500
 
 
+@pytest.mark.thorough
 def test_each_turn_of_scenarios_that_take_turns_is_drawn():
     """A small size draws one turn of these, and no more of their calls."""
     command = [sys.executable, "-m", "backbay", "conform", "cpu_ref", "--op", "thread_counts,vocabularies"]

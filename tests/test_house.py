@@ -3,9 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
-import pytest
 from doc_blocks import ROOT
 
 SOURCES = sorted(ROOT.glob("*/src/*")) + sorted(ROOT.glob("*/*/src/*"))
@@ -36,9 +34,9 @@ def test_the_tables_of_the_server_are_those_of_its_code():
     assert run("server/tools/tables.py", "--check").returncode == 0, "run `make docs`"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_is_longer_than_400_lines(path: Path):
-    assert len(path.read_text().splitlines()) <= 400
+def test_no_module_is_longer_than_400_lines():
+    assert MODULES
+    assert [str(path) for path in MODULES if len(path.read_text().splitlines()) > 400] == []
 
 
 def test_no_room_has_more_than_14_modules():

@@ -34,6 +34,7 @@ def use(backend: backbay.Backend) -> None:
 
 @pytest.mark.fault("Ctrl-C at any moment of a compute, also while a lock is taken", "later computes work")
 @pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.few(1)
 def test_a_backend_works_after_an_interrupt_at_any_moment(name) -> None:
     with backbay.open(None, name, backbay.BackendParams(num_threads=1)) as backend:
         use(backend)
@@ -41,6 +42,7 @@ def test_a_backend_works_after_an_interrupt_at_any_moment(name) -> None:
 
 
 @pytest.mark.fault("Ctrl-C at any moment of an answer, also while a lock is taken", "later answers are right")
+@pytest.mark.thorough
 def test_a_model_answers_after_an_interrupt_at_any_moment(tmp_path) -> None:
     path = write_small_llama(tmp_path / "small.gguf")
     with backbay_engine.load(path, "cpu_ref") as llm:

@@ -42,6 +42,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", sorted(LIKENESS))
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
+@pytest.mark.few(3)
 def test_embeddings_are_those_of_pytorch(files, expected, backend, kind):
     with load(files[kind], backend) as llm:
         assert [llm.tokenizer.encode(row["text"]) for row in expected] == [row["ids"] for row in expected]

@@ -32,6 +32,7 @@ def run(command: list, where: Path) -> str:
 
 
 @pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
+@pytest.mark.few(1)
 def test_its_own_tests_pass(python: Path, name: str):
     assert "1 passed" in run([python, "-m", "pytest", "-q"], python.parents[2] / f"backbay-{name}")
 

@@ -62,6 +62,7 @@ def test_every_module_is_imported_without_what_only_linux_has():
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "ggml", "onnx"])
+@pytest.mark.few(1)
 def test_every_backend_computes_without_what_only_linux_has(backend: str):
     assert "[2.858, 6.994]" in run(COMPUTE, backend)
 

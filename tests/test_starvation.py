@@ -48,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def starved(model: Path, backend: str, limit: str, amount: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", ANSWER, str(model), backend, limit, str(amount)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.fault(
@@ -56,6 +56,7 @@ def starved(model: Path, backend: str, limit: str, amount: int) -> subprocess.Co
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mib", [4, 8, 16, 32, 64, 160])
+@pytest.mark.few(3)
 def test_little_address_space(model: Path, backend: str, mib: int) -> None:
     done = starved(model, backend, "AS", mib * MIB)
     if done.returncode:
@@ -65,6 +66,7 @@ def test_little_address_space(model: Path, backend: str, mib: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(1)
 def test_enough_address_space_is_enough(model: Path, backend: str) -> None:
     assert starved(model, backend, "AS", 2048 * MIB).stdout.startswith("answer 3")
 
@@ -72,6 +74,7 @@ def test_enough_address_space_is_enough(model: Path, backend: str) -> None:
 @pytest.mark.fault("few open files (ulimit -n)", "an answer, or BackendUnavailableError with the limit")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("files", [3, 5, 6, 8, 10])
+@pytest.mark.few(3)
 def test_few_open_files(model: Path, backend: str, files: int) -> None:
     done = starved(model, backend, "NOFILE", files)
     assert done.returncode == 0, done.stderr
@@ -83,10 +86,11 @@ def test_few_open_files(model: Path, backend: str, files: int) -> None:
 @pytest.mark.fault("a small stack (ulimit -s)", "an answer")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kib", [192, 1024])
+@pytest.mark.few(1)
 def test_a_small_stack(model: Path, backend: str, kib: int) -> None:
     line = f'ulimit -s {kib}; exec "$@"'
     command = ["sh", "-c", line, "sh", sys.executable, "-c", ANSWER, str(model), backend, "CORE", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.startswith("answer 3"), done
 
 
@@ -101,7 +105,7 @@ def test_an_export_that_is_larger_than_files_may_be(tmp_path: Path) -> None:
         ["sh", "-c", line, "sh", sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1, done
@@ -113,12 +117,13 @@ def test_an_export_that_is_larger_than_files_may_be(tmp_path: Path) -> None:
 @pytest.mark.fault(
     "the folder for temporary files is missing, and every other one", "probes say so; answers come"
 )
+@pytest.mark.thorough
 def test_no_folder_for_temporary_files(model: Path, tmp_path: Path) -> None:
     program = "import tempfile, sys; tempfile.tempdir = '/nowhere'; from backbay.cli.program import console; console()"
     words = ["run", str(model), "-p", "Once", "-n", "3"]
     for backend in BACKENDS:
         command = [sys.executable, "-c", program, *words, "--backend", backend]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
     done = subprocess.run(
         [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False

@@ -32,6 +32,7 @@ def answers(llm: LLM, problems: Sequence[Problem]) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
+@pytest.mark.few(3)
 def test_unseen_problems_are_answered_right(model, backend):
     with load(model, backend=backend, parallel=8) as llm:
         given = answers(llm, PROBLEMS)

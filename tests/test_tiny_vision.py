@@ -25,6 +25,7 @@ def answers_of(backend: str) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
+@pytest.mark.thorough
 def test_questions_about_unseen_pictures_are_answered_right_and_alike(backend: str) -> None:
     given = answers_of(backend)
     right = sum(answer == question.answer for answer, (_, question) in zip(given, ASKED, strict=True))

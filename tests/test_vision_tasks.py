@@ -71,6 +71,7 @@ def test_a_shape_is_in_the_corner_that_the_answer_says() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.few(2)
 def test_unseen_questions_are_the_same_each_time_and_not_trained(task: str) -> None:
     asked = unseen_questions(task, 5)
     assert [question for _, question in asked] == [question for _, question in unseen_questions(task, 5)]

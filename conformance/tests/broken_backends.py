@@ -30,7 +30,7 @@ class Exits(Reference):
 
 
 class Hangs(Reference):
-    kernels = with_kernels(tanh=lambda x: time.sleep(60))
+    kernels = with_kernels(tanh=lambda x: time.sleep(600))
 
 
 class StartsSlowly(Reference):

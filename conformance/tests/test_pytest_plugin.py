@@ -58,6 +58,7 @@ def test_no_backend_is_a_usage_error(pytester: pytest.Pytester) -> None:
     assert "--backbay-backend" in "\n".join(result.outlines + result.errlines)
 
 
+@pytest.mark.thorough
 def test_it_runs_on_several_processes(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     run(pytester, "--backbay-backend", "cpu_ref", "-n", "2", "-k", "core-add or core-sub").assert_outcomes(

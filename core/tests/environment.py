@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from textwrap import dedent
 
+from patience import PATIENCE
+
 GOOD = """
     import numpy as np
     from backbay import CONTRACT_VERSION, DeviceInfo, KernelBackend, KernelTable, hookimpl, ops
@@ -101,7 +103,7 @@ class Environment:
             env={**inherited, "PYTHONPATH": path, "BACKBAY_CACHE_DIR": str(self.cache), **variables},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,16 @@ from small_llama import write_small_llama
 
 import backbay
 from backbay_engine import LLM, load
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_logging() -> Iterator[None]:
+    """A command in this process sets up logging, for the streams of its test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from time import sleep
 
 import numpy as np
 
@@ -62,3 +64,20 @@ class Failing:
             self._left -= 1
             if self._left < 0:
                 raise ArithmeticError(f"{method} failed")
+
+
+class Holding:
+    """Allows every token, and holds the first process that asks for so many, which leaves a file as a mark."""
+
+    def __init__(self, mark: Path, after: int) -> None:
+        self._mark, self._left = mark, after
+
+    def mask(self) -> bytes | None:
+        self._left -= 1
+        if self._left == 0 and not self._mark.exists():
+            self._mark.touch()
+            sleep(600)
+        return None
+
+    def accept(self, token: int) -> None:
+        pass

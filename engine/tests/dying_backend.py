@@ -23,7 +23,7 @@ class Slow(backbay.backends()["cpu_ref"].load()):
 
     def read_weights(self, progress, cancel):
         progress(0.5)
-        cancel.wait(30)
+        cancel.wait(300)
         check_cancel(cancel)
         super().read_weights(progress, cancel)
 

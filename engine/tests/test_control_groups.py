@@ -57,9 +57,10 @@ def group() -> Iterator[Path]:
     "a container has less memory than the cache needs", "NoMemoryError, not a kill by the system"
 )
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
+@pytest.mark.few(1)
 def test_a_load_that_does_not_fit_the_group_is_an_error(group: Path, name: str):
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, name, str(MODEL), str(group)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.split() == ["NoMemoryError", "True", "685"], (
         done.returncode,
         done.stdout,
@@ -97,6 +98,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @pytest.mark.parametrize("options", [{}, {"weights": "copied"}], ids=["default", "copied"])
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
+@pytest.mark.few(1)
 def test_no_limit_gets_the_process_killed(group: Path, quantized: Path, name: str, options: dict[str, str]):
     told = estimate(quantized, name, params=BackendParams(num_threads=2, options=options)).total()
     heard = []

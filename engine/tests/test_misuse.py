@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_files import stored
+from patience import wait_until
 from small_llama import EOS, write_small_llama
 
 from backbay import BackbayError, ClosedError, OptionError
@@ -207,11 +208,20 @@ def ctrl_c_interrupts() -> Iterator[None]:
 )
 def test_ctrl_c_ends_the_request_and_leaves_the_model(llm: LLM, wait: Callable[[LLM], object]) -> None:
     me = threading.get_ident()
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(me, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def interrupt() -> None:
+        wait_until(lambda: any(slot.busy and slot.tokens > 40 for slot in llm.state().slots))
+        signal.pthread_kill(me, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+
+    def interrupted() -> None:
+        interrupting.start()
         wait(llm)
-    timer.join()
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    interrupting.join()
     gc.collect()
     assert is_idle(llm)
     assert llm.generate("after", max_tokens=1).tokens
@@ -228,7 +238,7 @@ def test_one_stream_may_be_read_by_several_threads(llm: LLM) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert sorted("".join(found)) == sorted(expected)
 
 
@@ -261,7 +271,7 @@ def test_closing_while_others_use_the_model_tells_them(path: Path, tokens: int) 
     llm.generate([5], max_tokens=tokens)
     llm.close()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert [type(error) for error in ended] == [ClosedError] * 3
 
 
@@ -272,7 +282,7 @@ def test_closing_while_texts_are_embedded_tells_who_asked() -> None:
     llm.embed([[5]])
     llm.close()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert [type(error) for error in ended] == [ClosedError] * 2
 
 

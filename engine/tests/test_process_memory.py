@@ -51,9 +51,9 @@ print(json.dumps([measured_use() for _ in range(5)]))
 DRY = """
 for _ in range(2):
     estimate(path, name, context=4096)
-before, start = resident("VmHWM"), time.perf_counter()
+before, start = resident("VmHWM"), time.process_time()
 told = estimate(path, name, context=2**29)
-print(json.dumps([told.total(), resident("VmHWM") - before, time.perf_counter() - start]))
+print(json.dumps([told.total(), resident("VmHWM") - before, time.process_time() - start]))
 """
 
 
@@ -64,6 +64,7 @@ def answer(program: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.few(1)
 def test_the_report_of_a_small_model_is_what_a_fresh_process_takes(name: str) -> None:
     """In the middle of five uses: threads place their blocks anew in each."""
     uses = answer(USE, name)
@@ -78,4 +79,4 @@ def test_a_dry_run_takes_nothing_in_proportion_to_the_context(name: str) -> None
     booked, grown, seconds = answer(DRY, name)
     assert booked > 100 << 30
     assert grown < 20 * MIB, grown / MIB
-    assert seconds < 10  # on a busy machine; a tenth of it on a quiet one
+    assert seconds < 30  # of the processor; one second is usual

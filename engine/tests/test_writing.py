@@ -82,6 +82,7 @@ def test_metadata_of_a_file_keep_their_types_and_order(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.few(4)
 def test_a_recipe_gives_its_dtypes_and_an_answer_that_is_close(name: str, tmp_path: Path) -> None:
     folder, path = write_llama(tmp_path / "llama", width=256), tmp_path / f"{name}.gguf"
     with open_model(folder) as model:
@@ -208,6 +209,7 @@ def test_a_missing_folder_and_a_missing_output_folder_are_errors(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.thorough
 def test_writing_takes_little_memory_beside_the_model(tmp_path: Path) -> None:
     """A model of 100 MB is written in a process that may take 60 MB more than Python with its libraries."""
     import subprocess

@@ -1,18 +1,19 @@
 """Processes of workers, for tests."""
 
-import time
 from pathlib import Path
 
+from patience import wait_until
 
-def is_gone(pid, seconds=2.0):
-    """Whether a process ends within this time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":  # only its parent has not heard of it yet
-            return True
-        time.sleep(0.02)
-    return False
+
+def is_running(pid):
+    """Whether a process runs; one that only its parent has not heard of yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def is_gone(pid):
+    """Wait until a process has ended."""
+    wait_until(lambda: not is_running(pid))
+    return True

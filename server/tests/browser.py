@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from patience import PATIENCE, wait_until
 from websockets.sync.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome")
@@ -45,7 +46,7 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            told = json.loads(self._socket.recv(timeout=20))
+            told = json.loads(self._socket.recv(timeout=300))
             if told.get("id") == self._number:
                 assert "error" not in told, told
                 return told["result"]
@@ -67,8 +68,8 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
+    def until(self, expression: str) -> None:
+        end = time.monotonic() + PATIENCE
         while not self.value(f"Boolean({expression})"):
             assert time.monotonic() < end, f"never: {expression}\n{self.value('document.body.innerText')}"
             time.sleep(0.05)
@@ -116,15 +117,12 @@ def browser(program: str, folder: Path) -> Iterator[Page]:
     )
     try:
         told = folder / "DevToolsActivePort"
-        end = time.monotonic() + 30
-        while not (told.exists() and told.read_text().count("\n")):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        wait_until(lambda: told.exists() and told.read_text().count("\n"))
         port = told.read_text().split()[0]
-        with urlopen(f"http://127.0.0.1:{port}/json", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/json", timeout=300) as answer:
             tab = next(each for each in json.load(answer) if each["type"] == "page")
         with connect(tab["webSocketDebuggerUrl"], max_size=1 << 26) as socket:
             yield Page(socket)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(300)

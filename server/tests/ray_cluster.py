@@ -117,7 +117,7 @@ class Cluster:
             self._folder.glob("session_2*/metrics_export_port*"), key=lambda path: path.stat().st_mtime
         )
         port = re.sub(r"\D", "", found.read_text())
-        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=300).text
 
     def end(self) -> None:
         """Kill all processes of the cluster."""
@@ -163,7 +163,7 @@ def cluster() -> Iterator[Cluster]:
     finally:
         made.end()
         if ray is not None:
-            ray.wait(60)
+            ray.wait(300)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -179,7 +179,7 @@ def _started(made: Cluster, words: list[str], log: Path) -> subprocess.Popen[byt
     raise AssertionError(log.read_text())
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = STARTING) -> None:
     """Wait until something holds."""
     end = time.monotonic() + seconds
     while not holds():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from patience import PATIENCE
 from starlette.types import Receive, Scope, Send
 
 from backbay_server.errors import TooLargeError, error_response
@@ -27,18 +26,18 @@ def served(app: Any, drain: Drain | None = None) -> Iterator[tuple[str, int]]:
     async def cancel() -> None: ...
 
     def serve() -> None:
-        server = Server(app, drain or Drain(), drain_seconds=5, cancel=cancel, listening=listening.set)
+        server = Server(app, drain or Drain(), drain_seconds=PATIENCE, cancel=cancel, listening=listening.set)
         servers.append(server)
         server.run([made])
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        assert listening.wait(5)
+        assert listening.wait(300)
         yield made.getsockname()
     finally:
         servers[0].should_exit = True
-        thread.join(20)
+        thread.join(300)
         made.close()
         assert not thread.is_alive()
 
@@ -59,7 +58,7 @@ async def read_limited(scope: Scope, receive: Receive, send: Send) -> int | None
 
 
 def connected(address: tuple[str, int], data: bytes = b"") -> socket.socket:
-    made = socket.create_connection(address, timeout=20)
+    made = socket.create_connection(address, timeout=300)
     made.sendall(data)
     return made
 
@@ -74,10 +73,3 @@ def rest(connection: socket.socket) -> bytes:
         pass
     connection.close()
     return found
-
-
-async def until(condition: Any, seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from threading import Thread
 from typing import Any
@@ -14,6 +14,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from backbay_engine import LLM
 from backbay_server import app
 
 
@@ -23,7 +24,7 @@ async def client_of(*models: object, **settings: Any) -> AsyncIterator[httpx.Asy
     application = app(*map(str, models), **{"backend": "cpu_ref", "context": 512, **settings})
     async with application.router.lifespan_context(application):
         transport = httpx.ASGITransport(application)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client:
             yield client
 
 
@@ -59,7 +60,7 @@ def serving_app(application: ASGIApp) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 
@@ -71,15 +72,11 @@ class Served:
 
     def busy(self, model: str) -> int:
         """The requests that the model answers, or that wait for it."""
-        pool = self.application.state.services.pool
-        [llm] = [held.llm for held in pool.held() if held.entry.name == model]
-        state = llm.state()
+        state = self.model(model).state()
         return state.busy + state.waiting
 
-
-def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    def model(self, name: str) -> LLM:
+        """A model in memory."""
+        pool = self.application.state.services.pool
+        [llm] = [held.llm for held in pool.held() if held.entry.name == name]
+        return llm

@@ -68,7 +68,7 @@ def test_a_process_that_may_open_few_files_serves(model: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 
     with serving(model, "--backend", "cpu_ref", preexec_fn=few) as server:
-        assert httpx.get(f"{server.url}/health").status_code == 200
+        assert httpx.get(f"{server.url}/health", timeout=300).status_code == 200
 
 
 def test_options_reach_the_server(model: Path, tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ def test_options_reach_the_server(model: Path, tmp_path: Path) -> None:
         "--allow-origin",
         "https://a.example",
     ]
-    with serving(model, *words) as server, httpx.Client(base_url=server.url) as client:
+    with serving(model, *words) as server, httpx.Client(base_url=server.url, timeout=300) as client:
         assert client.get("/v1/models").status_code == 401
         client.headers["authorization"] = "Bearer sesame"
         names = [each["id"] for each in client.get("/v1/models").json()["data"]]
         assert sorted(names) == ["gpt", "scripted"]
         for name in names:
             body = {"model": name, "messages": [{"role": "user", "content": "[hello]"}]}
-            assert client.post("/v1/chat/completions", json=body, timeout=60).json()["model"] == name
+            assert client.post("/v1/chat/completions", json=body).json()["model"] == name
         (model,) = client.get("/state").json()["models"]
         assert (len(model["slots"]), model["context"]) == (2, 256)
         assert client.get("/").status_code == 404
@@ -114,7 +114,7 @@ def test_models_take_turns_in_memory(model: Path) -> None:
     second = model.with_name("second.gguf")
     second.write_bytes(model.read_bytes())
     words = ("--models", model.parent, "--max-loaded", 1, "--backend", "cpu_ref")
-    with serving(*words) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+    with serving(*words) as server, httpx.Client(base_url=server.url, timeout=300) as client:
         for name in ("scripted", "second", "scripted"):
             body = {"model": name, "messages": [{"role": "user", "content": "[hello]"}]}
             answer = client.post("/v1/chat/completions", json=body).json()

@@ -33,7 +33,7 @@ def made(path: Path) -> Starlette:
 
 async def ask(application: ASGIApp, where: str = "/v1/chat/completions") -> httpx.Response:
     transport = httpx.ASGITransport(application)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client:
         return await client.post(where, json=CHAT)
 
 
@@ -76,12 +76,12 @@ def test_a_second_event_loop_beside_the_first_is_told_the_remedy(path: Path) -> 
     async def hold() -> None:
         await ask(application)
         answered.set()
-        await asyncio.to_thread(done.wait, 60)
+        await asyncio.to_thread(done.wait, 300)
 
     thread = threading.Thread(target=asyncio.run, args=(hold(),))
     thread.start()
     try:
-        assert answered.wait(60)
+        assert answered.wait(300)
         refused = asyncio.run(ask(application))
     finally:
         done.set()

@@ -45,6 +45,7 @@ def test_each_op_on_ones_runs_on_the_reference() -> None:
     assert not failed
 
 
+@pytest.mark.thorough
 def test_at_most_a_fifth_of_the_faults_shows_on_ones() -> None:
     with reference()() as backend:
         right = on_ones(backend)

@@ -11,6 +11,7 @@ from backbay_selftest.correct import variants
 
 
 @pytest.mark.parametrize("variant", [name for name in variants(reference()) if name != "reference"])
+@pytest.mark.few(5)
 def test_caches_live_on_backends_that_are_different_and_right(variant: str) -> None:
     for turn in range(6):
         walk(CacheLife, lab_for(variants(reference())[variant]), Draw(f"cache/{turn}"), 25)
@@ -65,6 +66,7 @@ def test_a_failure_is_replayed_by_its_choices_alone() -> None:
     assert again.value.message == fault.message
 
 
+@pytest.mark.thorough
 def test_hypothesis_makes_a_failing_life_short() -> None:
     kind = FAULTS["what_was_reserved_is_allocated_again"].plant(reference())
     (failure,) = run_machine(BackendLife, kind, seed=1, steps=25, examples=60)

@@ -25,6 +25,7 @@ def test_the_reference_lives_by_recorded_choices(name: str, turn: int) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.few(1)
 def test_every_action_is_taken_in_a_few_lives(name: str) -> None:
     taken: set[str] = set()
 

@@ -69,6 +69,7 @@ def test_a_block_is_off_by_half_a_step_but_for_its_far_end(kind: DType) -> None:
 
 
 @pytest.mark.parametrize("profile", ["attention", "core"])
+@pytest.mark.thorough
 def test_no_check_of_the_reference_judges_few_elements(profile: str) -> None:
     ops = None if profile == "attention" else ["softmax", "mulmat", "stddev", "sum_rows"]
     for row in run("cpu_ref", [profile], ops=ops).tightness.values():

@@ -130,5 +130,5 @@ def test_a_browser_renders_the_page(tmp_path: Path) -> None:
         f"--screenshot={picture}",
         file.as_uri(),
     ]
-    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
     assert picture.stat().st_size > 5000

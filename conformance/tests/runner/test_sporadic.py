@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from backbay_conformance import run
 
 DOCS = Path(__file__).parents[3] / "docs/conformance.md"
@@ -31,6 +33,7 @@ def test_the_rates_follow_from_the_counts() -> None:
         assert missed(row["half"], row["median"]) <= 0.05
 
 
+@pytest.mark.thorough
 def test_the_smallest_size_makes_the_calls_that_the_docs_count() -> None:
     from broken_backends import Counting
 

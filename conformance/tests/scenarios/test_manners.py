@@ -55,6 +55,7 @@ def test_a_change_of_the_process_is_told(name: str, told: str) -> None:
         ("LeaksAtRun", "MiB"),
     ],
 )
+@pytest.mark.few(1)
 def test_growth_with_each_opening_is_told(name: str, told: str) -> None:
     report = tried(name, "each_opening_gives_back_what_it_took")
     assert "each 12 openings leave" in report.failures[0].message and told in report.failures[0].message

@@ -76,6 +76,7 @@ def install(folder: Path, source: str) -> None:
 
 
 @pytest.mark.parametrize(("off", "state"), [(0, "full"), (1, "failing")])
+@pytest.mark.few(1)
 def test_a_machine_of_others_runs_in_the_cache_profile(tmp_path: Path, off: int, state: str) -> None:
     install(tmp_path, SCENARIOS.replace("{off}", str(off)))
     report, failures = tmp_path / "report.json", tmp_path / "failures"

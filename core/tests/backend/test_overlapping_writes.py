@@ -63,6 +63,7 @@ def any_backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.I32], ids=str)
 @pytest.mark.parametrize("write", WRITES)
+@pytest.mark.few(21)
 def test_the_source_is_read_before_the_target_is_written(
     any_backend: backbay.Backend, write: str, dtype: DType
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from environment import GOOD, Environment
+from patience import PATIENCE
 
 BACKBAY = f'"{sys.executable}" -m backbay'
 TOLD = "backbay: standard output is closed, nothing was printed"
@@ -14,7 +15,9 @@ TOLD = "backbay: standard output is closed, nothing was printed"
 
 def shell(line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **variables}
-    return subprocess.run(["sh", "-c", line], capture_output=True, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        ["sh", "-c", line], capture_output=True, env=environment, timeout=PATIENCE, check=False
+    )
 
 
 @pytest.mark.fault("standard output is closed", "one line on standard error, exit status 1")

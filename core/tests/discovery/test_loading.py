@@ -83,6 +83,7 @@ BROKEN = {
     "a plugin raises when it is imported", "BackendUnavailableError with the reason; the others work"
 )
 @pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.few(9)
 def test_a_broken_plugin_is_unavailable_with_the_reason_and_harms_no_other(
     environment: Environment, case: str
 ) -> None:

@@ -1,33 +1,44 @@
 """Cancelling: a library that runs is stopped."""
 
+import _thread
 import threading
-import time
 
 import pytest
+from patience import PATIENCE, wait_until
 
 from backbay.plugin import stop_when_cancelled
 
 
+class Looks(threading.Event):
+    """A flag that counts the looks at it."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return super().is_set()
+
+
 def test_a_library_is_stopped_once_its_run_is_cancelled():
-    cancel, stopped = threading.Event(), threading.Event()
+    cancel, stopped = Looks(), threading.Event()
     with stop_when_cancelled(cancel, stopped.set, poll=0.001):
-        time.sleep(0.02)
+        wait_until(lambda: cancel.looks >= 3)
         assert not stopped.is_set()
         cancel.set()
-        assert stopped.wait(5)
+        assert stopped.wait(PATIENCE)
     with stop_when_cancelled(None, stopped.clear):
         assert stopped.is_set()
 
 
 def test_a_run_that_is_over_is_not_stopped():
-    cancel, stopped = threading.Event(), []
+    cancel, stopped, threads = threading.Event(), [], _thread._count()
     for _ in range(200):
         cancel.clear()
         over: list[bool] = []
         with stop_when_cancelled(cancel, lambda over=over: stopped.append(bool(over)), poll=1e-4):
             cancel.set()
         over.append(True)
-    time.sleep(0.05)
+    wait_until(lambda: _thread._count() <= threads)
     assert not any(stopped)
 
 

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from patience import PATIENCE, CountedLock, wait_until
 
 import backbay
 from backbay import DType, KernelBackend, NotComputedError, dump, ops
@@ -66,7 +67,7 @@ def test_a_dump_that_computes_takes_its_turn():
         @staticmethod
         def neg(x):
             entered.set()
-            assert leave.wait(10)
+            assert leave.wait(PATIENCE)
             return -x
 
         kernels = {ops.neg: neg, ops.sqr: np.square}
@@ -76,17 +77,18 @@ def test_a_dump_that_computes_takes_its_turn():
             return super().compile(graph)
 
     with Slow() as backend, backend.new_context() as first, backend.new_context() as second:
+        backend.lock = CountedLock(backend.lock)
         slow, wanted = first.from_floats([1.0]).neg(first), second.from_floats([3.0]).sqr(second)
         computing = threading.Thread(target=first.compute, args=(slow,))
         computing.start()
-        assert entered.wait(10)
+        assert entered.wait(PATIENCE)
         shown = []
         dumping = threading.Thread(target=lambda: shown.append(dump(wanted)))
         dumping.start()
-        dumping.join(0.2)
+        wait_until(lambda: backend.lock.waits or not dumping.is_alive())
         early = len(compiled)  # a plan that is compiled now may free the memory of the running one
         leave.set()
-        dumping.join(10)
-        computing.join(10)
+        dumping.join(PATIENCE)
+        computing.join(PATIENCE)
     assert early == 1
     assert shown == ["[ 9.0000]"]

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from patience import PATIENCE
 
 from backbay.plugin import Flag
 
@@ -27,14 +28,14 @@ def test_waiting_ends_after_the_limit(seconds) -> None:
 
 def test_all_waiting_threads_go_on() -> None:
     flag, passed = Flag(), []
-    threads = [threading.Thread(target=lambda: passed.append(flag.wait(30))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: passed.append(flag.wait(PATIENCE))) for _ in range(8)]
     for thread in threads:
         thread.start()
     assert not passed
     for _ in range(2):  # setting it again does no harm
         flag.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert passed == [True] * 8
     assert not flag._waiting
 
@@ -44,5 +45,5 @@ def test_no_wakeup_is_lost() -> None:
         flag = Flag()
         setter = threading.Thread(target=flag.set)
         setter.start()
-        assert flag.wait(30)
+        assert flag.wait(PATIENCE)
         setter.join()

@@ -149,7 +149,7 @@ def test_a_change_while_requests_run_ends_them_all(
         handles = [llm.submit(PROMPT, temperature=1, seed=n, **endless) for n in range(4)]
         for handle in handles:
             with pytest.raises(ModelFileError):
-                handle.result(30)
+                handle.result(300)
         with pytest.raises(ModelFileError):
             llm.generate(PROMPT)
 

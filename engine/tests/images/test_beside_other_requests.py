@@ -16,7 +16,7 @@ from backbay_engine import Image
 def test_other_requests_go_on_while_a_picture_is_encoded(files: Files, gate: Gate) -> None:
     with opened(files, "gemma3") as llm:
         seeing = llm.submit(["a", Image(picture(20, 20))], max_tokens=3, **ENDLESS)
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(300)
         assert len(llm.generate("text", max_tokens=20, **ENDLESS).tokens) == 20
         assert not seeing.done
         gate.open.set()
@@ -32,13 +32,13 @@ def test_other_requests_go_on_while_a_picture_is_prepared(
 
     def held(image: Image) -> Any:
         reached.set()
-        assert go_on.wait(30)
+        assert go_on.wait(300)
         return rgb(image)
 
     monkeypatch.setattr(Image, "rgb", held)
     with opened(files, "gemma3") as llm:
         seeing = llm.submit(["a", Image(picture(20, 20))], max_tokens=3, **ENDLESS)
-        assert reached.wait(30)
+        assert reached.wait(300)
         assert len(llm.generate("text", max_tokens=20, **ENDLESS).tokens) == 20
         go_on.set()
         assert len(seeing.result().tokens) == 3
@@ -47,7 +47,7 @@ def test_other_requests_go_on_while_a_picture_is_prepared(
 def test_two_requests_with_one_picture_encode_it_once(files: Files, gate: Gate) -> None:
     with opened(files, "llava") as llm:
         handles = [llm.submit([f"{n}", Image(picture(20, 20))], max_tokens=3, **ENDLESS) for n in range(3)]
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(300)
         gate.open.set()
         for handle in handles:
             assert len(handle.result().tokens) == 3
@@ -58,13 +58,13 @@ def test_two_requests_with_one_picture_encode_it_once(files: Files, gate: Gate) 
 def test_closing_ends_requests_on_their_way(files: Files, gate: Gate) -> None:
     llm = opened(files, "llava")
     handle = llm.submit(["a", Image(picture(20, 20))], max_tokens=3)
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(300)
     closing = threading.Thread(target=llm.close)
     closing.start()
     with pytest.raises(ClosedError):
-        handle.result(30)
+        handle.result(300)
     gate.open.set()
-    closing.join(30)
+    closing.join(300)
     assert not closing.is_alive()
     with pytest.raises(ClosedError):
         llm.embed_image(picture(20, 20))

@@ -47,6 +47,7 @@ def test_a_second_picture_of_a_shape_is_not_traced_again(path, encoder):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.few(5)
 def test_the_first_picture_may_be_one_of_the_largest(name, tmp_path):
     encoder = opened(unpacked(name, tmp_path))
     try:
@@ -103,6 +104,7 @@ def test_tiles_of_attention_give_the_rows_of_whole_attention(path, monkeypatch, 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.few(14)
 def test_a_dry_run_reports_the_memory_of_a_real_one(tmp_path, name, backend):
     path = unpacked(name, tmp_path)
     reports = []
@@ -147,6 +149,7 @@ def test_a_cancelled_picture_costs_nobody_else(path, encoder):
 
 @pytest.mark.fault("a prepared picture was changed by hand", "ImageError with what its preparation makes")
 @pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.few(5)
 def test_a_prepared_picture_that_no_preparation_makes_is_refused(name, tmp_path):
     encoder = opened(unpacked(name, tmp_path))
     try:

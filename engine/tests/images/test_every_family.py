@@ -42,6 +42,7 @@ def test_no_family_is_left_out(files: Files) -> None:
     assert found == {*PROJECTORS.values(), *ARCHITECTURES.values()}
 
 
+@pytest.mark.few(4)
 def test_rows_are_stored_and_read_by_another_question(llm: LLM) -> None:
     llm.forget()
     shown = Image(picture(30, 20, 7))
@@ -64,6 +65,7 @@ def test_a_conversation_reuses_what_was_computed_before_and_with_its_picture(llm
     assert again.tokens == llm.generate(going_on, max_tokens=5, reuse=False, **ENDLESS).tokens
 
 
+@pytest.mark.few(4)
 def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
     prompts = [["See ", Image(picture(20 + n, 30, n % 3)), f" number {n}"] for n in range(6)] + [
         ["text only"]
@@ -75,6 +77,7 @@ def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(8)
 def test_a_dry_run_takes_what_a_real_one_takes(files: Files, kind: str, backend: str) -> None:
     model, projector = files[kind]
     sizes: dict[str, Any] = {"context": 128, "batch": 32, "parallel": 2, "store_bytes": 1 << 20}
@@ -89,17 +92,18 @@ def test_a_dry_run_takes_what_a_real_one_takes(files: Files, kind: str, backend:
         assert llm.memory().total() <= reserved
 
 
+@pytest.mark.few(4)
 def test_a_request_that_is_cancelled_costs_nobody_else_anything(files: Files, kind: str, gate: Gate) -> None:
     with opened(files, kind) as llm:
         shown, other = Image(picture(20, 20)), Image(picture(20, 20, 1))
         first = llm.submit(["a", shown], max_tokens=3, **ENDLESS)
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(300)
         second = llm.submit(["b", shown], max_tokens=3, **ENDLESS)
         waiting = llm.submit(["c", other], max_tokens=3, **ENDLESS)
         first.cancel()
         waiting.cancel()
-        assert first.result(5).finish_reason == "cancelled"
-        assert waiting.result(5).tokens == []
+        assert first.result(300).finish_reason == "cancelled"
+        assert waiting.result(300).tokens == []
         gate.open.set()
         assert len(second.result().tokens) == 3
         llm.forget()
@@ -107,6 +111,7 @@ def test_a_request_that_is_cancelled_costs_nobody_else_anything(files: Files, ki
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(8)
 def test_the_encoder_may_be_on_another_backend(files: Files, kind: str, llm: LLM, backend: str) -> None:
     prompt = ["Look ", Image(picture(20, 30)), " here"]
     expected = llm.logits(prompt)

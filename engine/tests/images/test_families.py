@@ -17,6 +17,7 @@ BACKENDS = sorted(backbay.backends())
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.few(10)
 def test_each_encoder_agrees_with_transformers(tmp_path, name, backend):
     encoder = opened(unpacked(name, tmp_path), backend)
     try:

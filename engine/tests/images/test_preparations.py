@@ -24,6 +24,7 @@ PREPARATIONS = list(preparations(48, 8).values())
 
 
 @pytest.mark.parametrize("family", sorted({each["family"] for each in REFERENCES}))
+@pytest.mark.few(4)
 def test_pixels_shapes_grids_and_tokens_are_those_of_transformers(family: str) -> None:
     name, _, fit = family.partition(" ")
     for right in (each for each in REFERENCES if each["family"] == family):

@@ -16,6 +16,7 @@ from small_vision_texts import ID
 from backbay_engine import LLM, Image, TemplateError, load
 
 
+@pytest.mark.few(3)
 def test_a_picture_may_be_given_in_many_ways(llm: LLM, tmp_path: Path) -> None:
     from PIL import Image as Pillow
 

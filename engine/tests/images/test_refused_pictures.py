@@ -17,6 +17,7 @@ from backbay_engine import LLM, Image, ImageError, RequestError, load
 
 
 @pytest.mark.fault("a picture is damaged, or no picture", "ImageError that names it, from submit or result()")
+@pytest.mark.few(4)
 def test_pictures_that_cannot_be_taken_are_refused(llm: LLM, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("no picture")
     other = llm.submit(["fine ", Image(picture(20, 20))], max_tokens=4, **ENDLESS)

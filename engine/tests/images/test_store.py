@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Event
-from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -35,9 +34,7 @@ class Encodes:
         numbers = [float(picture.pixels.flat[0]) for picture in pictures]
         self.groups.append(numbers)
         self.reached.set()
-        until = monotonic() + 10
         while not self.open.wait(0.005):
-            assert monotonic() < until
             if cancel.is_set():
                 raise CancelledError("cancelled")
         if self.faulty & set(numbers):
@@ -60,7 +57,7 @@ class Asked:
         self.told.set()
 
     def rows(self) -> list[float]:
-        assert self.told.wait(10)
+        assert self.told.wait(300)
         assert self.errors == [None]
         return [float(self.lease.of(picture.content)[0, 0]) for picture in self.pictures]
 
@@ -87,7 +84,7 @@ def test_pictures_of_one_shape_that_wait_are_encoded_together(encodes: Encodes) 
     store = ImageStore(encodes, 10 * EACH, WIDTH)
     encodes.open.clear()
     first = Asked(store, prepared(0))
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     others = [Asked(store, prepared(n)) for n in range(1, 4)]
     encodes.open.set()
     assert [each.rows() for each in (first, *others)] == [[0], [1], [2], [3]]
@@ -117,7 +114,7 @@ def test_requests_wait_for_room_and_one_alone_may_exceed_the_budget(encodes: Enc
     first = Asked(store, prepared(1), prepared(2))
     first.rows()
     large, small = Asked(store, *(prepared(n) for n in range(3, 7))), Asked(store, prepared(1))
-    sleep(0.05)
+    assert store.counters.bytes == 2 * EACH  # neither has room
     assert not large.told.is_set()
     assert not small.told.is_set()  # first come, first served
     first.lease.release()
@@ -132,7 +129,7 @@ def test_a_cancelled_request_ends_the_encoding_only_if_nobody_else_wants_it(enco
     store = ImageStore(encodes, 10 * EACH, WIDTH)
     encodes.open.clear()
     first, second = Asked(store, prepared(1)), Asked(store, prepared(1))
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     first.lease.release()
     encodes.open.set()
     assert second.rows() == [1]
@@ -140,11 +137,11 @@ def test_a_cancelled_request_ends_the_encoding_only_if_nobody_else_wants_it(enco
     encodes.open.clear()
     encodes.reached.clear()
     third = Asked(store, prepared(2))
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     third.lease.release()  # the encoding ends, though the gate stays closed
     encodes.reached.clear()
     fourth = Asked(store, prepared(2))
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     encodes.open.set()
     assert fourth.rows() == [2]
     assert not third.told.is_set()
@@ -156,7 +153,7 @@ def test_a_faulty_picture_fails_alone(encodes: Encodes) -> None:
     encodes.faulty = {2.0}
     encodes.open.clear()
     first = Asked(store, prepared(0))
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     others = [Asked(store, prepared(n)) for n in range(1, 4)]
     mixed = Asked(store, prepared(3), prepared(2))
     encodes.open.set()
@@ -164,7 +161,7 @@ def test_a_faulty_picture_fails_alone(encodes: Encodes) -> None:
     assert others[0].rows() == [1]
     assert others[2].rows() == [3]
     for failed in (others[1], mixed):
-        assert failed.told.wait(10)
+        assert failed.told.wait(300)
         assert [type(error) for error in failed.errors] == [ValueError]
         failed.lease.release()
     encodes.faulty = set()
@@ -176,13 +173,13 @@ def test_requests_that_wait_for_room_go_on_when_an_encoding_fails_that_nobody_wa
     def fails_first(pictures: Sequence[Prepared], cancel: Event) -> list[np.ndarray]:
         found = encodes(pictures, cancel)
         if encodes.groups == [[1, 2]]:
-            assert cancel.wait(10)
+            assert cancel.wait(300)
             raise ValueError("a faulty encoder")
         return found
 
     store = ImageStore(fails_first, 2 * EACH, WIDTH)
     first = Asked(store, prepared(1), prepared(2))
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     second = Asked(store, prepared(3), prepared(4))
     first.lease.release()
     assert second.rows() == [3, 4]
@@ -193,7 +190,7 @@ def test_requests_that_wait_for_room_go_on_when_an_encoding_fails_that_nobody_wa
 def test_rows_that_are_not_finite_are_an_error(encodes: Encodes) -> None:
     store = ImageStore(lambda pictures, cancel: [np.full((ROWS, WIDTH), np.nan, np.float32)], EACH, WIDTH)
     asked = Asked(store, prepared(1))
-    assert asked.told.wait(10)
+    assert asked.told.wait(300)
     assert [type(error) for error in asked.errors] == [LogitsError]
     assert store.counters.bytes == 0
     store.close()
@@ -212,10 +209,10 @@ def test_a_picture_without_memory_fails_alone(encodes: Encodes, monkeypatch: pyt
 
     monkeypatch.setattr(np, "isfinite", short_of_memory)
     first = Asked(store, prepared(1))
-    assert first.told.wait(10)
+    assert first.told.wait(300)
     assert [type(error) for error in first.errors] == [MemoryError]
     second = Asked(store, prepared(2))
-    assert second.told.wait(10)
+    assert second.told.wait(300)
     assert second.errors == [None]
     store.close()
 
@@ -224,10 +221,10 @@ def test_closing_tells_all_that_wait(encodes: Encodes) -> None:
     store = ImageStore(encodes, EACH, WIDTH)
     encodes.open.clear()
     asked = [Asked(store, prepared(n)) for n in range(3)]
-    assert encodes.reached.wait(10)
+    assert encodes.reached.wait(300)
     store.close()
     for each in asked:
-        assert each.told.wait(10)
+        assert each.told.wait(300)
         assert [type(error) for error in each.errors] == [ClosedError]
     with pytest.raises(ClosedError):
         store.lease([prepared(1)], lambda lease, error: None)

@@ -20,6 +20,7 @@ BACKENDS = sorted(backbay.backends())
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few(2)
 def test_a_worker_sees_the_same(files: Files, kind: str) -> None:
     shown = Image(picture(20, 30))
     prompt = ["Look ", shown, " here"]
@@ -72,16 +73,16 @@ reached, go_on, network = threading.Event(), threading.Event(), Encoder._encoded
 
 def held(*given, **how):  # the encoder's lock is held
     reached.set()
-    assert go_on.wait(30)
+    assert go_on.wait(300)
     return network(*given, **how)
 
 Encoder._encoded = held
 running = llm.submit(["a", Image(picture(20, 20))], max_tokens=2)
-assert reached.wait(30)
+assert reached.wait(300)
 child = os.fork()
 if child == 0:
     calls = {
-        "running": lambda: running.result(5),
+        "running": lambda: running.result(300),
         "embed": lambda: llm.embed_image(picture(9, 9)),
         "prepare": lambda: llm.prepare(picture(9, 9)),
         "store": lambda: llm.store.counters,
@@ -98,7 +99,7 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 print("exit", os.waitstatus_to_exitcode(status), flush=True)
 go_on.set()
-print("parent", len(running.result(30).tokens), flush=True)
+print("parent", len(running.result(300).tokens), flush=True)
 llm.close()
 """
 

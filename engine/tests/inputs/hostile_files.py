@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,6 +11,7 @@ from math import inf, nan
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory, mkdtemp
+from time import process_time
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
@@ -28,7 +28,7 @@ import backbay_engine
 from backbay.errors import ModelFileError
 from backbay.gguf import Config
 
-LIMIT = 5.0  # seconds for one file
+LIMIT = 60.0  # seconds of the processor for one file, which takes tenths of a second
 GLOBAL = ("general.", "tokenizer.", "split.")
 INT32, FLOAT32, UINT64, INT64, FLOAT64 = 5, 6, 10, 11, 12
 EXACT = GGMLQuantizationType.F32
@@ -223,7 +223,7 @@ def _text_models() -> dict[str, Path]:
 
 def judged(path: Path, backend: str = "cpu_ref") -> str | None:
     """What is wrong with the outcome of a hostile file: None for an answer, or for a ModelFileError in its place."""
-    start = time.perf_counter()
+    start = process_time()
     try:
         answer(path, backend)
     except ModelFileError as error:
@@ -234,8 +234,8 @@ def judged(path: Path, backend: str = "cpu_ref") -> str | None:
             return f"a message of {len(str(error))} characters"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    seconds = time.perf_counter() - start
-    return f"{seconds:.1f} s" if seconds > LIMIT else None
+    seconds = process_time() - start
+    return f"{seconds:.1f} s of the processor" if seconds > LIMIT else None
 
 
 def _read(name: str, path: Path) -> Seed:

@@ -32,7 +32,7 @@ class Gate:
 
         def held(encoder: Encoder, *args: Any, **how: Any) -> Any:
             self.reached.set()
-            assert self.open.wait(30)
+            assert self.open.wait(300)
             return embed(encoder, *args, **how)
 
         monkeypatch.setattr(Encoder, "embed", held)

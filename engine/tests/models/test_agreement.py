@@ -28,6 +28,7 @@ def errors(path: Path, backend_name: str, name: str, dtype: DType) -> dict[str, 
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.few(10)
 def test_logits_in_f32_agree_with_transformers(tmp_path, name, backend_name):
     found = errors(changed(name, tmp_path / "f32.gguf"), backend_name, name, DType.F32)
     assert max(found.values()) < 1e-5, found
@@ -35,6 +36,7 @@ def test_logits_in_f32_agree_with_transformers(tmp_path, name, backend_name):
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.few(10)
 def test_logits_of_the_file_as_it_is_agree_with_transformers(name, backend_name):
     found = errors(stored(name), backend_name, name, DType.F16)
     assert max(found.values()) < 1e-3, found

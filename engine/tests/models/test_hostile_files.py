@@ -9,7 +9,6 @@ import os
 import re
 import struct
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -35,6 +34,7 @@ import backbay
 import backbay_engine
 from backbay import ModelFileError
 from backbay.gguf import Key
+from backbay.gguf.header.content import Content
 
 T = TypeVar("T")
 SEEDS = {seed.name: seed for seed in seeds()}
@@ -56,11 +56,13 @@ def verdicts(path: Path, files: Iterable[tuple[str, Seed]]) -> list[str]:
     return [f"{name}: {wrong}" for name, wrong in found if wrong]
 
 
+@pytest.mark.thorough
 def test_the_seeds_are_sound(tmp_path):
     for seed in SEEDS.values():
         answer(seed.write(tmp_path / "m.gguf"))
 
 
+@pytest.mark.thorough
 def test_every_declared_key_is_read_from_some_seed(tmp_path):
     read = {f".{key}" for seed in SEEDS.values() for key in keys_that_are_read(seed, tmp_path / "m.gguf")}
     missed = [key.name for key in declared_keys() if not any(full.endswith(f".{key.name}") for full in read)]
@@ -72,6 +74,7 @@ def test_every_declared_key_is_read_from_some_seed(tmp_path):
     "ModelFileError naming key, offset, value and expectation",
 )
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.thorough
 def test_hostile_metadata_are_refused_or_answered(tmp_path, part):
     cases: dict[str, list[tuple[str, Seed]]] = {}
     for seed in SEEDS.values():
@@ -90,6 +93,7 @@ def test_hostile_metadata_are_refused_or_answered(tmp_path, part):
     "ModelFileError naming tensor, offset, shape and dtype",
 )
 @pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.thorough
 def test_hostile_tensors_are_refused_or_answered(tmp_path, part):
     cases: dict[str, list[tuple[str, Seed]]] = {}
     for seed in SEEDS.values():
@@ -200,14 +204,17 @@ def test_the_last_blocks_may_predict_further_tokens(tmp_path):
         answer(seed.with_pair(key, i32(key, 2)).write(tmp_path / "m.gguf"))
 
 
-@pytest.mark.fault("a vocabulary of 10 million tokens", "ModelFileError within 2 s, before any token is read")
-def test_a_vocabulary_of_ten_million_tokens_is_refused_at_once(tmp_path):
+@pytest.mark.fault("a vocabulary of 10 million tokens", "ModelFileError before any token is read")
+def test_a_vocabulary_of_ten_million_tokens_is_refused_at_once(tmp_path, monkeypatch):
     key, count = "tokenizer.ggml.tokens", 10_000_000
     seed = SEEDS["llama-llama3 gpt2"].with_pair(key, array(key, STRING, count, text("a") * count))
     path = seed.write(tmp_path / "m.gguf")
-    start = time.perf_counter()
+    read, content_read = [], Content.read
+    monkeypatch.setattr(
+        Content, "read", lambda file, at, to: read.append(len(to)) or content_read(file, at, to)
+    )
     assert "found a count of 10000000" in str(refusal(path))
-    assert time.perf_counter() - start < 2
+    assert 0 < sum(read) < 2**20 < path.stat().st_size
 
 
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))

@@ -19,6 +19,7 @@ BACKENDS = sorted(backbay.backends())
 
 @pytest.mark.parametrize("backend_name", BACKENDS)
 @pytest.mark.parametrize("name", KIND_NAMES)
+@pytest.mark.few(81)
 def test_each_kind_agrees_with_transformers(tmp_path, name, backend_name):
     path = unpacked(name, tmp_path)
     with backbay.open(path, backend=backend_name) as backend, np.load(KINDS / f"{name}.npz") as expected:

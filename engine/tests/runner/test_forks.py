@@ -41,7 +41,7 @@ def tried():
     refused("chat", lambda: llm.chat([{"role": "user", "content": "hello"}]))
     refused("logits", lambda: llm.logits("sum 1 2 ="))
     refused("memory", llm.memory)
-    refused("running", lambda: running.result(5))
+    refused("running", lambda: running.result(300))
     refused("compute", lambda: ctx.compute(y))
     refused("trace", lambda: x.neg(ctx))
     refused("read", y.floats)
@@ -71,7 +71,7 @@ except backbay.ClosedError as error:
 pool.close()
 pool.join()
 
-running.result(30)
+running.result(300)
 print("parent", llm.generate("sum 417 268 =", temperature=0).text, flush=True)
 llm.close()
 """
@@ -82,9 +82,10 @@ llm.close()
     "ClosedError naming fork and the remedy; the child exits",
 )
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
+@pytest.mark.few(1)
 def test_a_forked_child_is_told_so_and_exits(name: str):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name, MODEL], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", PROGRAM, name, MODEL], capture_output=True, text=True, timeout=300, check=False
     )
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     ended = {"exit": said.pop("exit", ""), "parent": said.pop("parent", "").strip()}
@@ -105,7 +106,7 @@ def test_a_child_may_load_its_own_model():
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, MODEL], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program, MODEL], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "685" in done.stdout
@@ -115,8 +116,10 @@ WHILE_COMPUTING = """
 import faulthandler, os, sys, threading
 import numpy as np
 import backbay
+from backbay.backend.processes import forks
 
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(250, exit=True)
+forks.PATIENCE = 250.0
 backend = backbay.open(None, backend=sys.argv[1])
 ctx = backend.new_context()
 w = ctx.from_floats(np.ones((256, 2048), np.float32))  # large enough for a BLAS to use several threads
@@ -144,7 +147,8 @@ print(y.floats().max())
 
 @pytest.mark.fault("the process forks while a product runs", "both go on")
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
+@pytest.mark.few(1)
 def test_forks_in_the_midst_of_a_compute_harm_neither(name: str):
     command = [sys.executable, "-W", "ignore", "-c", WHILE_COMPUTING, name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.split() == ["2048.0"], done.stderr

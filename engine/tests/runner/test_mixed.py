@@ -79,12 +79,12 @@ class Requests:
         return self.llm.submit(PROMPTS[key[0]], max_tokens=10, **OPTIONS[key[1]], **more)
 
     def whole(self, key: tuple[int, int], chance: random.Random) -> None:
-        self.expect(self.asked(key, reuse=chance.random() < 0.5).result(120), key, "whole")
+        self.expect(self.asked(key, reuse=chance.random() < 0.5).result(300), key, "whole")
 
     def resumed(self, key: tuple[int, int], chance: random.Random) -> None:
         tokens = self.alone[key].tokens
         handle = self.asked(key, resume=tokens[: chance.randint(0, len(tokens))])
-        self.expect(handle.result(120), key, "resumed")
+        self.expect(handle.result(300), key, "resumed")
 
     def stepwise(self, key: tuple[int, int], _chance: random.Random) -> None:
         told: list[Any] = []
@@ -96,7 +96,7 @@ class Requests:
                 over.set()
 
         handle = self.asked(key, on_step=on_step)
-        assert over.wait(120)
+        assert over.wait(300)
         self.expect(told.pop(), key, "told")
         if "".join(step.text for step in told) != "".join(handle):
             self.wrong.append("the steps that were told differ")
@@ -105,7 +105,7 @@ class Requests:
         handle = self.asked(key)
         next(handle.steps(), None)
         handle.cancel()
-        found = handle.result(120)
+        found = handle.result(300)
         if found.tokens != self.alone[key].tokens[: len(found.tokens)]:
             self.wrong.append("a cancelled answer is another")
 
@@ -122,7 +122,7 @@ class Requests:
 
     def late(self, key: tuple[int, int], chance: random.Random) -> None:
         with suppress(DeadlineError):
-            self.expect(self.asked(key, deadline=chance.choice([0.001, 0.05])).result(120), key, "late")
+            self.expect(self.asked(key, deadline=chance.choice([0.001, 0.05])).result(300), key, "late")
 
 
 def test_requests_of_all_kinds_get_what_each_gets_alone(llm: LLM) -> None:
@@ -139,4 +139,4 @@ def test_requests_of_all_kinds_get_what_each_gets_alone(llm: LLM) -> None:
     assert (state.busy, state.waiting) == (0, 0)
     assert all(slot.tokens == 0 for slot in state.slots)
     handles = [llm.submit("x", max_tokens=1) for _ in range(12)]  # every place is free again
-    assert all(handle.result(60).tokens for handle in handles)
+    assert all(handle.result(300).tokens for handle in handles)

@@ -67,6 +67,7 @@ def check_every_cut(llm: LLM, asked: Any, options: dict[str, Any], elsewhere: LL
     ],
     ids=["greedy", "seed", "halves", "half", "penalties", "window", "stops", "held back", "end"],
 )
+@pytest.mark.few(9)
 def test_an_answer_goes_on_after_any_of_its_tokens(llm: LLM, options: dict[str, Any]) -> None:
     check_every_cut(llm, "resume", {"max_tokens": 20, **options})
 

@@ -6,16 +6,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_files import stored
+from patience import PATIENCE, wait_until
 from small_llama import EOS, write_small_llama
 
 from backbay import ClosedError
 from backbay_engine import LLM, QueueFullError, SlotState, State, Totals, load
+from backbay_engine.worker.host import engine as worker_engine
 
 ENDLESS: dict[str, Any] = {
     "temperature": 0,
@@ -31,17 +33,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may take long to tell its state."""
+    monkeypatch.setattr(worker_engine, "LOOKING", PATIENCE)
+
+
 @pytest.fixture(params=[False, True], ids=["here", "worker"])
 def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
     with load(path, "cpu_ref", **SIZES, queue=3, worker=request.param) as opened:
         yield opened
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def test_a_new_model_has_done_nothing(llm: LLM) -> None:
@@ -57,7 +58,7 @@ def test_what_runs_and_waits_is_told(llm: LLM) -> None:
     assert all(slot.busy and slot.tokens <= 64 for slot in state.slots)
     for handle in handles:
         handle.cancel()
-        handle.result(60)
+        handle.result(300)
     wait_until(lambda: llm.state().free == 2)
     assert llm.state().waiting == 0
     assert any(slot.tokens for slot in llm.state().slots)  # kept for prompts to come

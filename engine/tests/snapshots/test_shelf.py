@@ -16,7 +16,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from constraints import Holding
 from model_files import unpacked
+from patience import wait_until
 from small_llama import EOS, write_small_llama
 
 import backbay
@@ -87,7 +89,7 @@ def test_what_is_being_written_is_not_written_again(
 
     def add_late(shelf: Shelf, snapshot: Snapshot) -> None:
         added.append(snapshot)
-        assert answered.wait(60)
+        assert answered.wait(300)
         add(shelf, snapshot)
 
     monkeypatch.setattr(Shelf, "add", add_late)
@@ -229,15 +231,13 @@ def test_a_folder_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> 
 
 def test_a_worker_that_dies_computes_no_prompt_again(path: Path, tmp_path: Path) -> None:
     options = {**OPTIONS, "max_tokens": 100}
-    with load(path, "cpu_ref", **SIZES, worker=True, cache_dir=tmp_path) as llm:
+    with load(path, "cpu_ref", **SIZES, worker=True, cache_dir=tmp_path / "shelf") as llm:
         expected = llm.generate([*SYSTEM, 1], **options).tokens
-        handle = llm.submit([*SYSTEM, 1], **options)
-        next(handle.steps())
-        until = time.monotonic() + 30
-        while not files(tmp_path) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: files(tmp_path / "shelf"))
+        handle = llm.submit([*SYSTEM, 1], constraint=Holding(tmp_path / "mark", 20), **options)
+        wait_until((tmp_path / "mark").exists)
         os.kill(llm.worker_pid or 0, signal.SIGKILL)
-        found = handle.result(120)
+        found = handle.result(300)
     assert found.tokens == expected
     assert found.timings.resumed_tokens > 0
     assert found.timings.reused_tokens == len(SYSTEM) + 1
@@ -271,7 +271,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
         process.start()
     remover.start()
     for process in processes:
-        process.join(120)
+        process.join(300)
     stop.set()
     remover.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]

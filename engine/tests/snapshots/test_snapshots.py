@@ -63,7 +63,7 @@ def saved(llm: LLM, asked: Any, after: int, **options: Any) -> tuple[Handle[Comp
             next(steps, None)
         snapshot = llm.save(handle)
         tokens = len(snapshot.options["resume"])
-        if not handle.done or tokens <= after or tokens < len(handle.result(60).tokens):
+        if not handle.done or tokens <= after or tokens < len(handle.result(300).tokens):
             break
     return handle, snapshot
 
@@ -83,7 +83,7 @@ def saved_between_steps(
     def hold(_: Any) -> None:
         if next(begun) == after:
             reached.set()
-            queued.wait(60)
+            queued.wait(300)
 
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(runner, "between", noted)
@@ -97,7 +97,7 @@ def interrupted(llm: LLM, asked: Any, after: int, **options: Any) -> Snapshot:
     """The snapshot of an answer after so many tokens; it ends then."""
     handle, snapshot = saved(llm, asked, after, **options)
     handle.cancel()
-    handle.result(60)
+    handle.result(300)
     return snapshot
 
 
@@ -126,6 +126,7 @@ def goes_on(llm: LLM, snapshot: Snapshot | Path, patch: pytest.MonkeyPatch) -> l
     [{"temperature": 0}, {"temperature": 1.0, "seed": 3}, {"seed": 5, "frequency_penalty": 0.4, "top_k": 5}],
     ids=["greedy", "seed", "penalties"],
 )
+@pytest.mark.few(4)
 def test_an_answer_goes_on_on_any_backend(
     llm: LLM, others: list[LLM], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +140,7 @@ def test_an_answer_goes_on_on_any_backend(
 
 def test_a_random_seed_goes_on_too(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     handle, snapshot = saved(llm, TEXT, 1, max_tokens=30, **ENDLESS)
-    whole = handle.result(60)  # it was not disturbed
+    whole = handle.result(300)  # it was not disturbed
     assert goes_on(llm, snapshot, monkeypatch) == whole.tokens
 
 
@@ -159,7 +160,7 @@ def test_a_prompt_is_saved_with_its_cache(
 
 def test_a_request_that_is_over_is_saved_with_its_answer(llm: LLM, others: list[LLM]) -> None:
     handle = llm.submit(TEXT, max_tokens=12, temperature=0, **ENDLESS)
-    answer = handle.result(60)
+    answer = handle.result(300)
     snapshot = llm.save(handle)
     assert snapshot.options["resume"] == tuple(answer.tokens)
     longer = others[0].generate(TEXT, max_tokens=20, temperature=0, **ENDLESS).tokens
@@ -178,7 +179,7 @@ def test_a_request_that_waits_is_saved_without_a_cache(llm: LLM) -> None:
         handle.cancel()
     assert (snapshot.tokens, snapshot.nbytes, snapshot.options["resume"]) == ((), 0, ())
     llm.restore(snapshot)
-    assert llm.generate(list(snapshot.prompt), **snapshot.options).tokens == waiting.result(60).tokens
+    assert llm.generate(list(snapshot.prompt), **snapshot.options).tokens == waiting.result(300).tokens
 
 
 @PROPERTY
@@ -210,7 +211,7 @@ def test_requests_that_run_are_not_disturbed(llm: LLM) -> None:
     alone = [llm.generate(text, **options).tokens for text in ("one", "two")]
     handles = [llm.submit(text, **options) for text in ("one", "two")]
     saved = [llm.save(handles[n % 2]) for n in range(6)]
-    assert [handle.result(60).tokens for handle in handles] == alone
+    assert [handle.result(300).tokens for handle in handles] == alone
     for n, snapshot in enumerate(saved):
         llm.restore(snapshot)
         assert llm.generate(list(snapshot.prompt), **snapshot.options).tokens == alone[n % 2]
@@ -240,7 +241,7 @@ def test_all_options_of_a_request_are_in_the_file(others: list[LLM]) -> None:
     for name, value in given_options.items():
         assert snapshot.options[name] == value or name == "logit_bias", name
     assert snapshot.options["logit_bias"].items() >= given_options["logit_bias"].items()
-    others[0].submit(list(snapshot.prompt), **snapshot.options).result(60)
+    others[0].submit(list(snapshot.prompt), **snapshot.options).result(300)
 
 
 def test_formats_go_on(llm: LLM) -> None:
@@ -253,6 +254,7 @@ def test_formats_go_on(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few(4)
 def test_every_kind_of_cache_moves(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, sizes = unpacked(kind, tmp_path), {**SIZES, "batch": 48}
     asked, options = prompt(30, 1), {**OPTIONS, "max_tokens": 40}
@@ -271,6 +273,7 @@ def test_every_kind_of_cache_moves(kind: str, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.few(4)
 def test_a_cache_goes_on_within_its_dtype(backend: str, dtype: str, tmp_path: Path) -> None:
     path = write_small_llama(tmp_path / "wide.gguf", head=32)
     try:
@@ -326,7 +329,7 @@ def test_what_cannot_be_saved_is_refused(llm: LLM, tmp_path: Path) -> None:
     handle = llm.submit("x", max_tokens=3, constraint=Among([97], WORDS))
     with pytest.raises(RequestError, match="constraint of your own"):
         llm.save(handle)
-    handle.result(60)
+    handle.result(300)
     with load(unpacked("bert", tmp_path), "cpu_ref") as vectors, pytest.raises(RequestError, match="makes"):
         vectors.save("x")
 

@@ -12,6 +12,7 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
+from patience import PATIENCE
 
 from backbay import BackendEntry, BackendParams, CancelledError, Choice, OptionError
 from backbay.discovery import SpeedTrial
@@ -24,7 +25,6 @@ from backbay_engine.trials.process import Limits, Outcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]
 SIZES = Sizes(64, 2, 512, None)
-WAIT = 120.0  # seconds after which a test fails
 
 
 class Trials:
@@ -171,7 +171,7 @@ def test_of_two_that_start_together_one_waits_for_the_other(
             twice.set()
 
     def attempt(task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
-        assert twice.wait(WAIT)
+        assert twice.wait(PATIENCE)
         return installed.attempt(task, limits, waiting)
 
     monkeypatch.setattr(choosing, "check_cancel", look)
@@ -189,14 +189,14 @@ def test_a_trial_that_waits_for_another_one_can_be_cancelled(
 
     def attempt(task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
         entered.set()
-        assert ended.wait(WAIT)
+        assert ended.wait(PATIENCE)
         return installed.attempt(task, limits, waiting)
 
     ended = Event()
     monkeypatch.setattr(choosing, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fastest, path, None, BackendParams(), SIZES)
-        assert entered.wait(WAIT)
+        assert entered.wait(PATIENCE)
         cancel.set()
         with pytest.raises(CancelledError):
             fastest(path, None, BackendParams(), SIZES, cancel)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Event
-from time import monotonic
 
 import pytest
 
@@ -57,9 +56,7 @@ def test_a_backend_that_hangs_is_stopped(path: Path) -> None:
 
 
 def test_a_backend_that_is_certainly_slower_is_stopped(path: Path) -> None:
-    begun = monotonic()
     outcome = tried(path, "Slow", Limits(300.0, 0.1))
-    assert monotonic() - begun < 300
     assert (outcome.speed, outcome.lasts) == (None, True)
     assert outcome.why_not.startswith("it is slower: stopped after")
 

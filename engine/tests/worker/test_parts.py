@@ -6,10 +6,10 @@ import os
 import pickle
 import signal
 import threading
-import time
 import tracemalloc
 
 import pytest
+from patience import wait_until
 
 from backbay import (
     BackbayError,
@@ -124,9 +124,7 @@ def test_each_part_of_a_large_frame_is_told(pipe):
     for at in range(0, len(data), 25):
         told = len(parts)
         target.write(data[at : at + 25])
-        until = time.monotonic() + 20
-        while len(parts) == told and time.monotonic() < until:
-            time.sleep(0.001)
+        wait_until(lambda told=told: len(parts) > told)
     target.close()
     reader.join()
     assert parts == [0] * 5

@@ -4,11 +4,11 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 from dying_backend import Stopping
+from patience import PATIENCE, wait_until
 from small_llama import EOS, write_small_llama
 from worker_processes import is_gone
 
@@ -16,8 +16,9 @@ from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
 from backbay_engine.worker.host import engine as worker_engine
 from backbay_engine.worker.host import process, watch
-from backbay_engine.worker.host.watch import Watch
-from backbay_engine.worker.wire.frames import Sender, frames
+from backbay_engine.worker.host.engine import STOPPING
+from backbay_engine.worker.host.watch import BEAT, Watch
+from backbay_engine.worker.wire.frames import Kind, Sender, frames
 
 if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)
@@ -32,20 +33,45 @@ def path(tmp_path_factory):
     return write_small_llama(tmp_path_factory.mktemp("models") / "endless.gguf", endless=True)
 
 
+class Workers:
+    """The workers that were started, each for as long as it is not silent for longer than it may."""
+
+    def __init__(self, monkeypatch):
+        self.started, self.alive = [], 0
+        self._monkeypatch, self._process = monkeypatch, worker_engine.WorkerProcess
+        monkeypatch.setattr(watch, "BEAT", 0.05)
+        monkeypatch.setattr(worker_engine, "WorkerProcess", self.start)
+
+    def start(self, *args):
+        for limit in ("LOADING", "ANSWERING", "STOPPING"):
+            self.allow(limit, PATIENCE)  # however slow the machine is
+        self.started.append(self._process(*args))
+        return self.started[-1]
+
+    def allow(self, limit, seconds):
+        self._monkeypatch.setattr(worker_engine, limit, seconds)
+
+    def count_signs(self):
+        """Count the answers to the watch from now on."""
+        take = process.WorkerProcess._take
+
+        def counted(worker, frame):
+            self.alive += frame.kind is Kind.ALIVE
+            take(worker, frame)
+
+        self._monkeypatch.setattr(process.WorkerProcess, "_take", counted)
+
+
 @pytest.fixture
-def impatient(monkeypatch):
-    """A watch that is patient with a busy machine, no more."""
-    monkeypatch.setattr(watch, "BEAT", 0.2)
-    monkeypatch.setattr(worker_engine, "ANSWERING", 5.0)
-    monkeypatch.setattr(worker_engine, "STOPPING", 3.0)
+def workers(monkeypatch):
+    return Workers(monkeypatch)
 
 
 def stop(llm):
     """Stop the worker; on a busy machine it goes on for some milliseconds."""
     pid = llm.worker_pid
     os.kill(pid, signal.SIGSTOP)
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        time.sleep(0.001)
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     return pid
 
 
@@ -53,124 +79,132 @@ def stop(llm):
     "a worker stands still while requests run, with `retries=0`",
     "BackendUnavailableError; it is killed, and the next request works",
 )
-def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, impatient):
+def test_a_worker_that_stands_still_is_an_error_of_what_ran(path, workers):
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
         running = llm.submit("x", **ENDLESS)
         next(iter(running))
         pid = stop(llm)
+        workers.allow("ANSWERING", 0.5)
         with pytest.raises(BackendUnavailableError, match=STOOD_STILL):
-            running.result(60)
+            running.result(300)
         assert is_gone(pid)
         assert llm.generate("x", max_tokens=2).tokens
         stop(llm)
+        workers.allow("ANSWERING", 0.5)
         assert llm.memory().total()  # the stopped worker never began it, so that the next one does it
 
 
 @pytest.mark.fault(
     "a request of a worker that stands still is cancelled", "BackendUnavailableError within 6 s"
 )
-def test_a_cancelled_request_does_not_wait_for_a_worker_that_stands_still(path, impatient, monkeypatch):
-    monkeypatch.setattr(worker_engine, "ANSWERING", 600.0)
+def test_a_cancelled_request_does_not_wait_for_a_worker_that_stands_still(path, workers):
+    assert STOPPING + BEAT <= 6
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
         running = llm.submit("x", **ENDLESS)
         next(iter(running))
         stop(llm)
+        workers.allow("STOPPING", 0.5)
         running.cancel()
         with pytest.raises(BackendUnavailableError, match=STOOD_STILL):
-            running.result(60)
+            running.result(300)
 
 
 @pytest.mark.fault("a worker stands still while it loads", "BackendUnavailableError")
-def test_a_worker_that_stands_still_in_its_load_is_an_error(path, impatient, monkeypatch):
-    monkeypatch.setattr(worker_engine, "LOADING", 10.0)
+@pytest.mark.thorough
+def test_a_worker_that_stands_still_in_its_load_is_an_error(path, workers):
     with pytest.raises(BackendUnavailableError, match=f"{STOOD_STILL} .* while it loaded the model"):
-        load(path, Stopping, worker=True)
+        load(path, Stopping, worker=True, progress=lambda done: done and workers.allow("LOADING", 0.5))
 
 
-def test_a_cancelled_load_does_not_wait_for_a_worker_that_stands_still(path, impatient, monkeypatch):
-    monkeypatch.setattr(worker_engine, "LOADING", 600.0)
+@pytest.mark.thorough
+def test_a_cancelled_load_does_not_wait_for_a_worker_that_stands_still(path, workers):
     cancel = threading.Event()
+
+    def progress(done):
+        if done:
+            workers.allow("STOPPING", 0.5)
+            cancel.set()
+
     with pytest.raises((BackendUnavailableError, CancelledError)):
-        load(path, Stopping, worker=True, progress=lambda done: done and cancel.set(), cancel=cancel)
+        load(path, Stopping, worker=True, progress=progress, cancel=cancel)
 
 
 @pytest.mark.fault(
     "a request's deadline passes while its worker loads or stands still", "DeadlineError in the request"
 )
-def test_a_request_does_not_wait_for_a_worker_longer_than_its_deadline(path, impatient, monkeypatch):
-    monkeypatch.setattr(worker_engine, "ANSWERING", 600.0)
+def test_a_request_does_not_wait_for_a_worker_longer_than_its_deadline(path, workers):
     with load(path, "cpu_ref", **SIZES, worker=True) as llm:
         pid = stop(llm)
         late = llm.submit("x", max_tokens=2, deadline=0.5)
         patient = llm.submit("x", max_tokens=2, deadline=600)
         with pytest.raises(DeadlineError, match="the worker was not ready"):
-            late.result(60)
+            late.result(300)
         assert not patient.done
         os.kill(pid, signal.SIGCONT)
-        assert patient.result(60).tokens
+        assert patient.result(300).tokens
 
 
-def test_a_worker_that_is_only_slow_is_left_alone(path, impatient):
-    """It answers the watch whatever its other threads do."""
+def test_a_worker_that_computes_answers_the_watch(path, workers):
+    workers.count_signs()
     with load(path, "cpu_ref", **SIZES, worker=True) as llm:
         running = llm.submit("x", **ENDLESS)
-        time.sleep(7)
+        next(iter(running))
+        for _ in range(5):
+            before = workers.alive
+            workers.started[0].ping()
+            wait_until(lambda before=before: workers.alive > before)
+        assert not running.done
         running.cancel()
-        assert running.result(60).finish_reason == "cancelled"
+        assert running.result(300).finish_reason == "cancelled"
 
 
 @pytest.mark.fault("a large request takes long to reach its worker", "it arrives")
-def test_a_worker_whose_pipes_are_slow_is_left_alone(path, impatient, monkeypatch):
-    """A snapshot comes and goes in parts, for longer than a silent worker would live; no ping gets past it."""
-    monkeypatch.setattr(worker_engine, "ANSWERING", 3.0)
+def test_a_worker_tells_that_it_lives_while_a_large_request_comes(path, workers, monkeypatch):
+    """A snapshot comes in parts, for longer than the worker is silent; no ping gets past it."""
+    workers.count_signs()
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
-        pid = llm.worker_pid
         snapshot = llm.save("abc" * 30)
-        size, begun = len(snapshot.to_bytes()), time.monotonic()
-        written = Sender._write
-        monkeypatch.setattr(
-            Sender, "_write", lambda sender, data: slowly(partial(written, sender), data, size)
-        )
+        size, signs, written = len(snapshot.to_bytes()), [], Sender._write
+
+        def slowly(sender, data):
+            """Write half of what is as large as a snapshot, then small parts of it until the worker tells that it lives."""
+            if len(data) < size // 2:
+                written(sender, data)
+                return
+            at = len(data) // 2
+            written(sender, data[:at])
+            before = workers.alive
+            while at < len(data) - 1 and workers.alive < before + 2:
+                written(sender, data[at : at + 1])
+                at += 1
+                time.sleep(0.05)
+            signs.append(workers.alive - before)
+            written(sender, data[at:])
+
+        monkeypatch.setattr(Sender, "_write", slowly)
         llm.restore(snapshot)
-        assert time.monotonic() - begun > 6
-        monkeypatch.undo()
-        assert (llm.generate("x", max_tokens=2).finish_reason, llm.worker_pid) == ("length", pid)
+        assert signs == [2]
+        assert len(workers.started) == 1
 
 
-def slowly(write, data, size):
-    """Write what is as large as a snapshot in 60 parts, with a pause of a tenth of a second behind each."""
-    if len(data) < size // 2:
-        write(data)
-        return
-    for at in range(0, len(data), step := max(1, len(data) // 60)):
-        write(data[at : at + step])
-        time.sleep(0.1)
+class PartPipe:
+    """Its bytes come in small parts."""
 
-
-class SlowPipe:
-    """Its bytes come in small parts, with a pause behind each."""
-
-    part, pause = 512, 0.0
+    size = 512
 
     def __init__(self, pipe):
         self.pipe = pipe
 
     def readinto(self, room):
-        time.sleep(SlowPipe.pause)
-        return self.pipe.readinto(room[: SlowPipe.part])
+        return self.pipe.readinto(room[: PartPipe.size])
 
 
-def test_a_worker_whose_large_result_comes_slowly_is_left_alone(path, impatient, monkeypatch):
-    monkeypatch.setattr(worker_engine, "ANSWERING", 3.0)
-    monkeypatch.setattr(process, "frames", lambda pipe, on_part: frames(SlowPipe(pipe), on_part))
+def test_each_part_of_a_large_result_is_a_sign_of_life(path, workers, monkeypatch):
+    monkeypatch.setattr(process, "frames", lambda pipe, on_part: frames(PartPipe(pipe), on_part))
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
-        parts = len(llm.save("abc" * 30).to_bytes()) / SlowPipe.part
-        pid, begun = llm.worker_pid, time.monotonic()
-        monkeypatch.setattr(SlowPipe, "pause", 7 / parts)
-        assert llm.save("abc" * 30).to_bytes()
-        monkeypatch.undo()
-        assert time.monotonic() - begun > 6
-        assert (llm.generate("x", max_tokens=2).finish_reason, llm.worker_pid) == ("length", pid)
+        before = workers.started[0].heard
+        parts = len(llm.save("abc" * 30).to_bytes()) // PartPipe.size
+        assert workers.started[0].heard - before >= parts > 10
 
 
 class Silent:
@@ -185,14 +219,25 @@ class Silent:
 
 def test_nobody_watches_a_worker_that_nobody_waits_for(monkeypatch):
     monkeypatch.setattr(watch, "BEAT", 0.01)
-    worker, patience = Silent(), [None]
-    watching = Watch(worker, lambda: patience[0])
-    time.sleep(0.2)
+    worker, looks = Silent(), []
+    watching = Watch(worker, lambda: looks.append(None))
+    wait_until(lambda: len(looks) > 10)
+    watching.end()
     assert (worker.pings, worker.silent) == (0, None)
-    patience[0] = 0.05
-    until = time.monotonic() + 20
-    while worker.silent is None and time.monotonic() < until:
-        time.sleep(0.01)
-    assert worker.pings > 0
+
+
+def test_a_watch_counts_the_beats_since_the_last_sign_of_life(monkeypatch):
+    monkeypatch.setattr(watch, "BEAT", 0.01)
+    worker, looks = Silent(), []
+
+    def patience():
+        looks.append(None)
+        if len(looks) <= 20 and len(looks) % 4 == 0:
+            worker.heard += 1
+        return 0.05
+
+    watching = Watch(worker, patience)
+    wait_until(lambda: worker.silent is not None)
     assert worker.silent == pytest.approx(0.06)
+    assert (len(looks), worker.pings) == (26, 20)
     watching.end()

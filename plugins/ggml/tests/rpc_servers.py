@@ -6,14 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from patience import PATIENCE, wait_until
+
 import backbay
 from backbay import BackendParams
-
-PATIENCE = 60.0  # seconds for a server to listen
 
 
 class Server:
@@ -36,15 +35,13 @@ class Server:
 
     def _wait(self) -> None:
         """Wait until the server listens."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            with socket.socket() as trial:
-                if trial.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise RuntimeError(f"the RPC server does not listen; it ended with {self.process.poll()}")
+        wait_until(lambda: self._listens() or self.process.poll() is not None)
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the RPC server does not listen; it ended with {self.process.poll()}")
+
+    def _listens(self) -> bool:
+        with socket.socket() as trial:
+            return trial.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
         self.process.kill()
@@ -66,7 +63,7 @@ def serving(**options: int | None) -> Iterator[Server]:
         server.close()
 
 
-def using(endpoint: str, rpc_timeout: object = 60.0, **params) -> BackendParams:
+def using(endpoint: str, rpc_timeout: object = PATIENCE, **params) -> BackendParams:
     return BackendParams(num_threads=1, options={"rpc": endpoint, "rpc_timeout": rpc_timeout}, **params)
 
 

@@ -78,7 +78,8 @@ def test_compiler_and_flags_are_those_of_the_code_of_this_cpu(tmp_path) -> None:
     assert doctor._compiler(library_built(tmp_path, b"clang", "-zen4")).startswith("unknown")
 
 
-def test_the_kind_of_cpu_is_told_beside_the_others(tmp_path) -> None:
+def test_the_kind_of_cpu_is_told_beside_the_others(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("BACKBAY_CPU", raising=False)
     assert doctor._cpu_code(library_built(tmp_path, b"", "-zen4", "-haswell", "-x64")) == (
         "zen4, of haswell, x64, zen4"
     )

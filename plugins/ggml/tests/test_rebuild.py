@@ -9,6 +9,8 @@ import pytest
 
 from backbay_ggml import rebuild
 
+FOLDER = {"url": "file:///home/me/backbay/plugins/ggml/lib", "dir_info": {"editable": True}}
+
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
@@ -26,14 +28,15 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_the_folder_that_the_package_came_from_is_built_again(installed) -> None:
-    installed({"url": "file:///home/me/backbay/plugins/ggml/lib", "dir_info": {"editable": True}})
-    assert rebuild.source() == "file:///home/me/backbay/plugins/ggml/lib"
+    installed(FOLDER)
+    assert rebuild.command()[-1] == FOLDER["url"]
 
 
 @pytest.mark.parametrize("origin", [None, {"url": "file:///tmp/some.whl", "archive_info": {}}])
-def test_what_came_as_a_wheel_is_built_from_the_sources_of_its_version(origin, installed) -> None:
+def test_what_came_as_a_wheel_has_no_folder_to_build(origin, installed) -> None:
     installed(origin)
-    assert rebuild.command()[-2:] == ["--no-binary=backbay-ggml-lib", "backbay-ggml-lib==9.9.9"]
+    with pytest.raises(SystemExit, match="was not built from a folder; in a clone of backbay: pip install"):
+        rebuild.command()
 
 
 def test_settings_of_the_environment_are_kept_and_come_last(monkeypatch) -> None:
@@ -41,7 +44,8 @@ def test_settings_of_the_environment_are_kept_and_come_last(monkeypatch) -> None
     assert rebuild.options(["-DGGML_CUDA=ON"]).split() == ["-DGGML_CUDA=ON", "-DGGML_RPC=OFF"]
 
 
-def test_show_prints_the_command_and_runs_nothing(capsys, monkeypatch) -> None:
+def test_show_prints_the_command_and_runs_nothing(capsys, monkeypatch, installed) -> None:
+    installed(FOLDER)
     monkeypatch.setattr("subprocess.call", lambda *_, **__: pytest.fail("it ran"))
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
     assert rebuild.main(["--show", "-DGGML_CUDA=ON"]) == 0
@@ -50,7 +54,8 @@ def test_show_prints_the_command_and_runs_nothing(capsys, monkeypatch) -> None:
     assert words[2:5] == ["-m", "pip", "install"]
 
 
-def test_pip_gets_the_options_and_its_exit_status_is_returned(monkeypatch) -> None:
+def test_pip_gets_the_options_and_its_exit_status_is_returned(monkeypatch, installed) -> None:
+    installed(FOLDER)
     called = []
     monkeypatch.setattr("subprocess.call", lambda command, env: called.append((command, env)) or 7)
     assert rebuild.main(["-DGGML_VULKAN=ON"]) == 7

@@ -125,6 +125,7 @@ def told(model: Path, *, stream: bool, **fields: Any) -> tuple[str, dict[str, st
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.few(6)
 def test_reasoning_and_calls_are_found_in_every_form(form: Path, stream: bool) -> None:
     reasoning, calls, finish = told(form, stream=stream, tools=[tool()])
     assert reasoning == ("" if "Llama" in str(form) else "Hm")
@@ -133,6 +134,7 @@ def test_reasoning_and_calls_are_found_in_every_form(form: Path, stream: bool) -
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.few(6)
 def test_strict_arguments_obey_their_schema_in_every_form(form: Path, choice: str) -> None:
     if "Gemma" in str(form):
         status, body = ask_chat(form, "weather", tools=[tool(strict=True)], tool_choice=choice)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory, NoMemoryError
-from backbay_server.catalogue import Catalogue, Entry, Pool
+from backbay_server.catalogue import Catalogue, Entry, Pool, entries, pool
 from backbay_server.errors import BusyError, ModelNotFoundError, UnavailableError
 
 
@@ -67,6 +68,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def always_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look at files and folders holds for a while."""
+    monkeypatch.setattr(entries, "FRESH", 0.0)
+    monkeypatch.setattr(pool, "FRESH", 0.0)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.005)
@@ -78,10 +86,10 @@ def run(
     async def whole() -> None:
         pool = Pool(catalogue, loader, **options)
         try:
-            await asyncio.wait_for(test(pool), 20)
+            await asyncio.wait_for(test(pool), PATIENCE)
         finally:
             loader.gate.set()
-            await asyncio.wait_for(pool.close(), 20)
+            await asyncio.wait_for(pool.close(), PATIENCE)
         assert all(each.closed for each in loader.made)
 
     asyncio.run(whole())
@@ -195,17 +203,28 @@ def test_who_waits_for_a_model_may_leave(folder: Path, loader: Loader) -> None:
     run(test, Catalogue([], [str(folder)]), loader)
 
 
-def test_waiting_has_limits(folder: Path, loader: Loader) -> None:
+def test_only_so_many_may_wait(folder: Path, loader: Loader) -> None:
     async def test(pool: Pool) -> None:
         loader.gate.clear()
         waiting = asyncio.create_task(pool.lease("a"))
         await until(lambda: bool(loader.loads))
         with pytest.raises(BusyError):
             await pool.lease("a")
-        with pytest.raises(UnavailableError, match="still loading"):
-            await waiting
+        loader.gate.set()
+        (await waiting).release()
 
-    run(test, Catalogue([], [str(folder)]), loader, patience=1, most_waiting=1)
+    run(test, Catalogue([], [str(folder)]), loader, most_waiting=1)
+
+
+def test_nobody_waits_for_longer_than_the_limit(folder: Path, loader: Loader) -> None:
+    async def test(pool: Pool) -> None:
+        loader.gate.clear()
+        pool.preload()
+        await until(lambda: bool(loader.loads))
+        with pytest.raises(UnavailableError, match="still loading"):
+            await pool.lease("a")
+
+    run(test, Catalogue([str(folder / "a.gguf")]), loader, patience=0.1)
 
 
 def test_closing_ends_what_waits(folder: Path, loader: Loader) -> None:
@@ -225,11 +244,11 @@ def test_closing_ends_what_waits(folder: Path, loader: Loader) -> None:
 @pytest.mark.fault(
     "the file of a loaded model is deleted", "the model goes on, and is unknown once it has left"
 )
+@pytest.mark.usefixtures("always_looked_at")
 def test_a_deleted_file_ends_no_model_in_memory(folder: Path, loader: Loader) -> None:
     async def test(pool: Pool) -> None:
         (await pool.lease("a")).release()
         (folder / "a.gguf").unlink()
-        await asyncio.sleep(1.1)  # a listing holds for a second
         (await pool.lease("a")).release()
         assert "a" in [each.name for each in pool.listed()]
         (await pool.lease("b")).release()
@@ -242,12 +261,12 @@ def test_a_deleted_file_ends_no_model_in_memory(folder: Path, loader: Loader) ->
 @pytest.mark.fault(
     "a model's file is replaced", "running requests end on the old one, new requests get the new one"
 )
+@pytest.mark.usefixtures("always_looked_at")
 def test_a_replaced_file_is_loaded_anew(folder: Path, loader: Loader) -> None:
     async def test(pool: Pool) -> None:
         old = await pool.lease("a")
         (folder / "new").write_bytes(b"GGUF again")
         (folder / "new").replace(folder / "a.gguf")
-        await asyncio.sleep(1.1)  # files are looked at once a second
         new = asyncio.create_task(pool.lease("a"))
         await asyncio.sleep(0.05)
         assert not old.llm.closed  # type: ignore[attr-defined]
@@ -283,7 +302,7 @@ def test_a_model_waits_for_room_while_another_is_being_closed(folder: Path, load
 
         def slow() -> None:
             closing.set()
-            go_on.wait(20)
+            go_on.wait(300)
             close()
 
         first.close = slow  # type: ignore[method-assign]
@@ -308,7 +327,7 @@ class LateLoader(Loader):
 
     def __call__(self, entry: Entry, progress: Callable[[float], None], cancel: threading.Event) -> Any:
         if entry.name == "b" and not self.left.is_set():
-            self.left.wait(20)
+            self.left.wait(300)
             raise no_memory()
         return super().__call__(entry, progress, cancel)
 

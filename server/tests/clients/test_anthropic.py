@@ -10,8 +10,9 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic import Anthropic
+from patience import wait_until
 from scripted_model import SCRIPTS
-from serving import Served, until
+from serving import Served
 
 FORMATS = pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
 TOOLS: list[Any] = [
@@ -26,7 +27,7 @@ TOOLS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def client(server: Served, key: str) -> Iterator[Anthropic]:
-    with Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=60) as client:
+    with Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=300) as client:
         yield client
 
 
@@ -253,4 +254,4 @@ def test_a_stream_that_is_left_frees_its_slot(client: Anthropic, server: Served)
     for _ in range(6):
         with client.messages.create(**asked("endless", max_tokens=400), stream=True) as stream:
             next(iter(stream))
-    until(lambda: not server.busy("scripted"))
+    wait_until(lambda: not server.busy("scripted"))

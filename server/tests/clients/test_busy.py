@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
-from serving import Served, serving, until
+from patience import wait_until
+from serving import Served, serving
 
 SAY: list[Any] = [{"role": "user", "content": "Say [hello]"}]
 
@@ -19,10 +20,10 @@ SAY: list[Any] = [{"role": "user", "content": "Say [hello]"}]
 def full(models: list[Path]) -> Iterator[tuple[Served, Any]]:
     """A server of one slot, without a queue, and the stream that holds the slot."""
     with (
-        serving(models[0], parallel=1, queue=0, context=8192) as server,
+        serving(models[0], parallel=1, queue=0, context=1 << 15) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         client.completions.create(
-            model="scripted", prompt="[endless]", max_tokens=8000, stream=True
+            model="scripted", prompt="[endless]", max_tokens=32_000, stream=True
         ) as stream,
     ):
         next(iter(stream))
@@ -52,13 +53,23 @@ def test_a_full_queue_is_an_exception_of_its_own_class(full: tuple[Served, Any])
 
 def test_clients_try_again_until_there_is_room(full: tuple[Served, Any]) -> None:
     server, stream = full
-    leaving = Timer(0.5, stream.close)
-    leaving.start()
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=5) as client:
+    refused = list[int]()
+
+    def make_room(answer: httpx.Response) -> None:
+        if answer.status_code == 429:
+            refused.append(answer.status_code)
+            stream.close()
+
+    with (
+        openai.DefaultHttpxClient(event_hooks={"response": [make_room]}) as http,
+        openai.OpenAI(
+            base_url=f"{server.url}/v1", api_key="none", max_retries=300, http_client=http
+        ) as client,
+    ):
         answer = client.chat.completions.create(model="scripted", messages=SAY, temperature=0)
     assert answer.choices[0].message.content == "Hello, world!"
-    leaving.join()
-    until(lambda: not server.busy("scripted"))
+    assert refused
+    wait_until(lambda: not server.busy("scripted"))
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=5) as other:
         message = other.messages.create(model="scripted", messages=SAY, max_tokens=50)
     assert message.stop_reason == "end_turn"

@@ -27,7 +27,7 @@ def get_weather(city: str, days: int) -> str:
 
 @pytest.fixture(params=["openai", "anthropic"])
 def chat(request: pytest.FixtureRequest, server: Served, key: str) -> Any:
-    common: dict[str, Any] = {"model": "scripted", "temperature": 0, "max_retries": 0, "timeout": 60}
+    common: dict[str, Any] = {"model": "scripted", "temperature": 0, "max_retries": 0, "timeout": 300}
     if request.param == "openai":
         return ChatOpenAI(base_url=f"{server.url}/v1", api_key=SecretStr(key), stream_usage=True, **common)
     return ChatAnthropic(base_url=server.url, api_key=SecretStr(key), max_tokens=100, **common)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +20,16 @@ pytestmark = pytest.mark.filterwarnings(
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def event_loop_of_litellm() -> Iterator[None]:
+    """The event loop of this thread, which litellm would make, and leave open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 @pytest.fixture(params=["openai", "anthropic", "ollama_chat"])

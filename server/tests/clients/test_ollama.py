@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import ollama
 import pytest
+from patience import wait_until
 from scripted_model import SCRIPTS
-from serving import Served, until
+from serving import Served
 
 TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}},
@@ -23,7 +24,7 @@ GREEDY = {"temperature": 0}
 
 @pytest.fixture(scope="module")
 def client(server: Served, key: str) -> Iterator[Any]:
-    with ollama.Client(host=server.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
+    with ollama.Client(host=server.url, headers={"Authorization": f"Bearer {key}"}, timeout=300) as client:
         yield client
 
 
@@ -158,4 +159,4 @@ def test_a_stream_that_is_left_frees_its_slot(client: Any, server: Served) -> No
         pieces = client.generate("scripted", "[endless]", stream=True)
         next(pieces)
         pieces.close()
-    until(lambda: not server.busy("scripted"))
+    wait_until(lambda: not server.busy("scripted"))

@@ -8,7 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 from openai_requests import asked
-from serving import Served, until
+from patience import wait_until
+from serving import Served
 
 FAULTS: dict[str, tuple[dict[str, Any], type[openai.APIStatusError], str | None]] = {
     "an unknown model": ({"model": "gpt-9"}, openai.NotFoundError, "model_not_found"),
@@ -108,4 +109,4 @@ def test_a_stream_that_is_left_frees_its_slot(openai_client: OpenAI, server: Ser
     for _ in range(12):  # three times as many as there are slots
         with openai_client.chat.completions.create(**asked("endless"), stream=True) as stream:
             next(iter(stream))
-    until(lambda: not server.busy("scripted"))
+    wait_until(lambda: not server.busy("scripted"))

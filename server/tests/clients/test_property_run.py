@@ -15,6 +15,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "property_run.py"
     "requests of any form, also broken ones",
     "an answer or a 400 as /openapi.json describes it, and nothing is left behind",
 )
+@pytest.mark.thorough
 def test_random_requests_find_no_fault() -> None:
     command = [sys.executable, "-W", "error", str(TOOL), "--count", "150"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

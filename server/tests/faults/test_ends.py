@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -33,8 +34,8 @@ def body(script: str, **fields: object) -> dict[str, object]:
     }
 
 
-def ended(server: Served, seconds: float = 20) -> int:
-    return server.process.wait(seconds)
+def ended(server: Served) -> int:
+    return server.process.wait(300)
 
 
 def children(process: int) -> list[int]:
@@ -48,9 +49,20 @@ def children(process: int) -> list[int]:
 
 def until_draining(server: Served) -> None:
     """Wait until the signal has been heard."""
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         while client.get("/ready").status_code == 200:
             time.sleep(0.02)
+
+
+@contextmanager
+def unfinished(server: Served) -> Iterator[socket.socket]:
+    """The connection of a request without its last byte, so that the server has something to do."""
+    host, port = server.url.removeprefix("http://").split(":")
+    content = msgspec.json.encode(body("hello", stream=False))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
+        connection.sendall(head.encode() + content[:-1])
+        yield connection
 
 
 def streaming(lines: Iterator[str], count: int = 3) -> None:
@@ -65,15 +77,16 @@ def streaming(lines: Iterator[str], count: int = 3) -> None:
 )
 def test_sigterm_lets_running_answers_end(model: Path) -> None:
     with (
-        serving(model, "--backend", "cpu_ref", "--context", 4096) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
+        serving(model, "--backend", "cpu_ref", "--context", 4096, "--drain", 600) as server,
+        unfinished(server) as unsent,
+        httpx.Client(base_url=server.url, timeout=300) as client,
     ):
-        with client.stream("POST", "/v1/chat/completions", json=body("endless", max_tokens=3000)) as answer:
+        with client.stream("POST", "/v1/chat/completions", json=body("endless", max_tokens=1000)) as answer:
             lines = answer.iter_lines()
             streaming(lines)
             server.process.send_signal(signal.SIGTERM)
             until_draining(server)
-            with httpx.Client(base_url=server.url) as other:
+            with httpx.Client(base_url=server.url, timeout=300) as other:
                 refused = other.post("/v1/chat/completions", json=body("hello"))
                 assert refused.status_code == 503
                 assert refused.headers["retry-after"]
@@ -82,6 +95,9 @@ def test_sigterm_lets_running_answers_end(model: Path) -> None:
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in rest[-2] + rest[-3]
+        assert server.process.poll() is None
+        unsent.sendall(b"}")
+        assert unsent.recv(100).startswith(b"HTTP/1.1 200 ")
         assert ended(server) == 0
 
 
@@ -92,7 +108,7 @@ def test_sigterm_lets_running_answers_end(model: Path) -> None:
 def test_answers_that_take_too_long_are_cancelled(model: Path) -> None:
     with serving(model, "--backend", "cpu_ref", "--context", 4096, "--drain", 0.2) as server:
         with httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=body("endless", n=32), timeout=60
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless", n=32), timeout=300
         ) as answer:
             lines = answer.iter_lines()
             streaming(lines)
@@ -106,26 +122,27 @@ def test_a_second_signal_ends_at_once(model: Path) -> None:
     with (
         serving(model, "--backend", "cpu_ref", "--context", 4096) as server,
         httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=body("endless", n=32), timeout=60
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless", n=32), timeout=300
         ) as answer,
     ):
         lines = answer.iter_lines()  # held, or the answer would be closed
         streaming(lines)
         server.process.send_signal(signal.SIGTERM)
         until_draining(server)  # two signals that wait are one
-        begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert ended(server) == 128 + signal.SIGTERM
-        assert time.monotonic() - begun < 5
 
 
-def test_an_idle_server_ends_soon(model: Path) -> None:
-    with serving(model, "--backend", "cpu_ref") as server, httpx.Client(base_url=server.url) as client:
+def test_an_idle_server_waits_for_nothing(model: Path) -> None:
+    with (
+        serving(model, "--backend", "cpu_ref") as server,
+        httpx.Client(base_url=server.url, timeout=300) as client,
+    ):
         client.get("/health")  # an idle connection stays
-        begun = time.monotonic()
         server.process.send_signal(signal.SIGINT)
         assert ended(server) == 0
-        assert time.monotonic() - begun < 5
+        assert server.process.stderr is not None
+        assert "timeout" not in server.process.stderr.read()
 
 
 @pytest.mark.fault(
@@ -136,7 +153,7 @@ def test_killed_and_started_again(model: Path) -> None:
     with serving(model, "--backend", "cpu_ref") as server:
         port = server.url.rpartition(":")[2]
         with httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=60
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=300
         ) as answer:
             lines = answer.iter_lines()
             streaming(lines)
@@ -144,7 +161,7 @@ def test_killed_and_started_again(model: Path) -> None:
             with pytest.raises(httpx.HTTPError):
                 list(lines)
     with serving(model, "--backend", "cpu_ref", "--port", port) as again:
-        answer = httpx.post(f"{again.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
+        answer = httpx.post(f"{again.url}/v1/chat/completions", json=body("hello", stream=False), timeout=300)
         assert answer.json()["choices"][0]["message"]["content"] == "Hello, world!"
 
 
@@ -155,7 +172,7 @@ def test_killed_and_started_again(model: Path) -> None:
 def test_a_dying_worker_costs_no_answer_unless_it_dies_again_and_again(model: Path) -> None:
     with serving(model, "--backend", "cpu_ref", "--worker", "--context", 1 << 15) as server:
         with httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=60
+            "POST", f"{server.url}/v1/chat/completions", json=body("endless"), timeout=300
         ) as answer:
             heard = Heard(answer)
             heard.wait_for(3)
@@ -169,7 +186,7 @@ def test_a_dying_worker_costs_no_answer_unless_it_dies_again_and_again(model: Pa
                 assert deaths <= 6
             assert deaths >= 3
             assert "error" in msgspec.json.decode(heard.lines[-1].removeprefix("data: "))
-        found = httpx.post(f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
+        found = httpx.post(f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=300)
         assert found.status_code == 200
 
 
@@ -211,10 +228,12 @@ def kill_worker(server: Served, heard: Heard) -> int:
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_the_server(sig: signal.Signals, model: Path) -> None:
     with serving(model, "--backend", "cpu_ref", "--worker") as server:
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=60)
+        answer = httpx.post(
+            f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=300
+        )
         assert answer.status_code == 200
         workers = children(server.process.pid)
         assert workers
         server.process.send_signal(sig)
         ended(server)
-    assert all(is_gone(worker, 20) for worker in workers)
+    assert all(is_gone(worker) for worker in workers)

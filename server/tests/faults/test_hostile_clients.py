@@ -23,7 +23,7 @@ def model(tmp_path: Path) -> Path:
 
 def chat(server: Served, content: str = "[hello]", **fields: Any) -> httpx.Response:
     body = {"model": "scripted", "messages": [{"role": "user", "content": content}], **fields}
-    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300)
 
 
 @pytest.mark.fault(
@@ -38,7 +38,7 @@ def test_thousands_of_silent_connections_stop_nobody(model: Path) -> None:
         silent = []
         try:
             while len(silent) < count:
-                silent.append(socket.create_connection((host, int(port)), timeout=20))
+                silent.append(socket.create_connection((host, int(port)), timeout=300))
             answer = chat(server)
             assert answer.status_code == 200
             assert answer.json()["choices"][0]["message"]["content"] == "Hello, world!"
@@ -56,22 +56,23 @@ def test_a_full_disk_stops_no_request(form: str, model: Path) -> None:
         Path("/dev/full").open("w") as full,
         serving(model, "--backend", "cpu_ref", "--log", form, stderr=full) as server,
     ):
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
             for _ in range(300):
                 assert client.get("/v1/models").status_code == 200
         assert chat(server).status_code == 200
 
 
+@pytest.mark.thorough
 def test_nobody_who_reads_the_log_lines_stops_no_request(model: Path) -> None:
     with (
         serving(model, "--backend", "cpu_ref", "--log", "json") as server,  # its pipe is never read
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=300) as client,
     ):
         for _ in range(800):  # 130 KB of lines
             assert client.get("/v1/models").status_code == 200
         client.close()
         server.process.terminate()
-        assert server.process.wait(20) == 0
+        assert server.process.wait(300) == 0
 
 
 @pytest.mark.fault(
@@ -82,7 +83,7 @@ def test_a_deleted_file_ends_no_service(model: Path) -> None:
         assert chat(server).status_code == 200
         model.unlink()
         assert chat(server).status_code == 200
-        names = httpx.get(f"{server.url}/v1/models").json()["data"]
+        names = httpx.get(f"{server.url}/v1/models", timeout=300).json()["data"]
         assert [each["id"] for each in names] == ["scripted"]
     with serving("--models", model.parent, "--backend", "cpu_ref") as server:
         refused = chat(server)
@@ -111,8 +112,8 @@ def test_no_text_of_requests_is_in_logs_metrics_or_state(form: str, model: Path,
         assert chat(server, SECRET, model=SECRET).status_code == 404
         assert chat(server, SECRET, temperature=SECRET).status_code == 400
         assert chat(server, SECRET * 10_000).status_code == 400
-        httpx.get(f"{server.url}/{SECRET}?{SECRET}", headers={"x": SECRET})
-        shown = httpx.get(f"{server.url}/metrics").text + httpx.get(f"{server.url}/state").text
+        httpx.get(f"{server.url}/{SECRET}?{SECRET}", headers={"x": SECRET}, timeout=300)
+        shown = "".join(httpx.get(f"{server.url}/{page}", timeout=300).text for page in ("metrics", "state"))
     told = (tmp_path / "log").read_text()
     assert "LogitsError" in told
     assert "/v1/chat/completions" in told

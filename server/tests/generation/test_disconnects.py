@@ -6,22 +6,34 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
+from patience import wait_until
 from scripted_model import SCRIPTS, write_scripted_model
-from serving import Served, serving, until
+from serving import Served, serving
+
+CONTEXT = 1 << 15  # tokens, after which an endless answer ends by itself
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     model = write_scripted_model(tmp_path_factory.mktemp("models") / "scripted.gguf")
-    with serving(model, parallel=1, context=1 << 15) as server:
+    with serving(model, parallel=1, context=CONTEXT) as server:
         httpx.post(
-            f"{server.url}/v1/chat/completions", json=body("ok"), timeout=60
+            f"{server.url}/v1/chat/completions", json=body("ok"), timeout=300
         ).raise_for_status()  # loads it
         yield server
+
+
+@pytest.fixture
+def served(shared: Served) -> Iterator[Served]:
+    """The server; no answer comes to its end by itself."""
+    before = shared.model("scripted").state().totals.generated
+    yield shared
+    assert shared.model("scripted").state().totals.generated - before < CONTEXT // 2
 
 
 def body(script: str, **fields: object) -> dict[str, object]:
@@ -41,29 +53,29 @@ def begun(served: Served, sent: dict[str, object], path: str = "/v1/chat/complet
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(served: Served, stream: bool):
     connection = begun(served, body("endless", stream=stream))
-    until(lambda: served.busy("scripted") == 1)
+    wait_until(lambda: served.busy("scripted") == 1)
     if stream:
         assert connection.recv(1)
     connection.close()
-    until(lambda: served.busy("scripted") == 0, seconds=5)
+    wait_until(lambda: served.busy("scripted") == 0)
 
 
 def test_a_waiting_request_leaves_the_queue_with_its_client(served: Served):
     first = begun(served, body("endless"))
-    until(lambda: served.busy("scripted") == 1)
+    wait_until(lambda: served.busy("scripted") == 1)
     waiting = begun(served, body("endless"))
-    until(lambda: served.busy("scripted") == 2)
+    wait_until(lambda: served.busy("scripted") == 2)
     waiting.close()
-    until(lambda: served.busy("scripted") == 1, seconds=5)
+    wait_until(lambda: served.busy("scripted") == 1)
     first.close()
-    until(lambda: served.busy("scripted") == 0, seconds=5)
+    wait_until(lambda: served.busy("scripted") == 0)
 
 
 def test_all_choices_end_with_the_client(served: Served):
     connection = begun(served, body("endless", n=4))
-    until(lambda: served.busy("scripted") == 4)
+    wait_until(lambda: served.busy("scripted") == 4)
     connection.close()
-    until(lambda: served.busy("scripted") == 0, seconds=5)
+    wait_until(lambda: served.busy("scripted") == 0)
 
 
 @pytest.mark.fault("a client sends many requests at once on a connection, and leaves", "all of them end")
@@ -75,41 +87,50 @@ def test_pipelined_requests_end_with_the_client(served: Served):
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
         )
         connection.sendall(head.encode() + content)
-    until(lambda: served.busy("scripted") == 1)
+    wait_until(lambda: served.busy("scripted") == 1)
     connection.close()
-    until(lambda: served.busy("scripted") == 0, seconds=5)
+    wait_until(lambda: served.busy("scripted") == 0)
 
 
 @pytest.mark.fault("a client closes its half of a connection in mid-answer", "it has left: its slot is free")
 def test_half_a_connection_is_none(served: Served):
     connection = begun(served, body("endless", stream=True))
-    until(lambda: served.busy("scripted") == 1)
+    wait_until(lambda: served.busy("scripted") == 1)
     connection.shutdown(socket.SHUT_WR)
-    until(lambda: served.busy("scripted") == 0, seconds=5)
+    wait_until(lambda: served.busy("scripted") == 0)
     connection.close()
 
 
-def test_scoring_a_prompt_ends_with_the_client(served: Served):
+def test_scoring_a_prompt_ends_with_the_client(shared: Served, monkeypatch: pytest.MonkeyPatch):
+    cache, computed = shared.model("scripted").step_cache, list[int]()
+    run = cache.run
+
+    def noted(step: Any, *rest: Any) -> Any:
+        computed.append(step.size)
+        return run(step, *rest)
+
+    monkeypatch.setattr(cache, "run", noted)
     sent = {"prompt": "x" * 30_000, "echo": True, "logprobs": 20, "max_tokens": 0}
-    connections = [begun(served, sent, "/v1/completions") for _ in range(8)]
-    until(lambda: served.busy("scripted") > 0)
+    connections = [begun(shared, sent, "/v1/completions") for _ in range(8)]
+    wait_until(lambda: shared.busy("scripted") > 0)
     for connection in connections:
         connection.close()
-    until(lambda: served.busy("scripted") == 0, seconds=10)
+    wait_until(lambda: shared.busy("scripted") == 0)
+    assert 0 < sum(computed) < 4 * 30_000  # of eight
 
 
 def test_prompts_are_made_while_others_wait_for_scores(tmp_path: Path):
-    with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=1, context=1 << 15) as served:
-        httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+    with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=1, context=CONTEXT) as served:
+        httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=300).raise_for_status()
         first = begun(served, body("endless"))
-        until(lambda: served.busy("scripted") == 1)
+        wait_until(lambda: served.busy("scripted") == 1)
         sent = {"prompt": "x", "echo": True, "logprobs": 0, "max_tokens": 0}
         held = [begun(served, sent, "/v1/completions") for _ in range(8)]
-        wrong = httpx.post(f"{served.url}/v1/chat/completions", json=body("x" * 40_000), timeout=30)
+        wrong = httpx.post(f"{served.url}/v1/chat/completions", json=body("x" * 40_000), timeout=300)
         assert wrong.json()["error"]["code"] == "context_length_exceeded"
         for connection in (*held, first):
             connection.close()
-        until(lambda: served.busy("scripted") == 0)
+        wait_until(lambda: served.busy("scripted") == 0)
 
 
 def test_others_are_not_disturbed(tmp_path: Path):
@@ -117,7 +138,7 @@ def test_others_are_not_disturbed(tmp_path: Path):
         answers = []
 
         def ask() -> None:
-            found = httpx.post(f"{served.url}/v1/chat/completions", json=body("count"), timeout=60)
+            found = httpx.post(f"{served.url}/v1/chat/completions", json=body("count"), timeout=300)
             answers.append(found.json()["choices"][0]["message"]["content"])
 
         threads = [threading.Thread(target=ask) for _ in range(8)]
@@ -127,29 +148,29 @@ def test_others_are_not_disturbed(tmp_path: Path):
         for thread in threads:
             thread.join()
         assert answers == [SCRIPTS["count"].text] * 8
-        until(lambda: served.busy("scripted") == 0)
+        wait_until(lambda: served.busy("scripted") == 0)
 
 
 @pytest.mark.fault("more requests than may wait", "429 with Retry-After; the others go on")
 def test_a_full_queue_is_a_429(tmp_path: Path):
     with serving(write_scripted_model(tmp_path / "scripted.gguf"), parallel=1, queue=1) as served:
-        httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=60).raise_for_status()
+        httpx.post(f"{served.url}/v1/chat/completions", json=body("ok"), timeout=300).raise_for_status()
         held = [begun(served, body("endless")) for _ in range(2)]
-        until(lambda: served.busy("scripted") == 2)
-        found = httpx.post(f"{served.url}/v1/chat/completions", json=body("ok", stream=True), timeout=60)
+        wait_until(lambda: served.busy("scripted") == 2)
+        found = httpx.post(f"{served.url}/v1/chat/completions", json=body("ok", stream=True), timeout=300)
         assert found.status_code == 429
         assert found.headers["retry-after"] == "1"
         assert found.json()["error"]["code"] == "rate_limit_exceeded"
         for connection in held:
             connection.close()
-        until(lambda: served.busy("scripted") == 0)
+        wait_until(lambda: served.busy("scripted") == 0)
 
 
 @pytest.mark.fault(
     "the model gives no numbers in mid-stream", "one error event, then the end, without [DONE]"
 )
 def test_a_fault_in_mid_stream_is_told_once(served: Served):
-    found = httpx.post(f"{served.url}/v1/chat/completions", json=body("faulty", stream=True), timeout=60)
+    found = httpx.post(f"{served.url}/v1/chat/completions", json=body("faulty", stream=True), timeout=300)
     events = found.text.split("\n\n")[:-1]
     assert found.status_code == 200
     assert "so" in events[1]
@@ -159,5 +180,5 @@ def test_a_fault_in_mid_stream_is_told_once(served: Served):
 
 @pytest.mark.fault("the model gives no numbers before the first byte", "500 server_error")
 def test_a_fault_before_the_answer_is_a_500(served: Served):
-    found = httpx.post(f"{served.url}/v1/chat/completions", json=body("faulty"), timeout=60)
+    found = httpx.post(f"{served.url}/v1/chat/completions", json=body("faulty"), timeout=300)
     assert (found.status_code, found.json()["error"]["type"]) == (500, "server_error")

@@ -139,7 +139,7 @@ def test_a_picture_goes_with_a_question_where_the_model_sees(shared: Page) -> No
     models = Path(__file__).parents[3] / "examples" / "models"
     with serving(models / "backbay-tiny-vision-f16.gguf", "--backend", "cpu_ref") as seeing:
         opened(shared, seeing.url)
-        shared.until("!document.querySelector('#attach').hidden", 60)
+        shared.until("!document.querySelector('#attach').hidden")
         shared.value("""(async () => {
             const canvas = document.createElement('canvas');
             canvas.width = canvas.height = 64;
@@ -151,7 +151,7 @@ def test_a_picture_goes_with_a_question_where_the_model_sees(shared: Page) -> No
         })()""")
         shared.until("document.querySelector('#pictures img')")
         ask(shared, "number")
-        shared.until(f"document.querySelector('article .under button') && {OVER}", 60)
+        shared.until(f"document.querySelector('article .under button') && {OVER}")
         assert shared.value("document.querySelector('article.user img').src.startsWith('data:image/png')")
         assert shared.value("document.querySelectorAll('.fault').length") == 0
         assert not shared.faults

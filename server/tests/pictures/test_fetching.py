@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from backbay_server.errors import InvalidRequestError
 from backbay_server.pictures import Fetcher
@@ -40,7 +40,8 @@ class Hosts:
 
     def fetcher(self, **more: Any) -> Fetcher:
         names = [f"{name}.test:{self.port}" for name in ("pictures", "other", "rebound", "private")]
-        return Fetcher(names, resolve=self.resolve, may_reach=lambda ip: ip == PUBLIC, **more)
+        how = {"seconds": PATIENCE, **more}
+        return Fetcher(names, resolve=self.resolve, may_reach=lambda ip: ip == PUBLIC, **how)
 
     async def fetch(self, url: str, *, most: int = 1 << 20, **more: Any) -> bytes:
         messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": self.at(url)}}]}]
@@ -270,10 +271,8 @@ def test_a_slow_host_is_left(begin: bytes) -> None:
             writer.write(b"x" if begin else b"")
             await asyncio.sleep(0.05)
 
-    started = time.monotonic()
     with pytest.raises(InvalidRequestError, match=r"in 0\.5 s"):
         fetch("http://pictures.test/", serve, seconds=0.5)
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(

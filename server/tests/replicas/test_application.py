@@ -48,7 +48,7 @@ async def client_over(
     served = application(settings_of(path), load)
     async with served.router.lifespan_context(served):
         transport = httpx.ASGITransport(served)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=300) as client:
             yield client
 
 
@@ -181,7 +181,7 @@ def test_pictures_that_wait_for_a_replica_hold_up_no_text():
             where = "/v1/messages/count_tokens"
             counts = [asyncio.ensure_future(client.post(where, json=counted)) for _ in range(2 * THREADS)]
             await asyncio.sleep(0.2)
-            text = await asyncio.wait_for(client.post("/v1/chat/completions", json=asked), 60)
+            text = await asyncio.wait_for(client.post("/v1/chat/completions", json=asked), 300)
             assert not any(count.done() for count in counts)
             released.set()
             return [text.text, *(answer.text for answer in await asyncio.gather(*counts))]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from local_links import UNASKED, LocalLink, model_of, replica_of, running_loop
+from patience import wait_until
 from scripted_model import write_scripted_model
-from serving import until
 
 from backbay import BackendUnavailableError, ClosedError
 from backbay_engine import (
@@ -72,7 +72,7 @@ def replicas(path: Path) -> tuple[Replica, Replica]:
 def asked(llm: LLM, prompt: Any, **options: Any) -> tuple[Completion, list[Any]]:
     """The result, and what was told step by step."""
     told: list[Any] = []
-    found = llm.submit(prompt, on_step=told.append, **options).result(60)
+    found = llm.submit(prompt, on_step=told.append, **options).result(300)
     assert told.pop() is found
     return found, told
 
@@ -110,7 +110,7 @@ def test_an_answer_goes_on_wherever_its_replica_is_lost(
         with model_of(link, replicas[0], loop) as llm:
             require_equal(asked(llm, f"[{script}]", **options), expected)
         assert len(link.sessions) == 2
-        until(link.is_idle)
+        wait_until(link.is_idle)
 
 
 def test_an_answer_outlives_many_replicas(
@@ -145,7 +145,7 @@ def test_a_request_that_kills_replicas_ends(
         with pytest.raises(BackendUnavailableError, match="4 replicas were lost one after the other"):
             asked(llm, "[count]")
         assert len(link.sessions) == 5
-        until(lambda: llm.state().busy == 0)
+        wait_until(lambda: llm.state().busy == 0)
 
 
 def test_what_has_begun_waits_for_room(
@@ -190,11 +190,11 @@ def test_a_cancelled_answer_is_what_has_come(
         steps = handle.steps()
         text = "".join(next(steps).text for _ in range(5))
         handle.cancel()
-        found = handle.result(20)
+        found = handle.result(300)
         assert found.finish_reason == "cancelled"
         assert found.text.startswith(text)
-        until(lambda: link.open == 0 and replicas[0]._engine.state().busy == 0)
-        until(lambda: llm.state().busy == 0)
+        wait_until(lambda: link.open == 0 and replicas[0]._engine.state().busy == 0)
+        wait_until(lambda: llm.state().busy == 0)
 
 
 def test_closing_ends_all_answers(replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):
@@ -207,8 +207,8 @@ def test_closing_ends_all_answers(replicas: tuple[Replica, Replica], loop: async
     llm.close()
     for handle in handles:
         with pytest.raises(ClosedError):
-            handle.result(20)
-    until(link.is_idle)
+            handle.result(300)
+    wait_until(link.is_idle)
 
 
 def test_scores_of_a_prompt_go_on(

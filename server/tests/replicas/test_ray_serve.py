@@ -291,7 +291,7 @@ def test_draining_loses_nothing(served: Cluster, model: Path, seconds: float):
     begun = [threading.Event() for _ in range(8)]
     with ThreadPoolExecutor(8) as clients:
         asked = [*map(clients.submit, [streamed] * 8, [served] * 8, requests * 2, begun)]
-        assert all(event.wait(60) for event in begun)
+        assert all(event.wait(300) for event in begun)
         served.deploy(arguments, num_replicas=1, graceful_shutdown_timeout_s=seconds)
         assert [each.result() for each in asked] == expected * 2
     until(lambda: len(served.replicas()) == 1, STARTING)
@@ -321,7 +321,7 @@ def test_an_ingress_that_dies_is_replaced(served: Cluster):
         "POST",
         f"{served.url}/v1/chat/completions",
         json=body("endless", stream=True, max_tokens=4000),
-        timeout=60,
+        timeout=300,
     ) as answer:
         lines = answer.iter_lines()
         next(lines)

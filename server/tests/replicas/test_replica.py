@@ -82,9 +82,9 @@ def test_an_empty_prompt_is_an_error_and_takes_no_sequence(path: Path):
     async def scores() -> list[list[Item]]:
         return [batch async for batch in replica.score_tokens([], 0)]
 
-    _, [error] = asyncio.run(asyncio.wait_for(scores(), 20))
+    _, [error] = asyncio.run(asyncio.wait_for(scores(), 300))
     assert isinstance(unpacked(error), RequestError)
-    error, _ = asyncio.run(asyncio.wait_for(replica.ask("score", []), 20))
+    error, _ = asyncio.run(asyncio.wait_for(replica.ask("score", []), 300))
     assert isinstance(unpacked(error), RequestError)
     assert not replica._engine.state().busy
 

@@ -34,7 +34,7 @@ def model_calls(lab: Lab, path: Path) -> tuple[dict[str, list[Node]], list[str]]
     """The different calls of a model's steps by op, and descriptions of those that are too large to be judged."""
     if not PROVIDERS:
         raise BackbayError(
-            "--like needs a package that knows models, and none is installed; install backbay-engine"
+            "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./engine"
         )
     found: dict[Any, Node] = {}
     for graph in _graphs(lab, path):

@@ -5,10 +5,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from moments import interrupt_everywhere
+from patience import PATIENCE, wait_until
 
 import backbay
 from backbay.backend.processes import forks
@@ -18,28 +18,35 @@ if not hasattr(os, "fork"):
     pytest.skip("this system has no fork", allow_module_level=True)
 
 SLOW = """
-import logging, time
-time.sleep(1)
-logging.getLogger(__name__)  # a hook of its module holds a lock while a fork waits
+import __main__, logging, time
 import backbay
+from backbay.backend.processes import forks
+
+__main__.importing.set()
+while not forks.GATE.forks:  # until the fork waits
+    time.sleep(0.001)
+logging.getLogger(__name__)  # a hook of its module holds a lock while a fork waits
 
 class Slow(backbay.backends()["cpu_ref"].load()):
     name = "slow"
 """
 PROGRAM = """
-import os, signal, sys, threading, time
+import os, signal, sys, threading
 import backbay
+from backbay.backend.processes import forks
+
 sys.path.insert(0, sys.argv[1])
+importing, forks.PATIENCE = threading.Event(), 300
 
 def use():
     backbay.open(None, "slow_plugin:Slow").close()
 
 first = threading.Thread(target=use)
 first.start()
-time.sleep(0.4)
+importing.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(10)
+    signal.alarm(120)
     use()
     os._exit(0)
 print(os.waitpid(child, 0)[1])
@@ -53,7 +60,7 @@ first.join()
 def test_a_child_does_not_wait_for_an_import_of_a_lost_thread(tmp_path) -> None:
     (tmp_path / "slow_plugin.py").write_text(SLOW)
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "0\n"
 
 
@@ -69,14 +76,14 @@ def fork_in_a_thread() -> threading.Thread:
     return forking
 
 
-def test_a_fork_waits_for_the_end_of_the_block() -> None:
+def test_a_fork_waits_for_the_end_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "PATIENCE", PATIENCE)
     with without_forks():
         forking = fork_in_a_thread()
-        forking.join(0.2)
-        assert forking.is_alive()
+        wait_until(lambda: forks.GATE.forks == 1)
         logging.getLogger("made while a fork waits")
-        assert forks.GATE.forks == 1
-    forking.join(10)
+        assert forking.is_alive()
+    forking.join(PATIENCE)
     assert not forking.is_alive()
 
 
@@ -84,7 +91,7 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "PATIENCE", 0.1)
     with without_forks():
         forking = fork_in_a_thread()
-        forking.join(10)
+        forking.join(PATIENCE)
         assert not forking.is_alive()
 
 
@@ -117,11 +124,10 @@ def test_opening_and_computing_go_on_beside_a_fork() -> None:
     for thread in threads:
         thread.start()
     for _ in range(20):
-        fork_in_a_thread().join(10)
-        time.sleep(0.01)
+        fork_in_a_thread().join(PATIENCE)
     over.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     assert not errors
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from backbay.plugin import try_library
 
@@ -22,7 +23,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tried(library: Path, program: str) -> str:
-    return try_library("trial", library, [sys.executable, "-c", program], timeout=60)
+    return try_library("trial", library, [sys.executable, "-c", program], timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def guessing(path: Path, other: Path, request: pytest.FixtureRequest) -> Iterato
 
 def steps_of(llm: LLM, asked: Any, **options: Any) -> tuple[list[TokenStep], Completion]:
     handle = llm.submit(asked, **options)
-    return list(handle.steps()), handle.result(60)
+    return list(handle.steps()), handle.result(300)
 
 
 def check(llm: LLM, asked: Any, options: dict[str, Any]) -> Completion:
@@ -106,6 +106,7 @@ def held_by_the_cache(llm: LLM) -> bool:
     ],
     ids=["greedy", "seed", "hot", "penalties", "stops", "stop in a guess", "half"],
 )
+@pytest.mark.few(21)
 def test_an_answer_is_that_without_guesses(guessing: LLM, options: dict[str, Any]) -> None:
     for max_tokens in (1, 2, 40):
         check(guessing, AGAIN, {**options, "max_tokens": max_tokens})
@@ -156,6 +157,7 @@ def test_a_seeded_answer_needs_fewer_steps_if_the_guesses_are_right(
         },
     ),
 )
+@pytest.mark.few(4)
 def test_an_answer_is_that_without_guesses_whatever_its_options_are(
     guessing: LLM, ids: list[int], options: dict[str, Any]
 ) -> None:
@@ -163,6 +165,7 @@ def test_an_answer_is_that_without_guesses_whatever_its_options_are(
     assert held_by_the_cache(guessing)
 
 
+@pytest.mark.few(4)
 def test_constraints_hold_in_guessed_places(guessing: LLM) -> None:
     word = list(b"abcabcabcabc")
     for options in ({"temperature": 0}, {"temperature": 1.5, "seed": 2}):
@@ -183,15 +186,17 @@ def test_formats_hold_in_guessed_places(guessing: LLM) -> None:
     assert check(guessing, AGAIN, options).finish_reason == "stop"
 
 
+@pytest.mark.few(4)
 def test_requests_at_once_are_as_alone(guessing: LLM) -> None:
     asked = [(AGAIN, {"temperature": 0}), ("xyxyxyxy", {"seed": 4}), ([65] * 30, {"seed": 5, "logprobs": 1})]
     alone = [guessing.generate(text, max_tokens=30, speculate=False, **options) for text, options in asked]
     handles = [guessing.submit(text, max_tokens=30, **options) for text, options in asked * 3]
     for handle, expected in zip(handles, alone * 3, strict=True):
-        assert handle.result(60).tokens == expected.tokens
+        assert handle.result(300).tokens == expected.tokens
     assert held_by_the_cache(guessing)
 
 
+@pytest.mark.few(4)
 def test_an_answer_is_resumed_after_guessed_tokens(guessing: LLM) -> None:
     options = {"max_tokens": 24, "seed": 6, "logit_bias": {A: 8.0, B: 8.0}}
     whole = check(guessing, AGAIN, options)
@@ -210,7 +215,7 @@ def test_a_cancelled_answer_leaves_no_guess_behind(guessing: LLM) -> None:
         for n, _ in enumerate(handle.steps()):
             if n == stop_after:
                 handle.cancel()
-        assert handle.result(60).finish_reason == "cancelled"
+        assert handle.result(300).finish_reason == "cancelled"
     guessing.forget()
     assert held_by_the_cache(guessing)
 
@@ -320,7 +325,7 @@ def test_many_answers_at_once_are_not_guessed(path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Pace, "seconds", lambda self, tokens, base: float(tokens))
     with load(path, "cpu_ref", **SIZES, speculate="ngram") as llm:
         handles = [llm.submit(AGAIN, temperature=0, max_tokens=20, logit_bias={A: 30.0}) for _ in range(3)]
-        assert [handle.result(60).timings.guessed_tokens for handle in handles] == [0, 0, 0]
+        assert [handle.result(300).timings.guessed_tokens for handle in handles] == [0, 0, 0]
 
 
 def test_logits_of_a_step_of_several_tokens_are_those_of_steps_of_one(path: Path) -> None:

@@ -296,6 +296,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @given(cuts=st.lists(st.integers(1, 200), max_size=8))
 @settings(derandomize=True, deadline=None, max_examples=25)
+@pytest.mark.few(17)
 def test_parts_do_not_depend_on_how_a_text_is_cut(name: str, cuts: list[int]) -> None:
     form, text, expected = CASES[name]
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
@@ -449,6 +450,7 @@ BITS = st.sampled_from(
 
 @given(st.lists(BITS | st.text(max_size=4), max_size=12))
 @settings(derandomize=True, deadline=None, max_examples=200)
+@pytest.mark.thorough
 def test_no_text_breaks_a_reader_and_cuts_change_nothing(pieces: list[str]) -> None:
     def told(form: AnswerForm, given_pieces: list[str]) -> list[tuple[str, str]]:
         reader, found = reader_of(form), list[list[str]]()

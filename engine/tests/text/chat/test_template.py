@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +13,7 @@ import pytest
 from text_vocabularies import byte_pairs, trained, with_keys
 
 from backbay_engine.errors import TemplateError
+from backbay_engine.text import bounded_process
 from backbay_engine.text.chat import ChatTemplate, TemplateLimits, chat_template_from_gguf
 from backbay_engine.text.tokenizers import tokenizer_from_gguf
 
@@ -143,6 +143,7 @@ TIGHT = TemplateLimits(seconds=0.5, memory=256 << 20)
     "a chat template loops, recurses, or takes endless memory", "TemplateError within its limits"
 )
 @pytest.mark.parametrize("source", HOSTILE)
+@pytest.mark.few(10)
 def test_a_hostile_template_is_an_error(source: str) -> None:
     with (
         ChatTemplate(source, limits=TIGHT) as template,
@@ -263,8 +264,8 @@ import sys
 from backbay_engine.text.chat import ChatTemplate
 
 template = ChatTemplate("{{ messages[0].content }}{% for n in range(messages[0].times) %}{{ n }}{% endfor %}")
-print(template.render([{"content": "begun", "times": 0}]), flush=True)
 try:
+    print(template.render([{"content": "begun", "times": 0}]), flush=True)
     while True:
         template.render([{"content": "old", "times": 90000}])
 except KeyboardInterrupt:
@@ -282,7 +283,7 @@ def test_a_template_works_after_ctrl_c(after: float) -> None:
         assert process.stdout.readline() == "begun\n"
         time.sleep(after)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=300)
     assert (process.returncode, output) == (0, "new\n")
 
 
@@ -297,7 +298,7 @@ def test_a_template_works_where_memory_is_limited() -> None:
     )
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "new\n"), done.stderr
 
 
@@ -310,17 +311,20 @@ def test_a_template_needs_a_python(path: str | None, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.fault("the process of a chat template is killed", "TemplateError; the next rendering works")
-def test_a_killed_worker_fails_one_rendering() -> None:
-    with ChatTemplate(
-        "{% for n in range(90000) %}{% for m in range(90000) %}{% endfor %}{% endfor %}"
-    ) as template:
-        timer = threading.Timer(
-            0.5, lambda: template._process._worker and template._process._worker._process.terminate()
-        )
-        timer.start()
+def test_a_killed_worker_fails_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = bounded_process._Worker._receive
+
+    def killed(worker: bounded_process._Worker) -> dict[str, str] | None:
+        worker._process.terminate()  # it has the request
+        return receive(worker)
+
+    source = "{% if messages %}{% for n in range(10**5) %}{% for m in range(10**5) %}{% endfor %}{% endfor %}{% endif %}ok"
+    with ChatTemplate(source) as template:
+        monkeypatch.setattr(bounded_process._Worker, "_receive", killed)
         with pytest.raises(TemplateError, match="its process was ended by SIGTERM"):
             template.render(HELLO)
-        timer.join()
+        monkeypatch.undo()
+        assert template.render([]) == "ok"
 
 
 def test_a_model_files_template_knows_its_tokens() -> None:

@@ -79,6 +79,7 @@ def test_a_name_cuts_as_llama_cpp_cuts(pre: str, text: str, words: list[str]) ->
 
 
 @pytest.mark.parametrize("pre", sorted(DIFFERENT.values()))
+@pytest.mark.few(9)
 def test_no_text_of_one_kind_takes_long_to_cut(pre: str) -> None:
     """A pattern that searches from each place to the end would take minutes."""
     for unit in ["a", "A", " ", "\n", "1", "'", "\u4f60", "a ", "1a", "\u0301", "!"]:

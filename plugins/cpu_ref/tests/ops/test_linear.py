@@ -48,6 +48,7 @@ def test_solve_tri_of_shapes_that_differ_by_trailing_ones(call):
     )
 
 
+@pytest.mark.thorough
 def test_tri_is_onnxs(call):
     pytest.importorskip("onnx")
     from onnx.backend.test.case.node import collect_testcases

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from patience import wait_until
 
 from backbay import BackendParams, DType, GPULayersList, Precision, Spec, ops
 from backbay_ggml import Ggml
@@ -179,15 +180,19 @@ def test_who_comes_while_a_device_is_tried_waits_for_the_verdict(
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(device_verdict, "_known", {})
     monkeypatch.setattr(device_verdict, "NEWS", 0.1)
-    child(f"open({str(tmp_path / 'tries')!r}, 'a').write('|'); import time; time.sleep(1)\n{dying_at()}")
+    tries, go_on = tmp_path / "tries", tmp_path / "go on"
+    child(
+        f"import os, time; open({str(tries)!r}, 'a').write('|')\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n{dying_at()}"
+    )
     library = load_library()
     with ThreadPoolExecutor(2) as both:
-        first, second = both.map(
-            lambda _: device_verdict.verdict_of(library, "FAST:0", "FAST card"), range(2), timeout=30
-        )
+        tried = [both.submit(device_verdict.verdict_of, library, "FAST:0", "FAST card") for _ in range(2)]
+        wait_until(lambda: "waiting for another process that tries FAST:0, for" in caplog.text)
+        go_on.touch()
+        first, second = (each.result() for each in tried)
     assert first == second
-    assert (tmp_path / "tries").read_text() == "|"
-    assert "waiting for another process that tries FAST:0, for" in caplog.text
+    assert tries.read_text() == "|"
 
 
 def test_a_verdict_in_which_a_case_was_late_is_kept_for_a_day(child, monkeypatch, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -110,6 +111,7 @@ class Case:
         (64, 64, 1, 140, 200),
     ],
 )
+@pytest.mark.few(20)
 def test_keys_and_values_of_each_dtype_are_read(dtype, d, dv, group, queries, history) -> None:
     case = Case(d, dv, 2, group, queries, history, dtype=dtype)
     case.check(case.mask())
@@ -200,6 +202,7 @@ def test_heads_may_have_any_number_of_features(d) -> None:
 @pytest.mark.parametrize("kind", ["causal", "window", "three sequences", "random"])
 @pytest.mark.parametrize("queries", [1, 3, 6, 40, 130])
 @pytest.mark.parametrize("biased", [0.0, 2.0])
+@pytest.mark.few(10)
 def test_masks_hide_cells_and_add_to_scores(kind, queries, biased) -> None:
     case = Case(64, 64, 2, 4, queries, 400, kind=kind)
     case.biased = biased
@@ -317,9 +320,11 @@ def test_a_mask_that_is_written_between_two_layers_is_read_again() -> None:
 @pytest.mark.parametrize("without_avx512", [False, True])
 @pytest.mark.parametrize("dtype", CACHES, ids=str)
 @pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.few(5)
 def test_nothing_is_read_past_the_end_of_a_cache(request, dtype, queries, without_avx512) -> None:
     """In a child process: a page that nobody may read follows the last row of keys and of values."""
     code = request.getfixturevalue("native_code_without_avx512" if without_avx512 else "native_code")
+    limit = {"BACKBAY_CPU": "avx2"} if without_avx512 else {}
     program = f"""
 import ctypes, mmap, sys
 import subprocess
@@ -348,5 +353,7 @@ result, query = np.ones(({queries}, 1, width), np.float32), np.ones(({queries}, 
 run(code.function("attention"), result, [query, cache(), cache()], ffi.cast("void *", 0x3f800000))
 assert not result.any()  # all values are 0
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | limit, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ GRAPHS = int(os.environ.get("BACKBAY_ONNX_GRAPHS", "120"))  # the nightly run se
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.few(1)
 def test_random_graphs_read_and_write_in_order(block: int) -> None:
     for seed in range(block, GRAPHS, 4):
         ours, expected = play("onnx", seed), play("cpu_ref", seed)

@@ -168,6 +168,7 @@ def test_the_working_memory_of_a_step_does_not_grow_with_the_cache() -> None:
     not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the largest real memory"
 )
 @pytest.mark.parametrize("native", ["", OFF], ids=["native", "without"])
+@pytest.mark.thorough
 def test_booked_working_memory_is_what_a_run_takes(native: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if native:
         monkeypatch.setenv(VARIABLE, native)

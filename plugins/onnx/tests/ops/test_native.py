@@ -93,6 +93,7 @@ def test_a_column_has_the_same_result_alone_among_others_and_on_any_number_of_th
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [15, 16, 41, 300])
+@pytest.mark.few(4)
 def test_a_session_gives_the_same_products_with_tiles(
     library_with_tiles: Path, native: NativeCode, dtype: DType, columns: int
 ) -> None:

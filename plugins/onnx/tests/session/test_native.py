@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import backbay
-from backbay import DType
+from backbay import BackendUnavailableError, DType
 from backbay_onnx.session import native as module
 from backbay_onnx.session import native_trial
 from backbay_onnx.session.doctor import diagnose
 from backbay_onnx.session.native import (
+    ATTENTION,
     FORMATS,
     OFF,
     PRODUCTS,
@@ -25,6 +26,7 @@ from backbay_onnx.session.native import (
     VARIABLE,
     WITH_TILES,
     NativeCode,
+    instructions,
     native_code,
     why_not_native,
 )
@@ -51,6 +53,12 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     why_not_native.cache_clear()
 
 
+@pytest.fixture
+def any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kind of CPU is forced."""
+    monkeypatch.delenv("BACKBAY_CPU", raising=False)
+
+
 def faulty(folder: Path, fault: str) -> Path:
     """A library whose custom ops do not work."""
     compiler = shutil.which("c++")
@@ -62,6 +70,7 @@ def faulty(folder: Path, fault: str) -> Path:
     return target
 
 
+@pytest.mark.usefixtures("any_cpu")
 @pytest.mark.fault(
     "native code that crashes on this processor, in the onnx backend", "ONNX Runtime's own code computes"
 )
@@ -77,6 +86,7 @@ def test_only_the_child_process_dies_of_code_that_crashes(
         np.testing.assert_array_equal(y.floats(), [-1, -2])
 
 
+@pytest.mark.usefixtures("any_cpu")
 def test_code_without_the_ops_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(faulty(tmp_path, "")))
     assert why_not_native(PRODUCTS).startswith("the trial failed")
@@ -88,6 +98,7 @@ def test_code_without_the_ops_is_not_used(tmp_path: Path, monkeypatch: pytest.Mo
     "ONNX Runtime's own code computes",
 )
 @pytest.mark.parametrize("purpose", PURPOSES)
+@pytest.mark.few(2)
 def test_a_trial_tells_wrong_results(
     purpose: str, native: NativeCode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +147,17 @@ def test_a_named_file_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, 
     assert why_not_native(PRODUCTS) == f"{VARIABLE} names {tmp_path / 'typo.so'}, and there is no such file"
 
 
+def test_code_that_does_not_heed_the_kind_of_cpu_that_is_asked_for_is_refused(
+    native: NativeCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded code has read the variable before."""
+    loaded = instructions(native.path, PRODUCTS)
+    monkeypatch.setenv("BACKBAY_CPU", "avx512" if loaded == "AVX2" else "avx2")
+    why_not_native.cache_clear()
+    with pytest.raises(BackendUnavailableError, match=f"takes {loaded}: .* too old to heed BACKBAY_CPU"):
+        why_not_native(ATTENTION)
+
+
 def test_a_name_without_a_folder_is_a_file_of_this_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -160,15 +182,16 @@ def test_a_trial_is_remembered_for_its_file(
     assert native.path.is_file()
 
 
-def test_tiles_that_take_more_time_are_not_used(
+def test_tiles_that_take_more_time_are_not_used_unless_they_are_emulated(
     library_with_tiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_trial, "FASTER", 1e9)
     assert native_trial.tiles(library_with_tiles) == ""
+    monkeypatch.setattr(native_trial, "EMULATED", "something else")
     monkeypatch.setattr(native_trial, "FASTER", 0.0)
     assert native_trial.tiles(library_with_tiles).startswith("no faster for q4_0, 16 columns: ")
 
 
+@pytest.mark.thorough
 def test_tiles_with_other_results_are_not_used(
     library_with_tiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +203,6 @@ def test_tiles_with_other_results_are_not_used(
         def product(self, columns: int) -> np.ndarray:
             return super().product(columns) + np.float32(self.wrong and columns == 31)
 
-    monkeypatch.setattr(native_trial, "FASTER", 1e9)
     monkeypatch.setattr(native_trial, "Multiplication", Faulty)
     assert native_trial.tiles(library_with_tiles) == "other results for q8_0, 31 columns"
 

@@ -80,6 +80,7 @@ def use(name: str, path: Path, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", [*KINDS, DType.IQ4_XS, DType.F16, DType.BF16, DType.F32], ids=str)
+@pytest.mark.few(10)
 def test_weights_give_the_results_of_the_reference(
     dtype: DType, models: dict[DType, Path], either: None
 ) -> None:
@@ -92,6 +93,7 @@ def test_weights_give_the_results_of_the_reference(
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
+@pytest.mark.few(8)
 def test_a_fast_product_loses_no_more_than_rounded_activations_lose(
     dtype: DType, models: dict[DType, Path], either: None
 ) -> None:
