@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,15 @@ for first in range(0, {len(TOKENS)}, tokens):
     rows.append(found["result"])
 np.save("rows.npy", np.concatenate(rows))
 """  # in a process of its own: a process has one set of threads for ONNX Runtime
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_logging():
+    """The command sets up logging, for the streams of its test."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="module")

@@ -142,12 +142,13 @@ def test_a_draw_can_be_repeated(tool, faults):
 
 
 class Simulated:
-    """A copy in which a test is a walk over places: `+` sees the fault of a place, `/` is led away by it, `&` sees two."""
+    """A copy in which a test is a walk over places: `+` sees the fault of a place, `/` is led away
+    by it, `&` sees two; a `!` fails alone."""
 
     def __init__(self, tool, walks: dict[str, str]) -> None:
         self.tool, self.walks, self.runs = tool, walks, []
 
-    def run(self, tests, planted, *, options, rows, bound, longest):
+    def run(self, tests, planted, *, options, rows, bound, patience):
         self.runs.append((list(tests), set(planted)))
         run, hits = self.tool.Run(status=0), bytearray(10 * (1 + len(self.walks)))
         for test in tests:
@@ -155,6 +156,8 @@ class Simulated:
             pair = [place for place, does in steps if does == "&" and int(place) in planted]
             run.outcomes[test] = "failed" if len(pair) > 1 else "passed"
             for place, does in steps:
+                if does == "!" and len(tests) == 1:
+                    run.outcomes[test] = "failed"
                 hits[10 * (1 + list(self.walks).index(test)) + int(place)] = 1
                 if int(place) in planted and does == "+":
                     run.outcomes[test] = "failed"
@@ -177,8 +180,8 @@ def hunt(tool, tmp_path, monkeypatch):
             )
             for name, walk in walks.items()
         ]
-        tool.tracing.Trace(tests, set(), {}).write(tmp_path / "trace.json")
-        fault = tool.places.Fault("core/src/module.py", 1, 1, "constant", "1", "2", 0, 1, (0, 1))
+        tool.tracing.Trace(tests, set()).write(tmp_path / "trace.json")
+        fault = tool.places.Fault("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
         return tool.hunting.Hunt(
             tmp_path, tmp_path, tmp_path / "seen.jsonl", dict.fromkeys(range(10), fault), 1
         ), copy
@@ -195,7 +198,15 @@ def test_a_fault_alone_is_tried_by_short_tests_that_run_its_place(hunt, tmp_path
     hunted, copy = hunt(a="0+1-", b="1-", long="1+")
     hunted.single(budget=10)
     assert seen(tmp_path) == {0: ("short", "a")}
-    assert copy.runs == [(["a"], {0}), (["a"], {0}), (["a", "b"], {1})]
+    assert copy.runs == [(["a"], {0}), (["a"], {0}), (["a"], set()), (["a", "b"], {1})]
+
+
+def test_a_test_that_fails_without_a_fault_sees_none(hunt):
+    hunted, _ = hunt(a="0!", long="0!")
+    hunted.single(budget=10)
+    hunted.group("short")
+    hunted.group("thorough")
+    assert 0 in hunted.unseen()
 
 
 def test_each_fault_of_a_group_is_found(hunt, tmp_path):

@@ -16,11 +16,10 @@ from backbay_engine import LLM, load
 @pytest.fixture(autouse=True)
 def handlers_of_logging() -> Iterator[None]:
     """A command in this process sets up logging, for the streams of its test."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level = logging.root.handlers[:], logging.root.level
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -30,14 +31,17 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     given = arguments()
+    given.root, given.results, given.work = map(Path.resolve, (given.root, given.results, given.work))
     given.work.mkdir(parents=True, exist_ok=True)
     given.results.mkdir(parents=True, exist_ok=True)
     commands = {"draw": draw_faults, "trace": trace_tests, "hunt": hunt, "table": write_table}
     try:
         return commands[given.command](given)
     except (KeyboardInterrupt, Stopped):
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; `hunt` goes on from here", file=sys.stderr)
         return 130
 
 
@@ -97,7 +101,7 @@ def hunt(given: argparse.Namespace) -> int:
     for selection in ("short", "thorough"):
         hunt.group(selection)
     for id in sorted(hunt.unseen()):
-        hunt.record(id, None, None, None)
+        hunt.record(id, None, None)
     return write_table(given)
 
 

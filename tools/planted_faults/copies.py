@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 import venv
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -36,8 +37,9 @@ PYTEST = (
     "no:cacheprovider",
     "--hypothesis-seed=0",
 )
+PACKAGES = ".venv/lib/python*/site-packages"
 SLOTS = 64  # of the table of hits: those of probe.py
-NORMAL = (0, 1, 5)  # exit statuses: all passed, some failed, no test
+PATIENCE = 3600  # seconds for a test without a fault
 stopped = Event()
 
 
@@ -80,8 +82,9 @@ class Run:
 
     def outcome(self, test: str) -> str | None:
         """None if the test did not run."""
-        broken = test.partition("::")[0] in self.broken or (not self.outcomes and self.status not in NORMAL)
-        return "not collected" if broken and test not in self.outcomes else self.outcomes.get(test)
+        nothing_ran = not self.outcomes and self.status not in {0, 5}  # 5: no test was left
+        broken = test.partition("::")[0] in self.broken if self.broken else nothing_ran
+        return self.outcomes.get(test, "not collected" if broken else None)
 
     def failed(self, test: str) -> bool:
         return self.outcome(test) in {"failed", "crashed", "not collected"}
@@ -95,7 +98,7 @@ class Copy:
         self.root, self.settings = self.folder / "workspace", self.folder / "settings.json"
         mirror(self.base, self.root)
         self.python = self.root / ".venv" / "bin" / "python"
-        if not self.python.exists():
+        if not any(self.root.glob(PACKAGES + "/copy.pth")):
             _make_environment(original, self.root)
 
     def run(
@@ -106,9 +109,12 @@ class Copy:
         options: Sequence[str] = (),
         rows: Sequence[str] | None = None,
         bound: float | None = None,
-        longest: float = 0,
+        patience: float = PATIENCE,
     ) -> Run:
-        """Run tests with faults; with rows, places note the tests that run them. The bounds are seconds."""
+        """Run tests with faults; with rows, places note the tests that run them.
+
+        The bound is in seconds, as is the patience with one test.
+        """
         mirror(self.base, self.root)
         shutil.rmtree(self.folder / "cache", ignore_errors=True)
         files = {name: str(self.folder / name) for name in ("hits", "report", "rows", "collected")}
@@ -119,7 +125,7 @@ class Copy:
         self.settings.write_text(json.dumps({**files, "tests": tests}))
         plant(self.root, self.faults, planted, self.folder / "probe.py" if rows is not None else None)
         chosen = [] if tests is None else list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        hang = ("-o", f"faulthandler_timeout={60 + 10 * longest:.0f}")
+        hang = ("-o", f"faulthandler_timeout={patience:.0f}")
         run = Run(status=self._start([*PYTEST, *hang, *options, *chosen], bound))
         _read(run, Path(files["report"]))
         run.hits = Path(files["hits"]).read_bytes()[4 * SLOTS :] if rows is not None else b""
@@ -127,7 +133,7 @@ class Copy:
 
     def _write_probe(self, hits: Path, tests: int) -> None:
         """The probe's code with its constants, and an empty table: a row for no test, and one for each test."""
-        table = (-1).to_bytes(4, sys.byteorder, signed=True) * SLOTS
+        table = bytes(4) + b"\xff" * 4 * (SLOTS - 1)  # no test runs, and of the workers none: -1
         hits.write_bytes(table + bytes((1 + tests) * len(self.faults)))
         constants = f"HITS, PLACES = {str(hits)!r}, {len(self.faults)}\n"
         (self.folder / "probe.py").write_text(constants + (HERE / "probe.py").read_text())
@@ -150,7 +156,8 @@ class Copy:
             try:
                 return _wait(process, bound)
             finally:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 _end_children(f"TMPDIR={temporary}".encode())
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -196,10 +203,7 @@ def _read(run: Run, report: Path) -> None:
 def _make_environment(original: Path, root: Path) -> None:
     """An environment with the packages of this one; those of the workspace are the copy's."""
     venv.create(root / ".venv", symlinks=True)
-    [packages] = root.glob(".venv/lib/python*/site-packages")
-    places = [entry for entry in sys.path[1:] if not entry.startswith(sys.base_prefix)]
-    copies = [place.replace(f"{original}/", f"{root}/") for place in places if "/.venv/" not in place]
-    (packages / "copy.pth").write_text("\n".join([*copies, sysconfig.get_path("purelib"), ""]))
+    [packages] = root.glob(PACKAGES)
     shutil.copy(HERE / "pytest_plugin.py", packages / "planted_faults_plugin.py")
     programs = Path(sys.executable).parent
     for program in programs.iterdir():
@@ -210,3 +214,6 @@ def _make_environment(original: Path, root: Path) -> None:
                 text = text.replace(str(programs).encode(), str(copy.parent).encode(), 1)
             copy.write_bytes(text)
             copy.chmod(program.stat().st_mode)
+    places = [entry for entry in sys.path[1:] if not entry.startswith(sys.base_prefix)]
+    copies = [place.replace(f"{original}/", f"{root}/") for place in places if "/.venv/" not in place]
+    (packages / "copy.pth").write_text("\n".join([*copies, sysconfig.get_path("purelib"), ""]))

@@ -29,9 +29,12 @@ class Hunt:
         self, root: Path, work: Path, results: Path, faults: Mapping[int, Fault], workers: int
     ) -> None:
         self.faults, self.workers, self.trace = faults, workers, Trace.read(work / "trace.json")
+        if not self.trace.sound:
+            raise RuntimeError(f"no test passes without a fault; pytest's output: {work / '0' / 'output'}")
         self.results, self.progress = results, work / "progress.jsonl"
         self.tests = {test.name: test for test in self.trace.tests}
         self.rows = {name: number + 1 for number, name in enumerate(self.tests)}
+        self.passes_alone: dict[str, bool] = {}
         self.copies = SimpleQueue[Copy]()
         for number in range(workers):
             self.copies.put(Copy(root, work, str(number), faults))
@@ -46,9 +49,9 @@ class Hunt:
             hunts = [pool.submit(self._single, id, budget) for id in sorted(self.unseen() - tried)]
             try:
                 for number, hunt in enumerate(as_completed(hunts), 1):
-                    id, test, how = hunt.result()
+                    id, test = hunt.result()
                     if test is not None:
-                        self.record(id, "short", test, how)
+                        self.record(id, "short", test)
                     append(self.progress, single=id)
                     print(f"{number} of {len(hunts)}: fault {id}: {test or 'not seen'}", flush=True)
             except BaseException:
@@ -56,13 +59,11 @@ class Hunt:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _single(self, id: int, budget: float) -> tuple[int, str | None, str | None]:
+    def _single(self, id: int, budget: float) -> tuple[int, str | None]:
         tests = self.trace.choose(id, self.faults[id], budget)
         run = self.run(tests, [id], "-x") if tests else Run()
-        for test in tests:
-            if run.failed(test) and (run.outcome(test) != "failed" or self.fails(test, [id])):
-                return id, test, run.outcome(test)
-        return id, None, None
+        test = next(filter(run.failed, tests), None)
+        return id, test if test and self.fails(test, [id]) else None
 
     def group(self, selection: str) -> None:
         """Phase 2: all faults that are left at once, and all tests of a selection, in chunks."""
@@ -87,12 +88,11 @@ class Hunt:
         left: dict[int, list[str]] = defaultdict(list)
         while tests and (group := self.unseen()):
             run = self.run(tests, group, probed=True)
-            undone = [test for test in tests if run.outcome(test) is None] if run.status is None else []
+            undone = [test for test in tests if run.outcome(test) is None]
             for test in tests:
-                if not run.failed(test) and test not in undone:
-                    ran = (
-                        self.trace.row(run.hits, self.rows[test]) if run.outcome(test) == "passed" else set()
-                    )
+                if run.outcome(test) in {"passed", "skipped"}:
+                    passed = run.outcome(test) == "passed"
+                    ran = self.trace.row(run.hits, self.rows[test]) if passed else set()
                     self._miss(left, test, (self.tests[test].places & group) - ran)
             again = self._attribute([test for test in tests if run.failed(test)], group, selection, left)
             if undone and len(undone) == len(tests):
@@ -117,11 +117,10 @@ class Hunt:
             culprit = None
             if searched and not found & (places | self.trace.imported):
                 culprit = self.culprit(test, group - found)
-                searched = (
-                    culprit is not None or not found
-                )  # else a fault that was found has changed what a cache keeps
+                # None: a fault that was found has changed what a cache keeps.
+                searched = culprit is not None or not found
             if culprit is not None:
-                self.record(culprit, selection, test, "failed")
+                self.record(culprit, selection, test)
                 found.add(culprit)
             if found:
                 again.append(test)
@@ -144,11 +143,16 @@ class Hunt:
             run = self.run(tests, [id])
             test = next((test for test in tests if run.failed(test) and self.fails(test, [id])), None)
             if test is not None:
-                self.record(id, selection, test, "failed")
+                self.record(id, selection, test)
             append(self.progress, alone=key)
 
     def fails(self, test: str, planted: Collection[int]) -> bool:
-        return self.run([test], planted).failed(test)
+        """Whether a test fails alone with the faults, and passes alone without."""
+        if not self.run([test], planted).failed(test):
+            return False
+        if test not in self.passes_alone:
+            self.passes_alone[test] = self.run([test], ()).outcome(test) == "passed"
+        return self.passes_alone[test]
 
     def run(self, tests: Sequence[str], planted: Collection[int], *options: str, probed: bool = False) -> Run:
         """Run tests on a free copy; probed ones in parallel. The bounds are wide: a test that hangs sees the fault."""
@@ -162,13 +166,13 @@ class Hunt:
                 options=[*ALL, *workers, *options],
                 rows=list(self.tests) if probed else None,
                 bound=300 + 10 * sum(seconds),
-                longest=max(seconds),
+                patience=60 + 10 * max(seconds),
             )
         finally:
             self.copies.put(copy)
 
-    def record(self, id: int, selection: str | None, test: str | None, how: str | None) -> None:
-        append(self.results, fault=id, seen=selection, test=test, how=how)
+    def record(self, id: int, selection: str | None, test: str | None) -> None:
+        append(self.results, fault=id, seen=selection, test=test)
 
 
 def _chunks(tests: Sequence[Test]) -> Iterator[list[Test]]:

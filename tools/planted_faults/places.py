@@ -25,7 +25,6 @@ class Fault:
 
     path: str
     line: int
-    column: int
     kind: str
     before: str
     after: str
@@ -52,8 +51,7 @@ class _Places(ast.NodeVisitor):
         start, end = changed
         line = self.text.count(b"\n", 0, start) + 1
         before = self.text[start:end].decode()
-        column = start - self.lines[line - 1] + 1
-        self.faults.append(Fault(self.path, line, column, kind, before, after, start, end, self.span(probe)))
+        self.faults.append(Fault(self.path, line, kind, before, after, start, end, self.span(probe)))
 
     def replace_symbol(self, kind: str, start: int, end: int, turned: dict[str, str], probe: ast.AST) -> None:
         """A fault of the operator that stands alone between two operands."""

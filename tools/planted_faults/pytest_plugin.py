@@ -3,8 +3,6 @@
 import json
 import mmap
 import os
-import time
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 SLOTS = 64
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 SETTINGS = json.loads(Path(os.environ["PLANTED_FAULTS"]).read_text())
-COLLECTION = defaultdict(float)  # seconds for each file
 
 
 def _report(*line):
@@ -27,15 +24,6 @@ def pytest_configure(config):
         config.pluginmanager.register(Rows(rows))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector):
-    begun = time.perf_counter()
-    result = yield
-    if isinstance(collector, pytest.Module | pytest.Class):
-        COLLECTION[collector.nodeid.partition("::")[0]] += time.perf_counter() - begun
-    return result
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     if SETTINGS["tests"] is not None:
@@ -47,7 +35,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish(session):
     if session.config.option.collectonly:
         tests = [[item.nodeid, item.get_closest_marker("thorough") is not None] for item in session.items]
-        Path(SETTINGS["collected"]).write_text(json.dumps({"tests": tests, "seconds": COLLECTION}))
+        Path(SETTINGS["collected"]).write_text(json.dumps(tests))
 
 
 def pytest_collectreport(report):

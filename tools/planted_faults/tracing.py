@@ -27,14 +27,13 @@ class Test:
 
 @dataclass
 class Trace:
-    """All tests, the places that run outside of any (when a module is imported), and seconds to collect each file.
+    """All tests, and the places that run outside of any: when a module is imported.
 
     What a fixture of a module does, or what a cache keeps, counts for the first test that uses it.
     """
 
     tests: list[Test]
     imported: set[int]
-    collection: dict[str, float]
 
     @property
     def sound(self) -> list[Test]:
@@ -54,26 +53,21 @@ class Trace:
         tests = [t for t in self.sound if not t.thorough and (id in t.places or id in self.imported)]
         tests.sort(key=lambda test: (id not in test.places, -_nearness(fault.path, test.name), test.seconds))
         chosen: list[str] = []
-        files: set[str] = set()
         for test in tests:
-            file = test.name.partition("::")[0]
-            cost = test.seconds + (0 if file in files else self.collection.get(file, 0))
-            if cost <= budget or not chosen:
-                budget -= cost
+            if test.seconds <= budget or not chosen:
+                budget -= test.seconds
                 chosen.append(test.name)
-                files.add(file)
         return chosen
 
     def write(self, path: Path) -> None:
         tests = [{**asdict(test), "places": sorted(test.places)} for test in self.tests]
-        text = json.dumps({"tests": tests, "imported": sorted(self.imported), "collection": self.collection})
-        path.write_text(text)
+        path.write_text(json.dumps({"tests": tests, "imported": sorted(self.imported)}))
 
     @staticmethod
     def read(path: Path) -> Trace:
         read = json.loads(path.read_text())
         tests = [Test(**{**test, "places": set(test["places"])}) for test in read["tests"]]
-        return Trace(tests, set(read["imported"]), read["collection"])
+        return Trace(tests, set(read["imported"]))
 
 
 def _nearness(path: str, test: str) -> int:
@@ -87,13 +81,16 @@ def trace(root: Path, work: Path, faults: Mapping[int, Fault], options: Sequence
     shutil.rmtree(work / "base", ignore_errors=True)
     mirror(root, work / "base")
     copy = Copy(root, work, "0", faults)
+    (copy.folder / "collected").unlink(missing_ok=True)
     copy.run(None, options=[*ALL, "--collect-only", "-n0", *options])
+    if not (copy.folder / "collected").exists():
+        raise RuntimeError(f"tests cannot be collected; pytest's output: {copy.folder / 'output'}")
     collected = json.loads((copy.folder / "collected").read_text())
-    found = Trace([Test(*each) for each in collected["tests"]], set(), collected["seconds"])
+    found = Trace([Test(*each) for each in collected], set())
     names = [test.name for test in found.tests]
     run = copy.run(None, options=[*ALL, "-n", "auto", *options], rows=names)
     failing = [name for name in names if run.failed(name)]
-    again = copy.run(failing, options=[*ALL, "-n0"]) if failing else Run()
+    again = copy.run(failing, options=[*ALL, "-n", "1"]) if failing else Run()
     found.imported = found.row(run.hits, 0)
     for number, test in enumerate(found.tests):
         test.outcome = again.outcome(test.name) if test.name in failing else run.outcome(test.name)

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import gc
+import locale
+import logging
 import os
+import random
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir
+from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from backbay_conformance import Report, run
-from backbay_conformance.scenarios.process.manners import PROCESS, STATE, excessive
+from backbay_conformance.scenarios.process.manners import PROCESS, STATE, excessive, umask
 
 GROWTH = pytest.mark.skipif(not PROCESS.exists(), reason="only Linux counts descriptors and threads so")
 
 
-def tried(name: str, scenario: str) -> Report:
-    """A run in a worker process, which the backend may spoil."""
-    return run(f"broken_manners:{name}", ops=[scenario], size="smoke")
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """A process that is as it was after the test."""
+    before = {name: read() for name, read in STATE.items()}
+    with ExitStack() as undo:
+        for kept in (np.errstate(), warnings.catch_warnings(), chdir(Path.cwd()), patch.dict(os.environ)):
+            undo.enter_context(kept)
+        undo.enter_context(patch.multiple(sys, path=[*sys.path], stdout=sys.stdout))
+        undo.enter_context(patch.multiple(logging.root, handlers=[*logging.root.handlers]))
+        undo.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002 a backend may use it
+        undo.callback(random.setstate, random.getstate())
+        undo.callback(gc.enable)
+        undo.callback(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        undo.callback(locale.setlocale, locale.LC_NUMERIC, locale.setlocale(locale.LC_NUMERIC))
+        undo.callback(os.umask, umask())
+        undo.callback(sys.setrecursionlimit, sys.getrecursionlimit())
+        yield
+    assert {name: read() for name, read in STATE.items()} == before
 
 
 @pytest.mark.parametrize(
@@ -40,9 +67,16 @@ def tried(name: str, scenario: str) -> Report:
         ("PrintsInC", "standard output has 'hello from C\\n' once a backend was used"),
     ],
 )
+@pytest.mark.usefixtures("restored")
 def test_a_change_of_the_process_is_told(name: str, told: str) -> None:
-    report = tried(name, "the_process_stays_as_it_was")
+    report = run(f"broken_manners:{name}", ops=["the_process_stays_as_it_was"], size="smoke")
     assert told in report.failures[0].message
+
+
+def grown(name: str) -> Report:
+    """A run in a worker process, whose memory the backend keeps."""
+    scenario = "each_opening_gives_back_what_it_took"
+    return run(f"broken_manners:{name}", ops=[scenario], size="smoke", in_process=False)
 
 
 @GROWTH
@@ -57,13 +91,13 @@ def test_a_change_of_the_process_is_told(name: str, told: str) -> None:
 )
 @pytest.mark.few(1)
 def test_growth_with_each_opening_is_told(name: str, told: str) -> None:
-    report = tried(name, "each_opening_gives_back_what_it_took")
+    report = grown(name)
     assert "each 12 openings leave" in report.failures[0].message and told in report.failures[0].message
 
 
 @GROWTH
 def test_a_pool_that_fills_once_is_no_leak() -> None:
-    assert tried("LeaksOnce", "each_opening_gives_back_what_it_took").ok
+    assert grown("LeaksOnce").ok
 
 
 def test_growth_counts_only_if_it_goes_on() -> None:

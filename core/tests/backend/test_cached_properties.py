@@ -40,7 +40,7 @@ def test_a_forked_child_waits_for_no_lost_thread() -> None:
     assert running.begun.wait(PATIENCE)
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(300)
         os._exit(other.value)
     status = os.waitpid(child, 0)[1]
     running.go_on.set()

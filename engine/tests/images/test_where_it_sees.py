@@ -114,7 +114,7 @@ def test_a_forked_child_is_told_and_exits(tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, here, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     names = ("running", "embed", "prepare", "store", "submit")

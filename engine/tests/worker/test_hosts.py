@@ -56,7 +56,7 @@ def test_a_forked_child_keeps_no_orphan_alive():
 def test_an_interpreter_that_ends_takes_the_worker_with_it(end):
     host, worker = started(end)
     with host:
-        assert host.wait(15) == 0
+        assert host.wait(300) == 0
     assert is_gone(worker)
 
 
@@ -84,7 +84,7 @@ llm.close()
     host, worker = started(program)
     with host:
         said = host.stdout.read().split("\n")
-        assert host.wait(15) == 0
+        assert host.wait(300) == 0
     assert said == ["True"] * 4 + ["3", "cancelled True", ""]
     assert is_gone(worker)
 

@@ -1,6 +1,7 @@
-"""Prints the path of the sdist that source.txt names, beside this file; pip fetches it if it is not there yet.
+"""Prints the path of the sdist that source.txt names; pip fetches it if it is not there yet.
 
-The sdist of this package brings it along. Without a package index, put the file here.
+It lies in the folder that BACKBAY_GGML_SOURCES names, else beside this file. The sdist of this package brings it along.
+Without a package index, put the file there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+VARIABLE = "BACKBAY_GGML_SOURCES"
 
 
 def source(folder: Path) -> Path:
@@ -20,6 +22,9 @@ def source(folder: Path) -> Path:
     name, version, digest = pinned(HERE / "source.txt")
     path = folder / f"{name}-{version}.tar.gz"
     if not path.exists():
+        sys.stderr.write(
+            f"pip downloads {path.name}, which holds ggml's sources, into {folder}; {VARIABLE} names another\n"
+        )
         fetch(folder)
     if not path.exists():
         raise SystemExit(
@@ -49,4 +54,4 @@ def fetch(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(str(source(HERE)))
+    sys.stdout.write(str(source(Path(os.environ.get(VARIABLE) or HERE).absolute())))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import backbay
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[3] / "core" / "tests")]
 from random_graphs import RandomGraph
 from rpc_servers import serving
 

@@ -19,7 +19,7 @@ import numpy as np
 import backbay
 from backbay import Backend, BackendParams
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
+sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[3] / "core" / "tests")]
 from layered_model import generate, write_model
 from rpc_servers import serving
 

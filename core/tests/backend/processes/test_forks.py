@@ -46,7 +46,7 @@ first.start()
 importing.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(120)
+    signal.alarm(300)
     use()
     os._exit(0)
 print(os.waitpid(child, 0)[1])

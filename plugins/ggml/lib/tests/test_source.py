@@ -72,6 +72,14 @@ def test_sources_that_are_there_need_no_network(package: Path) -> None:
     assert (done.returncode, done.stdout) == (0, str(package / SDIST))
 
 
+def test_a_folder_that_is_named_holds_the_sources(package: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / SDIST).write_bytes(b"other sources")
+    done = run(package, BACKBAY_GGML_SOURCES=str(folder))
+    assert f"{folder / SDIST} has the SHA-256" in done.stderr
+
+
 def test_a_pin_without_a_hash_is_refused(package: Path) -> None:
     (package / "source.txt").write_text(f"{NAME}=={VERSION}\n")
     assert "--hash=sha256" in run(package).stderr
