@@ -7,6 +7,7 @@ workaround: none yet
 thread: none found
 shown: 0.15.3, 0.25.3
 right: none
+timing: several threads write the row in the same moment
 """
 
 import sys

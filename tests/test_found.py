@@ -58,8 +58,8 @@ def ggml_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 archive.extract(member, folder, filter="data")
     library, libraries = load_library(), folder / "ggml/lib"
     libraries.mkdir()
-    for path in library.path.parent.glob("libggml*"):
-        (libraries / path.name).symlink_to(path)
+    for name in ("libggml.so", "libggml-base.so"):
+        (libraries / name).symlink_to(library.path.parent / name)
     (libraries / "libggml-cpu.so").symlink_to(library.cpu_code)
     return folder
 

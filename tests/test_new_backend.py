@@ -1,12 +1,14 @@
-"""`backbay new-backend` writes a repository that is green from the first minute."""
+"""`backbay new-backend` writes a repository that is green from the first minute, as write-a-backend.md says."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from doc_blocks import blocks
 
 KINDS = {"kernels": "tabled", "graph": "compiled"}
+[RECIPE] = [block.text for block in blocks("docs/write-a-backend.md") if "new-backend" in block.text]
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +20,20 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = [path for path in sys.path if Path(path).is_dir()]
     (packages / "shared.pth").write_text("\n".join(shared))
     python = folder / "venv" / "bin" / "python"
-    for kind, name in KINDS.items():
-        run([sys.executable, "-m", "backbay", "new-backend", name, f"--{kind}"], folder)
+    for words, name in zip(commands("backbay new-backend mine"), KINDS.values(), strict=True):
+        run([sys.executable, "-m", *named(words, name)], folder)
         install = ["install", "-q", "--no-deps", "--no-build-isolation", "-e", f"backbay-{name}"]
         run([python, "-m", "pip", *install], folder)
     return python
+
+
+def commands(first: str) -> list[list[str]]:
+    """The commands of the page that begin with these words."""
+    return [line.partition("#")[0].split() for line in RECIPE.splitlines() if line.startswith(first)]
+
+
+def named(words: list[str], name: str) -> list[str]:
+    return [name if word == "mine" else word for word in words]
 
 
 def run(command: list, where: Path) -> str:
@@ -40,16 +51,16 @@ def test_its_own_tests_pass(python: Path, name: str):
 @pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
 def test_its_smoke_run_is_green_with_its_known_failures_and_the_rest_unsupported(python: Path, name: str):
     where = python.parents[2] / f"backbay-{name}"
-    output = run(
-        [python, "-m", "backbay", "conform", name, "--size", "smoke", "--known", "known-failures.txt"], where
-    )
+    [words] = commands("backbay conform mine --size smoke")
+    output = run([python, "-m", *named(words, name), "--known", "known-failures.txt"], where)
     assert f"{name}: " in output
     assert " 0 failed, 0 known failures, " in output
     assert "keeps the contract (" in output
 
 
 def test_the_next_kernel_is_shown_with_its_specification(python: Path):
-    output = run([python, "-m", "backbay", "conform", KINDS["kernels"], "--next"], python.parents[2])
+    [words] = commands("backbay conform mine --next")
+    output = run([python, "-m", *named(words, KINDS["kernels"])], python.parents[2])
     assert "has 7 kernels\nfor a Llama: rows, set_rows, rope, " in output
     assert "next: x.rows(ctx, ids: Tensor) -> Tensor" in output
     assert "the rows of x with the numbers in ids" in output

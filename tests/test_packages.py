@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import setuptools
 import yaml
 from doc_blocks import ROOT
 
@@ -39,6 +41,23 @@ def test_every_package_of_the_workspace_is_known():
         for path in ROOT.glob(f"{pattern}/pyproject.toml")
     }
     assert {path for path in found if not path.startswith((".", "tests", "examples"))} == set(PACKAGES)
+
+
+def test_pip_installs_every_package_of_the_clone(monkeypatch):
+    said = {}
+    monkeypatch.setattr(setuptools, "setup", said.update)
+    runpy.run_path(ROOT / "setup.py")
+    required = dict(one.split(" @ ") for one in said["install_requires"])
+    names = {re.match("[a-z-]+", one)[0]: folder for one, folder in required.items()}
+    assert names == {
+        project(package)["name"]: (ROOT / package).as_uri()
+        for package in PACKAGES
+        if package != "conformance/selftest"
+    }
+    for one in required:
+        package = next(package for package in PACKAGES if project(package)["name"] == one.partition("[")[0])
+        extras = re.findall(r"\[(.*)\]", one)
+        assert set(extras) <= set(project(package).get("optional-dependencies", {})), one
 
 
 def test_the_version_comes_from_one_place_and_from_the_contract():
