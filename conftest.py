@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# In CI, properties are tried on the same examples each time.
+settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+)
 settings.load_profile("busy")
 
 os.environ.setdefault("BACKBAY_TRIAL_SECONDS", "0")  # a test must not depend on which backend is faster

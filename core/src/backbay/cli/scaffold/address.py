@@ -7,8 +7,7 @@ import re
 import shutil
 import subprocess
 from importlib.metadata import PackageNotFoundError, distribution
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 HTTPS = re.compile(r"https://(?:[^/@\s]*@)?([\w.-]+(?::\d+)?)/([\w./~-]+)")
 SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/]([\w./~-]+)")
@@ -29,7 +28,7 @@ def clone_address() -> str | None:
     folder = urlsplit(installed.get("url", ""))
     if folder.scheme != "file":
         return None
-    core = url2pathname(folder.path)
+    core = unquote(folder.path)
     in_a_clone = _git(core, "rev-parse", "--show-prefix") == "core/"
     return https_address(_git(core, "remote", "get-url", "origin")) if in_a_clone else None
 

@@ -44,8 +44,9 @@ def load_cpu_code(lib: Any, folder: Path, kind: str) -> None:
 def refuse_starvation(folder: Path) -> None:
     """BackendUnavailableError if the system refuses the code for CPUs, of which ggml says nothing."""
     try:
-        for file in folder.iterdir():
-            if file.name.startswith("libggml-cpu"):
-                ctypes.CDLL(str(file))
+        with os.scandir(folder) as files:  # open while they are loaded, as ggml's own list is
+            for file in files:
+                if file.name.startswith("libggml-cpu"):
+                    ctypes.CDLL(file.path)
     except OSError as error:
         raise_if_starved(error, f"loading {folder}")
