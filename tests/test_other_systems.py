@@ -13,7 +13,7 @@ from backbay_engine.text import bounded_task
 from backbay_ggml.library.location import locate
 
 MISSING = """
-import mmap, os, pkgutil, sys, urllib.request
+import mmap, os, pkgutil, sys
 import cffi, gguf, hypothesis, jinja2, numpy, onnx, onnxruntime, platformdirs, pluggy, subprocess, tempfile, tokenizers
 from importlib import import_module
 
