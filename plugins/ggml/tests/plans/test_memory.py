@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 import subprocess
 import sys
 from pathlib import Path
@@ -195,6 +196,16 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def least_growth(work: Callable[[int], None], count: int) -> int:
+    """The least growth of the process in three rounds of work: a leak grows in each, an allocator's pages in some."""
+    grown = []
+    for _ in range(3):
+        before = resident()
+        work(count)
+        grown.append(resident() - before)
+    return min(grown)
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the process's size")
 def test_memory_stays_flat_over_many_contexts(backend) -> None:
     def some(count: int) -> None:
@@ -204,9 +215,7 @@ def test_memory_stays_flat_over_many_contexts(backend) -> None:
                 ctx.compute(x.sqr(ctx).neg(ctx).add(ctx, x.fill(ctx, 2.0)))
 
     some(200)
-    before = resident()
-    some(1000)
-    assert resident() - before < 1 << 20
+    assert least_growth(some, 1000) < 1 << 20
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the process's size")
@@ -218,6 +227,4 @@ def test_memory_stays_flat_over_many_models(model_path) -> None:
                 ctx.compute(trace(backend, ctx, 3))
 
     some(10)
-    before = resident()
-    some(40)
-    assert resident() - before < 1 << 20
+    assert least_growth(some, 40) < 1 << 20
