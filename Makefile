@@ -32,8 +32,8 @@ test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ##
 	$(BIN)/python -m pytest $(PATIENT) -n auto
 	$(BIN)/python tools/test_cpus.py $(CPUS)
 
-test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and engine with the code for each kind of CPU
-	$(BIN)/python tools/test_cpus.py $(CPUS) -m "not thorough"
+test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and of models with the code for each kind of CPU
+	$(BIN)/python tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/onnx/tests engine/tests/models -m "not thorough"
 
 cpus: $(VENV)/.cpus  ## compile ggml for other kinds of CPUs too
 

@@ -1,6 +1,7 @@
 """The tests of native backends and of the engine on them, with the code for one kind of CPU after the other.
 
-`python tools/test_cpus.py avx2 avx512 -x` tries two kinds, with an option for pytest. Kinds that this CPU cannot run are told.
+`python tools/test_cpus.py avx2 avx512 engine/tests -x` tries two kinds, with folders and options for pytest. Kinds that this CPU
+cannot run are told.
 Where it has no AMX, that is emulated in backbay's native code.
 """
 
@@ -43,7 +44,8 @@ def main(arguments: list[str]) -> int:
     """Run the tests for the kinds that come first in the arguments; the rest is for pytest."""
     kinds = [argument for argument in arguments if argument in KINDS]
     options, results, library = arguments[len(kinds) :], dict[str, str](), native_library()
-    command = [sys.executable, "-m", "pytest", "-n", "auto", *TESTS, "-k", ON_BACKENDS, *options]
+    folders = () if any((ROOT / option).is_dir() for option in options) else TESTS
+    command = [sys.executable, "-m", "pytest", "-n", "auto", *folders, "-k", ON_BACKENDS, *options]
     runs = runnable(library)
     own = max(
         (kind for kind in runs if kind != "amx" or onnx.instructions(library, onnx.TILES)), key=runs.index
