@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts docs api bench plots conform mutants faults chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -25,7 +25,7 @@ help:  ## list the targets
 demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: six minutes on two cores
+test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: eight to twenty minutes on two cores
 	$(BIN)/python -m pytest -n auto -m "not thorough"
 
 test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ## all sizes, backends and soaks, and each kind of CPU: an hour or more

@@ -3,7 +3,7 @@ choice of a backend by its speed. And which items of a test are thorough."""
 
 import os
 import signal
-from itertools import groupby
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,11 +22,12 @@ os.environ.setdefault("BACKBAY_TRIAL_SECONDS", "0")  # a test must not depend on
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave of each test that is marked with few(count) that many items, spread over all; the others are thorough."""
-    marked = [item for item in items if item.get_closest_marker("few")]
-    marked.sort(key=lambda item: item.nodeid.partition("[")[0])  # stable: a test's items keep their order
-    for _, group in groupby(marked, key=lambda item: item.nodeid.partition("[")[0]):
-        of_a_test = list(group)
-        count = of_a_test[0].get_closest_marker("few").args[0]
+    tests = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for of_a_test in tests.values():
+        [count] = of_a_test[0].get_closest_marker("few").args
         chosen = {(2 * n + 1) * len(of_a_test) // (2 * count) for n in range(count)}
         for n, item in enumerate(of_a_test):
             if n not in chosen:

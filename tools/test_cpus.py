@@ -47,20 +47,16 @@ def main(arguments: list[str]) -> int:
     folders = () if any((ROOT / option).is_dir() for option in options) else TESTS
     command = [sys.executable, "-m", "pytest", "-n", "auto", *folders, "-k", ON_BACKENDS, *options]
     runs = runnable(library)
-    own = max(
-        (kind for kind in runs if kind != "amx" or onnx.instructions(library, onnx.TILES)), key=runs.index
-    )
+    own = [kind for kind in runs if kind != "amx" or onnx.instructions(library, onnx.TILES)][-1]
     for kind in kinds:
-        if kind not in runs or kind == own:
-            results[kind] = (
-                "this CPU's own: the other tests ran it"
-                if kind in runs
-                else "not tried: this CPU cannot run it"
-            )
-            continue
-        print(f"== {VARIABLE}={kind}", flush=True)
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | environment(kind, library), check=False)
-        results[kind] = "passed" if done.returncode == 0 else "FAILED"
+        if kind not in runs:
+            results[kind] = "not tried: this CPU cannot run it"
+        elif kind == own:
+            results[kind] = "this CPU's own: the other tests ran it"
+        else:
+            print(f"== {VARIABLE}={kind}", flush=True)
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | environment(kind, library), check=False)
+            results[kind] = "passed" if done.returncode == 0 else "FAILED"
     for kind, result in results.items():
         print(f"{kind}: {result}")
     return int("FAILED" in results.values())

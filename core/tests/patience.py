@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PATIENCE = 300.0  # seconds, after which something hangs
@@ -15,6 +16,14 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.002)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that only its parent has not heard of yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class CountedLock:

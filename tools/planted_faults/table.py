@@ -12,7 +12,7 @@ HEAD = """# Planted faults
 
 `python tools/planted_faults` plants faults at random places of the sources, and tells which tests see each. The short
 tests are those of `make test`, the long ones come to them in `make test-all`. The draw had the seed {seed}, and chose among
-{places:,} faults.
+{places:,} faults, each of the nine kinds as often as the others.
 
 """
 

@@ -20,6 +20,7 @@ from .backend.processes.library_trials import (
     random_blocks,
     recurrence_cases,
     try_library,
+    try_purpose,
 )
 from .backend.profiling import ProfiledRun
 from .composites.parts import composite_kernels
@@ -218,6 +219,7 @@ __all__ = [
     "term_of",
     "trace_op",
     "try_library",
+    "try_purpose",
     "unsupported",
     "usable_cores",
     "without_forks",

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from dying_backend import VARIABLE, Dying, Slow
 from model_files import stored
-from patience import PATIENCE
+from patience import PATIENCE, is_running
 from small_llama import CONTEXT, EOS, write_small_llama
-from worker_processes import is_gone, is_running
+from worker_processes import is_gone
 
 import backbay
 from backbay import (

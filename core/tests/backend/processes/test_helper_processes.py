@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE, wait_until
+from patience import PATIENCE, is_running, wait_until
 
 from backbay.plugin import kill_helper, run_helper, start_helper
 
@@ -37,16 +37,9 @@ if sys.argv[1:] == ["fork"]:
     if os.fork() == 0:
         time.sleep(600)
 print(child.pid, flush=True)
-time.sleep(600)
+while True:  # a signal that the system gives to another thread does not end a sleep of this one
+    time.sleep(0.01)
 """
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process runs that is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from backbay.plugin import try_library
+from backbay.plugin import try_library, try_purpose
 
 DIES = "import os; os.kill(os.getpid(), {})"
 
@@ -57,3 +57,35 @@ def test_a_result_and_a_fault_of_the_code_are_remembered(library: Path, program:
 def test_a_trial_that_was_killed_or_got_no_memory_is_made_again(library: Path, program: str) -> None:
     assert tried(library, program).startswith("the trial failed")
     assert tried(library, "") == ""
+
+
+TRIALS = """
+import os, sys
+with open({log!r}, "a") as log:
+    print(*sys.argv[1:], file=log)
+purposes = sys.argv[1:] or ["first", "second"]
+if {fault!r} in purposes:
+    os.kill(os.getpid(), 9)
+print("wrong" if sys.argv[1:] else '{{"first": "", "second": "wrong"}}')
+"""
+
+
+def tried_for(library: Path, purpose: str, fault: str) -> tuple[str, list[str]]:
+    """What is found wrong with a purpose, and the words of each trial so far."""
+    log = library.with_suffix(".log")
+    command = [sys.executable, "-c", TRIALS.format(log=str(log), fault=fault)]
+    found = try_purpose("trial", library, command, purpose, timeout=PATIENCE)
+    return found, log.read_text().splitlines()
+
+
+def test_one_process_tries_all_purposes(library: Path) -> None:
+    assert tried_for(library, "first", "") == ("", [""])
+    assert tried_for(library, "second", "") == ("wrong", [""])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has no such signals")
+def test_after_a_death_each_purpose_is_tried_alone_and_not_all_again(library: Path) -> None:
+    assert tried_for(library, "second", "first") == ("wrong", ["", "second"])
+    found, trials = tried_for(library, "first", "first")
+    assert found.startswith("the trial failed")
+    assert trials == ["", "second", "first"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import signal
 from collections.abc import Iterable, Sequence
@@ -64,6 +65,33 @@ def try_library(
     if lasts:
         kept.keep(found)
     return found
+
+
+_apart: set[tuple[str, str, int]] = set()
+"""Labels and files of trials in which one process gave no answer for all purposes."""
+
+
+def try_purpose(
+    label: str,
+    library: Path,
+    command: Sequence[str],
+    purpose: str,
+    *,
+    timeout: float,
+    facts: Iterable[object] = (),
+) -> str:
+    """What is wrong with a library for one of its purposes; empty if nothing is.
+
+    The command prints JSON, with what is wrong with each purpose. If it dies of one, each purpose has a process of its
+    own: the command gets the purpose as its last word, and prints of it alone.
+    """
+    facts, together = list(facts), (label, str(library), library.stat().st_mtime_ns)
+    if together not in _apart:
+        found = try_library(label, library, command, timeout=timeout, facts=facts)
+        if found.startswith("{"):
+            return str(json.loads(found)[purpose])
+        _apart.add(together)
+    return try_library(f"{label}-{purpose}", library, [*command, purpose], timeout=timeout, facts=facts)
 
 
 def _try(command: Sequence[str], timeout: float) -> tuple[str, bool]:

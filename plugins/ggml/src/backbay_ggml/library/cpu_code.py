@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from backbay import BackendUnavailableError
 from backbay.plugin import raise_if_starved
 
 from .abi import NULL
+from .native import ENDING
 
 CODE = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
-ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 NAMES = {
     "x86-64": ("x64",),
     "avx2": ("haswell",),

@@ -6,7 +6,6 @@ The environment variable turns it off with 0, or names another file.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from backbay.plugin import raise_if_starved, refuse_other_cpu, try_library
+from backbay.plugin import raise_if_starved, refuse_other_cpu, try_purpose
 
 from .abi import Ptr, ffi
 
@@ -185,12 +184,6 @@ def find_native(folder: Path) -> NativeCode | None:
 
 
 def _tried(path: Path, purpose: str) -> str:
-    """What is wrong with the code for a purpose; empty if nothing is.
-
-    One process tries all purposes. If it dies, each purpose has a process of its own.
-    """
+    """What is wrong with the code for a purpose; empty if nothing is."""
     command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(path)]
-    found = try_library("ggml-native", path, command, timeout=TIMEOUT)
-    if found.startswith("{"):
-        return str(json.loads(found)[purpose])
-    return try_library(f"ggml-native-{purpose}", path, [*command, purpose], timeout=TIMEOUT)
+    return try_purpose("ggml-native", path, command, purpose, timeout=TIMEOUT)

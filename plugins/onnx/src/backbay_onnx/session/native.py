@@ -6,7 +6,6 @@ The environment variable turns it off with 0, or names another file.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import raise_if_starved, refuse_other_cpu, try_library
+from backbay.plugin import raise_if_starved, refuse_other_cpu, try_purpose
 
 from .runtime import runtime
 
@@ -115,15 +114,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _tried(path: Path, purpose: str) -> str:
-    """What is wrong with the code for a purpose; empty if nothing is.
-
-    One process tries all purposes. If it dies, each purpose has a process of its own.
-    """
-    command, facts = (
-        [sys.executable, "-m", "backbay_onnx.session.native_trial", str(path)],
-        [runtime().__version__],
-    )
-    found = try_library("onnx-native", path, command, timeout=TIMEOUT, facts=facts)
-    if found.startswith("{"):
-        return str(json.loads(found)[purpose])
-    return try_library(f"onnx-native-{purpose}", path, [*command, purpose], timeout=TIMEOUT, facts=facts)
+    """What is wrong with the code for a purpose; empty if nothing is."""
+    command = [sys.executable, "-m", "backbay_onnx.session.native_trial", str(path)]
+    facts = [runtime().__version__]
+    return try_purpose("onnx-native", path, command, purpose, timeout=TIMEOUT, facts=facts)
