@@ -36,6 +36,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["cpu_ref", "ggml", "onnx"])
+@pytest.mark.few(1)
 def test_the_lines_of_contributing_add_an_op(workspace: Path, backend: str):
     sources = os.pathsep.join(str(workspace / package / "src") for package in PACKAGES)
     command = [sys.executable, "-m", "backbay", "conform", backend, "--op", "cube", "--size", "smoke"]

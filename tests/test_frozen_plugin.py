@@ -43,7 +43,7 @@ def test_it_is_found_and_works(environment: dict[str, str], name: str):
 
 
 @pytest.mark.parametrize("name", ["frozen_kernels", "frozen_graphs"])
-@pytest.mark.few(1)
+@pytest.mark.thorough
 def test_it_keeps_the_contract(environment: dict[str, str], name: str):
     done = backbay(environment, "conform", name, "--size", "smoke")
     assert done.returncode == 0, done.stdout + done.stderr

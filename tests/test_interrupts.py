@@ -155,7 +155,7 @@ def test_ctrl_c_in_a_chat_ends_one_answer(model: str) -> None:
 
 @pytest.mark.fault("Ctrl-C while backbay run starts", "exit status 130, nothing left running")
 @pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 1.0])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_ctrl_c_while_starting(model: str, after: float) -> None:
     with started("-m", "backbay", "run", model, "-p", "Once", *ENDLESS) as program:
         wait_until(lambda: len(program.running()) >= 2)  # it probes the backends
@@ -210,6 +210,7 @@ def hanging_plugin(tmp_path: Path) -> str:
     "Ctrl-C while a backend that hangs is probed", "the command ends at once, and the probe with it"
 )
 @pytest.mark.parametrize("end", ["interrupt", "kill"])
+@pytest.mark.few(1)
 def test_a_probe_that_hangs_ends_with_its_program(hanging_plugin: str, end: str) -> None:
     with started("-m", "backbay", "doctor", PYTHONPATH=hanging_plugin) as program:
         wait_until(lambda: len(program.running()) >= 2)
@@ -222,6 +223,7 @@ def test_a_probe_that_hangs_ends_with_its_program(hanging_plugin: str, end: str)
 
 @pytest.mark.fault("the conformance suite is interrupted or killed (kill -9)", "its workers end too")
 @pytest.mark.parametrize("end", ["interrupt", "kill"])
+@pytest.mark.few(1)
 def test_the_workers_of_the_suite_end_with_it(end: str) -> None:
     words = ["conform", "cpu_ref", "--size", "smoke", "--jobs", "2"]
     with started("-m", "backbay", *words) as program:

@@ -49,6 +49,7 @@ def test_its_own_tests_pass(python: Path, name: str):
 
 
 @pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
+@pytest.mark.few(1)
 def test_its_smoke_run_is_green_with_its_known_failures_and_the_rest_unsupported(python: Path, name: str):
     where = python.parents[2] / f"backbay-{name}"
     [words] = commands("backbay conform mine --size smoke")

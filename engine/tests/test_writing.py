@@ -82,7 +82,7 @@ def test_metadata_of_a_file_keep_their_types_and_order(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_recipe_gives_its_dtypes_and_an_answer_that_is_close(name: str, tmp_path: Path) -> None:
     folder, path = write_llama(tmp_path / "llama", width=256), tmp_path / f"{name}.gguf"
     with open_model(folder) as model:

@@ -46,7 +46,7 @@ def test_the_quick_selection_covers_every_class() -> None:
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_fault_of_each_class_is_caught(name: str) -> None:
     found = detect(name, "smoke", rivals=False, budget=math.inf)
     assert found.caught, f"{name} was not noticed in {found.items} items"
@@ -54,7 +54,7 @@ def test_a_fault_of_each_class_is_caught(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in variants(reference()) if name != "reference"])
-@pytest.mark.few(1)
+@pytest.mark.thorough
 def test_a_backend_that_is_different_and_right_passes(name: str) -> None:
     report = run(variants(reference())[name], size="smoke", seed=3)
     assert not report.failures, report.failures[0].message

@@ -29,6 +29,7 @@ for descriptor in range(3, 40):
         (b"\xff\xfe\n", ""),
     ],
 )
+@pytest.mark.few(2)
 def test_a_plugin_that_writes_into_the_report_of_its_probe(environment: Environment, data: bytes, end: str):
     environment.install_backend("hostile", f"{WRITES.format(data=data)}\n{end}\n{dedent(GOOD)}")
     environment.install_backend("good", GOOD)

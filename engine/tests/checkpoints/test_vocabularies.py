@@ -95,6 +95,7 @@ def test_patterns_are_recognized_and_cut_texts_alike(steps: tuple[str, ...], tmp
 
 
 @pytest.mark.parametrize("adds_space", [True, False])
+@pytest.mark.few(1)
 def test_byte_pairs_in_pieces_are_those_of_sentencepiece(adds_space: bool, tmp_path: Path) -> None:
     made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     steps = [normalizers.Replace(" ", "\u2581")]

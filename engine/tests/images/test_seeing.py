@@ -30,7 +30,7 @@ def shapes_of_prompts() -> list[list[Any]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_pictures_in_one_step_or_cut_anywhere_give_what_the_reference_backend_gives(
     files: Files, kind: str, backend: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_prefix_that_ends_in_a_picture_is_right(files: Files, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_the_shift_of_a_full_context_cuts_no_picture(
     files: Files, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

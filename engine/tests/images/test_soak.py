@@ -16,7 +16,7 @@ REQUESTS = int(os.environ.get("BACKBAY_SOAK", "20"))
 
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_mixed_requests_end_as_alone_and_leave_nothing(tmp_path: Path, kind: str, backend: str) -> None:
     model, projector = write_small_vision(tmp_path, kind)
     command = [sys.executable, SOAK, model, "--backend", backend, "--requests", str(REQUESTS)]

@@ -43,6 +43,7 @@ def test_rows_are_those_of_the_published_code(tmp_path, name, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(1)
 def test_minicpmv_agrees_at_the_published_sizes(tmp_path, backend):
     """70 x 70 learned positions, 448 pixels, two heads; a picture of 25 x 40 patches, some on borders of positions."""
     small, rng = unpacked("minicpmv-projector", tmp_path), np.random.default_rng(0)

@@ -254,7 +254,7 @@ def test_formats_go_on(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_every_kind_of_cache_moves(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, sizes = unpacked(kind, tmp_path), {**SIZES, "batch": 48}
     asked, options = prompt(30, 1), {**OPTIONS, "max_tokens": 40}

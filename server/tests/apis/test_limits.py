@@ -87,6 +87,7 @@ def test_a_text_that_fits_no_context_is_a_413(model: Path, path: str, body: dict
 
 @pytest.mark.fault("a request is nested deeply", "200, or 400; never a fault")
 @pytest.mark.parametrize("depth", [50, 400, 900])
+@pytest.mark.few(1)
 def test_deep_values_are_no_fault(model: Path, depth: int) -> None:
     function = {"name": "f", "parameters": nested(depth)}
     for body in (

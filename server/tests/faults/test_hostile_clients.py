@@ -29,6 +29,7 @@ def chat(server: Served, content: str = "[hello]", **fields: Any) -> httpx.Respo
 @pytest.mark.fault(
     "10,000 connections that send nothing", "others are served; the silent ones are closed after a while"
 )
+@pytest.mark.thorough
 def test_thousands_of_silent_connections_stop_nobody(model: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

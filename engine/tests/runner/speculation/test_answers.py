@@ -165,7 +165,7 @@ def test_an_answer_is_that_without_guesses_whatever_its_options_are(
     assert held_by_the_cache(guessing)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_constraints_hold_in_guessed_places(guessing: LLM) -> None:
     word = list(b"abcabcabcabc")
     for options in ({"temperature": 0}, {"temperature": 1.5, "seed": 2}):

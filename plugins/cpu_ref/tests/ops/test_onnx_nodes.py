@@ -270,6 +270,7 @@ LEAST |= {
 
 
 @pytest.mark.parametrize("op", sorted(ADAPTERS))
+@pytest.mark.few(12)
 def test_onnx_agrees(ctx, cases, op):
     ran = []
     for name, attributes, names, inputs, outputs in cases[op]:

@@ -14,6 +14,7 @@ FUZZ = Path(__file__).parents[2] / "tools" / "fuzz.py"
 
 
 @pytest.mark.parametrize("options", [["--count", "200", "--workers", "2"], ["--count", "50", "--rpc"]])
+@pytest.mark.few(1)
 def test_random_graphs_kill_no_process(options) -> None:
     done = subprocess.run(
         [sys.executable, str(FUZZ), *options],

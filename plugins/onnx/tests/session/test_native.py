@@ -208,6 +208,7 @@ def test_tiles_with_other_results_are_not_used(
 
 
 @pytest.mark.parametrize("why_not", ["", "no faster"])
+@pytest.mark.few(1)
 def test_many_columns_take_tiles_after_their_trial_and_doctor_says_so(
     library_with_tiles: Path, monkeypatch: pytest.MonkeyPatch, why_not: str
 ) -> None:
