@@ -85,6 +85,7 @@ def test_a_helper_that_nobody_holds_ends() -> None:
     child = start_helper(HANG, stdout=subprocess.PIPE)
     pid = child.pid
     assert child.stdout is not None
+    assert child.stdout.readline() == b"begun\n"
     child.stdout.close()
     held = [child]
     del child

@@ -7,8 +7,9 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
-from weakref import WeakKeyDictionary, finalize
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast, final
+from weakref import finalize
 
 from .forks import close_after_fork
 
@@ -47,7 +48,7 @@ def start_helper(
         return subprocess.Popen[bytes](command, creationflags=flags, **options)
     reading, writing = os.pipe()
     try:
-        child = subprocess.Popen[bytes](
+        child: Any = _helper_class()(
             command, start_new_session=True, pass_fds=(*pass_fds, reading), close_fds=True, **options
         )
         _kill_when_closed(reading, child.pid)
@@ -56,8 +57,8 @@ def start_helper(
         raise
     finally:
         os.close(reading)
-    _lifelines[child] = _Lifeline(child, writing)
-    return child
+    child.lifeline = _Lifeline(child, writing)
+    return cast("subprocess.Popen[bytes]", child)
 
 
 def run_helper(
@@ -93,14 +94,28 @@ class _Lifeline:
     """The writing end of a helper's pipe: the system closes it with this process."""
 
     def __init__(self, child: subprocess.Popen[bytes], pipe: int) -> None:
-        self._close = finalize(child, os.close, pipe)
+        self.close = finalize(child, os.close, pipe)
         close_after_fork(self)
 
     def after_fork(self, reason: str) -> None:
-        self._close()
+        self.close()
 
 
-_lifelines: WeakKeyDictionary[subprocess.Popen[bytes], _Lifeline] = WeakKeyDictionary()
+@cache
+def _helper_class() -> Any:
+    """The class of helpers, which is made late, as subprocess is imported late."""
+    import subprocess
+
+    class Helper(subprocess.Popen[bytes]):
+        lifeline: _Lifeline
+
+        def __del__(self) -> None:
+            # subprocess keeps a child that still runs, so that the finalizer would wait for its end
+            if hasattr(self, "lifeline"):
+                self.lifeline.close()
+            super().__del__()
+
+    return Helper
 
 
 def _kill_when_closed(pipe: int, group: int) -> None:
