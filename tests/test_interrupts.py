@@ -139,10 +139,13 @@ def test_ctrl_c_ends_an_answer(model: str, backend: str, chat: list[str]) -> Non
 
 
 @pytest.mark.fault("Ctrl-C in a chat of backbay run", "the answer ends, the chat goes on")
-def test_ctrl_c_in_a_chat_ends_one_answer(model: str) -> None:
+def test_ctrl_c_in_a_chat_ends_one_answer(tmp_path: Path) -> None:
     """The end of an answer is told on standard error."""
-    words = [word for word in ENDLESS if word != "--quiet"]
-    with started("-m", "backbay", "run", model, "--backend", "ggml", "--chat", *words) as program:
+    model = write_small_llama(
+        tmp_path / "endless.gguf", endless=True, context=1 << 17
+    )  # holds any first answer
+    words = ["--context", str(1 << 17), *(word for word in ENDLESS if word != "--quiet")]
+    with started("-m", "backbay", "run", str(model), "--backend", "ggml", "--chat", *words) as program:
         assert program.process.stdin is not None
         for _ in range(2):
             program.process.stdin.write(b"Hello\n")

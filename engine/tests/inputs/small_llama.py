@@ -28,6 +28,7 @@ def write_small_llama(
     seed: int = 3,
     broken_layer: int | None = None,
     endless: bool = False,
+    context: int = CONTEXT,
     dtype: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:
     """Write the model; the weights of `broken_layer` give NaN. An endless model ends no answer.
@@ -37,7 +38,7 @@ def write_small_llama(
     rng, width = np.random.default_rng(seed), head * HEADS
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(layers)
-    writer.add_context_length(CONTEXT)
+    writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(HIDDEN)
     writer.add_head_count(HEADS)

@@ -47,6 +47,16 @@ def children(process: int) -> list[int]:
     return found
 
 
+def workers_of(process: int) -> list[int]:
+    """The workers among them that run."""
+    program = b"backbay_engine.worker.program"
+    found = list[int]()
+    for child in children(process):
+        with suppress(OSError):  # it has ended
+            found += [child] if program in Path(f"/proc/{child}/cmdline").read_bytes() else []
+    return found
+
+
 def until_draining(server: Served) -> None:
     """Wait until the signal has been heard."""
     with httpx.Client(base_url=server.url, timeout=300) as client:
@@ -177,7 +187,7 @@ def test_a_dying_worker_costs_no_answer_unless_it_dies_again_and_again(model: Pa
             heard = Heard(answer)
             heard.wait_for(3)
             deaths = kill_worker(server, heard)
-            while not children(server.process.pid):
+            while not workers_of(server.process.pid):
                 time.sleep(0.01)
             heard.wait_for(len(heard.lines) + 50)
             while not heard.over.is_set():
@@ -214,13 +224,13 @@ class Heard:
 
 def kill_worker(server: Served, heard: Heard) -> int:
     """Kill the worker, or wait until the answer is over; how many were killed."""
-    while not (workers := children(server.process.pid)):
+    while not (workers := workers_of(server.process.pid)):
         if heard.over.wait(0.01):
             return 0
     for child in workers:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    while children(server.process.pid) == workers:
+    while workers_of(server.process.pid) == workers:
         time.sleep(0.01)
     return 1
 
@@ -232,7 +242,7 @@ def test_workers_end_with_the_server(sig: signal.Signals, model: Path) -> None:
             f"{server.url}/v1/chat/completions", json=body("hello", stream=False), timeout=300
         )
         assert answer.status_code == 200
-        workers = children(server.process.pid)
+        workers = workers_of(server.process.pid)
         assert workers
         server.process.send_signal(sig)
         ended(server)
