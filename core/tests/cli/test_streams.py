@@ -79,3 +79,27 @@ def test_bytes_that_are_no_text_are_named(locale: str):
         assert b"BackbayError: standard input is no text in" in done.stderr, done.stderr
         done = shell(f"\"{sys.executable}\" -c '{code}' <&-")
         assert b"BackbayError: standard input is closed" in done.stderr, done.stderr
+
+
+FULL = """
+import os, sys, threading, time
+from backbay.cli import program
+
+os.set_blocking(2, False)
+try:
+    while os.write(2, bytes(1 << 12)):
+        pass
+except BlockingIOError:
+    os.set_blocking(2, True)
+threading.Thread(target=time.sleep, args=(600,)).start()
+program.PATIENCE = 0.1
+sys.argv = ["backbay", "ops"]
+program.console()
+"""
+
+
+@pytest.mark.fault("a thread does not end, and nobody reads standard error", "the process ends anyway")
+def test_an_end_waits_for_no_reader_of_standard_error():
+    command = [sys.executable, "-c", FULL]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.wait(PATIENCE) == 0

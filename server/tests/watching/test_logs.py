@@ -17,11 +17,11 @@ from backbay_server.watching import logs, set_up_logging
 def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(logs, "PATIENCE", 300.0)  # a slow machine writes late
     root = logging.getLogger()
-    before = root.handlers[:], root.level, logging.raiseExceptions, logging.getLogger("uvicorn").level
+    before = root.handlers[:], root.level, logging.getLogger("uvicorn").level
     yield
-    root.handlers[:], logging.raiseExceptions = before[0], before[2]
+    root.handlers[:] = before[0]
     root.setLevel(before[1])
-    logging.getLogger("uvicorn").setLevel(before[3])
+    logging.getLogger("uvicorn").setLevel(before[2])
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

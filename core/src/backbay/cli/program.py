@@ -76,7 +76,10 @@ def console() -> NoReturn:
 
 def _end_anyway(status: int) -> NoReturn:
     sleep(PATIENCE)
-    note("backbay: a thread or an exit hook, perhaps of a plugin, does not end; the process ends without it")
+    told = "backbay: a thread or an exit hook, perhaps of a plugin, does not end; the process ends without it"
+    telling = Thread(target=note, args=(told,), daemon=True)  # perhaps nobody reads standard error
+    telling.start()
+    telling.join(1)
     os._exit(status)
 
 

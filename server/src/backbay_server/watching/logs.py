@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import StringIO
 from logging.handlers import QueueHandler
 from queue import Full, Queue
 from threading import Thread
@@ -28,13 +29,12 @@ QUIET = frozenset({"/health", "/ready", "/metrics", "/state"})
 @contextmanager
 def set_up_logging(form: str, stream: TextIO | None = None) -> Iterator[None]:
     """Log to standard error in the block: a line of text, or of JSON, for each record."""
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    lines = JsonLines() if form == "json" else TextLines()
     waiting: Queue[Any] = Queue(MOST_WAITING)
-    writer = Thread(target=_write, args=(waiting, handler), name="backbay log", daemon=True)
+    opened = _standard_error() if stream is None else stream
+    writer = Thread(target=_write, args=(waiting, lines, opened), name="backbay log", daemon=True)
     logging.basicConfig(level=logging.INFO, handlers=[_Dropping(waiting)], force=True)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    logging.raiseExceptions = False  # a line that cannot be written is lost, and nothing else
     writer.start()
     try:
         yield
@@ -42,11 +42,25 @@ def set_up_logging(form: str, stream: TextIO | None = None) -> Iterator[None]:
         with suppress(Full):  # nobody reads the lines
             waiting.put(None, timeout=PATIENCE)
         writer.join(PATIENCE)
+        if stream is None and not writer.is_alive():
+            with suppress(OSError):  # of a full disk
+                opened.close()
 
 
-def _write(waiting: Queue[Any], handler: logging.Handler) -> None:
+def _standard_error() -> TextIO:
+    """A stream of its own: a write to sys.stderr that never ends would keep the process from its end."""
+    try:
+        return os.fdopen(os.dup(2), "w", errors="backslashreplace")
+    except OSError:  # it is closed
+        return StringIO()
+
+
+def _write(waiting: Queue[Any], lines: logging.Formatter, stream: TextIO) -> None:
+    """Write lines, and no handler of logging's, which waits for all of them at the end."""
     while (record := waiting.get()) is not None:
-        handler.handle(record)
+        with suppress(Exception):  # a line that cannot be written is lost, and nothing else
+            stream.write(lines.format(record) + "\n")
+            stream.flush()
 
 
 @final
