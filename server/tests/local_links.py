@@ -13,8 +13,8 @@ from typing import Any
 
 from backbay_engine import LLM
 from backbay_server import Settings
-from backbay_server.replicas.engine import ReplicatedEngine
 from backbay_server.replicas.links import Link, ReplicaLostError, ReplicasBusyError
+from backbay_server.replicas.port import ReplicasPort
 from backbay_server.replicas.replica import Replica, entry_of
 from backbay_server.replicas.same_model import fingerprint
 
@@ -38,7 +38,7 @@ class LocalLink(Link):
     def is_idle(self) -> bool:
         return self.open == 0
 
-    async def stream(self, method: str, *arguments: Any, session: str) -> AsyncIterator[list[Any]]:
+    async def stream(self, request: Any, *, session: str) -> AsyncIterator[list[Any]]:
         if next(self.refusals, False):
             raise ReplicasBusyError("4 requests wait")
         self.sessions.append(session)
@@ -47,7 +47,7 @@ class LocalLink(Link):
             raise ReplicaLostError("killed")
         self.open += 1
         try:
-            async with aclosing(getattr(next(self._replicas), method)(*sent(arguments))) as batches:
+            async with aclosing(next(self._replicas).stream(sent(request))) as batches:
                 given = 0
                 async for batch in batches:
                     if not batch:
@@ -100,4 +100,4 @@ def replica_of(model: Path, **given: Any) -> Replica:
 def model_of(link: Link, replica: Replica, loop: asyncio.AbstractEventLoop, *, retries: int = 3) -> LLM:
     """The model as an application sees it."""
     described = sent(asyncio.run_coroutine_threadsafe(replica.describe(), loop).result())
-    return LLM(ReplicatedEngine(link, loop, described, name="scripted", retries=retries))
+    return LLM(ReplicasPort(link, loop, described, name="scripted", retries=retries))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from .engines.prompting import UserPrompt
 from .errors import RequestError
 from .images.prompts import Parts
+from .port.prompting import UserPrompt
 from .runner.requests.answer import Completion
 from .runner.requests.handle import Handle
 from .text.answers import (

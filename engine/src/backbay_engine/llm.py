@@ -1,4 +1,4 @@
-"""A model ready to answer: its text side, over an engine that runs its steps."""
+"""A model ready to answer: its text side, over the port that runs its steps."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from backbay.plugin import naming_limits
 from .arguments import moment, whole
 from .cache.contract import Cache
 from .chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
-from .engines.contract import Engine
-from .engines.local import LocalEngine
-from .engines.prompting import Prompting, StoreView, UserPrompt
-from .engines.purposes import Numbers, require_numbers, require_text
 from .errors import RequestError, ToolsError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .models.contract import Model
+from .port.contract import Port
+from .port.local import LocalPort
+from .port.prompting import Prompting, StoreView, UserPrompt
+from .port.purposes import Numbers, require_numbers, require_text
+from .port.questions import Embed, EmbedPicture, Encode, Forget, Prepare, Restore, Weigh
+from .port.saving import save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
 from .runner.requests.handle import Handle, OnStep, Pieces
 from .runner.requests.options import options_of
+from .runner.requests.request import Generate, Score, ScoreTokens
 from .runner.state import State
 from .runner.step_cache import StepCache
 from .snapshots import Snapshot
@@ -41,7 +44,7 @@ from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
-from .worker import WorkerEngine
+from .worker import WorkerPort
 
 Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
@@ -51,24 +54,24 @@ T = TypeVar("T")
 class LLM:
     """A model file on a backend. Made by `load`; a context manager."""
 
-    def __init__(self, engine: Engine, choice: Choice | None = None) -> None:
-        self._engine, self._prompting, self._choice = engine, Prompting(engine), choice
+    def __init__(self, port: Port, choice: Choice | None = None) -> None:
+        self._port, self._prompting, self._choice = port, Prompting(port), choice
         self._template: ChatTemplate | None = None
-        self._close = weakref.finalize(self, engine.close)
+        self._close = weakref.finalize(self, port.close)
 
     @property
     def context(self) -> int:
         """Tokens of each sequence."""
-        return self._engine.facts.context
+        return self._port.facts.context
 
     @property
     def batch(self) -> int:
         """Tokens of one step."""
-        return self._engine.facts.batch
+        return self._port.facts.batch
 
     @property
     def vocabulary_size(self) -> int:
-        return self._engine.facts.vocabulary_size
+        return self._port.facts.vocabulary_size
 
     # -- text --------------------------------------------------------------------------------------------
 
@@ -89,7 +92,7 @@ class LLM:
     @property
     def end_ids(self) -> frozenset[int]:
         """The tokens that end an answer; none if the file has no vocabulary."""
-        tokenizer = self._engine.tokenizer
+        tokenizer = self._port.tokenizer
         return frozenset() if tokenizer is None else frozenset(tokenizer.end_ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
@@ -160,7 +163,7 @@ class LLM:
     @property
     def template(self) -> ChatTemplate:
         """The chat template; RequestError if the file has none."""
-        self._engine.check_open()
+        self._port.check_open()
         if self._template is None:
             self._template = chat_template_from_gguf(self.tokenizer)
         if self._template is None:
@@ -187,7 +190,7 @@ class LLM:
         checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
         self._prompting.check_ids((*checked.resume, *checked.shown))
-        tokenizer = self._engine.tokenizer
+        tokenizer = self._port.tokenizer
         if checked.stop and tokenizer is None:
             raise RequestError(
                 f"stop {checked.stop!r}: the file has no vocabulary, so there is no text to stop in"
@@ -196,12 +199,12 @@ class LLM:
             sampling = checked.sampling
             bias = {**sampling.logit_bias, **dict.fromkeys(never, float("-inf"))}
             checked = replace(checked, sampling=replace(sampling, logit_bias=bias))
-        return self._engine.generate(checked_prompt, checked, on_step, begin_by)
+        return self._port.submit(Generate(checked_prompt, checked, begin_by), on_step)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
         checked = self._prompting.checked(prompt)
-        return self._engine.encode(checked) if isinstance(checked, Parts) else list(checked)
+        return self._port.ask(Encode(checked)) if isinstance(checked, Parts) else list(checked)
 
     # -- snapshots ---------------------------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ class LLM:
             raise RequestError(
                 "a prompt with pictures cannot be saved: its pictures are not in the cache alone"
             )
-        return self._engine.save(checked)
+        return save(self._port, checked)
 
     @naming_limits("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
@@ -224,7 +227,7 @@ class LLM:
         """
         self._check_generates()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._engine.restore(snapshot)
+        self._port.ask(Restore(snapshot))
         return snapshot
 
     # -- pictures ----------------------------------------------------------------------------------------
@@ -232,22 +235,22 @@ class LLM:
     @property
     def modalities(self) -> frozenset[str]:
         """What a prompt may hold: "text", and "image" if the model sees pictures."""
-        return frozenset({"text"} if self._engine.facts.sight is None else {"text", "image"})
+        return frozenset({"text"} if self._port.facts.sight is None else {"text", "image"})
 
     def prepare(self, picture: Any) -> Prepared:
         """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
-        return self._engine.prepare(self._prompting.picture(picture))
+        return self._port.ask(Prepare(self._prompting.picture(picture)))
 
     @naming_limits("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
         """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
-        return self._engine.embed_picture(self._prompting.picture(picture))
+        return self._port.ask(EmbedPicture(self._prompting.picture(picture)))
 
     @property
     def store(self) -> StoreView:
         """The store of the rows of pictures; RequestError if the model sees none."""
         self._prompting.require_sight()
-        return StoreView(self._engine)
+        return StoreView(self._port)
 
     # -- numbers -----------------------------------------------------------------------------------------
 
@@ -255,7 +258,7 @@ class LLM:
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._check_generates()
-        return _wait(self._engine.score(self._prompting.checked(prompt)))
+        return _wait(self._port.submit(Score(self._prompting.checked(prompt))))
 
     @naming_limits("a request")
     def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
@@ -264,7 +267,7 @@ class LLM:
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
         """
         self._check_generates()
-        handle = self._engine.score_tokens(self._prompting.tokens(prompt), whole("top", top, 0))
+        handle = self._port.submit(ScoreTokens(self._prompting.tokens(prompt), whole("top", top, 0)))
         return Pieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @naming_limits("a request")
@@ -276,7 +279,7 @@ class LLM:
         ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
             raise RequestError("there is nothing to embed: give one text at least")
-        found = self._engine.embed(ids)
+        found = self._port.ask(Embed(ids))
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     @naming_limits("a request")
@@ -292,19 +295,19 @@ class LLM:
         if not texts:
             raise RequestError("there is nothing to rank: give one text at least")
         pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
-        return self._engine.embed(pairs)[:, 0]
+        return self._port.ask(Embed(pairs))[:, 0]
 
     def state(self) -> State:
         """The requests and the sequences at this moment, and the tokens so far. Waits for no request."""
-        return self._engine.state()
+        return self._port.state()
 
     def memory(self) -> BackendMemory:
         """The memory of the weights, the cache, the largest graph, and the host's share."""
-        return self._engine.memory()
+        return self._port.ask(Weigh())
 
     def forget(self) -> None:
         """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""
-        self._engine.forget()
+        self._port.ask(Forget())
 
     # -- closing -----------------------------------------------------------------------------------------
 
@@ -315,7 +318,7 @@ class LLM:
         self._close()
 
     def __enter__(self) -> Self:
-        self._engine.check_open()
+        self._port.check_open()
         return self
 
     def __exit__(
@@ -333,7 +336,7 @@ class LLM:
     @property
     def worker_pid(self) -> int | None:
         """The id of the worker's process; None if none runs now, or if the model runs in this process."""
-        return self._engine.pid if isinstance(self._engine, WorkerEngine) else None
+        return self._port.pid if isinstance(self._port, WorkerPort) else None
 
     @property
     def backend(self) -> Backend:
@@ -366,21 +369,21 @@ class LLM:
         """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""
         return self._local("step").prompt_step(self._prompting.checked(prompt))
 
-    def _local(self, wanted: str) -> LocalEngine:
-        if not isinstance(self._engine, LocalEngine):
+    def _local(self, wanted: str) -> LocalPort:
+        if not isinstance(self._port, LocalPort):
             raise RequestError(f"{wanted} is in the model's worker; load the model without worker=True")
-        return self._engine
+        return self._port
 
     # -- inside ------------------------------------------------------------------------------------------
 
     def _check_generates(self) -> None:
-        self._engine.check_open()
-        facts = self._engine.facts
+        self._port.check_open()
+        facts = self._port.facts
         require_text(facts.architecture, generates=facts.generates, ranks=facts.ranks)
 
     def _check_makes(self, wanted: Numbers) -> None:
-        self._engine.check_open()
-        facts = self._engine.facts
+        self._port.check_open()
+        facts = self._port.facts
         require_numbers(wanted, facts.architecture, generates=facts.generates, ranks=facts.ranks)
 
 

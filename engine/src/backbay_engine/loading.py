@@ -11,14 +11,14 @@ from backbay import Backend, BackendMemory, BackendParams, DType, OptionError
 from backbay.plugin import naming_limits, require_cancel
 
 from .arguments import require_params
-from .engines.guessing import GuessOptions
-from .engines.keeping import CACHE_BYTES, KeepOptions
-from .engines.local import LocalEngine
-from .engines.sight import STORE_BYTES, SightOptions
-from .engines.sizes import Path, Sizes
 from .llm import LLM
+from .port.guessing import GuessOptions
+from .port.keeping import CACHE_BYTES, KeepOptions
+from .port.local import LocalPort
+from .port.sight import STORE_BYTES, SightOptions
+from .port.sizes import Path, Sizes
 from .trials import fastest
-from .worker import WorkerEngine
+from .worker import WorkerPort
 
 RETRIES = 2
 
@@ -94,14 +94,14 @@ def load(
     if retries is not None and not worker:
         raise OptionError("retries is for a model with worker=True")
     tries = RETRIES if retries is None else retries
-    made = partial(WorkerEngine, retries=tries) if worker else LocalEngine
+    made = partial(WorkerPort, retries=tries) if worker else LocalPort
     keep = KeepOptions(cache_dir, cache_bytes)
     sizes = Sizes(context, parallel, batch, kv_dtype, queue)
     require_cancel(cancel)
     choice = fastest(path, backend, given, sizes, cancel)
-    engine = made(path, backend if choice is None else choice.name, given, sizes, sight, guess, keep)
-    engine.load(progress, cancel)
-    return LLM(engine, choice)
+    port = made(path, backend if choice is None else choice.name, given, sizes, sight, guess, keep)
+    port.load(progress, cancel)
+    return LLM(port, choice)
 
 
 def estimate(
@@ -130,8 +130,8 @@ def estimate(
     sizes = Sizes(context, parallel, batch, kv_dtype)
     choice = fastest(path, backend, measuring, sizes, measuring=False)
     name = backend if choice is None else choice.name
-    engine = LocalEngine(path, name, measuring, sizes, sight, guess)
+    port = LocalPort(path, name, measuring, sizes, sight, guess)
     try:
-        return engine.memory()
+        return port.memory()
     finally:
-        engine.close()
+        port.close()

@@ -1,46 +1,46 @@
-"""The door for engines whose steps run on other machines; the server's replicas stand on it, and it is promised to no others."""
+"""The door for ports of models on other machines; the server's replicas stand on it, and it is promised to no others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .engines.contract import Engine, Facts, Prompt
-from .engines.local import LocalEngine
-from .images.picture import Image
-from .images.prepared import Prepared
 from .images.prompts import Parts
-from .images.store import Counters
-from .worker.host.requests import generate_request
+from .port.contract import Facts, Port
+from .port.local import LocalPort
+from .port.questions import Question, Weigh
+from .runner.requests.handle import OnStep
+from .runner.requests.request import Generate, Request, ScoreTokens
+from .worker.host.requests import sendable
 from .worker.host.resuming import Resuming
 from .worker.wire.failures import packed, unpacked
 from .worker.wire.opened import Opened, opened
-from .worker.wire.setup import Generate
 
 if TYPE_CHECKING:
     from .llm import LLM
 
 __all__ = [
-    "Counters",
-    "Engine",
     "Facts",
     "Generate",
-    "Image",
-    "LocalEngine",
+    "LocalPort",
+    "OnStep",
     "Opened",
     "Parts",
-    "Prepared",
-    "Prompt",
+    "Port",
+    "Question",
+    "Request",
     "Resuming",
-    "engine_of",
-    "generate_request",
+    "ScoreTokens",
+    "Weigh",
     "opened",
     "packed",
+    "port_of",
+    "sendable",
     "unpacked",
 ]
 
 
-def engine_of(llm: LLM) -> LocalEngine:
-    """The engine of a model that was loaded into this process."""
-    engine = llm._engine
-    assert isinstance(engine, LocalEngine)
-    return engine
+def port_of(llm: LLM) -> LocalPort:
+    """The port of a model that was loaded into this process."""
+    port = llm._port
+    assert isinstance(port, LocalPort)
+    return port

@@ -12,6 +12,7 @@ from small_vision_texts import ID
 
 import backbay
 from backbay_engine import LLM, Image
+from backbay_engine.runner.requests.request import Score
 from backbay_engine.runner.slots import Slots
 from backbay_engine.steps.tokens import PictureToken, places_in
 
@@ -119,5 +120,5 @@ def test_after_a_shift_the_positions_of_pictures_are_those_of_the_sequence_that_
         assert llm.runner is not None
         held = llm.runner.slots.all[0].tokens
         assert len(answer.tokens) == 60
-        scored = llm._engine.score(held)
+        scored = llm._port.submit(Score(held))
         assert int(scored.result()[-1].argmax()) >= 0

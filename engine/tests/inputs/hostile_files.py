@@ -27,6 +27,7 @@ import backbay.gguf
 import backbay_engine
 from backbay.errors import ModelFileError
 from backbay.gguf import Config
+from backbay_engine.port.questions import Embed
 
 LIMIT = 60.0  # seconds of the processor for one file, which takes tenths of a second
 GLOBAL = ("general.", "tokenizer.", "split.")
@@ -196,7 +197,7 @@ def answer(path: Path, backend: str = "cpu_ref") -> None:
         except backbay_engine.RequestError:
             prompt = [0]
         if llm.model.ranks:
-            llm._engine.embed([[0]])  # a file may have no vocabulary to write a pair in
+            llm._port.ask(Embed([[0]]))  # a file may have no vocabulary to write a pair in
         elif llm.cache is None:
             llm.embed([prompt])
         else:

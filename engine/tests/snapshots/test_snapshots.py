@@ -72,7 +72,7 @@ def saved_between_steps(
     llm: LLM, asked: Any, after: int, **options: Any
 ) -> tuple[Handle[Completion], Snapshot]:
     """The same in this process, whose runner waits until it is asked."""
-    runner, begun, reached, queued = llm._engine.runner, count(1), Event(), Event()
+    runner, begun, reached, queued = llm._port.runner, count(1), Event(), Event()
     between = runner.between
 
     def noted(task: Any) -> Any:

@@ -17,7 +17,7 @@ from patience import PATIENCE
 from backbay import BackendEntry, BackendParams, CancelledError, Choice, OptionError
 from backbay.discovery import SpeedTrial
 from backbay_engine import estimate, load
-from backbay_engine.engines.sizes import Sizes
+from backbay_engine.port.sizes import Sizes
 from backbay_engine.trials import choosing
 from backbay_engine.trials.choosing import fastest, hold_trial
 from backbay_engine.trials.measuring import Speed

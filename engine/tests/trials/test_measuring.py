@@ -10,20 +10,20 @@ import pytest
 from model_files import unpacked
 
 from backbay import BackendParams
-from backbay_engine.engines.local import LocalEngine
-from backbay_engine.engines.sight import SightOptions
-from backbay_engine.engines.sizes import Sizes
+from backbay_engine.port.local import LocalPort
+from backbay_engine.port.sight import SightOptions
+from backbay_engine.port.sizes import Sizes
 from backbay_engine.steps.step import Step
 from backbay_engine.trials import measuring
 from backbay_engine.trials.measuring import ROOM, measure
 
-Opened = Callable[..., tuple[LocalEngine, "Timed"]]
+Opened = Callable[..., tuple[LocalPort, "Timed"]]
 
 
 class Timed:
     """A clock, and an engine whose steps take a set time, and a time for each column."""
 
-    def __init__(self, engine: LocalEngine, step: float, column: float, first: float = 0.0) -> None:
+    def __init__(self, engine: LocalPort, step: float, column: float, first: float = 0.0) -> None:
         self.now, self.sizes = 0.0, list[int]()
         run = engine.step_cache.run
 
@@ -40,11 +40,11 @@ class Timed:
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Opened]:
-    made: list[LocalEngine] = []
+    made: list[LocalPort] = []
 
-    def opened(parallel: int, *how: float, file: Path = path) -> tuple[LocalEngine, Timed]:
+    def opened(parallel: int, *how: float, file: Path = path) -> tuple[LocalPort, Timed]:
         sizes = Sizes(ROOM, parallel, 512, None)
-        engine = LocalEngine(file, "cpu_ref", BackendParams(num_threads=1), sizes, SightOptions())
+        engine = LocalPort(file, "cpu_ref", BackendParams(num_threads=1), sizes, SightOptions())
         made.append(engine)
         engine.load()
         return engine, Timed(engine, *how)

@@ -9,7 +9,7 @@ import pytest
 
 from backbay import BackendParams, CancelledError
 from backbay.plugin import check_cancel
-from backbay_engine.engines.sizes import Sizes
+from backbay_engine.port.sizes import Sizes
 from backbay_engine.trials.child import Task
 from backbay_engine.trials.process import Limits, Outcome, try_task
 

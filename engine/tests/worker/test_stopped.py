@@ -14,9 +14,9 @@ from worker_processes import is_gone
 
 from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
-from backbay_engine.worker.host import engine as worker_engine
+from backbay_engine.worker.host import port as worker_port
 from backbay_engine.worker.host import process, watch
-from backbay_engine.worker.host.engine import STOPPING
+from backbay_engine.worker.host.port import STOPPING
 from backbay_engine.worker.host.watch import BEAT, Watch
 from backbay_engine.worker.wire.frames import Kind, Sender, frames
 
@@ -38,9 +38,9 @@ class Workers:
 
     def __init__(self, monkeypatch):
         self.started, self.alive = [], 0
-        self._monkeypatch, self._process = monkeypatch, worker_engine.WorkerProcess
+        self._monkeypatch, self._process = monkeypatch, worker_port.WorkerProcess
         monkeypatch.setattr(watch, "BEAT", 0.05)
-        monkeypatch.setattr(worker_engine, "WorkerProcess", self.start)
+        monkeypatch.setattr(worker_port, "WorkerProcess", self.start)
 
     def start(self, *args):
         for limit in ("LOADING", "ANSWERING", "STOPPING"):
@@ -49,7 +49,7 @@ class Workers:
         return self.started[-1]
 
     def allow(self, limit, seconds):
-        self._monkeypatch.setattr(worker_engine, limit, seconds)
+        self._monkeypatch.setattr(worker_port, limit, seconds)
 
     def count_signs(self):
         """Count the answers to the watch from now on."""

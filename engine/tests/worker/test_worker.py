@@ -31,8 +31,8 @@ from backbay import (
     UnknownBackendError,
 )
 from backbay_engine import LLM, RequestError, load
-from backbay_engine.worker.host import engine as worker_engine
-from backbay_engine.worker.wire.setup import Forget, SavePrompt, SaveRequest
+from backbay_engine.port.questions import Forget, SavePrompt, SaveRunning
+from backbay_engine.worker.host import port as worker_port
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
@@ -65,13 +65,13 @@ def llm(path):
 def starts(monkeypatch):
     """The workers that were started."""
     started = []
-    process = worker_engine.WorkerProcess
+    process = worker_port.WorkerProcess
 
     def noted(*args):
         started.append(process(*args))
         return started[-1]
 
-    monkeypatch.setattr(worker_engine, "WorkerProcess", noted)
+    monkeypatch.setattr(worker_port, "WorkerProcess", noted)
     return started
 
 
@@ -143,16 +143,16 @@ def test_many_questions_need_few_threads(llm):
 
     before = threads()
     running = llm.submit("x", **ENDLESS)
-    handles = [llm._engine._ask(Forget()) for _ in range(1000)]  # each waits until nothing runs
+    handles = [llm._port._ask(Forget()) for _ in range(1000)]  # each waits until nothing runs
     next(iter(running))
     assert threads() <= before + 2
     running.cancel()
-    assert all(handle.result(300) for handle in handles)
+    assert [handle.result(300) for handle in handles] == [None] * len(handles)
 
 
 def test_a_format_does_not_wait_until_nothing_runs(llm):
     endless = llm.submit("a", **ENDLESS)
-    forgetting = llm._engine._ask(Forget())
+    forgetting = llm._port._ask(Forget())
     assert llm.submit("b", response_format=["yes", "no"]).result(300).text in {"yes", "no"}
     assert not endless.done
     endless.cancel()
@@ -161,9 +161,9 @@ def test_a_format_does_not_wait_until_nothing_runs(llm):
 
 def test_a_running_request_is_saved_while_a_prompt_waits_for_a_sequence_to_be_saved(llm):
     running = [llm.submit(text, **ENDLESS) for text in ("a", "b")]  # as many as there are sequences
-    waiting = llm._engine._ask(SavePrompt([97, 98], []))
-    sent = running[0].request
-    assert llm._engine._ask(SaveRequest(sent.number, sent.request)).result(300)
+    waiting = llm._port._ask(SavePrompt([97, 98]))
+    saving = SaveRunning(running[0].number, running[0].request)
+    assert llm._port._ask(saving).result(300)
     assert not any(handle.done for handle in (*running, waiting))
     running[1].cancel()
     assert waiting.result(300)
@@ -212,7 +212,7 @@ def test_the_workers_warnings_are_the_hosts(path, caplog):
     with caplog.at_level(logging.WARNING):
         load(path, "cpu_ref", context=CONTEXT * 2, worker=True).close()
     assert [r.name for r in caplog.records if "was trained for" in r.getMessage()] == [
-        "backbay_engine.engines.sizes"
+        "backbay_engine.port.sizes"
     ]
 
 

@@ -20,7 +20,7 @@ from serving import chunks_of
 from backbay_engine import LLM
 from backbay_server.application import application
 from backbay_server.generation.generator import THREADS
-from backbay_server.replicas.engine import ReplicatedEngine
+from backbay_server.replicas.port import ReplicasPort
 from backbay_server.replicas.replica import Replica
 
 
@@ -43,7 +43,7 @@ async def client_over(
     described = sent(await first.describe())
 
     def load(entry: Any, progress: Any, cancel: Any) -> LLM:
-        return LLM(ReplicatedEngine(link, loop, described, name=entry.name, retries=3))
+        return LLM(ReplicasPort(link, loop, described, name=entry.name, retries=3))
 
     served = application(settings_of(path), load)
     async with served.router.lifespan_context(served):

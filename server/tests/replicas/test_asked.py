@@ -25,7 +25,7 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.text.formats import grammars
-from backbay_server.replicas import engine
+from backbay_server.replicas import port
 from backbay_server.replicas.replica import Replica
 
 ANSWERS: list[tuple[str, dict[str, Any]]] = [
@@ -193,7 +193,7 @@ def test_a_cancelled_answer_is_what_has_come(
         found = handle.result(300)
         assert found.finish_reason == "cancelled"
         assert found.text.startswith(text)
-        wait_until(lambda: link.open == 0 and replicas[0]._engine.state().busy == 0)
+        wait_until(lambda: link.open == 0 and replicas[0]._port.state().busy == 0)
         wait_until(lambda: llm.state().busy == 0)
 
 
@@ -242,9 +242,9 @@ def test_a_format_is_tried_by_the_application_and_not_again_by_a_replica(
 def test_a_description_is_asked_for_until_a_replica_gives_one(
     replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engine, "PAUSE", 0.0)
+    monkeypatch.setattr(port, "PAUSE", 0.0)
     link = LocalLink(replicas, cuts=[0, 0])
-    found = asyncio.run(engine.description(link))
+    found = asyncio.run(port.description(link))
     assert found.opened.facts == asyncio.run(replicas[0].describe()).opened.facts
     assert next(link.cuts, None) is None
 

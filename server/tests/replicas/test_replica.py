@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_links import replica_of, settings_of
@@ -12,9 +13,11 @@ from scripted_model import write_scripted_model
 
 from backbay import BackbayError, BackendUnavailableError, ClosedError
 from backbay_engine import RequestError, SlotState, State
-from backbay_engine.remote import unpacked
+from backbay_engine.port.questions import Prepare
+from backbay_engine.remote import Request, ScoreTokens, unpacked
+from backbay_engine.runner.requests.request import Score
 from backbay_server.replicas import replica as module
-from backbay_server.replicas.replica import Item, Replica
+from backbay_server.replicas.replica import Replica
 from backbay_server.replicas.same_model import BLOCK, WHOLE, _samples, fingerprint
 
 
@@ -53,13 +56,15 @@ def test_large_files_are_sampled_from_end_to_end():
     assert max(gaps) - min(gaps) <= 1
 
 
-def test_only_methods_of_engines_can_be_asked(path: Path):
-    with pytest.raises(ValueError, match="close"):
-        asyncio.run(replica_of(path).ask("close"))
+def test_only_questions_can_be_asked(path: Path):
+    replica = replica_of(path)
+    error, _ = asyncio.run(replica.ask("close"))
+    assert isinstance(unpacked(error), AttributeError)
+    replica._port.check_open()
 
 
 def test_an_error_is_told(path: Path):
-    error, _ = asyncio.run(replica_of(path).ask("encode", None))
+    error, _ = asyncio.run(replica_of(path).ask(Prepare(None)))
     assert isinstance(unpacked(error), RequestError)
 
 
@@ -67,8 +72,8 @@ def test_an_error_before_the_first_score_is_told(path: Path):
     replica = replica_of(path)
     replica._llm.close()
 
-    async def answer() -> list[list[Item]]:
-        return [batch async for batch in replica.score_tokens([1, 2], 0)]
+    async def answer() -> list[list[Any]]:
+        return [batch async for batch in replica.stream(ScoreTokens([1, 2], 0))]
 
     begin, [error] = asyncio.run(answer())
     assert not begin
@@ -79,14 +84,13 @@ def test_an_error_before_the_first_score_is_told(path: Path):
 def test_an_empty_prompt_is_an_error_and_takes_no_sequence(path: Path):
     replica = replica_of(path)
 
-    async def scores() -> list[list[Item]]:
-        return [batch async for batch in replica.score_tokens([], 0)]
+    async def answer(request: Request[Any]) -> list[list[Any]]:
+        return [batch async for batch in replica.stream(request)]
 
-    _, [error] = asyncio.run(asyncio.wait_for(scores(), 300))
-    assert isinstance(unpacked(error), RequestError)
-    error, _ = asyncio.run(asyncio.wait_for(replica.ask("score", []), 300))
-    assert isinstance(unpacked(error), RequestError)
-    assert not replica._engine.state().busy
+    for request in (ScoreTokens([], 0), Score([])):
+        _, [error] = asyncio.run(asyncio.wait_for(answer(request), 300))
+        assert isinstance(unpacked(error), RequestError)
+    assert not replica._port.state().busy
 
 
 def test_a_model_that_stands_still_is_ill(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -104,7 +108,7 @@ def test_a_model_that_stands_still_is_ill(path: Path, monkeypatch: pytest.Monkey
         def state(self) -> State:
             return states[0]
 
-    monkeypatch.setattr(replica, "_engine", Still())
+    monkeypatch.setattr(replica, "_port", Still())
     for _ in range(3):  # idle for long
         now[0] += module.STALLED + 1
         replica.check_health()

@@ -18,13 +18,13 @@ from backbay.discovery import open_model as open_model_file
 from backbay.plugin import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
-from ..engines.purposes import Numbers, require_numbers
-from ..engines.sight import STORE_BYTES
-from ..engines.sizes import KV_DTYPES, Sizes
 from ..llm import LLM
 from ..loading import load
 from ..models import load_model
 from ..models.keys import BLOCK_COUNT
+from ..port.purposes import Numbers, require_numbers
+from ..port.sight import STORE_BYTES
+from ..port.sizes import KV_DTYPES, Sizes
 from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..errors import RequestError
 from ..runner.requests.options import GenerationOptions
+from ..runner.requests.request import Generate
 from ..text.formats import ResponseFormat
 from ..text.sampling import SamplingParams
 
@@ -15,8 +16,9 @@ _OWN: Final = [each.name for each in fields(GenerationOptions) if each.name not 
 _SAMPLING: Final = [each.name for each in fields(SamplingParams)]
 
 
-def request_of(options: GenerationOptions, seed: int, answer: Sequence[int]) -> dict[str, Any]:
+def going_on(request: Generate, seed: int, answer: Sequence[int]) -> dict[str, Any]:
     """The options with which a request goes on after these tokens of its answer, by name."""
+    options = request.options
     if options.constraint is not None and options.response_format is None:
         raise RequestError(
             "a request with a constraint of your own cannot be saved: its object stays here; use response_format"

@@ -12,9 +12,9 @@ from typing import NoReturn
 from backbay import BackbayError, BackendParams, BackendUnavailableError
 from backbay.plugin import reporter
 
-from ..engines.local import LocalEngine
-from ..engines.sight import SightOptions
-from ..engines.sizes import Path, Sizes
+from ..port.local import LocalPort
+from ..port.sight import SightOptions
+from ..port.sizes import Path, Sizes
 from .measuring import Speed, measure
 
 PASSING = (MemoryError, OSError, BackendUnavailableError)  # errors that another trial may not meet
@@ -42,13 +42,13 @@ def main() -> NoReturn:
 
 def measured(task: Task, loaded: Callable[[], None]) -> Speed:
     """The speed of a task; `loaded` is called once the model can answer."""
-    engine = LocalEngine(task.path, task.backend, task.params, task.sizes, SightOptions())
+    port = LocalPort(task.path, task.backend, task.params, task.sizes, SightOptions())
     try:
-        engine.load()
+        port.load()
         loaded()
-        return measure(engine, task.sizes.parallel)
+        return measure(port, task.sizes.parallel)
     finally:
-        engine.close()
+        port.close()
 
 
 def _described(error: Exception) -> str:

@@ -19,7 +19,7 @@ from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, is_auto, open
 from backbay.plugin import Cancel, ModelFile, check_cancel, human_bytes, usable_cores
 
 from ..arguments import MOST_SEQUENCES, whole
-from ..engines.sizes import Path, Sizes
+from ..port.sizes import Path, Sizes
 from ..worker.wire.setup import plain_params, plain_path
 from .child import Task
 from .measuring import ROOM, Clock

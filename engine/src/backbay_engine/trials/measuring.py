@@ -1,4 +1,4 @@
-"""The speed of an engine: a prompt, and steps of all its sequences; of a model without steps, texts."""
+"""The speed of a model: a prompt, and steps of all its sequences; of a model without steps, texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..engines.contract import Engine
+from ..port.contract import Port
+from ..port.questions import Embed
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.options import options_of
+from ..runner.requests.request import Generate
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -34,9 +36,9 @@ class Speed:
     rates: dict[str, float]
 
 
-def measure(engine: Engine, parallel: int, clock: Clock = perf_counter) -> Speed:
-    """The speed of an engine that is loaded for so many sequences."""
-    facts = engine.facts
+def measure(port: Port, parallel: int, clock: Clock = perf_counter) -> Speed:
+    """The speed of a model that is loaded for so many sequences."""
+    facts = port.facts
     rng = np.random.default_rng(0)
 
     def ids(count: int) -> list[int]:
@@ -46,10 +48,10 @@ def measure(engine: Engine, parallel: int, clock: Clock = perf_counter) -> Speed
     prompt = max(1, min(PROMPT, facts.context - 1, facts.batch))
     if not facts.generates:
         texts = [ids(prompt) for _ in range(parallel)]
-        seconds = _typical(lambda: engine.embed(texts), clock)
+        seconds = _typical(lambda: port.ask(Embed(texts)), clock)
         return Speed(seconds, {"texts": parallel / seconds})
-    read = _typical(lambda: _answer(engine, ids(prompt)), clock) / prompt
-    step = _step(engine, [ids(min(SHORT, prompt)) for _ in range(parallel)], clock)
+    read = _typical(lambda: _answer(port, ids(prompt)), clock) / prompt
+    step = _step(port, [ids(min(SHORT, prompt)) for _ in range(parallel)], clock)
     seconds = parallel * REQUEST_PROMPT * read + REQUEST_ANSWER * step
     return Speed(seconds, {"prompt": 1 / read, "answers": parallel / step})
 
@@ -66,15 +68,15 @@ def _typical(work: Callable[[], object], clock: Clock) -> float:
     return median(times[1:] or times)
 
 
-def _answer(engine: Engine, prompt: Sequence[int]) -> None:
-    options = options_of({"max_tokens": 1, "temperature": 0, "reuse": False}, engine.facts.context)
-    engine.generate(prompt, options, None, math.inf).result()
+def _answer(port: Port, prompt: Sequence[int]) -> None:
+    options = options_of({"max_tokens": 1, "temperature": 0, "reuse": False}, port.facts.context)
+    port.submit(Generate(prompt, options)).result()
 
 
-def _step(engine: Engine, prompts: Sequence[Sequence[int]], clock: Clock) -> float:
+def _step(port: Port, prompts: Sequence[Sequence[int]], clock: Clock) -> float:
     """The median time between tokens of the last sequence, while the others have theirs in the same steps."""
-    ends = () if engine.tokenizer is None else engine.tokenizer.end_ids
-    context = engine.facts.context
+    ends = () if port.tokenizer is None else port.tokenizer.end_ids
+    context = port.facts.context
     endless = {"temperature": 0, "reuse": False, "logit_bias": dict.fromkeys(ends, -math.inf)}
     options = options_of(endless, context)
     few = replace(options, max_tokens=min(STEPS, context - len(prompts[-1])))
@@ -86,8 +88,8 @@ def _step(engine: Engine, prompts: Sequence[Sequence[int]], clock: Clock) -> flo
         if len(times) > 2 or not isinstance(step, TokenStep):
             enough.set()
 
-    others = [engine.generate(prompt, options, None, math.inf) for prompt in prompts[:-1]]
-    last = engine.generate(prompts[-1], few, note, math.inf)
+    others = [port.submit(Generate(prompt, options)) for prompt in prompts[:-1]]
+    last = port.submit(Generate(prompts[-1], few), note)
     with suppress(TimeoutError):
         last.result(PATIENCE)
     enough.wait()

@@ -15,41 +15,20 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, TypeAlias, final
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engines.local import LocalEngine
-from ..engines.saving import Requested
+from ..port.local import LocalPort
+from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
-from ..runner.requests.scoring import Scoring
-from ..snapshots import Snapshot
+from ..runner.requests.request import Generate, Request
 from .deaths import MUTE
 from .wire import log_records
 from .wire.failures import packed
 from .wire.frames import Frame, Kind, Sender, frames
 from .wire.opened import Opened, opened
-from .wire.setup import (
-    Aside,
-    BackendClass,
-    Count,
-    Embed,
-    EmbedPicture,
-    Encode,
-    Forget,
-    Generate,
-    Look,
-    Prepare,
-    Report,
-    Request,
-    Restore,
-    SavePrompt,
-    SaveRequest,
-    Score,
-    ScoreTokens,
-    Setup,
-)
+from .wire.setup import BackendClass, Setup
 
 Task: TypeAlias = Callable[[], None]
 
@@ -80,17 +59,10 @@ class Worker:
         self._host, self._frames = host, frames(requests, self._tell_of_life)
         self._told = monotonic()
         self._stop_loading, self._over = Event(), Event()
-        self._engine: LocalEngine | None = None
+        self._port: LocalPort | None = None
         self._cancel: dict[int, Task] = {}
-        # Each has a thread: large results go while the runner goes on, and a question waits for no embedding, for no
-        # free sequence, and not until nothing runs.
-        self._results: SimpleQueue[Task] = SimpleQueue()
-        self._embeddings: SimpleQueue[Task] = SimpleQueue()
-        self._questions: SimpleQueue[Task] = SimpleQueue()
-        self._snapshots: SimpleQueue[Task] = SimpleQueue()
-        self._for_sequences: SimpleQueue[Task] = SimpleQueue()
-        self._for_idleness: SimpleQueue[Task] = SimpleQueue()
-        self._relays: WeakValueDictionary[int, Relay] = WeakValueDictionary()
+        self._results: SimpleQueue[Task] = SimpleQueue()  # large ones go while the runner goes on
+        self._lanes = {lane: SimpleQueue[Task]() for lane in Lane if lane is not Lane.AT_ONCE}
 
     def serve(self) -> None:
         setup = next(self._frames, None)
@@ -99,34 +71,29 @@ class Worker:
         try:
             _start("backbay requests", self._read)
             _start("backbay results", partial(_do, self._results))
-            _start("backbay embeddings", partial(_do, self._embeddings))
-            _start("backbay questions", partial(_do, self._questions))
-            _start("backbay snapshots", partial(_do, self._snapshots))
-            _start("backbay sequences", partial(_do, self._for_sequences))
-            _start("backbay idleness", partial(_do, self._for_idleness))
+            for lane, tasks in self._lanes.items():
+                _start(f"backbay {lane.value}", partial(_do, tasks))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
             self._host.send(Kind.REFUSED, payload=packed(error))
             _start("backbay end", _end_soon)
             return
         self._over.wait()
-        if self._engine is not None:
-            self._engine.close()
+        if self._port is not None:
+            self._port.close()
 
     def _open(self, setup: Setup) -> None:
         log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
         sight = replace(setup.sight, encoder_backend=_found(setup.sight.encoder_backend))
         guess = replace(setup.guess, draft_backend=_found(setup.guess.draft_backend))
-        engine = LocalEngine(
+        port = LocalPort(
             setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess, setup.keep
         )
-        engine.grammars.tried = True  # by the host
-        found = opened(engine) if setup.with_vocabulary else Opened(engine.facts)
+        port.grammars.tried = True  # by the host
+        found = opened(port) if setup.with_vocabulary else Opened(port.facts)
         self._host.send(Kind.OPENED, payload=pickle.dumps(found))
-        engine.load(
-            lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading
-        )
-        self._engine = engine
+        port.load(lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading)
+        self._port = port
         self._host.send(Kind.READY)
 
     # -- in the thread that reads ------------------------------------------------------------------------
@@ -147,9 +114,9 @@ class Worker:
             self._host.send(Kind.ALIVE)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind is Kind.REQUEST and self._engine is not None:
+        if frame.kind is Kind.REQUEST and self._port is not None:
             self._host.send(Kind.BEGUN, frame.number)
-            self._begin(self._engine, frame.number, frame.payload)
+            self._begin(self._port, frame.number, frame.payload)
         elif frame.kind is Kind.CANCEL:
             cancel = self._cancel.get(frame.number)
             if cancel is not None:
@@ -159,77 +126,43 @@ class Worker:
         elif frame.kind is Kind.STOP_LOADING:
             self._stop_loading.set()
 
-    def _begin(self, engine: LocalEngine, number: int, payload: bytes) -> None:
+    def _begin(self, port: LocalPort, number: int, payload: bytes) -> None:
         try:
-            request: Request = pickle.loads(payload)  # noqa: S301  the host wrote it
-            if isinstance(request, Generate) and request.options.response_format is not None:
-                early = Event()
-                self._cancel[number] = early.set
-                self._questions.put(partial(self._generate, engine, number, request, early))
-            elif isinstance(request, Generate):
-                self._generate(engine, number, request)
-            elif isinstance(request, Score):
-                engine.begin(request.prompt, Scoring, partial(self._receiver, number))
-            elif isinstance(request, ScoreTokens):
-                make = engine.token_scoring(request.top)
-                engine.begin(request.prompt, make, partial(self._receiver, number))
-            elif isinstance(request, Look):  # answered at once, whatever else runs
-                self._receiver(number, _nothing).succeed(engine.state())
-            else:
-                cancel = Event()
+            message: Request[Any] | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
+            cancel = Event()
+            if isinstance(message, Question):
                 receiver = self._receiver(number, cancel.set)
-                tasks = self._tasks_of(request)
-                tasks.put(partial(self._compute, engine, request, receiver, cancel))
+                self._do_in(message.lane, partial(_answer, port, message, receiver, cancel))
+            elif isinstance(message, Generate) and message.options.response_format is not None:
+                # in another thread, as the first format needs seconds for a large vocabulary
+                self._cancel[number] = cancel.set
+                self._do_in(Lane.QUICK, partial(self._submit, port, number, message, cancel))
+            else:
+                self._submit(port, number, message, cancel)
         except Exception as error:  # noqa: BLE001  the request gets it
             self._receiver(number, _nothing).fail(error)
 
-    def _tasks_of(self, request: Aside) -> SimpleQueue[Task]:
-        if isinstance(request, SaveRequest):
-            return self._snapshots
-        if isinstance(request, SavePrompt | Restore):
-            return self._for_sequences
-        if isinstance(request, Forget):
-            return self._for_idleness
-        return self._embeddings if isinstance(request, Embed) else self._questions
+    def _do_in(self, lane: Lane, task: Task) -> None:
+        if lane is Lane.AT_ONCE:
+            task()
+        else:
+            self._lanes[lane].put(task)
 
-    def _generate(
-        self, engine: LocalEngine, number: int, request: Generate, early: Event | None = None
-    ) -> None:
-        """Begin an answer; one with a format in another thread, as the first needs seconds for a large vocabulary.
+    def _submit(self, port: LocalPort, number: int, request: Request[Any], early: Event) -> None:
+        """Begin with a request.
 
-        early   set if the request is cancelled before it has begun
+        early   set if it is cancelled before it has begun
         """
         try:
-            make = engine.generation(request.options, request.begin_by)
-            engine.begin(request.prompt, make, partial(self._receiver, number))
+            port.begin(request, partial(self._receiver, number), number)
         except Exception as error:  # noqa: BLE001  the request gets it
             self._receiver(number, _nothing).fail(error)
-        if early is not None and early.is_set() and (cancel := self._cancel.get(number)) is not None:
+        if early.is_set() and (cancel := self._cancel.get(number)) is not None:
             cancel()
 
     def _receiver(self, number: int, cancel: Task) -> Relay:
         self._cancel[number] = cancel
-        relay = self._relays[number] = Relay(self._host, number, self._cancel, self._results)
-        return relay
-
-    # -- in other threads --------------------------------------------------------------------------------
-
-    def _compute(self, engine: LocalEngine, request: Aside, receiver: Relay, cancel: Event) -> None:
-        try:
-            if isinstance(request, SaveRequest):
-                receiver.succeed(self._saved(engine, request))
-            else:
-                receiver.succeed(_done(engine, request, cancel))
-        except Exception as error:  # noqa: BLE001  the request gets it
-            receiver.fail(error)
-
-    def _saved(self, engine: LocalEngine, asked: SaveRequest) -> bytes:
-        """The bytes of a request's snapshot; none if it is over."""
-        relay = self._relays.get(asked.number)
-        if relay is None:
-            return b""
-        found = engine.saves().save_request(Requested(asked.request.prompt, asked.request.options, relay))
-        return b"" if found is None else bytes(found.to_bytes())
+        return Relay(self._host, number, self._cancel, self._results)
 
 
 @final
@@ -287,29 +220,11 @@ def _found(backend: Any) -> Any:
     return backend.found() if isinstance(backend, BackendClass) else backend
 
 
-def _done(engine: LocalEngine, request: Aside, cancel: Event) -> Any:
-    """The result of a request that the runner does not serve."""
-    match request:
-        case Embed(prompts):
-            return engine.embed(prompts, cancel)
-        case Prepare(picture):
-            return engine.prepare(picture)
-        case Encode(parts):
-            return engine.encode(parts)
-        case EmbedPicture(picture):
-            return engine.embed_picture(picture)
-        case Count():
-            return engine.counters()
-        case Report():
-            return engine.memory()
-        case Forget():
-            engine.forget()
-            return True
-        case SavePrompt(prompt, answer):
-            return bytes(engine.saves().save_tokens(prompt, answer).to_bytes())
-        case Restore(data):
-            engine.restore(Snapshot.from_bytes(data))
-            return True
+def _answer(port: LocalPort, question: Question[Any], receiver: Relay, cancel: Event) -> None:
+    try:
+        receiver.succeed(port.ask(question, cancel))
+    except Exception as error:  # noqa: BLE001  the question gets it
+        receiver.fail(error)
 
 
 def _start(name: str, task: Task) -> None:

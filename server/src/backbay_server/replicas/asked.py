@@ -12,9 +12,9 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, cast, final
 
-from backbay import BackendUnavailableError
+from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import Completion, Handle, QueueFullError, Sampled, SlotState, TokenStep
-from backbay_engine.remote import Generate, Parts, Resuming, unpacked
+from backbay_engine.remote import Generate, Parts, Request, Resuming, ScoreTokens, unpacked
 
 from .links import Link, ReplicaLostError, ReplicasBusyError
 
@@ -40,8 +40,8 @@ class Asked(ABC):
         """The sequence that it takes."""
 
     @abstractmethod
-    def _call(self) -> tuple[Any, ...]:
-        """The replica's method, and its arguments, for what is left to be done."""
+    def _left(self) -> Request[Any]:
+        """The request for what is left to be done."""
 
     @abstractmethod
     def _take(self, item: Any) -> bool:
@@ -90,8 +90,7 @@ class Asked(ABC):
             pause = min(2 * pause, LATER)
 
     async def _take_all(self, link: Link) -> None:
-        method, *arguments = self._call()
-        async with aclosing(cast("Any", link.stream(method, *arguments, session=self._session))) as batches:
+        async with aclosing(cast("Any", link.stream(self._left(), session=self._session))) as batches:
             async for batch in batches:
                 self.begun = True
                 for item in batch:
@@ -121,12 +120,12 @@ class AskedText(Asked):
     def state(self) -> SlotState:
         return SlotState(busy=True, tokens=self._prompt_tokens + len(self._tokens))
 
-    def _call(self) -> tuple[Any, ...]:
+    def _left(self) -> Generate:
         if self._sent:
             self._resuming.again()
         self._sent = True
         request = self._resuming.request
-        return ("generate", replace(request, begin_by=request.begin_by - monotonic()))  # clocks differ
+        return replace(request, begin_by=request.begin_by - monotonic())  # clocks differ
 
     def _take(self, item: TokenStep | Completion) -> bool:
         if isinstance(item, Completion):
@@ -147,18 +146,18 @@ class AskedText(Asked):
 class AskedScores(Asked):
     """A request for the log-probabilities of a prompt's tokens; what came already is not given again."""
 
-    def __init__(self, prompt: list[int], top: int, handle: Handle[int]) -> None:
+    def __init__(self, request: ScoreTokens, handle: Handle[int]) -> None:
         super().__init__(handle, "")
-        self._prompt, self._top = prompt, top
+        self._request = request
         self._given = self._seen = 0  # in all, and of the replica that is asked now
 
     @property
     def state(self) -> SlotState:
-        return SlotState(busy=True, tokens=len(self._prompt))
+        return SlotState(busy=True, tokens=len(self._request.prompt))
 
-    def _call(self) -> tuple[Any, ...]:
+    def _left(self) -> ScoreTokens:
         self._seen = 0
-        return ("score_tokens", self._prompt, self._top)
+        return self._request
 
     def _take(self, item: TokenStep | int) -> bool:
         if not isinstance(item, TokenStep):
@@ -175,3 +174,35 @@ class AskedScores(Asked):
 
     def cancelled(self) -> None:
         self.handle.succeed(self._given)
+
+
+@final
+class AskedResult(Asked):
+    """A request that gives its result, and nothing before it."""
+
+    def __init__(self, request: Request[Any], handle: Handle[Any]) -> None:
+        super().__init__(handle, "")
+        self._request = request
+
+    @property
+    def state(self) -> SlotState:
+        return SlotState(busy=True)
+
+    def _left(self) -> Request[Any]:
+        return self._request
+
+    def _take(self, item: Any) -> bool:
+        self.handle.succeed(item)
+        return True
+
+    def cancelled(self) -> None:
+        self.handle.fail(CancelledError("the request was cancelled"))
+
+
+def asked_of(request: Request[Any], handle: Handle[Any], ended: Callable[[Completion], None]) -> Asked:
+    """A request on its way; `ended` gets the whole text, if it is one for text."""
+    if isinstance(request, Generate):
+        return AskedText(request, handle, ended)
+    if isinstance(request, ScoreTokens):
+        return AskedScores(request, handle)
+    return AskedResult(request, handle)

@@ -24,7 +24,7 @@ from ..application import application
 from ..catalogue import Catalogue, Entry
 from ..settings import Settings
 from .arguments import Arguments, Scale, arguments_of
-from .engine import ReplicatedEngine, description
+from .port import ReplicasPort, description
 from .replica import Replica
 from .same_model import fingerprint
 
@@ -156,4 +156,4 @@ def _load(
         if cancel.is_set():
             asked.cancel()
             raise CancelledError("the server ends before a replica was there")
-    return LLM(ReplicatedEngine(link, loop, asked.result(), name=entry.name, retries=retries))
+    return LLM(ReplicasPort(link, loop, asked.result(), name=entry.name, retries=retries))

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
+from backbay_engine.remote import Request
+
 
 class ReplicaLostError(Exception):
     """A replica ended, or left, before its answer did."""
@@ -19,8 +21,8 @@ class Link(ABC):
     """Reaches the replicas of one model."""
 
     @abstractmethod
-    def stream(self, method: str, *arguments: Any, session: str) -> AsyncIterator[list[Any]]:
-        """What a replica's method gives, in batches; the first one, perhaps empty, says that it has begun.
+    def stream(self, request: Request[Any], *, session: str) -> AsyncIterator[list[Any]]:
+        """What a replica gives for a request, in batches; the first one, perhaps empty, says that it has begun.
 
         Equal sessions go to the same replica while it lives and has room; "" goes to any. Leaving the loop cancels.
         """

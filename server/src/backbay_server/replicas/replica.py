@@ -7,26 +7,25 @@ import logging
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 from backbay import BackendUnavailableError
-from backbay_engine import Completion, Handle, State, TokenStep
-from backbay_engine.remote import Generate, engine_of, opened, packed
+from backbay_engine import Handle, State, TokenStep
+from backbay_engine.remote import Generate, Question, Request, opened, packed, port_of
 
 from ..catalogue import Catalogue, Entry, load_entry
 from ..generation.bridge import Bridge
 from ..settings import Settings
-from .engine import Description
+from .port import Description
 from .same_model import require_same
 
 log = logging.getLogger(__name__)
-Item: TypeAlias = TokenStep | Completion | int | bytes
-"""A step, the result, or an error that was packed."""
 Watch: TypeAlias = Callable[[State, int], None]
 """Gets the state, and the most tokens of a sequence, at each check of the replica's health."""
-METHODS: Final = frozenset(("counters", "embed", "embed_picture", "encode", "forget", "prepare", "score"))
 STALLED: Final = 300.0  # seconds after which a model that should compute, and changes nothing, is ill
 
 
@@ -44,9 +43,9 @@ class Replica:
         entry = entry_of(settings, name)
         require_same(name, entry.path, entry.projector, expected)
         self._llm = load_entry(settings, entry)
-        self._engine = engine_of(self._llm)
-        self._engine.grammars.tried = True  # by the application
-        self._description = Description(opened(self._engine), self._engine.memory(), settings.parallel)
+        self._port = port_of(self._llm)
+        self._port.grammars.tried = True  # by the application
+        self._description = Description(opened(self._port), self._port.memory(), settings.parallel)
         self._watch = None if watch is None else watch(name)
         self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()
         self._seen, self._seen_at = State(), monotonic()
@@ -56,68 +55,17 @@ class Replica:
         """What an application must know of the model."""
         return self._description
 
-    async def generate(self, request: Generate) -> AsyncIterator[list[Item]]:
-        """Answer a request for text, which is to begin within `begin_by` seconds."""
+    async def stream(self, request: Request[Any]) -> AsyncIterator[list[Any]]:
+        """What a request gives, in batches: an empty one at its begin, then whatever has come since the last.
 
-        def submit(on_step: Callable[[Any], None]) -> Handle[Any]:
-            begin_by = monotonic() + request.begin_by
-            return self._engine.generate(request.prompt, request.options, on_step, begin_by)
-
-        async for batch in self._streamed(submit):
-            yield batch
-
-    async def score_tokens(self, prompt: list[int], top: int) -> AsyncIterator[list[Item]]:
-        """The log-probabilities of a prompt's tokens."""
-        yield []
-        try:
-            handle = self._engine.score_tokens(prompt, top)
-        except Exception as error:  # noqa: BLE001  the request gets it
-            yield [packed(error)]
-            return
-        steps = handle.steps()
-        try:
-            while (step := await asyncio.to_thread(next, steps, None)) is not None:
-                yield [step]
-            yield [handle.result()]
-        except Exception as error:  # noqa: BLE001  the request gets it
-            yield [packed(error)]
-        finally:
-            handle.cancel()
-
-    async def ask(self, method: str, *arguments: Any) -> tuple[bytes | None, Any]:
-        """An error that was packed, or None, and what a method of the engine returns."""
-        if method not in METHODS:
-            raise ValueError(f"replicas have no method {method!r}")
-        try:
-            return None, await asyncio.to_thread(self._result, method, *arguments)
-        except Exception as error:  # noqa: BLE001  the request gets it
-            return packed(error), None
-
-    def check_health(self) -> None:
-        """An error if the model is closed, or stands still; whoever runs the replica then puts another in its place."""
-        state, now = self._engine.state(), monotonic()
-        if self._watch is not None:
-            self._watch(state, self._llm.context)
-        if state != self._seen or not state.busy:
-            self._seen, self._seen_at = state, now
-        elif now - self._seen_at > STALLED:
-            raise BackendUnavailableError(
-                f"{state.busy} requests run, and nothing came of them for {STALLED:g} s"
-            )
-
-    def _result(self, method: str, *arguments: Any) -> Any:
-        found = getattr(self._engine, method)(*arguments)
-        return found.result() if isinstance(found, Handle) else found
-
-    async def _streamed(
-        self, submit: Callable[[Callable[[Any], None]], Handle[Any]]
-    ) -> AsyncIterator[list[Item]]:
-        """What a request gives, in batches: an empty one at its begin, then whatever has come since the last."""
+        Items are steps, then the result or an error that was packed. A request for text is to begin within `begin_by` seconds.
+        """
+        if isinstance(request, Generate):
+            request = replace(request, begin_by=monotonic() + request.begin_by)
         inbox = Inbox()
         bridge = self._bridge_of(asyncio.get_running_loop())
-        beginning = asyncio.ensure_future(
-            asyncio.to_thread(submit, lambda item: bridge.call(inbox.put, item))
-        )
+        submit = partial(self._port.submit, request, partial(bridge.call, inbox.put))
+        beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []
         try:
             await asyncio.shield(beginning)
@@ -130,6 +78,25 @@ class Replica:
             yield [packed(error)]
         finally:
             beginning.add_done_callback(_cancel)
+
+    async def ask(self, question: Question[Any]) -> tuple[bytes | None, Any]:
+        """An error that was packed, or None, and the answer."""
+        try:
+            return None, await asyncio.to_thread(self._port.ask, question)
+        except Exception as error:  # noqa: BLE001  the question gets it
+            return packed(error), None
+
+    def check_health(self) -> None:
+        """An error if the model is closed, or stands still; whoever runs the replica then puts another in its place."""
+        state, now = self._port.state(), monotonic()
+        if self._watch is not None:
+            self._watch(state, self._llm.context)
+        if state != self._seen or not state.busy:
+            self._seen, self._seen_at = state, now
+        elif now - self._seen_at > STALLED:
+            raise BackendUnavailableError(
+                f"{state.busy} requests run, and nothing came of them for {STALLED:g} s"
+            )
 
     def _bridge_of(self, loop: AbstractEventLoop) -> Bridge:
         if loop not in self._bridges:

@@ -13,6 +13,8 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from backbay_engine.remote import Request
+
 from ..errors import UnavailableError
 from .links import Link, ReplicaLostError, ReplicasBusyError
 
@@ -24,9 +26,9 @@ class ServeLink(Link):
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
 
-    async def stream(self, method: str, *arguments: Any, session: str) -> AsyncIterator[list[Any]]:
-        asked = self._handle.options(method_name=method, stream=True, session_id=session)
-        answer = asked.remote(*arguments)
+    async def stream(self, request: Request[Any], *, session: str) -> AsyncIterator[list[Any]]:
+        asked = self._handle.options(method_name="stream", stream=True, session_id=session)
+        answer = asked.remote(request)
         try:
             with errors_of_ours():
                 async for batch in answer:

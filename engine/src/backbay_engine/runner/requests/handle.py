@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from numbers import Real
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, RLock
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, final
 
 from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import Flag, raise_if_starved
 
 from .answer import TokenStep
+from .request import Request
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Place(Protocol):
-    """A request's place among those that an engine takes at once."""
+    """A request's place among those that a model takes at once."""
 
     def leave(self) -> None: ...
 
@@ -41,18 +42,26 @@ class Receiver(Protocol[T_contra]):
 
 @final
 class Handle(Generic[T]):
-    """A submitted request: iterate over its text or its steps as they come, or wait for its result."""
+    """A submitted request: iterate over its text or its steps as they come, or wait for its result.
+
+    request, number  what was asked, and the port's number for it
+    """
 
     def __init__(
-        self, cancel: Callable[[], None], on_step: OnStep | None = None, place: Place | None = None
+        self,
+        cancel: Callable[[], None],
+        on_step: OnStep | None = None,
+        place: Place | None = None,
+        *,
+        request: Request[T] | None = None,
+        number: int = 0,
     ) -> None:
         self._cancel, self._on_step, self._place = cancel, on_step, place
+        self.request, self.number = request, number
         self._steps: SimpleQueue[TokenStep | None] = SimpleQueue()
         self._lock = RLock()  # a request may be ended by one thread while another hands it a step
         self._ended = False
         self._over = Flag()
-        self.request: Any = None
-        """What the engine knows of the request, to save it; None: it cannot be saved."""
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -72,8 +81,7 @@ class Handle(Generic[T]):
             raise TimeoutError(f"no result in {timeout} s; the request goes on")
         if self._error is not None:
             raise self._error
-        assert self._result is not None
-        return self._result
+        return cast("T", self._result)
 
     def steps(self) -> Iterator[TokenStep]:
         """The steps as they come; raises the request's error. Each step is given once, here or as text."""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import final
 
 from ...runner.requests.answer import Completion, TokenStep
+from ...runner.requests.request import Generate
 from ...text.sampling import Sampled
-from ..wire.setup import Generate
 
 
 @final

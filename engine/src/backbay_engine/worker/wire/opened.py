@@ -9,9 +9,9 @@ import numpy as np
 
 from backbay.gguf import Config, Strings
 
-from ...engines.contract import Facts
-from ...engines.local import LocalEngine
-from ...engines.sizes import Path
+from ...port.contract import Facts
+from ...port.local import LocalPort
+from ...port.sizes import Path
 from ...text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 OF_TOKENIZERS = ("tokenizer.", "general.architecture")
@@ -37,7 +37,7 @@ class Opened:
         return tokenizer_from_gguf(Config(self.vocabulary, path=path, offsets=self.offsets))
 
 
-def opened(engine: LocalEngine) -> Opened:
+def opened(engine: LocalPort) -> Opened:
     """The engine's model, for another process."""
     if engine.tokenizer is None:
         return Opened(engine.facts)

@@ -1,4 +1,4 @@
-"""Messages of a host to its worker: the model to open, and requests; all of them can be pickled."""
+"""The first message of a host to its worker: the model to open. It can be pickled."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import os
 import pathlib
 import pickle
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from backbay import Backend, BackendParams, OptionError
 
-from ...engines.contract import Prompt
-from ...engines.guessing import GuessOptions
-from ...engines.keeping import KeepOptions
-from ...engines.sight import SightOptions
-from ...engines.sizes import Path, Sizes
-from ...images.picture import Image
-from ...images.prepared import Prepared
-from ...images.prompts import Parts
-from ...runner.requests.options import GenerationOptions
+from ...port.guessing import GuessOptions
+from ...port.keeping import KeepOptions
+from ...port.sight import SightOptions
+from ...port.sizes import Path, Sizes
 from .log_records import Levels
 
 
@@ -53,92 +47,6 @@ class Setup:
     guess: GuessOptions
     keep: KeepOptions
     with_vocabulary: bool = True
-
-
-@dataclass(frozen=True)
-class Generate:
-    prompt: Prompt
-    options: GenerationOptions
-    begin_by: float
-
-
-@dataclass(frozen=True)
-class Score:
-    prompt: Prompt
-
-
-@dataclass(frozen=True)
-class ScoreTokens:
-    prompt: Sequence[int]
-    top: int
-
-
-@dataclass(frozen=True)
-class Embed:
-    prompts: Sequence[Sequence[int]]
-
-
-@dataclass(frozen=True)
-class Prepare:
-    picture: Image | Prepared
-
-
-@dataclass(frozen=True)
-class Encode:
-    parts: Parts
-
-
-@dataclass(frozen=True)
-class EmbedPicture:
-    picture: Image | Prepared
-
-
-@dataclass(frozen=True)
-class Count:
-    """Asks for the counters of the store of pictures."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """Asks for the state."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """Asks for the memory."""
-
-
-@dataclass(frozen=True)
-class Forget:
-    """Asks for an empty cache."""
-
-
-@dataclass(frozen=True)
-class SaveRequest:
-    """Asks for the snapshot of a request with this number; the answer is empty if it is over."""
-
-    number: int
-    request: Generate
-
-
-@dataclass(frozen=True)
-class SavePrompt:
-    """Asks for the snapshot of a prompt, and of its answer if there is one."""
-
-    prompt: Sequence[int]
-    answer: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Restore:
-    """Restores the snapshot in these bytes of a file."""
-
-    data: bytes
-
-
-Aside = Embed | Prepare | Encode | EmbedPicture | Count | Report | Forget | SaveRequest | SavePrompt | Restore
-"""Requests that the runner does not serve."""
-Request = Generate | Score | ScoreTokens | Look | Aside
 
 
 def importable(kind: type[Backend]) -> BackendClass:

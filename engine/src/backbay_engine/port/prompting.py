@@ -14,7 +14,8 @@ from ..images.prompts import Parts, parts_of, placeholders, tokens_of
 from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
-from .contract import Engine, Facts, SightFacts
+from .contract import Facts, Port, SightFacts
+from .questions import Count
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
 """A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
@@ -22,10 +23,10 @@ UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared |
 
 @final
 class Prompting:
-    """Makes what engines take of what users give; RequestError if the model cannot serve it."""
+    """Checks the prompts of users, and makes requests of them; RequestError if the model cannot serve it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, port: Port) -> None:
+        self._port = port
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
@@ -40,12 +41,12 @@ class Prompting:
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; RequestError if the file has no vocabulary."""
-        if self._engine.tokenizer is None:
+        if self._port.tokenizer is None:
             raise RequestError("the file has no vocabulary; give token ids instead of text")
-        return self._engine.tokenizer
+        return self._port.tokenizer
 
     def checked(self, prompt: UserPrompt) -> list[int] | Parts:
-        """A prompt as engines take it: token ids, or parts whose pictures look right from outside."""
+        """A prompt as requests hold it: token ids, or parts whose pictures look right from outside."""
         if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
             raise RequestError("the prompt is empty")
         parts = parts_of(prompt)
@@ -76,7 +77,7 @@ class Prompting:
             )
 
     def require_sight(self) -> SightFacts:
-        self._engine.check_open()
+        self._port.check_open()
         facts = self._facts
         if facts.sight is None:
             raise RequestError(
@@ -99,14 +100,14 @@ class Prompting:
 
     def texts(self, parts: Parts) -> list[int]:
         """The ids of parts without pictures."""
-        tokenizer = self._engine.tokenizer
+        tokenizer = self._port.tokenizer
         return ids_of(tokens_of(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
 
     @property
     def _plain(self) -> frozenset[int]:
         """Tokens that users cannot write: those that stand for pictures."""
         sight = self._facts.sight
-        return frozenset() if sight is None else placeholders(sight.placeholder, self._engine.tokenizer)
+        return frozenset() if sight is None else placeholders(sight.placeholder, self._port.tokenizer)
 
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
@@ -129,17 +130,17 @@ class Prompting:
 
     @property
     def _facts(self) -> Facts:
-        return self._engine.facts
+        return self._port.facts
 
 
 @final
 class StoreView:
     """The store of a model's pictures, wherever it is."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, port: Port) -> None:
+        self._port = port
 
     @property
     def counters(self) -> Counters:
         """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
-        return self._engine.counters()
+        return self._port.ask(Count())

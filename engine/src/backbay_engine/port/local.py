@@ -1,4 +1,4 @@
-"""An engine in this process: a backend, a cache and a runner."""
+"""A model in this process: a backend, a cache and a runner."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from threading import Lock
 from typing import Any, TypeVar, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +20,15 @@ from backbay.plugin import Cancel, Entry, Progress, without_forks
 from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
-from ..images.picture import Image
-from ..images.prepared import Prepared
 from ..images.prompts import Parts
-from ..images.store import Counters, Lease
+from ..images.store import Lease
 from ..models import load_model
 from ..models.contract import Model
 from ..runner.loop import Runner
-from ..runner.requests.answer import Completion
 from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle, OnStep, Receiver
 from ..runner.requests.job import Job, RowsAtHand, spans_in
-from ..runner.requests.options import GenerationOptions
+from ..runner.requests.request import Generate, Prompt, Request, Score, ScoreTokens
 from ..runner.requests.scoring import Scoring, TokenScoring
 from ..runner.scheduler import Share
 from ..runner.showing import Showing
@@ -44,21 +43,23 @@ from ..steps.step import PictureRows, Step
 from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of, places_in
 from ..text.formats import Grammars
-from .contract import Engine, Facts, Prompt
+from .contract import Facts, Port
 from .guessing import GuessOptions, open_source
 from .keeping import Keeping, KeepOptions
 from .places import Places
-from .saving import Requested, Saver
+from .questions import Question
+from .saving import Saver
 from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
 from .sizes import Path, Sizes, context_of, dtype_of, tokenizer_of
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Receiver[Any])
+T = TypeVar("T")
 
 
 @final
-class LocalEngine(Engine):
+class LocalPort(Port):
     """A model file on a backend. It is reserved when it is made, and answers once it is loaded."""
 
     @without_forks()
@@ -75,6 +76,8 @@ class LocalEngine(Engine):
         parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
         self.places = Places(parallel, sizes.queue)
+        self._numbers = count(1)
+        self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.sight: Sight | None = None
         self.source: Source | None = None
         self.keeping: Keeping | None = None
@@ -107,7 +110,7 @@ class LocalEngine(Engine):
                 self.source = open_source(guess, self.facts, self.cache, self.backend, params, parallel)
             self._reserve(parallel)
             if keep is not None and keep.cache_dir is not None and self.runner is not None:
-                self.keeping = Keeping(keep, self.runner.slots.cache, self.saves())
+                self.keeping = Keeping(keep, self.runner.slots.cache, self.saver())
                 self.runner.shelf = self.keeping
         except MemoryError as error:
             with self.backend:
@@ -150,64 +153,64 @@ class LocalEngine(Engine):
         if self.backend.closed:
             raise ClosedError(f"the model is closed{self.backend.closed_because}")
 
-    def generate(
-        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
-    ) -> Handle[Completion]:
+    def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
+        number = next(self._numbers)
         with self.places.taken() as place:
-            receiver = partial(Handle[Completion], on_step=on_step, place=place)
-            handle = self.begin(prompt, self.generation(options, begin_by), receiver)
-            handle.request = Requested(prompt, options, handle)
-            return handle
+            receiver = partial(Handle[T], on_step=on_step, place=place, request=request, number=number)
+            return self.begin(request, receiver, number)
 
-    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
-        return self.saves().save(source)
+    def ask(self, question: Question[T], cancel: Cancel | None = None) -> T:
+        self.check_open()
+        return question.answer(self, cancel)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        self.saves().restore(snapshot)
-
-    def saves(self) -> Saver:
+    def saver(self) -> Saver:
         """What takes snapshots; RequestError if the model generates no text."""
         self.check_open()
         if self._saver is None:
             raise RequestError(f"{self.facts.architecture} generates no text, so that it has nothing to save")
         return self._saver
 
-    def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
-        with self.places.taken() as place:
-            return self.begin(prompt, Scoring, partial(Handle[NDArray[np.float32]], place=place))
+    def save_running(self, number: int, request: Generate) -> Snapshot | None:
+        """The snapshot of the request of a number; None if it is over."""
+        receiver = self._receivers.get(number)
+        return None if receiver is None else self.saver().save_running(request, receiver)
 
-    def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
-        with self.places.taken() as place:
-            return self.begin(prompt, self.token_scoring(top), partial(Handle[int], place=place))
+    def _job_of(self, request: Request[Any]) -> MakeJob:
+        """The function that makes the job of a request, from its tokens and the rows of its pictures."""
+        size = self.facts.vocabulary_size
+        match request:
+            case Score():
+                return Scoring
+            case ScoreTokens():
+                return partial(TokenScoring, top=request.top, vocabulary_size=size)
+            case Generate():
+                options = request.options
+                if options.response_format is not None:
+                    constraint = self.grammars.constraint(options.response_format)
+                    options = replace(options, constraint=constraint)
+                return partial(
+                    Generation,
+                    options=options,
+                    begin_by=request.begin_by,
+                    context=self.facts.context,
+                    tokenizer=self.tokenizer,
+                    vocabulary_size=size,
+                )
+        raise TypeError(f"no jobs are made of {request!r}")
 
-    def token_scoring(self, top: int) -> MakeJob:
-        """The function that makes the job of a request for the log-probabilities of a prompt's tokens."""
-        return partial(TokenScoring, top=top, vocabulary_size=self.facts.vocabulary_size)
-
-    def generation(self, options: GenerationOptions, begin_by: float) -> MakeJob:
-        """The function that makes the job of a request for text, from its tokens and the rows of its pictures."""
-        if options.response_format is not None:
-            options = replace(options, constraint=self.grammars.constraint(options.response_format))
-        return partial(
-            Generation,
-            options=options,
-            begin_by=begin_by,
-            context=self.facts.context,
-            tokenizer=self.tokenizer,
-            vocabulary_size=self.facts.vocabulary_size,
-        )
-
-    def begin(self, prompt: Prompt, make: MakeJob, receiver: Callable[[Callable[[], None]], R]) -> R:
+    def begin(self, request: Request[Any], receiver: Callable[[Callable[[], None]], R], number: int) -> R:
         """Queue a request for a receiver, which is made of the function that cancels the request."""
         self.check_open()
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
+        prompt, make = request.prompt, self._job_of(request)
         if isinstance(prompt, Parts):
             checked = partial(self._checked, make)
             checked((), None)  # refuses wrong options now
-            return self._sight().begin(prompt, checked, self.runner, receiver)
+            return self.eyes().begin(prompt, checked, self.runner, receiver)
         job = make(self._laid_out(prompt), None)
         job.handle = handle = receiver(partial(self.runner.cancel, job))
+        self._receivers[number] = handle
         self.runner.submit(job)
         return handle
 
@@ -226,20 +229,11 @@ class LocalEngine(Engine):
             rows = [self._embedded(step, cancel) for step in text_steps(ids, self.facts.batch)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
-    def prepare(self, picture: Image | Prepared) -> Prepared:
-        return self._sight().prepare(picture)
-
     def encode(self, parts: Parts) -> list[int]:
-        sight = self._sight()
+        sight = self.eyes()
         tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
         self._check(tokens)
         return ids_of(tokens)
-
-    def embed_picture(self, picture: Image | Prepared) -> NDArray[np.float32]:
-        return self._sight().embed(picture)
-
-    def counters(self) -> Counters:
-        return self._sight().store.counters
 
     def state(self) -> State:
         self.check_open()
@@ -254,7 +248,7 @@ class LocalEngine(Engine):
         if not isinstance(prompt, Parts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
-        sight = self._sight()
+        sight = self.eyes()
         prepared = [sight.prepare(picture) for picture in prompt.pictures]
         rows = RowsAtHand({picture.content: sight.embed(picture) for picture in prepared})
         job = Scoring(sight.tokens(prompt, prepared), rows)
@@ -293,7 +287,8 @@ class LocalEngine(Engine):
             self.cache.close()
         self.backend.close()
 
-    def _sight(self) -> Sight:
+    def eyes(self) -> Sight:
+        """What brings pictures to the runner; RequestError if the model sees none."""
         self.check_open()
         if self.sight is None:
             raise RequestError(

@@ -1,10 +1,10 @@
-"""Saving the requests of an engine in this process, and restoring snapshots."""
+"""Snapshots: how they are taken of requests and prompts, and restored."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -12,28 +12,36 @@ from backbay import Backend
 from backbay.plugin import cached_property
 
 from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
+from ..images.prompts import Parts
 from ..runner.loop import Runner
+from ..runner.requests.answer import Completion
 from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle
 from ..runner.requests.job import Job
-from ..runner.requests.options import GenerationOptions
+from ..runner.requests.request import Generate, Prompt
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.fingerprint import fingerprint
 from ..snapshots.jobs import Restoring, Saving
-from ..snapshots.requests import request_of
+from ..snapshots.requests import going_on
 from ..steps.tokens import Token
-from .contract import Prompt
+from .contract import Port
+from .questions import SavePrompt, SaveRunning
 
 
-@final
-@dataclass(frozen=True)
-class Requested:
-    """A request for text as it was asked, and who gets its answer."""
-
-    prompt: Prompt
-    options: GenerationOptions
-    receiver: object
+def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
+    """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
+    if not isinstance(source, Handle):
+        return port.ask(SavePrompt(source))
+    request = source.request
+    if not isinstance(request, Generate):
+        raise RequestError("only requests for text can be saved")
+    prompt = require_no_pictures(request.prompt)
+    going_on(request, 0, ())  # refuses what cannot be saved
+    if not source.done and (running := port.ask(SaveRunning(source.number, request))) is not None:
+        return running
+    answer, seed = source.result().tokens, request.options.sampling.seed or 0
+    return replace(port.ask(SavePrompt(prompt, answer)), options=going_on(request, seed, answer))
 
 
 @final
@@ -56,24 +64,10 @@ class Saver:
         assert self._backend.model is not None
         return fingerprint(self._backend.model)
 
-    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
-        """The snapshot of a request for text, or of a prompt."""
-        if not isinstance(source, Handle):
-            return self.save_tokens(source)
-        requested = source.request
-        if not isinstance(requested, Requested):
-            raise RequestError("only requests for text can be saved")
-        found = self.save_request(requested)
-        if found is not None:
-            return found
-        return answered(self.save_tokens, requested.prompt, requested.options, source.result().tokens)
-
-    def save_request(self, requested: Requested) -> Snapshot | None:
+    def save_running(self, request: Generate, receiver: object) -> Snapshot | None:
         """The snapshot of a request that waits or runs; None if it is over."""
-        plain_prompt(requested.prompt)
-        request_of(requested.options, 0, ())  # refuses what cannot be saved now
         _ = self.model  # in this thread, as it reads the file
-        return self._runner.between(partial(self._saved, requested)).result()
+        return self._runner.between(partial(self._saved, request, receiver)).result()
 
     def save_tokens(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Snapshot:
         """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
@@ -115,13 +109,13 @@ class Saver:
         slot.tokens = list(snapshot.tokens)
         slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
 
-    def _saved(self, requested: Requested) -> Snapshot | None:
-        job = self._runner.job_of(requested.receiver)
+    def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
+        job = self._runner.job_of(receiver)
         if not isinstance(job, Generation):
             return None
         found = Snapshot(self.model, ()) if job.slot is None else self.taken(job.slot)
-        options = request_of(requested.options, job.sampler.seed, job.answer)
-        return replace(found, prompt=tuple(plain_prompt(requested.prompt)), options=options)
+        prompt = tuple(require_no_pictures(request.prompt))
+        return replace(found, prompt=prompt, options=going_on(request, job.sampler.seed, job.answer))
 
     def taken(self, slot: Slot) -> Snapshot:
         """The snapshot of a slot."""
@@ -142,20 +136,9 @@ class Saver:
             handle.cancel()
 
 
-def answered(
-    save: Callable[[Sequence[int], Sequence[int]], Snapshot],
-    prompt: Prompt,
-    options: GenerationOptions,
-    answer: Sequence[int],
-) -> Snapshot:
-    """The snapshot of a request that is over, whose tokens `save` saves."""
-    going_on = request_of(options, options.sampling.seed or 0, answer)
-    return replace(save(plain_prompt(prompt), answer), options=going_on)
-
-
-def plain_prompt(prompt: Prompt) -> Sequence[int]:
+def require_no_pictures(prompt: Prompt) -> Sequence[int]:
     """A prompt without pictures; RequestError if it has some."""
-    if not isinstance(prompt, Sequence):
+    if isinstance(prompt, Parts):
         raise _no_pictures()
     return prompt
 

@@ -1,26 +1,21 @@
-"""An engine in a process of its own, seen from the host."""
+"""The port of a model in a process of its own, seen from the host."""
 
 from __future__ import annotations
 
 import logging
 import math
 import pickle
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import RLock
 from time import monotonic
-from typing import Any, final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeVar, cast, final
 
 import backbay
 from backbay import (
     Backend,
-    BackendMemory,
     BackendParams,
     BackendUnavailableError,
     ClosedError,
@@ -31,41 +26,22 @@ from backbay.discovery import open_model
 from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 
 from ...arguments import whole
-from ...engines.contract import Engine, Prompt
-from ...engines.guessing import GuessOptions
-from ...engines.keeping import KeepOptions
-from ...engines.places import Place, Places
-from ...engines.sight import SightOptions
-from ...engines.sizes import Path, Sizes
 from ...errors import DeadlineError
-from ...images.picture import Image
-from ...images.prepared import Prepared
-from ...images.prompts import Parts
-from ...images.store import Counters
-from ...runner.requests.answer import Completion
+from ...port.contract import Port
+from ...port.guessing import GuessOptions
+from ...port.keeping import KeepOptions
+from ...port.places import Place, Places
+from ...port.questions import Look, Question
+from ...port.sight import SightOptions
+from ...port.sizes import Path, Sizes
 from ...runner.requests.handle import Handle, OnStep
-from ...runner.requests.options import GenerationOptions
+from ...runner.requests.request import Generate, Request
 from ...runner.state import SlotState, State, Totals
-from ...snapshots import Snapshot
 from ..wire import log_records
 from ..wire.failures import unpacked
 from ..wire.frames import Frame, Kind
 from ..wire.opened import Opened
 from ..wire.setup import (
-    Aside,
-    Count,
-    Embed,
-    EmbedPicture,
-    Encode,
-    Forget,
-    Generate,
-    Look,
-    Prepare,
-    Report,
-    Request,
-    Restore,
-    Score,
-    ScoreTokens,
     Setup,
     importable,
     plain_params,
@@ -79,10 +55,11 @@ from ..wire.setup import (
 from .asked import Asked, give
 from .loading import Loading
 from .process import WorkerProcess
-from .requests import Sent, generate_request, listed, saved
+from .requests import sendable
 from .resuming import Resuming
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOADING = 120.0  # seconds that a worker may be silent: libraries hold Python's lock while they load
 ANSWERING = 30.0
@@ -91,7 +68,7 @@ LOOKING = 0.5  # seconds for a worker to tell its state; then its last known sta
 
 
 @final
-class WorkerEngine(Engine):
+class WorkerPort(Port):
     """Hands requests to a worker, and starts one when there are requests and none lives."""
 
     def __init__(
@@ -159,47 +136,24 @@ class WorkerEngine(Engine):
         if self._closed:
             raise ClosedError(f"the model is closed{self._closed_because}")
 
-    def generate(
-        self, prompt: Prompt, options: GenerationOptions, on_step: OnStep | None, begin_by: float
-    ) -> Handle[Completion]:
-        request = generate_request(prompt, options, begin_by, self.facts, self.tokenizer)
-        resuming = Resuming(request, self._retries) if self._retries else None
+    def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
+        sent: Request[Any] = request
+        resuming = None
+        if isinstance(request, Generate):
+            sent = sendable(request, self.facts, self.tokenizer)
+            resuming = Resuming(sent, self._retries) if self._retries else None
         with self._places.taken() as place:
-            return self._ask(request, on_step, place, begin_by, resuming)
+            return self._ask(sent, on_step, place, resuming)
 
-    def save(self, source: Sequence[int] | Handle[Any]) -> Snapshot:
-        return saved(source, self._answer)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        self._answer(Restore(bytes(snapshot.to_bytes())))
-
-    def score(self, prompt: Prompt) -> Handle[NDArray[np.float32]]:
-        with self._places.taken() as place:
-            return self._ask(Score(listed(prompt)), place=place)
-
-    def score_tokens(self, prompt: Sequence[int], top: int) -> Handle[int]:
-        with self._places.taken() as place:
-            return self._ask(ScoreTokens(list(prompt), top), place=place)
-
-    def embed(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self._answer(Embed([list(prompt) for prompt in prompts]))
-        return found
-
-    def prepare(self, picture: Image | Prepared) -> Prepared:
-        prepared: Prepared = self._answer(Prepare(picture))
-        return prepared
-
-    def encode(self, parts: Parts) -> list[int]:
-        ids: list[int] = self._answer(Encode(parts))
-        return ids
-
-    def embed_picture(self, picture: Image | Prepared) -> NDArray[np.float32]:
-        rows: NDArray[np.float32] = self._answer(EmbedPicture(picture))
-        return rows
-
-    def counters(self) -> Counters:
-        counters: Counters = self._answer(Count())
-        return counters
+    def ask(self, question: Question[T]) -> T:
+        self.check_open()
+        if not question.needs_a_worker and self._worker is None:
+            return cast("T", None)  # a new one remembers nothing
+        handle: Handle[T] = self._ask(question)
+        try:
+            return handle.result()
+        finally:
+            handle.cancel()
 
     def state(self) -> State:
         self.check_open()
@@ -214,15 +168,6 @@ class WorkerEngine(Engine):
             if seen is not None:
                 self._seen = seen
             return replace(self._seen, totals=self._ended_totals + self._seen.totals)
-
-    def memory(self) -> BackendMemory:
-        memory: BackendMemory = self._answer(Report())
-        return memory
-
-    def forget(self) -> None:
-        self.check_open()
-        if self._worker is not None:  # a new one remembers nothing
-            self._ask(Forget()).result()
 
     def close(self) -> None:
         with self._lock:
@@ -247,38 +192,30 @@ class WorkerEngine(Engine):
         for asked in lost:
             asked.handle.after_fork(ClosedError(f"the model is closed{self._closed_because}"))
 
-    def _answer(self, request: Aside) -> Any:
-        """Ask, and wait for the answer; an interruption of the waiting cancels the request."""
-        handle = self._ask(request)
-        try:
-            return handle.result()
-        finally:
-            handle.cancel()
-
     def _ask(
         self,
-        request: Request,
+        asked: Request[Any] | Question[Any],
         on_step: OnStep | None = None,
         place: Place | None = None,
-        begin_by: float = math.inf,
         resuming: Resuming | None = None,
     ) -> Handle[Any]:
         number = next(self._numbers)
-        handle: Handle[Any] = Handle(partial(self._cancel, number), on_step, place)
+        sent = asked if resuming is None else resuming.request
+        request = sent if isinstance(sent, Request) else None
+        handle = Handle[Any](partial(self._cancel, number), on_step, place, request=request, number=number)
         try:
-            payload = pickle.dumps(request if resuming is None else resuming.request)
+            payload = pickle.dumps(sent)
         except Exception as error:
             told = f"the options of a request to a model with a worker must be picklable: {error}"
             raise OptionError(told) from error
-        asked = Asked(payload, handle, begin_by=begin_by, resuming=resuming)
-        if isinstance(request, Generate):
-            handle.request = Sent(number, request if resuming is None else resuming.request)
+        begin_by = sent.begin_by if isinstance(sent, Generate) else math.inf
+        waiting = Asked(payload, handle, begin_by=begin_by, resuming=resuming)
         with self._lock:
             self.check_open()
             worker = self._worker or self._start()
-            self._asked[number] = asked
+            self._asked[number] = waiting
             if worker.ready:
-                give(worker, number, asked)
+                give(worker, number, waiting)
         return handle
 
     def _cancel(self, number: int) -> None:

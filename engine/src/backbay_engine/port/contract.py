@@ -1,0 +1,77 @@
+"""The port of a model: requests, which its steps serve, questions, and facts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..runner.requests.handle import Handle, OnStep
+from ..runner.requests.request import Request
+from ..runner.state import State
+from ..text.tokenizers import Tokenizer
+from .questions import Question
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SightFacts:
+    """The facts of a model that sees pictures.
+
+    family       the name of its preparation
+    placeholder  the text by which its chat template marks a picture
+    marker       the text that stands for a picture in a template that knows no pictures
+    """
+
+    family: str
+    placeholder: str
+    marker: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A model's properties; they never change while it is open.
+
+    context     tokens of each sequence
+    batch       tokens of one step
+    generates   whether it generates text; otherwise it makes embeddings, or scores of texts
+    ranks       whether it makes scores of pairs, of a query and a text
+    sight       None: the model sees no pictures
+    """
+
+    architecture: str
+    vocabulary_size: int
+    context: int
+    batch: int
+    generates: bool
+    sight: SightFacts | None = None
+    ranks: bool = False
+
+
+class Port(ABC):
+    """Runs one model, in this process or elsewhere. Any thread may call any method."""
+
+    facts: Facts
+    tokenizer: Tokenizer | None
+    """None if the file has no vocabulary."""
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """ClosedError if the port is closed."""
+
+    @abstractmethod
+    def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
+        """Queue a request."""
+
+    @abstractmethod
+    def ask(self, question: Question[T]) -> T:
+        """Wait for the answer to a question; an interruption of the waiting, such as Ctrl+C, cancels it."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """The requests and the sequences now, and the tokens so far. Waits for no request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all requests and free everything. Closing again does nothing."""

@@ -1,0 +1,186 @@
+"""Questions: values that say what a model is to answer beside its requests. Each answers itself where the model is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import BackendMemory
+from backbay.plugin import Cancel
+
+from ..images.picture import Image
+from ..images.prepared import Prepared
+from ..images.prompts import Parts
+from ..images.store import Counters
+from ..runner.requests.request import Generate
+from ..runner.state import State
+from ..snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from .local import LocalPort
+
+T = TypeVar("T")
+
+
+class Lane(Enum):
+    """The threads of a worker: each answers one question after the other, and waits for none of another lane."""
+
+    AT_ONCE = "at once"
+    """No thread of its own: the answer takes no time."""
+    QUICK = "questions"
+    EMBEDDINGS = "embeddings"
+    RUNNING = "snapshots"
+    """Waits for the end of a step."""
+    SEQUENCES = "sequences"
+    """Waits for a free sequence."""
+    IDLENESS = "idleness"
+    """Waits until nothing runs."""
+
+
+class Question(ABC, Generic[T]):
+    """A question about a model, with an answer of this type.
+
+    of_a_process    whether its answer means something to one process alone
+    needs_a_worker  whether a worker is started for it, if none runs
+    """
+
+    lane: ClassVar[Lane] = Lane.QUICK
+    of_a_process: ClassVar[bool] = False
+    needs_a_worker: ClassVar[bool] = True
+
+    @abstractmethod
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> T:
+        """Answer the question where the model is."""
+
+
+@final
+@dataclass(frozen=True)
+class Embed(Question[NDArray[np.float32]]):
+    """Asks for a vector for each prompt, (prompts, width), or for its scores, (prompts, labels)."""
+
+    prompts: Sequence[Sequence[int]]
+    lane = Lane.EMBEDDINGS
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
+        return port.embed(self.prompts, cancel)
+
+
+@final
+@dataclass(frozen=True)
+class Prepare(Question[Prepared]):
+    """Asks for the pixels of a picture, as the encoder takes them."""
+
+    picture: Image | Prepared
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> Prepared:
+        return port.eyes().prepare(self.picture)
+
+
+@final
+@dataclass(frozen=True)
+class Encode(Question[list[int]]):
+    """Asks for the token ids of a prompt of parts, with placeholders where rows of pictures go."""
+
+    parts: Parts
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> list[int]:
+        return port.encode(self.parts)
+
+
+@final
+@dataclass(frozen=True)
+class EmbedPicture(Question[NDArray[np.float32]]):
+    """Asks for the rows of a picture, (rows, width)."""
+
+    picture: Image | Prepared
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
+        return port.eyes().embed(self.picture)
+
+
+@final
+@dataclass(frozen=True)
+class Count(Question[Counters]):
+    """Asks for the counters of the store of pictures."""
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> Counters:
+        return port.eyes().store.counters
+
+
+@final
+@dataclass(frozen=True)
+class Look(Question[State]):
+    """Asks for the requests and the sequences now."""
+
+    lane = Lane.AT_ONCE
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> State:
+        return port.state()
+
+
+@final
+@dataclass(frozen=True)
+class Weigh(Question[BackendMemory]):
+    """Asks for the memory of the weights, the cache and the largest graph, and for that of the encoder."""
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> BackendMemory:
+        return port.memory()
+
+
+@final
+@dataclass(frozen=True)
+class Forget(Question[None]):
+    """Empties the cache, and the store of pictures, as soon as no request runs."""
+
+    lane = Lane.IDLENESS
+    needs_a_worker = False
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
+        port.forget()
+
+
+@final
+@dataclass(frozen=True)
+class SaveRunning(Question[Snapshot | None]):
+    """Asks for the snapshot of a request for text, by its number; None if it is over."""
+
+    number: int
+    request: Generate
+    lane = Lane.RUNNING
+    of_a_process = True
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot | None:
+        return port.save_running(self.number, self.request)
+
+
+@final
+@dataclass(frozen=True)
+class SavePrompt(Question[Snapshot]):
+    """Asks for the snapshot of a prompt, and of its answer if there is one; what the cache has not is computed."""
+
+    prompt: Sequence[int]
+    answered: Sequence[int] = ()
+    lane = Lane.SEQUENCES
+    of_a_process = True
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot:
+        return port.saver().save_tokens(self.prompt, self.answered)
+
+
+@final
+@dataclass(frozen=True)
+class Restore(Question[None]):
+    """Lets a sequence hold what a snapshot has, as soon as one is free."""
+
+    snapshot: Snapshot
+    lane = Lane.SEQUENCES
+    of_a_process = True
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
+        port.saver().restore(self.snapshot)
