@@ -25,6 +25,7 @@ from .images.picture import Image
 from .images.prepared import Prepared
 from .llm import LLM
 from .loading import estimate, load
+from .port.options import LoadOptions
 from .runner.requests.answer import Completion, Timings, TokenStep
 from .runner.requests.handle import Handle
 from .runner.requests.options import GenerationOptions
@@ -65,6 +66,7 @@ __all__ = [
     "Handle",
     "Image",
     "ImageError",
+    "LoadOptions",
     "Located",
     "LogitsError",
     "Piece",

@@ -25,7 +25,8 @@ import backbay
 from backbay import OptionError
 from backbay_engine import load
 from backbay_engine.cache.cells.contents import Contents
-from backbay_engine.port.keeping import WORTH, Keeping, KeepOptions
+from backbay_engine.port.keeping import WORTH, Keeping
+from backbay_engine.port.options import LoadOptions
 from backbay_engine.runner.slots import Slot
 from backbay_engine.snapshots import Snapshot
 from backbay_engine.snapshots.shelf import Shelf
@@ -184,7 +185,7 @@ def test_a_model_may_be_closed_in_the_thread_that_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     saver = SimpleNamespace(model="model", taken=lambda slot: Snapshot("model", tuple(slot.tokens)))
-    keeping = Keeping(KeepOptions(tmp_path), cast("Any", None), cast("Any", saver))
+    keeping = Keeping(LoadOptions(cache_dir=tmp_path), cast("Any", None), cast("Any", saver))
     closed = list[str]()
 
     def close(_: Snapshot) -> None:

@@ -17,14 +17,14 @@ from patience import PATIENCE
 from backbay import BackendEntry, BackendParams, CancelledError, Choice, OptionError
 from backbay.discovery import SpeedTrial
 from backbay_engine import estimate, load
-from backbay_engine.port.sizes import Sizes
+from backbay_engine.port.options import LoadOptions
 from backbay_engine.trials import choosing
 from backbay_engine.trials.choosing import fastest, hold_trial
 from backbay_engine.trials.measuring import Speed
 from backbay_engine.trials.process import Limits, Outcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]
-SIZES = Sizes(64, 2, 512, None)
+OPTIONS = LoadOptions(context=64, parallel=2, batch=512)
 
 
 class Trials:
@@ -124,7 +124,7 @@ class Installed:
 
     def attempt(self, task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
         self.measured.append(task.backend)
-        assert task.sizes.context == 64
+        assert task.options.context == 64
         return Outcome(Speed(self.seconds[task.backend], {}))
 
 
@@ -134,18 +134,18 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
 
 
 def test_a_trial_is_remembered_for_a_model_a_load_and_a_library(installed: Installed, path: Path) -> None:
-    def chosen(sizes: Sizes = SIZES, params: BackendParams | None = None) -> str:
-        choice = fastest(path, None, params or BackendParams(), sizes)
+    def chosen(options: LoadOptions = OPTIONS) -> str:
+        choice = fastest(path, None, options)
         assert choice is not None
         return choice.name
 
     for _ in range(2):
-        assert chosen() == chosen(replace(SIZES, context=128)) == "second"
+        assert chosen() == chosen(replace(OPTIONS, context=128)) == "second"
         assert installed.measured == ["first", "second"]
     for change in (
-        lambda: chosen(replace(SIZES, parallel=3)),
-        lambda: chosen(replace(SIZES, kv_dtype="q8_0")),
-        lambda: chosen(params=BackendParams(num_threads=1)),
+        lambda: chosen(replace(OPTIONS, parallel=3)),
+        lambda: chosen(replace(OPTIONS, kv_dtype="q8_0")),
+        lambda: chosen(replace(OPTIONS, params=BackendParams(num_threads=1))),
     ):
         installed.measured.clear()
         assert change() == change() == "second"
@@ -177,7 +177,7 @@ def test_of_two_that_start_together_one_waits_for_the_other(
     monkeypatch.setattr(choosing, "check_cancel", look)
     monkeypatch.setattr(choosing, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
-        choices = list(pool.map(lambda _: fastest(path, None, BackendParams(), SIZES), range(2)))
+        choices = list(pool.map(lambda _: fastest(path, None, OPTIONS), range(2)))
     assert [choice.name for choice in choices if choice is not None] == ["second", "second"]
     assert installed.measured == ["first", "second"]
 
@@ -195,11 +195,11 @@ def test_a_trial_that_waits_for_another_one_can_be_cancelled(
     ended = Event()
     monkeypatch.setattr(choosing, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(fastest, path, None, BackendParams(), SIZES)
+        first = pool.submit(fastest, path, None, OPTIONS)
         assert entered.wait(PATIENCE)
         cancel.set()
         with pytest.raises(CancelledError):
-            fastest(path, None, BackendParams(), SIZES, cancel)
+            fastest(path, None, OPTIONS, cancel)
         ended.set()
         assert first.result() is not None
 
@@ -207,30 +207,30 @@ def test_a_trial_that_waits_for_another_one_can_be_cancelled(
 def test_another_model_has_a_trial_of_its_own(installed: Installed, path: Path, tmp_path: Path) -> None:
     from small_llama import write_small_llama
 
-    fastest(path, None, BackendParams(), SIZES)
-    fastest(write_small_llama(tmp_path / "alike.gguf", seed=8), None, BackendParams(), SIZES)
+    fastest(path, None, OPTIONS)
+    fastest(write_small_llama(tmp_path / "alike.gguf", seed=8), None, OPTIONS)
     assert len(installed.measured) == 4  # the file's name tells people which model it is
-    fastest(write_small_llama(tmp_path / path.name, layers=3), None, BackendParams(), SIZES)
+    fastest(write_small_llama(tmp_path / path.name, layers=3), None, OPTIONS)
     assert len(installed.measured) == 6
 
 
 @pytest.mark.parametrize("kept", ["{", "[]", '{"speeds": 5}', "null"])
 def test_a_damaged_record_is_made_anew(installed: Installed, path: Path, tmp_path: Path, kept: str) -> None:
-    fastest(path, None, BackendParams(), SIZES)
+    fastest(path, None, OPTIONS)
     (record,) = (tmp_path / "cache" / "speeds").glob("*.json")
     assert json.loads(record.read_text())["backend"] == "second"
     record.write_text(kept)
-    fastest(path, None, BackendParams(), SIZES)
+    fastest(path, None, OPTIONS)
     assert len(installed.measured) == 4
 
 
 def test_a_record_that_names_no_installed_backend_is_not_taken(
     installed: Installed, path: Path, tmp_path: Path
 ) -> None:
-    fastest(path, None, BackendParams(), SIZES)
+    fastest(path, None, OPTIONS)
     (record,) = (tmp_path / "cache" / "speeds").glob("*.json")
     record.write_text(record.read_text().replace('"second"', '"gone"'))
-    choice = fastest(path, None, BackendParams(), SIZES)
+    choice = fastest(path, None, OPTIONS)
     assert choice is not None
     assert choice.name == "second"
 
@@ -239,16 +239,16 @@ def test_one_backend_a_named_backend_and_a_limit_of_zero_need_no_trial(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     alone = Installed(monkeypatch, {"first": 2.0})
-    choice = fastest(path, "auto", BackendParams(), SIZES)
+    choice = fastest(path, "auto", OPTIONS)
     assert choice is not None
     assert choice.name == "first"
     several = Installed(monkeypatch, {"first": 2.0, "second": 1.0})
-    assert fastest(path, "first", BackendParams(), SIZES) is None
+    assert fastest(path, "first", OPTIONS) is None
     monkeypatch.setenv("BACKBAY_BACKEND", "first")
-    assert fastest(path, None, BackendParams(), SIZES) is None
+    assert fastest(path, None, OPTIONS) is None
     monkeypatch.delenv("BACKBAY_BACKEND")
     monkeypatch.setenv("BACKBAY_TRIAL_SECONDS", "0")
-    choice = fastest(path, None, BackendParams(), SIZES)
+    choice = fastest(path, None, OPTIONS)
     assert choice is not None
     assert choice.name == "first"
     assert alone.measured == several.measured == []
@@ -260,7 +260,7 @@ def test_a_limit_that_is_no_number_of_seconds_is_refused(
 ) -> None:
     monkeypatch.setenv("BACKBAY_TRIAL_SECONDS", wrong)
     with pytest.raises(OptionError, match="BACKBAY_TRIAL_SECONDS must be a number of seconds"):
-        fastest(path, None, BackendParams(), SIZES)
+        fastest(path, None, OPTIONS)
 
 
 def test_an_estimate_makes_no_trial_and_knows_of_earlier_ones(

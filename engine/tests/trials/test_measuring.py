@@ -11,8 +11,7 @@ from model_files import unpacked
 
 from backbay import BackendParams
 from backbay_engine.port.local import LocalPort
-from backbay_engine.port.sight import SightOptions
-from backbay_engine.port.sizes import Sizes
+from backbay_engine.port.options import LoadOptions
 from backbay_engine.steps.step import Step
 from backbay_engine.trials import measuring
 from backbay_engine.trials.measuring import ROOM, measure
@@ -43,8 +42,8 @@ def opened(path: Path) -> Iterator[Opened]:
     made: list[LocalPort] = []
 
     def opened(parallel: int, *how: float, file: Path = path) -> tuple[LocalPort, Timed]:
-        sizes = Sizes(ROOM, parallel, 512, None)
-        engine = LocalPort(file, "cpu_ref", BackendParams(num_threads=1), sizes, SightOptions())
+        options = LoadOptions(context=ROOM, parallel=parallel, params=BackendParams(num_threads=1))
+        engine = LocalPort(file, "cpu_ref", options)
         made.append(engine)
         engine.load()
         return engine, Timed(engine, *how)

@@ -9,7 +9,7 @@ import pytest
 
 from backbay import BackendParams, CancelledError
 from backbay.plugin import check_cancel
-from backbay_engine.port.sizes import Sizes
+from backbay_engine.port.options import LoadOptions
 from backbay_engine.trials.child import Task
 from backbay_engine.trials.process import Limits, Outcome, try_task
 
@@ -17,7 +17,11 @@ LONG = Limits(300.0, 300.0)
 
 
 def tried(path: Path, backend: str, limits: Limits = LONG, cancel: Event | None = None) -> Outcome:
-    task = Task(path, f"trial_backends:{backend}", BackendParams(num_threads=1), Sizes(64, 2, 64, None))
+    task = Task(
+        path,
+        f"trial_backends:{backend}",
+        LoadOptions(context=64, parallel=2, batch=64, params=BackendParams(num_threads=1)),
+    )
     return try_task(task, limits, lambda: check_cancel(cancel))
 
 

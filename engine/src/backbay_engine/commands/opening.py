@@ -22,9 +22,9 @@ from ..llm import LLM
 from ..loading import load
 from ..models import load_model
 from ..models.keys import BLOCK_COUNT
+from ..port.options import STORE_BYTES, load_options
 from ..port.purposes import Numbers, require_numbers
-from ..port.sight import STORE_BYTES
-from ..port.sizes import KV_DTYPES, Sizes
+from ..port.sizes import KV_DTYPES
 from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
@@ -126,8 +126,7 @@ def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
     If `measuring` is False, no trial is made of which one is faster.
     """
     given = sizes_of(args, args.backend)
-    sizes = Sizes(given["context"], given["parallel"], given["batch"], given["kv_dtype"])
-    choice = fastest(args.model, args.backend, given["params"], sizes, measuring=measuring)
+    choice = fastest(args.model, args.backend, load_options(given), measuring=measuring)
     if choice is None:  # a backend is named
         open_model_file(args.model).close()
         choice = backbay.choose(args.backend)

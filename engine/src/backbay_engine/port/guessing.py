@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from backbay import Backend, BackendParams, OptionError
+from backbay import Backend, BackendParams
 from backbay.gguf import Config
 
-from ..arguments import require_params
 from ..cache.contract import Cache, CacheSizes
 from ..errors import RequestError
 from ..models import load_model
@@ -16,41 +14,12 @@ from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
 from ..steps.builders import worst_steps
 from ..text.tokenizers.keys import TOKENS
 from .contract import Facts
+from .options import LoadOptions
 from .sight import open_text
-
-NGRAM = "ngram"
-
-
-@dataclass(frozen=True)
-class GuessOptions:
-    """How tokens are guessed; `load` documents the fields."""
-
-    speculate: str | None = None
-    draft: Any = None
-    draft_backend: Any = None
-    draft_params: BackendParams | None = None
-
-    def __post_init__(self) -> None:
-        require_params("draft_params", self.draft_params)
-        if self.speculate not in (None, NGRAM):
-            raise OptionError(f"speculate must be {NGRAM!r} or None, got {self.speculate!r}")
-        if self.speculate is not None and self.draft is not None:
-            raise OptionError("give speculate or draft, not both: guesses come from one source")
-        if self.draft is None and (self.draft_backend is not None or self.draft_params is not None):
-            raise OptionError("draft_backend and draft_params are for a model with draft=FILE")
-
-    @property
-    def asked(self) -> bool:
-        return self.speculate is not None or self.draft is not None
 
 
 def open_source(
-    options: GuessOptions,
-    facts: Facts,
-    cache: Cache | None,
-    backend: Backend,
-    params: BackendParams,
-    parallel: int,
+    options: LoadOptions, facts: Facts, cache: Cache | None, backend: Backend, parallel: int
 ) -> Source:
     """The source of guesses for a model; everything that it needs is reserved."""
     if cache is None or cache.is_uniform:
@@ -58,6 +27,7 @@ def open_source(
         raise RequestError(f"tokens cannot be guessed: {facts.architecture} {why}")
     if options.draft is None:
         return NgramSource()
+    params = options.params
     elsewhere = options.draft_backend is not None and options.draft_backend != backend.name
     given = (
         BackendParams(num_threads=params.num_threads) if elsewhere else params

@@ -3,53 +3,37 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread, current_thread
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay import OptionError
 
-from ..arguments import whole
 from ..cache.attention.causal import CausalCache
 from ..cache.contract import Cache
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.shelf import Shelf, holds
 from ..steps.tokens import Token
+from .options import LoadOptions
 from .saving import Saver
 
 log = logging.getLogger(__name__)
 
-CACHE_BYTES = 4 << 30
 WORTH = 64  # tokens that must be new, so that a file is read or written for them
 PENDING = 2  # beginnings that wait to be written; more are not kept
-
-
-@dataclass(frozen=True)
-class KeepOptions:
-    """Where beginnings are kept; `load` documents the fields."""
-
-    cache_dir: Any = None
-    cache_bytes: int = CACHE_BYTES
-
-    def __post_init__(self) -> None:
-        whole("cache_bytes", self.cache_bytes, 1)
-        if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
-            raise OptionError(f"cache_dir must be the path of a folder, got {self.cache_dir!r}")
 
 
 @final
 class Keeping:
     """Reads in the runner's thread, between two steps, and writes in a thread of its own. Errors are logged."""
 
-    def __init__(self, options: KeepOptions, cache: Cache, saver: Saver) -> None:
+    def __init__(self, options: LoadOptions, cache: Cache, saver: Saver) -> None:
         anywhere = isinstance(cache, CausalCache) and cache.keep is None
         folder = Path(options.cache_dir).absolute()
         try:

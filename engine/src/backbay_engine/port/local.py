@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, BackendMemory, BackendParams, ClosedError
+from backbay import Backend, BackendMemory, ClosedError
 from backbay.plugin import Cancel, Entry, Progress, without_forks
 
 from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
@@ -44,13 +44,14 @@ from ..steps.texts import text_length
 from ..steps.tokens import Token, ids_of, places_in
 from ..text.formats import Grammars
 from .contract import Facts, Port
-from .guessing import GuessOptions, open_source
-from .keeping import Keeping, KeepOptions
+from .guessing import open_source
+from .keeping import Keeping
+from .options import BackendName, LoadOptions, Path
 from .places import Places
 from .questions import Question
 from .saving import Saver
-from .sight import MakeJob, Sight, SightOptions, open_sight, open_text, own_projector
-from .sizes import Path, Sizes, context_of, dtype_of, tokenizer_of
+from .sight import MakeJob, Sight, open_sight, open_text, own_projector
+from .sizes import context_of, dtype_of, tokenizer_of
 
 log = logging.getLogger(__name__)
 
@@ -66,32 +67,28 @@ class LocalPort(Port):
     def __init__(
         self,
         path: Path,
-        backend: str | type[Backend] | None,
-        params: BackendParams,
-        sizes: Sizes,
-        sight: SightOptions,
-        guess: GuessOptions | None = None,
-        keep: KeepOptions | None = None,
+        backend: BackendName | None,
+        options: LoadOptions,
     ) -> None:
-        parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
-        batch = whole("batch", sizes.batch, 1, LARGEST_BATCH)
-        self.places = Places(parallel, sizes.queue)
+        parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
+        batch = whole("batch", options.batch, 1, LARGEST_BATCH)
+        self.places = Places(parallel, options.queue)
         self._numbers = count(1)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.sight: Sight | None = None
         self.source: Source | None = None
         self.keeping: Keeping | None = None
         self._saver: Saver | None = None
-        sight = own_projector(path, sight)
-        self.backend, holds_encoder = open_text(path, backend, params)
+        options = own_projector(path, options)
+        self.backend, holds_encoder = open_text(path, backend, options.params)
         try:
-            context = context_of(sizes.context, self.backend)
+            context = context_of(options.context, self.backend)
             require_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
-            if holds_encoder or sight.projector is not None:
-                self.sight = open_sight(path, self.backend, backend, params, sight, self.tokenizer)
+            if holds_encoder or options.projector is not None:
+                self.sight = open_sight(path, self.backend, backend, options, self.tokenizer)
             batch = max(batch, self.sight.family.span if self.sight is not None else 0)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)
@@ -99,18 +96,18 @@ class LocalPort(Port):
             self.grammars = Grammars(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
-                dtype = dtype_of(sizes.kv_dtype, self.backend)
+                dtype = dtype_of(options.kv_dtype, self.backend)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
             generates = self.cache is not None
             architecture = self.backend.config.architecture
             sees = None if self.sight is None else self.sight.facts
             size, ranks = self.model.vocabulary_size, self.model.ranks
             self.facts = Facts(architecture, size, context, batch, generates, sees, ranks)
-            if guess is not None and guess.asked:
-                self.source = open_source(guess, self.facts, self.cache, self.backend, params, parallel)
+            if options.guesses:
+                self.source = open_source(options, self.facts, self.cache, self.backend, parallel)
             self._reserve(parallel)
-            if keep is not None and keep.cache_dir is not None and self.runner is not None:
-                self.keeping = Keeping(keep, self.runner.slots.cache, self.saver())
+            if options.cache_dir is not None and self.runner is not None:
+                self.keeping = Keeping(options, self.runner.slots.cache, self.saver())
                 self.runner.shelf = self.keeping
         except MemoryError as error:
             with self.backend:

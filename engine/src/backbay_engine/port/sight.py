@@ -20,7 +20,6 @@ from backbay import Backend, BackendParams, ClosedError
 from backbay.discovery import open_model
 from backbay.plugin import Flag, close_after_fork
 
-from ..arguments import require_params, whole
 from ..checkpoints import locate
 from ..errors import RequestError
 from ..images.contract import VisionFamily
@@ -38,26 +37,9 @@ from ..runner.requests.job import Job
 from ..steps.tokens import Token, seeing
 from ..text.tokenizers import Tokenizer
 from .contract import SightFacts
+from .options import LoadOptions
 
 MOST_THREADS = 4
-STORE_BYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class SightOptions:
-    """How a model sees; `load` documents the fields."""
-
-    projector: Any = None
-    encoder_backend: Any = None
-    encoder_params: BackendParams | None = None
-    image_tokens: int | None = None
-    store_bytes: int = STORE_BYTES
-
-    def __post_init__(self) -> None:
-        require_params("encoder_params", self.encoder_params)
-        whole("store_bytes", self.store_bytes, 0)
-        if self.image_tokens is not None:
-            whole("image_tokens", self.image_tokens, 1)
 
 
 MakeJob: TypeAlias = Callable[[Sequence[Token], Lease | None], Job]
@@ -304,7 +286,7 @@ def open_text(path: Any, backend: str | type[Backend] | None, params: BackendPar
     return backbay.open(text_file(path), backend, params), holds
 
 
-def own_projector(path: Any, options: SightOptions) -> SightOptions:
+def own_projector(path: Any, options: LoadOptions) -> LoadOptions:
     """The options with the projector that lies beside a model in another program's store, if none is given."""
     if options.projector is not None:
         return options
@@ -315,8 +297,7 @@ def open_sight(
     path: Any,
     text: Backend,
     backend: str | type[Backend] | None,
-    params: BackendParams,
-    options: SightOptions,
+    options: LoadOptions,
     tokenizer: Tokenizer | None,
 ) -> Sight | None:
     """The encoder of a projector's file, or of the model's own file; None if neither has one."""
@@ -330,9 +311,7 @@ def open_sight(
     except BaseException:
         file.close()
         raise
-    own = options.encoder_params or _params_of_encoder(params, other=options.encoder_backend is not None)
-    own = replace(own, alloc_memory=params.alloc_memory)
-    encoder = Encoder(family, options.encoder_backend or backend, own)
+    encoder = Encoder(family, options.encoder_backend or backend, _params_of_encoder(options))
     try:
         turns = Turns() if share_processors(text.memory(), encoder.memory()) else None
         return Sight(family, encoder, tokenizer, options.store_bytes, turns)
@@ -341,7 +320,11 @@ def open_sight(
         raise
 
 
-def _params_of_encoder(params: BackendParams, *, other: bool) -> BackendParams:
+def _params_of_encoder(options: LoadOptions) -> BackendParams:
     """The parameters of the text's backend, without those that name the text's layers or, on another backend, options."""
-    layers = None if params.gpu_layers else params.gpu_layers
-    return replace(params, gpu_layers=layers, options={} if other else params.options)
+    params, own = options.params, options.encoder_params
+    if own is None:
+        layers = None if params.gpu_layers else params.gpu_layers
+        others = {} if options.encoder_backend is not None else params.options
+        own = replace(params, gpu_layers=layers, options=others)
+    return replace(own, alloc_memory=params.alloc_memory)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from backbay import Backend, DType
 from backbay.gguf import Config
@@ -19,21 +16,9 @@ from ..text.tokenizers.keys import KIND, TOKENS
 
 log = logging.getLogger(__name__)
 
-Path: TypeAlias = str | os.PathLike[str]
 DEFAULT_CONTEXT, SHORTEST = 4096, 2
 KV_DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 NO_VOCABULARY = (None, "none", "no_vocab")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How large a model's sequences, steps and cache are; `load` documents the fields."""
-
-    context: int | None
-    parallel: int
-    batch: int
-    kv_dtype: str | DType | None
-    queue: int | None = None
 
 
 def context_of(asked: int | None, backend: Backend) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from backbay import BackbayError, BackendParams, BackendUnavailableError
+from backbay import BackbayError, BackendUnavailableError
 from backbay.plugin import reporter
 
 from ..port.local import LocalPort
-from ..port.sight import SightOptions
-from ..port.sizes import Path, Sizes
+from ..port.options import LoadOptions, Path
 from .measuring import Speed, measure
 
 PASSING = (MemoryError, OSError, BackendUnavailableError)  # errors that another trial may not meet
@@ -26,8 +25,7 @@ class Task:
 
     path: Path
     backend: str
-    params: BackendParams
-    sizes: Sizes
+    options: LoadOptions
 
 
 def main() -> NoReturn:
@@ -42,11 +40,11 @@ def main() -> NoReturn:
 
 def measured(task: Task, loaded: Callable[[], None]) -> Speed:
     """The speed of a task; `loaded` is called once the model can answer."""
-    port = LocalPort(task.path, task.backend, task.params, task.sizes, SightOptions())
+    port = LocalPort(task.path, task.backend, task.options)
     try:
         port.load()
         loaded()
-        return measure(port, task.sizes.parallel)
+        return measure(port, task.options.parallel)
     finally:
         port.close()
 

@@ -19,8 +19,8 @@ from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, is_auto, open
 from backbay.plugin import Cancel, ModelFile, check_cancel, human_bytes, usable_cores
 
 from ..arguments import MOST_SEQUENCES, whole
-from ..port.sizes import Path, Sizes
-from ..worker.wire.setup import plain_params, plain_path
+from ..port.options import LoadOptions, Path
+from ..worker.wire.setup import plain
 from .child import Task
 from .measuring import ROOM, Clock
 from .process import Limits, Outcome, try_task
@@ -38,8 +38,7 @@ Try: TypeAlias = Callable[[str, Limits], Outcome]
 def fastest(
     path: Path,
     backend: object,
-    params: BackendParams,
-    sizes: Sizes,
+    options: LoadOptions,
     cancel: Cancel | None = None,
     *,
     measuring: bool = True,
@@ -50,17 +49,18 @@ def fastest(
     """
     if not is_auto(backend):
         return None
-    parallel = whole("parallel", sizes.parallel, 1, MOST_SEQUENCES)
+    parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
     with open_model(path) as model:  # first: trying backends takes longer
         choice, seconds = choose("auto"), trial_seconds()
         if not choice.equals or not seconds:
             return choice
         name, shape = _name(path, model), shape_digest(model)
-    given = replace(plain_params(params), alloc_memory=True)
-    kept = KeptTrial(choice, name, [shape, repr(given), parallel, sizes.batch, str(sizes.kv_dtype).lower()])
+    params = replace(plain(options.params), alloc_memory=True)
+    dtype = str(options.kv_dtype).lower()
+    kept = KeptTrial(choice, name, [shape, repr(params), parallel, options.batch, dtype])
     trial = kept.recall()
     if trial is None and measuring:
-        attempt = _attempt(Task(plain_path(path), "", given, _short(sizes)), choice, seconds, cancel)
+        attempt = _attempt(Task(plain(path), "", _short(options, params)), choice, seconds, cancel)
         load = f"{parallel} requests at once" if parallel > 1 else "1 request"
         with kept.found_once(lambda: check_cancel(cancel)):  # two trials at once would measure each other
             trial = kept.recall()
@@ -161,10 +161,16 @@ def _speed(entry: BackendEntry, outcome: Outcome) -> BackendSpeed:
     return BackendSpeed(entry.name, version, speed.seconds, speed.rates)
 
 
-def _short(sizes: Sizes) -> Sizes:
-    """The sizes for a trial: its caches hold no more than the trial needs."""
-    context = ROOM if sizes.context is None else min(ROOM, sizes.context)
-    return replace(sizes, context=context, queue=None)
+def _short(options: LoadOptions, params: BackendParams) -> LoadOptions:
+    """The options for a trial of the model alone: its caches hold no more than the trial needs."""
+    context = ROOM if options.context is None else min(ROOM, options.context)
+    return LoadOptions(
+        context=context,
+        parallel=options.parallel,
+        batch=options.batch,
+        kv_dtype=options.kv_dtype,
+        params=params,
+    )
 
 
 def _name(path: Path, model: ModelFile) -> str:

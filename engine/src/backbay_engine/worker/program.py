@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -28,7 +27,7 @@ from .wire import log_records
 from .wire.failures import packed
 from .wire.frames import Frame, Kind, Sender, frames
 from .wire.opened import Opened, opened
-from .wire.setup import BackendClass, Setup
+from .wire.setup import Setup, each_option, received
 
 Task: TypeAlias = Callable[[], None]
 
@@ -84,11 +83,7 @@ class Worker:
 
     def _open(self, setup: Setup) -> None:
         log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
-        sight = replace(setup.sight, encoder_backend=_found(setup.sight.encoder_backend))
-        guess = replace(setup.guess, draft_backend=_found(setup.guess.draft_backend))
-        port = LocalPort(
-            setup.path, _found(setup.backend), setup.params, setup.sizes, sight, guess, setup.keep
-        )
+        port = LocalPort(setup.path, received(setup.backend), each_option(setup.options, received))
         port.grammars.tried = True  # by the host
         found = opened(port) if setup.with_vocabulary else Opened(port.facts)
         self._host.send(Kind.OPENED, payload=pickle.dumps(found))
@@ -213,11 +208,6 @@ class Relay:
 
     def _send(self, kind: Kind, payload: bytes) -> None:
         self._host.send(kind, self._number, payload)
-
-
-def _found(backend: Any) -> Any:
-    """A backend as `load` takes it."""
-    return backend.found() if isinstance(backend, BackendClass) else backend
 
 
 def _answer(port: LocalPort, question: Question[Any], receiver: Relay, cancel: Event) -> None:

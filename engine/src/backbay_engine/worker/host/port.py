@@ -15,8 +15,6 @@ from typing import Any, TypeVar, cast, final
 
 import backbay
 from backbay import (
-    Backend,
-    BackendParams,
     BackendUnavailableError,
     ClosedError,
     ModelFileError,
@@ -28,12 +26,9 @@ from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
 from ...arguments import whole
 from ...errors import DeadlineError
 from ...port.contract import Port
-from ...port.guessing import GuessOptions
-from ...port.keeping import KeepOptions
+from ...port.options import BackendName, LoadOptions, Path
 from ...port.places import Place, Places
 from ...port.questions import Look, Question
-from ...port.sight import SightOptions
-from ...port.sizes import Path, Sizes
 from ...runner.requests.handle import Handle, OnStep
 from ...runner.requests.request import Generate, Request
 from ...runner.state import SlotState, State, Totals
@@ -43,13 +38,10 @@ from ..wire.frames import Frame, Kind
 from ..wire.opened import Opened
 from ..wire.setup import (
     Setup,
+    each_option,
     importable,
-    plain_params,
-    plain_path,
+    plain,
     require_sendable,
-    sendable_guess,
-    sendable_keep,
-    sendable_sight,
     working_folder,
 )
 from .asked import Asked, give
@@ -74,30 +66,18 @@ class WorkerPort(Port):
     def __init__(
         self,
         path: Path,
-        backend: str | type[Backend] | None,
-        params: BackendParams,
-        sizes: Sizes,
-        sight: SightOptions,
-        guess: GuessOptions | None = None,
-        keep: KeepOptions | None = None,
+        backend: BackendName | None,
+        options: LoadOptions,
+        *,
         retries: int = 0,
     ) -> None:
         self._retries = whole("retries", retries, 0)
         open_model(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
         chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
-        levels = log_records.levels()
-        self._places = Places(sizes.parallel, sizes.queue)
-        self._setup = Setup(
-            plain_path(path),
-            chosen,
-            plain_params(params),
-            replace(sizes, queue=None),  # requests wait here
-            levels,
-            sendable_sight(sight),
-            sendable_guess(guess),
-            sendable_keep(keep),
-        )
+        self._places = Places(options.parallel, options.queue)
+        sent = each_option(replace(options, queue=None), plain)  # requests wait here
+        self._setup = Setup(plain(path), chosen, sent, log_records.levels())
         require_sendable(self._setup)
         self._folder = working_folder()
         self._lock = RLock()  # the garbage collector may close in the thread that holds it

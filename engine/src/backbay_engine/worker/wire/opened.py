@@ -11,7 +11,7 @@ from backbay.gguf import Config, Strings
 
 from ...port.contract import Facts
 from ...port.local import LocalPort
-from ...port.sizes import Path
+from ...port.options import Path
 from ...text.tokenizers import Tokenizer, tokenizer_from_gguf
 
 OF_TOKENIZERS = ("tokenizer.", "general.architecture")

@@ -6,16 +6,14 @@ import os
 import pathlib
 import pickle
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from backbay import Backend, BackendParams, OptionError
 
-from ...port.guessing import GuessOptions
-from ...port.keeping import KeepOptions
-from ...port.sight import SightOptions
-from ...port.sizes import Path, Sizes
+from ...port.options import NAMES, LoadOptions, Path
 from .log_records import Levels
 
 
@@ -40,13 +38,28 @@ class Setup:
 
     path: Path
     backend: str | BackendClass
-    params: BackendParams
-    sizes: Sizes
+    options: LoadOptions
     levels: Levels
-    sight: SightOptions
-    guess: GuessOptions
-    keep: KeepOptions
     with_vocabulary: bool = True
+
+
+def plain(value: Any) -> Any:
+    """An option in a form that another process takes: no path, no class of a backend, no view of a mapping."""
+    if isinstance(value, type):
+        return importable(value)
+    if isinstance(value, BackendParams):
+        return replace(value, max_memory=dict(value.max_memory), options=dict(value.options))
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def received(value: Any) -> Any:
+    """An option as a worker takes it from its host."""
+    return value.found() if isinstance(value, BackendClass) else value
+
+
+def each_option(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptions:
+    """The options, each changed."""
+    return replace(options, **{name: change(getattr(options, name)) for name in NAMES})
 
 
 def importable(kind: type[Backend]) -> BackendClass:
@@ -55,47 +68,6 @@ def importable(kind: type[Backend]) -> BackendClass:
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:
         raise _not_importable(module, name)
     return BackendClass(module, name)
-
-
-def sendable_backend(backend: Any) -> Any:
-    """A backend's name, or where a worker finds its class; None stays None."""
-    return importable(backend) if isinstance(backend, type) else backend
-
-
-def plain_path(path: Any) -> Any:
-    return os.fspath(path) if isinstance(path, os.PathLike) else path
-
-
-def plain_params(params: BackendParams) -> BackendParams:
-    """Parameters that can be sent: mappings are made dictionaries."""
-    return replace(params, max_memory=dict(params.max_memory), options=dict(params.options))
-
-
-def sendable_sight(sight: SightOptions) -> SightOptions:
-    """How the worker sees."""
-    return replace(
-        sight,
-        projector=plain_path(sight.projector),
-        encoder_backend=sendable_backend(sight.encoder_backend),
-        encoder_params=None if sight.encoder_params is None else plain_params(sight.encoder_params),
-    )
-
-
-def sendable_guess(guess: GuessOptions | None) -> GuessOptions:
-    """How the worker guesses tokens."""
-    given = guess or GuessOptions()
-    return replace(
-        given,
-        draft=plain_path(given.draft),
-        draft_backend=sendable_backend(given.draft_backend),
-        draft_params=None if given.draft_params is None else plain_params(given.draft_params),
-    )
-
-
-def sendable_keep(keep: KeepOptions | None) -> KeepOptions:
-    """Where the worker keeps beginnings of prompts."""
-    given = keep or KeepOptions()
-    return replace(given, cache_dir=plain_path(given.cache_dir))
 
 
 def working_folder() -> str | None:
