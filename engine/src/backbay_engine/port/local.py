@@ -172,20 +172,20 @@ class LocalPort(Port):
         receiver = self._receivers.get(number)
         return None if receiver is None else self.saver().save_running(request, receiver)
 
-    def _job_of(self, request: Request[Any]) -> MakeJob:
-        """The function that makes the job of a request, from its tokens and the rows of its pictures."""
+    def _job_of(self, request: Request[Any]) -> tuple[Prompt, MakeJob]:
+        """The prompt of a request, and the function that makes its job of tokens and of the rows of pictures."""
         size = self.facts.vocabulary_size
         match request:
             case Score():
-                return Scoring
+                return request.prompt, Scoring
             case ScoreTokens():
-                return partial(TokenScoring, top=request.top, vocabulary_size=size)
+                return request.prompt, partial(TokenScoring, top=request.top, vocabulary_size=size)
             case Generate():
                 options = request.options
                 if options.response_format is not None:
                     constraint = self.grammars.constraint(options.response_format)
                     options = replace(options, constraint=constraint)
-                return partial(
+                return request.prompt, partial(
                     Generation,
                     options=options,
                     begin_by=request.begin_by,
@@ -200,7 +200,7 @@ class LocalPort(Port):
         self.check_open()
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
-        prompt, make = request.prompt, self._job_of(request)
+        prompt, make = self._job_of(request)
         if isinstance(prompt, Parts):
             checked = partial(self._checked, make)
             checked((), None)  # refuses wrong options now

@@ -81,7 +81,7 @@ class ReplicasPort(Port):
         def cancel() -> None:
             answering.cancel()
 
-        handle = Handle[T](cancel, on_step, request=request)
+        handle = Handle[Any](cancel, on_step, request=sent)
         asked = asked_of(sent, handle, self._count)
         with self._lock:
             self.check_open()

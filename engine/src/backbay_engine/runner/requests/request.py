@@ -22,8 +22,6 @@ T_co = TypeVar("T_co", covariant=True)
 class Request(Generic[T_co]):
     """Asks for a result of this type."""
 
-    prompt: Prompt
-
 
 @final
 @dataclass(frozen=True)
