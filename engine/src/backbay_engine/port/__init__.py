@@ -1,1 +1,1 @@
-"""Engines: where the steps of a model run, in this process or in another."""
+"""The port of a model: requests, questions and facts, wherever its steps run."""
