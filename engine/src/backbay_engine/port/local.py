@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,15 +21,13 @@ from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.prompts import Parts
-from ..images.store import Lease
 from ..models import load_model
 from ..models.contract import Model
 from ..runner.loop import Runner
-from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle, OnStep, Receiver
-from ..runner.requests.job import Job, RowsAtHand, spans_in
-from ..runner.requests.request import Generate, Prompt, Request, Score, ScoreTokens
-from ..runner.requests.scoring import Scoring, TokenScoring
+from ..runner.requests.job import RowsAtHand
+from ..runner.requests.request import AnyRequest, Generate, Prompt, Request
+from ..runner.requests.scoring import Scoring
 from ..runner.scheduler import Share
 from ..runner.showing import Showing
 from ..runner.slots import Slots
@@ -41,16 +39,17 @@ from ..snapshots import Snapshot
 from ..steps.builders import prompt_step, text_steps, worst_steps
 from ..steps.step import PictureRows, Step
 from ..steps.texts import text_length
-from ..steps.tokens import Token, ids_of, places_in
+from ..steps.tokens import ids_of
 from ..text.formats import Grammars
 from .contract import Facts, Port
 from .guessing import open_source
+from .jobs import Jobs
 from .keeping import Keeping
 from .options import BackendName, LoadOptions, Path
 from .places import Places
 from .questions import Question
 from .saving import Saver
-from .sight import MakeJob, Sight, open_sight, open_text, own_projector
+from .sight import Sight, open_sight, open_text, own_projector
 from .sizes import context_of, dtype_of, tokenizer_of
 
 log = logging.getLogger(__name__)
@@ -130,6 +129,8 @@ class LocalPort(Port):
         steps = [*self.model.worst_steps(steps)]
         self.step_cache.reserve(steps + self._steps_with_pictures(steps))
         self.runner = self._runner(self.cache, parallel)
+        room = 0 if showing is None else showing.room
+        self._jobs = Jobs(self.facts, self.tokenizer, self.grammars, room)
         if self.runner is not None:
             self.runner.showing = showing
             self.runner.speculation = None if self.source is None else Speculation(self.source)
@@ -154,7 +155,7 @@ class LocalPort(Port):
         number = next(self._numbers)
         with self.places.taken() as place:
             receiver = partial(Handle[T], on_step=on_step, place=place, request=request, number=number)
-            return self.begin(request, receiver, number)
+            return self.begin(cast("AnyRequest", request), receiver, number)
 
     def ask(self, question: Question[T], cancel: Cancel | None = None) -> T:
         self.check_open()
@@ -172,40 +173,16 @@ class LocalPort(Port):
         receiver = self._receivers.get(number)
         return None if receiver is None else self.saver().save_running(request, receiver)
 
-    def _job_of(self, request: Request[Any]) -> tuple[Prompt, MakeJob]:
-        """The prompt of a request, and the function that makes its job of tokens and of the rows of pictures."""
-        size = self.facts.vocabulary_size
-        match request:
-            case Score():
-                return request.prompt, Scoring
-            case ScoreTokens():
-                return request.prompt, partial(TokenScoring, top=request.top, vocabulary_size=size)
-            case Generate():
-                options = request.options
-                if options.response_format is not None:
-                    constraint = self.grammars.constraint(options.response_format)
-                    options = replace(options, constraint=constraint)
-                return request.prompt, partial(
-                    Generation,
-                    options=options,
-                    begin_by=request.begin_by,
-                    context=self.facts.context,
-                    tokenizer=self.tokenizer,
-                    vocabulary_size=size,
-                )
-        raise TypeError(f"no jobs are made of {request!r}")
-
-    def begin(self, request: Request[Any], receiver: Callable[[Callable[[], None]], R], number: int) -> R:
+    def begin(self, request: AnyRequest, receiver: Callable[[Callable[[], None]], R], number: int) -> R:
         """Queue a request for a receiver, which is made of the function that cancels the request."""
         self.check_open()
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
-        prompt, make = self._job_of(request)
-        if isinstance(prompt, Parts):
-            checked = partial(self._checked, make)
-            checked((), None)  # refuses wrong options now
-            return self.eyes().begin(prompt, checked, self.runner, receiver)
-        job = make(self._laid_out(prompt), None)
+        request = self._jobs.compiled(request)
+        if isinstance(request.prompt, Parts):
+            self._jobs.check(request)
+            return self.eyes().begin(request, request.prompt, self._jobs, self.runner, receiver)
+        job = self._jobs.make(request, self._laid_out(request.prompt))
         job.handle = handle = receiver(partial(self.runner.cancel, job))
         self._receivers[number] = handle
         self.runner.submit(job)
@@ -229,7 +206,7 @@ class LocalPort(Port):
     def encode(self, parts: Parts) -> list[int]:
         sight = self.eyes()
         tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
-        self._check(tokens)
+        self._jobs.check_pictures(tokens)
         return ids_of(tokens)
 
     def state(self) -> State:
@@ -249,7 +226,7 @@ class LocalPort(Port):
         prepared = [sight.prepare(picture) for picture in prompt.pictures]
         rows = RowsAtHand({picture.content: sight.embed(picture) for picture in prepared})
         job = Scoring(sight.tokens(prompt, prepared), rows)
-        self._check(job.prompt)
+        self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:
             job.slot = self.runner.slots.all[0]
             self.runner.showing.show(job, self.runner.slots)
@@ -311,30 +288,6 @@ class LocalPort(Port):
             self.sight.close()
         if self.source is not None:
             self.source.close()
-
-    def _checked(self, make: MakeJob, tokens: Sequence[Token], lease: Lease | None) -> Job:
-        """The job of a prompt with pictures; RequestError if the model cannot serve it."""
-        if tokens:
-            self._check(tokens)
-        return make(tokens, lease)
-
-    def _check(self, tokens: Sequence[Token]) -> None:
-        context, batch = self.facts.context, self.facts.batch
-        if not tokens:
-            raise RequestError("the prompt is empty")
-        if len(tokens) > context:
-            told = f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
-            raise ContextOverflowError(told, len(tokens), context)
-        crossing = [place for place in places_in(tokens) if place.picture.crosses]
-        room = self.runner.showing.room if self.runner is not None and self.runner.showing is not None else 0
-        if len(crossing) > room:
-            raise RequestError(f"the prompt has {len(crossing)} pictures, the cache holds {room}")
-        longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)
-        if longest > batch:
-            raise RequestError(
-                f"a picture has {longest} tokens that see each other, and a step takes {batch}: load the model with "
-                f"batch={longest}"
-            )
 
     def _showing(self) -> Showing | None:
         """What writes pictures for cross attention; None if the model has no use for it."""

@@ -115,7 +115,7 @@ class Saver:
             return None
         found = Snapshot(self.model, ()) if job.slot is None else self.taken(job.slot)
         prompt = tuple(require_no_pictures(request.prompt))
-        return replace(found, prompt=prompt, options=going_on(request, job.sampler.seed, job.answer))
+        return replace(found, prompt=prompt, options=going_on(request, job.sampler.seed, job.text.tokens))
 
     def taken(self, slot: Slot) -> Snapshot:
         """The snapshot of a slot."""

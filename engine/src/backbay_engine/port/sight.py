@@ -10,7 +10,7 @@ from functools import partial
 from os import cpu_count
 from threading import Condition, RLock
 from time import perf_counter
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +34,16 @@ from ..models.keys import WIDTH
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job
+from ..runner.requests.request import AnyRequest
 from ..steps.tokens import Token, seeing
 from ..text.tokenizers import Tokenizer
 from .contract import SightFacts
+from .jobs import Jobs
 from .options import LoadOptions
 
 MOST_THREADS = 4
 
 
-MakeJob: TypeAlias = Callable[[Sequence[Token], Lease | None], Job]
 R = TypeVar("R", bound=Receiver[Any])
 
 
@@ -54,8 +55,9 @@ class Arrival:
     prepared    the request's pictures, in their order; None where one is not prepared yet
     """
 
+    request: AnyRequest
     parts: Parts
-    make: MakeJob
+    jobs: Jobs
     runner: Runner
     prepared: list[Prepared | None]
     handle: Receiver[Any] = field(init=False)
@@ -137,14 +139,15 @@ class Sight:
 
     def begin(
         self,
+        request: AnyRequest,
         parts: Parts,
-        make: MakeJob,
+        jobs: Jobs,
         runner: Runner,
         receiver: Callable[[Callable[[], None]], R],
     ) -> R:
-        """Prepare and encode the pictures of a request; then `make` makes its job, which goes to the runner."""
+        """Prepare and encode the pictures of a request; then it becomes a job, which goes to the runner."""
         pictures = parts.pictures
-        arrival = Arrival(parts, make, runner, [None] * len(pictures))
+        arrival = Arrival(request, parts, jobs, runner, [None] * len(pictures))
         arrival.handle = handle = receiver(partial(self._cancel, arrival))
         with self._lock:
             if self._closing:
@@ -218,7 +221,8 @@ class Sight:
         """Place the prepared pictures in the text, and ask for their rows."""
         prepared = [picture for picture in arrival.prepared if picture is not None]
         arrival.tokens = self.tokens(arrival.parts, prepared)
-        arrival.make(arrival.tokens, None)  # refuses a prompt that is too long, before anything is encoded
+        arrival.jobs.check_pictures(arrival.tokens)  # before anything is encoded
+        arrival.jobs.check(arrival.request, arrival.tokens)
         arrival.prepared.clear()
         lease = self.store.lease(prepared, partial(self._encoded, arrival))
         with self._lock:
@@ -234,7 +238,7 @@ class Sight:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
     def _submit(self, arrival: Arrival, lease: Lease) -> None:
-        job = arrival.make(arrival.tokens, lease)
+        job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         job.handle = arrival.handle
         with self._lock:
@@ -263,9 +267,7 @@ class Sight:
             lease = arrival.lease
         if lease is not None:
             lease.release()
-        job = arrival.make((), None)
-        job.handle = arrival.handle
-        job.end(error)
+        arrival.jobs.end(arrival.request, arrival.handle, error)
 
     def _leave(self, arrival: Arrival) -> None:
         self._arrivals.remove(arrival)

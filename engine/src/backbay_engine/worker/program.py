@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..port.local import LocalPort
 from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
-from ..runner.requests.request import Generate, Request
+from ..runner.requests.request import AnyRequest, Generate
 from .deaths import MUTE
 from .wire import log_records
 from .wire.failures import packed
@@ -123,7 +123,7 @@ class Worker:
 
     def _begin(self, port: LocalPort, number: int, payload: bytes) -> None:
         try:
-            message: Request[Any] | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
+            message: AnyRequest | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
             cancel = Event()
             if isinstance(message, Question):
                 receiver = self._receiver(number, cancel.set)
@@ -143,7 +143,7 @@ class Worker:
         else:
             self._lanes[lane].put(task)
 
-    def _submit(self, port: LocalPort, number: int, request: Request[Any], early: Event) -> None:
+    def _submit(self, port: LocalPort, number: int, request: AnyRequest, early: Event) -> None:
         """Begin with a request.
 
         early   set if it is cancelled before it has begun

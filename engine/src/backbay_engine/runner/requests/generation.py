@@ -9,14 +9,15 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ...errors import ContextOverflowError, RequestError
+from ...errors import ContextOverflowError
 from ...steps.texts import text_length
 from ...steps.tokens import Token, ids_of
-from ...text.sampling import Sampled, Sampler, StopMatcher
+from ...text.sampling import Sampled, Sampler, require_known
 from ...text.tokenizers import Tokenizer
 from ..ahead import Ahead
 from ..slots import Slot, forgotten
-from .answer import Clock, Completion, FinishReason, Timings, TokenStep
+from .answer import Clock, Timings, TokenStep
+from .answer_text import AnswerText
 from .job import Job, RowsOfPictures
 from .options import GenerationOptions
 
@@ -43,53 +44,16 @@ class Generation(Job):
         ids = prompt if pictures is None else ids_of(prompt)
         self.sampler.accept(ids[self.text_end :])  # type: ignore[arg-type]  # all are ids
         self.sampler.resume(options.resume)
-        # a file without a vocabulary gives tokens, but no text and no end-of-text token
-        self.text = tokenizer.stream(continues=True, shown=options.shown) if tokenizer is not None else None
-        self.end_ids = tokenizer.end_ids if tokenizer is not None else frozenset[int]()
-        self.stops = StopMatcher(options.stop)
+        self.text = AnswerText(options, tokenizer)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
         self._clock = Clock()
-        self._pieces: list[str] = []
-        self._tokens: list[int] = []
-        self._logprobs: list[Sampled] = []
-        self._reason: FinishReason | None = None
+        self._logprobs: list[Sampled] | None = None if options.sampling.logprobs is None else []
         self._last: TokenStep | None = None  # held until the answer's end is known
         self._mask: Future[bytes | None] | None = None  # of the step that the backend computes
         self._begun = False
-        self._resume()
-        super().__init__(self._sequence(prompt, context), pictures, reuse=options.reuse)
-        self.begin_by, self.over = begin_by, self._reason is not None
+        super().__init__(sequence_of(prompt, options, self.text, context), pictures, reuse=options.reuse)
+        self.begin_by, self.over = begin_by, self.text.reason is not None
         self.speculates = options.speculate
-
-    @property
-    def answer(self) -> list[int]:
-        """The tokens of the answer so far."""
-        return self._tokens
-
-    def _resume(self) -> None:
-        """Take the tokens of the interrupted answer; their text was given by the steps that gave them."""
-        for count, token in enumerate(self.options.resume):
-            if self._reason is not None:
-                raise RequestError(
-                    f"resume has {len(self.options.resume)} tokens, but the answer is over after {count} of them"
-                )
-            self._take(token)
-        if self._reason is not None:
-            self._rest()
-
-    def _sequence(self, prompt: Sequence[Token], context: int) -> list[Token]:
-        """The tokens that the sequence holds after the answer so far, without those that shifts have forgotten."""
-        tokens = [*prompt, *self.options.resume]
-        while self._reason is None and len(tokens) > context and self.options.resume:
-            keep = self.make_room(context)
-            if keep is None:
-                if len(tokens) > context + 1:  # an answer's last token needs no place
-                    told = f"the prompt and resume have {len(tokens)} tokens, the context holds {context}"
-                    raise ContextOverflowError(told, len(tokens), context)
-                break
-            keep, end = forgotten(tokens[:context], keep)
-            del tokens[keep:end]
-        return tokens
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
@@ -120,18 +84,18 @@ class Generation(Job):
         """Choose the next token by its logits; False if it is the last one."""
         mask = self._taken_mask() if self.options.constraint is not None else None
         if mask == b"":
-            self._reason = "stop"
+            self.text.reason = "stop"
             return False
         sampled = self.sampler.sample(row, mask)
-        if len(self._tokens) == self.timings.resumed_tokens:
+        if len(self.text.tokens) == self.timings.resumed_tokens:
             self.timings.prompt = self._clock.lap()
         logprobs = None
-        if self.options.sampling.logprobs is not None:
+        if self._logprobs is not None:
             self._logprobs.append(sampled)
             logprobs = (sampled,)
         step = TokenStep(self._take(sampled.token), (sampled.token,), logprobs)
         self.taken += 1
-        if self._reason is not None:
+        if self.text.reason is not None:
             self._last = step
             return False
         self.handle.emit(step)
@@ -142,7 +106,7 @@ class Generation(Job):
 
     def guessable(self, context: int) -> int:
         limit = self.options.max_tokens
-        left = context if limit is None else limit - len(self._tokens)
+        left = context if limit is None else limit - len(self.text.tokens)
         return max(0, min(left, context - self.done) - 1)
 
     def sampler_ahead(self) -> Sampler:
@@ -166,49 +130,60 @@ class Generation(Job):
         return mask
 
     def make_room(self, context: int) -> int | None:
-        keep = self.options.num_keep
-        if keep is not None and self.text_end:  # the decoder attends to the whole text
-            keep = max(keep, self.text_end + 1)
-        if keep is None or keep > context - 2:
-            self._reason = "length"
-            return None
+        keep = first_kept(self.options, self.text_end, context)
+        if keep is None:
+            self.text.reason = "length"
         return keep
 
     def finish(self, error: BaseException | None = None) -> None:
         if error is not None:
             self.handle.fail(error)
             return
-        reason = self._reason or "cancelled"
-        last = self._last or TokenStep("", (), None if self.options.sampling.logprobs is None else ())
-        self.handle.emit(last._replace(text=last.text + self._rest(), finish_reason=reason))
-        made = len(self._tokens) > self.timings.resumed_tokens
+        made = len(self.text.tokens) > self.timings.resumed_tokens
         self.timings.generation = self._clock.lap() if made else 0.0
-        self.timings.tokens = len(self._tokens)
-        logprobs = None if self.options.sampling.logprobs is None else self._logprobs
-        text, stop = "".join(self._pieces), self.stops.stop
-        self.handle.succeed(Completion(text, self._tokens, reason, logprobs, stop, self.timings))
+        self.text.give(self.handle, self.timings, self._last, self._logprobs)
 
     def _take(self, token: int) -> str:
-        """The text that is certain after the answer's next token, which may be its last one."""
-        self._tokens.append(token)
+        """The text that is certain after the answer's next token."""
         if self._begun and self.options.constraint is not None:
             self.options.constraint.accept(token)
-        if token in self.end_ids:
-            self._reason = "stop"
-            return ""
-        piece = "" if self.text is None else self.stops.push(self.text.push(token))
-        if piece:
-            self._pieces.append(piece)
-        if self.stops.stop is not None:
-            self._reason = "stop"
-        elif len(self._tokens) == self.options.max_tokens:
-            self._reason = "length"
-        return piece
+        return self.text.add(token)
 
-    def _rest(self) -> str:
-        """The text that was held back, once nothing more comes."""
-        if self.text is None:
-            return ""
-        rest = self.stops.push(self.text.finish()) + self.stops.finish()
-        self._pieces.append(rest)
-        return rest
+
+def check_generation(
+    prompt: Sequence[Token],
+    options: GenerationOptions,
+    tokenizer: Tokenizer | None,
+    *,
+    context: int,
+    vocabulary_size: int,
+) -> None:
+    """RequestError or OptionError if a prompt cannot be continued so."""
+    require_known(options.sampling.logit_bias, vocabulary_size)
+    sequence_of(prompt, options, AnswerText(options, tokenizer), context)
+
+
+def sequence_of(
+    prompt: Sequence[Token], options: GenerationOptions, answer: AnswerText, context: int
+) -> list[Token]:
+    """The tokens that a sequence holds after the answer so far, without those that shifts have forgotten."""
+    tokens = [*prompt, *options.resume]
+    while answer.reason is None and len(tokens) > context and options.resume:
+        keep = first_kept(options, text_length(prompt), context)
+        if keep is None:
+            answer.reason = "length"
+            if len(tokens) > context + 1:  # an answer's last token needs no place
+                told = f"the prompt and resume have {len(tokens)} tokens, the context holds {context}"
+                raise ContextOverflowError(told, len(tokens), context)
+            break
+        keep, end = forgotten(tokens[:context], keep)
+        del tokens[keep:end]
+    return tokens
+
+
+def first_kept(options: GenerationOptions, text_end: int, context: int) -> int | None:
+    """The number of first tokens to keep when the context is full; None: the answer ends."""
+    keep = options.num_keep
+    if keep is not None and text_end:  # the decoder attends to the whole text
+        keep = max(keep, text_end + 1)
+    return None if keep is None or keep > context - 2 else keep

@@ -48,3 +48,6 @@ class ScoreTokens(Request[int]):
 
     prompt: Sequence[int]
     top: int
+
+
+AnyRequest: TypeAlias = Generate | Score | ScoreTokens

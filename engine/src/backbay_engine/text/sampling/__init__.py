@@ -2,7 +2,7 @@
 
 from .constraint import Constraint
 from .params import SamplingParams
-from .sampler import Sampled, Sampler, TokenLogprob, with_logprobs
+from .sampler import Sampled, Sampler, TokenLogprob, require_known, with_logprobs
 from .stops import StopMatcher
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "SamplingParams",
     "StopMatcher",
     "TokenLogprob",
+    "require_known",
     "with_logprobs",
 ]

@@ -160,10 +160,15 @@ class _Penalties:
         row[ids] = _bounded(np.where(logits == -np.inf, -np.inf, changed))
 
 
-def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    for id in given:
+def require_known(bias: Iterable[int], size: int) -> None:
+    """OptionError if a bias names a token that a vocabulary of this size has not."""
+    for id in bias:
         if not 0 <= id < size:
             raise OptionError(f"logit_bias names token {id}; the vocabulary's go from 0 to {size - 1}")
+
+
+def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    require_known(given, size)
     if not given:
         return None
     return np.array(list(given.keys()), np.int64), _bounded(np.array(list(given.values()), np.float64))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...images.prompts import Parts
 from ...port.contract import Facts
-from ...runner.requests.generation import Generation
+from ...runner.requests.generation import check_generation
 from ...runner.requests.request import Generate
 from ...text.formats import check
 from ...text.tokenizers import Tokenizer
@@ -17,12 +17,7 @@ def sendable(request: Generate, facts: Facts, tokenizer: Tokenizer | None) -> Ge
     prompt, options = request.prompt, request.options
     if options.response_format is not None:
         check(options.response_format)
-    Generation(
-        prompt if options.resume and not isinstance(prompt, Parts) else (),
-        options=options,
-        context=facts.context,
-        tokenizer=tokenizer,
-        vocabulary_size=facts.vocabulary_size,
-    )
+    known = () if isinstance(prompt, Parts) else prompt
+    check_generation(known, options, tokenizer, context=facts.context, vocabulary_size=facts.vocabulary_size)
     plain = replace(options.sampling, logit_bias=dict(options.sampling.logit_bias))
     return replace(request, options=replace(options, sampling=plain))

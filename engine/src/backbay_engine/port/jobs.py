@@ -1,0 +1,98 @@
+"""Jobs: made of requests once their tokens are known, and checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from backbay import CancelledError
+
+from ..errors import ContextOverflowError, RequestError
+from ..runner.requests.answer import Timings
+from ..runner.requests.answer_text import AnswerText
+from ..runner.requests.generation import Generation, check_generation
+from ..runner.requests.handle import Receiver
+from ..runner.requests.job import Job, RowsOfPictures, spans_in
+from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
+from ..runner.requests.scoring import Scoring, TokenScoring
+from ..steps.tokens import Token, places_in
+from ..text.formats import Grammars
+from ..text.tokenizers import Tokenizer
+from .contract import Facts
+
+
+@final
+@dataclass(frozen=True)
+class Jobs:
+    """Makes the jobs of one model.
+
+    pictures    the most pictures that the cache holds for cross attention
+    """
+
+    facts: Facts
+    tokenizer: Tokenizer | None
+    grammars: Grammars
+    pictures: int
+
+    def compiled(self, request: AnyRequest) -> AnyRequest:
+        """The request with its response format as a constraint; the first one for a large vocabulary takes seconds."""
+        if not isinstance(request, Generate) or request.options.response_format is None:
+            return request
+        constraint = self.grammars.constraint(request.options.response_format)
+        return replace(request, options=replace(request.options, constraint=constraint))
+
+    def check(self, request: AnyRequest, tokens: Sequence[Token] = ()) -> None:
+        """RequestError or OptionError if the model cannot serve the request; without tokens, its options are checked."""
+        if isinstance(request, Generate):
+            context, size = self.facts.context, self.facts.vocabulary_size
+            check_generation(tokens, request.options, self.tokenizer, context=context, vocabulary_size=size)
+
+    def check_pictures(self, tokens: Sequence[Token]) -> None:
+        """RequestError if the model cannot serve a prompt with pictures."""
+        context, batch = self.facts.context, self.facts.batch
+        if not tokens:
+            raise RequestError("the prompt is empty")
+        if len(tokens) > context:
+            told = f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
+            raise ContextOverflowError(told, len(tokens), context)
+        crossing = sum(place.picture.crosses for place in places_in(tokens))
+        if crossing > self.pictures:
+            raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")
+        longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)
+        if longest > batch:
+            raise RequestError(
+                f"a picture has {longest} tokens that see each other, and a step takes {batch}: load the model with "
+                f"batch={longest}"
+            )
+
+    def make(self, request: AnyRequest, tokens: Sequence[Token], rows: RowsOfPictures | None = None) -> Job:
+        """The job of a request, of its tokens and the rows of its pictures."""
+        size = self.facts.vocabulary_size
+        match request:
+            case Generate():
+                return Generation(
+                    tokens,
+                    rows,
+                    options=request.options,
+                    begin_by=request.begin_by,
+                    context=self.facts.context,
+                    tokenizer=self.tokenizer,
+                    vocabulary_size=size,
+                )
+            case Score():
+                return Scoring(tokens, rows)
+            case ScoreTokens():
+                return TokenScoring(tokens, rows, top=request.top, vocabulary_size=size)
+
+    def end(self, request: AnyRequest, receiver: Receiver[Any], error: BaseException | None) -> None:
+        """End a request that never became a job: with an error, or as cancelled."""
+        if error is None and isinstance(request, Generate):
+            options = request.options
+            AnswerText(options, self.tokenizer).give(
+                receiver,
+                Timings(resumed_tokens=len(options.resume)),
+                logprobs=None if options.sampling.logprobs is None else [],
+            )
+        else:
+            receiver.fail(error or CancelledError("the request was cancelled"))
