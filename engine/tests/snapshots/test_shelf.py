@@ -184,8 +184,10 @@ def test_two_threads_may_forget_the_same_files(tmp_path: Path) -> None:
 def test_a_model_may_be_closed_in_the_thread_that_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    saver = SimpleNamespace(model="model", taken=lambda slot: Snapshot("model", tuple(slot.tokens)))
-    keeping = Keeping(LoadOptions(cache_dir=tmp_path), cast("Any", None), cast("Any", saver))
+    snapshots = SimpleNamespace(
+        model="model", cache=None, take=lambda slot: Snapshot("model", tuple(slot.tokens))
+    )
+    keeping = Keeping(LoadOptions(cache_dir=tmp_path), cast("Any", snapshots))
     closed = list[str]()
 
     def close(_: Snapshot) -> None:

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from backbay import OptionError
 
 from ..cache.attention.causal import CausalCache
-from ..cache.contract import Cache
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.shelf import Shelf, holds
 from ..steps.tokens import Token
 from .options import LoadOptions
-from .saving import Saver
+from .saving import SlotSnapshots
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +32,15 @@ PENDING = 2  # beginnings that wait to be written; more are not kept
 class Keeping:
     """Reads in the runner's thread, between two steps, and writes in a thread of its own. Errors are logged."""
 
-    def __init__(self, options: LoadOptions, cache: Cache, saver: Saver) -> None:
+    def __init__(self, options: LoadOptions, snapshots: SlotSnapshots) -> None:
+        cache = snapshots.cache
         anywhere = isinstance(cache, CausalCache) and cache.keep is None
         folder = Path(options.cache_dir).absolute()
         try:
-            self._shelf = Shelf(folder, options.cache_bytes, saver.model, anywhere=anywhere)
+            self._shelf = Shelf(folder, options.cache_bytes, snapshots.model, anywhere=anywhere)
         except OSError as error:
             raise OptionError(f"cache_dir {folder} cannot be used: {error.strerror}") from error
-        self._saver, self._cache = saver, cache
+        self._snapshots, self._cache = snapshots, cache
         self._writer = ThreadPoolExecutor(1, "backbay shelf")
         self._writing: Thread | None = None  # the writer's thread, once it has begun
         self._waiting: list[NDArray[np.int32]] = []  # the tokens of beginnings that are not written yet
@@ -59,7 +59,7 @@ class Keeping:
                 return
             self._cache.remove(slot.sequence, 0)
             slot.tokens.clear()
-            self._saver.put(snapshot, slot)
+            self._snapshots.put(snapshot, slot)
             self._cache.remove(slot.sequence, found.length)
             del slot.tokens[found.length :]
         except Exception:
@@ -76,7 +76,7 @@ class Keeping:
             soon = any(holds(held, tokens, WORTH) for held in list(self._waiting))
             if soon or self._shelf.has(tokens, WORTH):
                 return
-            snapshot = self._saver.taken(slot)
+            snapshot = self._snapshots.take(slot)
         except Exception:
             log.exception("a beginning is not kept")
             return

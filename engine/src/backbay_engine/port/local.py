@@ -48,7 +48,7 @@ from .keeping import Keeping
 from .options import BackendName, LoadOptions, Path
 from .places import Places
 from .questions import Question
-from .saving import Saver
+from .saving import Saver, SlotSnapshots
 from .sight import Sight, open_sight, open_text, own_projector
 from .sizes import context_of, dtype_of, tokenizer_of
 
@@ -104,10 +104,7 @@ class LocalPort(Port):
             self.facts = Facts(architecture, size, context, batch, generates, sees, ranks)
             if options.guesses:
                 self.source = open_source(options, self.facts, self.cache, self.backend, parallel)
-            self._reserve(parallel)
-            if options.cache_dir is not None and self.runner is not None:
-                self.keeping = Keeping(options, self.runner.slots.cache, self.saver())
-                self.runner.shelf = self.keeping
+            self._reserve(parallel, options)
         except MemoryError as error:
             with self.backend:
                 self._close_others()
@@ -117,7 +114,7 @@ class LocalPort(Port):
             self.backend.close()
             raise
 
-    def _reserve(self, parallel: int) -> None:
+    def _reserve(self, parallel: int, options: LoadOptions) -> None:
         """Allocate all now, so that no later step runs out of memory, and make the runner."""
         self._book_host(max(parallel, self._guessed))
         showing = self._showing()  # before the steps, which read what it writes
@@ -128,13 +125,24 @@ class LocalPort(Port):
         )
         steps = [*self.model.worst_steps(steps)]
         self.step_cache.reserve(steps + self._steps_with_pictures(steps))
-        self.runner = self._runner(self.cache, parallel)
         room = 0 if showing is None else showing.room
         self._jobs = Jobs(self.facts, self.tokenizer, self.grammars, room)
-        if self.runner is not None:
-            self.runner.showing = showing
-            self.runner.speculation = None if self.source is None else Speculation(self.source)
-            self._saver = Saver(self.backend, self.runner, self._laid_out, self.facts.vocabulary_size)
+        self.runner: Runner | None = None
+        if self.cache is not None:
+            snapshots = SlotSnapshots(self.backend, self.cache)
+            if options.cache_dir is not None:
+                self.keeping = Keeping(options, snapshots)
+            self.runner = Runner(
+                self.step_cache,
+                Slots(self.cache, parallel),
+                batch=batch,
+                context=context,
+                turns=None if self.sight is None else self.sight.turns,
+                showing=showing,
+                speculation=None if self.source is None else Speculation(self.source),
+                shelf=self.keeping,
+            )
+            self._saver = Saver(snapshots, self.runner, self._laid_out, self.facts.vocabulary_size)
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
@@ -316,13 +324,6 @@ class LocalPort(Port):
         ledger.take(
             Entry(ledger.devices[0][0], "host"), records + vocabulary + logits + pictures, lambda: None
         )
-
-    def _runner(self, cache: Cache | None, parallel: int) -> Runner | None:
-        if cache is None:
-            return None
-        slots = Slots(cache, parallel)
-        turns = self.sight.turns if self.sight is not None else None
-        return Runner(self.step_cache, slots, batch=self.facts.batch, context=self.facts.context, turns=turns)
 
     def _embedded(self, step: Step, cancel: Cancel | None) -> NDArray[Any]:
         rows = self.step_cache.run(step, cancel)

@@ -11,6 +11,7 @@ from typing import Any, final
 from backbay import Backend
 from backbay.plugin import cached_property
 
+from ..cache.contract import Cache
 from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
 from ..images.prompts import Parts
 from ..runner.loop import Runner
@@ -45,18 +46,11 @@ def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
 
 
 @final
-class Saver:
-    """Takes snapshots between the steps of a runner. Any thread may call any method."""
+class SlotSnapshots:
+    """The snapshots of slots; between two steps, the runner's thread calls `take` and `put`."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        runner: Runner,
-        lay_out: Callable[[Sequence[int]], Sequence[Token]],
-        vocabulary_size: int,
-    ) -> None:
-        self._backend, self._runner, self._cache = backend, runner, runner.slots.cache
-        self._lay_out, self._vocabulary_size = lay_out, vocabulary_size
+    def __init__(self, backend: Backend, cache: Cache) -> None:
+        self._backend, self.cache = backend, cache
 
     @cached_property
     def model(self) -> str:
@@ -64,9 +58,43 @@ class Saver:
         assert self._backend.model is not None
         return fingerprint(self._backend.model)
 
+    def take(self, slot: Slot) -> Snapshot:
+        """The snapshot of a slot."""
+        tokens = [token for token in slot.tokens if isinstance(token, int)]
+        if len(tokens) < len(slot.tokens):
+            raise _no_pictures()
+        exact = None if slot.exact == sys.maxsize else slot.exact
+        return Snapshot(self.model, tuple(tokens), self.cache.contents(slot.sequence), exact)
+
+    def put(self, snapshot: Snapshot, slot: Slot) -> None:
+        """Let an empty slot hold what a snapshot has."""
+        length = len(snapshot.tokens)
+        self.cache.restore(slot.sequence, snapshot.contents)
+        self.cache.remove(slot.sequence, length)
+        if not self.cache.can_resume(slot.sequence, length):
+            self.cache.remove(slot.sequence, 0)
+            raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
+        slot.tokens = list(snapshot.tokens)
+        slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
+
+
+@final
+class Saver:
+    """Takes snapshots between the steps of a runner. Any thread may call any method."""
+
+    def __init__(
+        self,
+        snapshots: SlotSnapshots,
+        runner: Runner,
+        lay_out: Callable[[Sequence[int]], Sequence[Token]],
+        vocabulary_size: int,
+    ) -> None:
+        self._snapshots, self._runner = snapshots, runner
+        self._lay_out, self._vocabulary_size = lay_out, vocabulary_size
+
     def save_running(self, request: Generate, receiver: object) -> Snapshot | None:
         """The snapshot of a request that waits or runs; None if it is over."""
-        _ = self.model  # in this thread, as it reads the file
+        _ = self._snapshots.model  # in this thread, as it reads the file
         return self._runner.between(partial(self._saved, request, receiver)).result()
 
     def save_tokens(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Snapshot:
@@ -75,15 +103,15 @@ class Saver:
         if len(tokens) > self._runner.context:
             told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(tokens), self._runner.context)
-        _ = self.model
-        found: Snapshot = self._done(Saving(tokens, self.taken))
+        _ = self._snapshots.model
+        found: Snapshot = self._done(Saving(tokens, self._snapshots.take))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Let a slot hold what a snapshot has."""
-        if snapshot.model != self.model:
+        if snapshot.model != self._snapshots.model:
             raise ForeignSnapshotError(
-                f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self.model}: only the "
+                f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self._snapshots.model}: only the "
                 "same weights can go on"
             )
         if (largest := max(snapshot.tokens, default=0)) >= self._vocabulary_size:
@@ -94,36 +122,15 @@ class Saver:
             told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(Restoring(snapshot.tokens, partial(self.put, snapshot)))
-
-    # -- in the runner's thread --------------------------------------------------------------------------
-
-    def put(self, snapshot: Snapshot, slot: Slot) -> None:
-        """Let an empty slot hold what a snapshot has."""
-        length = len(snapshot.tokens)
-        self._cache.restore(slot.sequence, snapshot.contents)
-        self._cache.remove(slot.sequence, length)
-        if not self._cache.can_resume(slot.sequence, length):
-            self._cache.remove(slot.sequence, 0)
-            raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
-        slot.tokens = list(snapshot.tokens)
-        slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
+            self._done(Restoring(snapshot.tokens, partial(self._snapshots.put, snapshot)))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)
         if not isinstance(job, Generation):
             return None
-        found = Snapshot(self.model, ()) if job.slot is None else self.taken(job.slot)
+        found = Snapshot(self._snapshots.model, ()) if job.slot is None else self._snapshots.take(job.slot)
         prompt = tuple(require_no_pictures(request.prompt))
         return replace(found, prompt=prompt, options=going_on(request, job.sampler.seed, job.text.tokens))
-
-    def taken(self, slot: Slot) -> Snapshot:
-        """The snapshot of a slot."""
-        tokens = [token for token in slot.tokens if isinstance(token, int)]
-        if len(tokens) < len(slot.tokens):
-            raise _no_pictures()
-        exact = None if slot.exact == sys.maxsize else slot.exact
-        return Snapshot(self.model, tuple(tokens), self._cache.contents(slot.sequence), exact)
 
     def _done(self, job: Job) -> Any:
         """Run a job, and wait for its result; an interruption of the waiting cancels it."""

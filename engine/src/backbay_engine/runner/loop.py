@@ -36,16 +36,28 @@ ALONE: AbstractContextManager[None] = nullcontext()  # no encoder of pictures ta
 
 @final
 class Runner:
-    """Runs many jobs over one model, several in each step."""
+    """Runs many jobs over one model, several in each step.
+
+    turns        between steps and the encoder of pictures, which take the same processors
+    showing      if text attends to pictures
+    speculation  if tokens are guessed
+    shelf        if beginnings of prompts outlive the cache
+    """
 
     def __init__(
-        self, step_cache: StepCache, slots: Slots, *, batch: int, context: int, turns: Turns | None = None
+        self,
+        step_cache: StepCache,
+        slots: Slots,
+        *,
+        batch: int,
+        context: int,
+        turns: Turns | None = None,
+        showing: Showing | None = None,
+        speculation: Speculation | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.step_cache, self.slots, self.context = step_cache, slots, context
-        self._turns = turns
-        self.showing: Showing | None = None  # if text attends to pictures
-        self.shelf: Shelf | None = None  # if beginnings of prompts outlive the cache
-        self.speculation: Speculation | None = None  # if tokens are guessed
+        self._turns, self.showing, self.speculation, self.shelf = turns, showing, speculation, shelf
         self._scheduler = Scheduler(batch, slots.cache.is_uniform)
         self._waiting: deque[Job] = deque()
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
