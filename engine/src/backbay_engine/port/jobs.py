@@ -56,7 +56,7 @@ class Jobs:
         if len(tokens) > context:
             told = f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
             raise ContextOverflowError(told, len(tokens), context)
-        crossing = sum(place.picture.crosses for place in places_in(tokens))
+        crossing = sum(1 for place in places_in(tokens) if place.picture.crosses)
         if crossing > self.pictures:
             raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")
         longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)
