@@ -45,11 +45,20 @@ def page() -> str:
     parts = [INTRODUCTION]
     for name, readers in DOORS.items():
         module = import_module(name)
-        lines = [line for key in sorted(module.__all__) for line in _described(module, key, seen)]
+        lines = [line for key in sorted(_names_of(module)) for line in _described(module, key, seen)]
         parts.append(f"## {name}\n\n{readers}\n\n```text\n" + "\n".join(lines) + "\n```")
     records = [line for key in _attribute_types() for line in _described(ops, key, seen)]
     parts.append(f"## backbay.ops\n\n{OPS}\n\n```text\n" + "\n".join(records) + "\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def _names_of(module: ModuleType) -> list[str]:
+    """The names of a door: those of `__all__`, or those that it imports under their own name."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    tree = ast.parse(inspect.getsource(module))
+    imported = (each for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names)
+    return [each.name for each in imported if each.asname == each.name]
 
 
 def _attribute_types() -> list[str]:

@@ -119,7 +119,7 @@ class Liar(Reference):
     kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tanh}
 
     def supports(self, op, specs):
-        from backbay.plugin import KERNEL
+        from backbay.internals import KERNEL
 
         return KERNEL if op is ops.tanh else super().supports(op, specs)
 

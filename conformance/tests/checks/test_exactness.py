@@ -7,7 +7,7 @@ import pytest
 
 import backbay
 from backbay import DType, Precision, ops
-from backbay.plugin import Array
+from backbay.internals import Array
 from backbay_conformance.checks.judgement import cost_of, judge
 from backbay_conformance.checks.traced_call import TracedCall
 from backbay_conformance.draw.layout import Layout

@@ -59,7 +59,7 @@ def test_the_error_of_an_average_is_at_most_the_range_of_its_values() -> None:
 
 @pytest.mark.parametrize("kind", [DType.Q4_0, DType.Q5_0])
 def test_a_block_is_off_by_half_a_step_but_for_its_far_end(kind: DType) -> None:
-    from backbay.plugin import dequantize, quantize
+    from backbay.internals import dequantize, quantize
 
     rows = np.random.default_rng(7).uniform(-1, 1, (400, 32)).astype(np.float32)
     off = np.abs(dequantize(quantize(rows, kind), kind).reshape(rows.shape) - rows)

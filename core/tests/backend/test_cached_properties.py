@@ -7,7 +7,7 @@ import threading
 import pytest
 from patience import PATIENCE
 
-from backbay.plugin import cached_property
+from backbay.internals import cached_property
 
 
 class Slow:

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from backbay import BackendUnavailableError, ClosedError
+from backbay.internals import naming_limits
 from backbay.memory import starvation
-from backbay.plugin import naming_limits
 
 
 @pytest.mark.parametrize(

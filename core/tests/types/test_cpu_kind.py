@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError
-from backbay.plugin import forced_cpu, processor, refuse_other_cpu, try_library
+from backbay.internals import forced_cpu, processor, refuse_other_cpu, try_library
 from backbay.types.cpu_kind import KINDS, VARIABLE
 
 

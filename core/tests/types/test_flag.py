@@ -5,7 +5,7 @@ import threading
 import pytest
 from patience import PATIENCE
 
-from backbay.plugin import Flag
+from backbay.internals import Flag
 
 
 def test_a_flag_that_is_set_lets_everybody_pass() -> None:

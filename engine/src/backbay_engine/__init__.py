@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from backbay.plugin import naming_limits
+from backbay.internals import naming_limits
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403

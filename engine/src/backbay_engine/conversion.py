@@ -9,7 +9,8 @@ from pathlib import Path
 from backbay import OptionError
 from backbay.discovery import open_model
 from backbay.gguf import nearest
-from backbay.plugin import Cancel, require_cancel
+from backbay.internals import require_cancel
+from backbay.plugin import Cancel
 
 from .writing import RECIPES, write_model
 

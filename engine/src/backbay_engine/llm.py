@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, BackendMemory, Choice
-from backbay.plugin import naming_limits
+from backbay.internals import naming_limits
 
 from .arguments import moment, whole
 from .cache.contract import Cache

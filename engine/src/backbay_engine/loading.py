@@ -9,7 +9,7 @@ from threading import Event
 from typing import Unpack
 
 from backbay import BackendMemory, OptionError
-from backbay.plugin import naming_limits, require_cancel
+from backbay.internals import naming_limits, require_cancel
 
 from .llm import LLM
 from .port.local import LocalPort

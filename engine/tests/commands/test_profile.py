@@ -12,7 +12,8 @@ from small_llama import write_small_llama
 
 import backbay
 from backbay.cli import main
-from backbay.plugin import KernelPlan, Plan
+from backbay.internals import KernelPlan
+from backbay.plugin import Plan
 from backbay_engine.llm import LLM
 
 SMALL = ["--threads", "1", "--prompt", "8", "--depth", "4", "--steps", "3", "--parallel", "2"]

@@ -8,7 +8,8 @@ import pytest
 
 import backbay
 from backbay import DType
-from backbay.plugin import ProfiledRun, Timing
+from backbay.internals import ProfiledRun
+from backbay.plugin import Timing
 from backbay_engine.profiles import Walls
 from backbay_engine.profiles.phase import OTHER, UNTOLD, Machine, Measured, Phase, phase_of
 

@@ -12,7 +12,7 @@ import pytest
 from native_sources import EMULATED_TILES, compiled, native_library
 
 from backbay import Backend, BackendParams
-from backbay.plugin import forced_cpu
+from backbay.internals import forced_cpu
 from backbay.types import cpu_kind
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library

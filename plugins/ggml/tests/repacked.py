@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import Array
+from backbay.internals import Array
 
 
 def repacked(blocks: Array, dtype: DType) -> Array:

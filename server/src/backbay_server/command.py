@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from backbay import OptionError
 from backbay.cli import add_options, options_of, positive, whole
-from backbay.plugin import MAX_THREADS
+from backbay.internals import MAX_THREADS
 
 from .settings import Settings
 from .transport.keys import read_keys

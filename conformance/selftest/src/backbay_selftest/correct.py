@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Node, Placement, Precision, Spec, ops
-from backbay.plugin import HostBuffer, KernelPlan
+from backbay.internals import KernelPlan
+from backbay.plugin import HostBuffer
 
 from .faults import AnyOp, float16, named, reading_zeros
 from .fused import Array, attention, exponentials

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from backbay import DType, Node, Spec, ops
-from backbay.plugin import Bytes, Cancel, KernelPlan, check_cancel, span, strided
+from backbay.internals import Bytes, KernelPlan, span
+from backbay.plugin import Cancel, check_cancel, strided
 
 from .faults import AnyOp, BoundCall, Result
 from .fused import Array

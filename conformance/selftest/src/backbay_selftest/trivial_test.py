@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import OPS, Backend, Context, DType, Tensor
-from backbay.plugin import trace_op
+from backbay.internals import trace_op
 
 Traced = Callable[[Context, Tensor], Tensor]
 

@@ -15,7 +15,7 @@ from backbay import (
     Tensor,
     UnsupportedOpError,
 )
-from backbay.plugin import COMPOSITE, KERNEL
+from backbay.internals import COMPOSITE, KERNEL
 
 from ..draw.data import Mode
 from ..draw.operand import Operand

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backbay import Backend, DType, Op, Precision, Spec
-from backbay.plugin import composite_kernels
+from backbay.internals import composite_kernels
 
 from ..numbers.rounding import BLOCK_STEP, SIGNIFICAND, unit
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backbay import CacheConfig, Context, Tensor
-from backbay.plugin import Node, trace_op
+from backbay.internals import trace_op
+from backbay.plugin import Node
 
 from ..draw.data import Fill, Making
 from ..draw.layout import Layout, LayoutStep, junk

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backbay import DeclaredUnsupportedError, DType, Precision
-from backbay.plugin import trace_op
+from backbay.internals import trace_op
 
 from ..draw.draw import Draw
 from ..draw.layout import Layout

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from backbay import Backend, Context, Level, Precision, Spec, Tensor, ops
-from backbay.plugin import cached_property, trace_op
+from backbay.internals import cached_property, trace_op
 
 from ..draw.data import Mode
 from ..draw.layout import runs

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from backbay import BackbayError, Backend
-from backbay.plugin import Bytes, Cancel, Graph, Node, Plan, cached_property
+from backbay.internals import Bytes, cached_property
+from backbay.plugin import Cancel, Graph, Node, Plan
 
 from ..draw.operand import elements
 from ..numbers.comparison import Fault

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
-from backbay.plugin import kill_helper, start_helper
+from backbay.internals import kill_helper, start_helper
 
 from ..report.outcome import Outcome
 from ..suite.opening import PLAIN, Opening

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
-from backbay.plugin import keep_large_blocks
+from backbay.internals import keep_large_blocks
 
 from ..checks.call_check import Observed, try_call
 from ..checks.declared_precision import told

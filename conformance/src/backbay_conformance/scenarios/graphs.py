@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from backbay import DType, Level
-from backbay.plugin import composite_kernels
+from backbay.internals import composite_kernels
 
 from ..checks.judgement import cost_of, judge
 from ..checks.traced_call import TracedCall, make

@@ -11,7 +11,7 @@ from threading import Event
 import numpy as np
 
 from backbay import Backend, Context, DType, NotComputedError, Precision, Tensor, ops
-from backbay.plugin import ProfiledRun
+from backbay.internals import ProfiledRun
 
 from ..draw.data import Making, Numbers
 from ..draw.draw import Draw

@@ -16,7 +16,8 @@ import numpy as np
 
 import backbay
 from backbay import Backend, BackendParams, DeviceInfo, DType, Level, NoMemoryError, Op, ops
-from backbay.plugin import decode, return_freed_memory
+from backbay.internals import return_freed_memory
+from backbay.plugin import decode
 
 from ..cases.index import rows_call
 from ..cases.matrix import expert_call, product

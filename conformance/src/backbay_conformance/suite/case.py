@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from backbay import CacheConfig, Op
-from backbay.plugin import REQUIRED
+from backbay.internals import REQUIRED
 
 from ..draw.draw import Draw
 from ..draw.operand import Operand

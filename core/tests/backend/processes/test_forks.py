@@ -12,7 +12,7 @@ from patience import PATIENCE, wait_until
 
 import backbay
 from backbay.backend.processes import forks
-from backbay.plugin import without_forks
+from backbay.internals import without_forks
 
 if not hasattr(os, "fork"):
     pytest.skip("this system has no fork", allow_module_level=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE, is_running, wait_until
 
-from backbay.plugin import kill_helper, run_helper, start_helper
+from backbay.internals import kill_helper, run_helper, start_helper
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 HANG = [

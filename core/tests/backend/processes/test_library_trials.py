@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from backbay.plugin import try_library, try_purpose
+from backbay.internals import try_library, try_purpose
 
 DIES = "import os; os.kill(os.getpid(), {})"
 

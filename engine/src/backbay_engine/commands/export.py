@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import OptionError
 from backbay.cli import add_json, folder_to_write, say, say_json, whole
-from backbay.plugin import human_bytes
+from backbay.internals import human_bytes
 
 from ..arguments import LARGEST_BATCH
 from ..steps.builders import prompt_step

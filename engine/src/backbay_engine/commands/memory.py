@@ -9,7 +9,7 @@ from typing import Any
 import backbay
 from backbay import BackendMemory, DeviceInfo
 from backbay.cli import add_json, say, say_json
-from backbay.plugin import human_bytes
+from backbay.internals import human_bytes
 
 from ..images.opening import vision_family, vision_file
 from ..loading import estimate

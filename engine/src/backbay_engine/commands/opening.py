@@ -15,7 +15,7 @@ import backbay
 from backbay import BackendParams, GPULayersList, assign_layers
 from backbay.cli import add_options, options_of, say, whole, write_text
 from backbay.discovery import open_model as open_model_file
-from backbay.plugin import MAX_THREADS
+from backbay.internals import MAX_THREADS
 
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM

@@ -9,7 +9,7 @@ from typing import Any
 
 from backbay import OptionError
 from backbay.cli import add_json, file_to_write, say, say_json, table, whole
-from backbay.plugin import usable_cores
+from backbay.internals import usable_cores
 
 from ..plots import lanes
 from ..profiles import Line, Load, Phase, Walls, measure, measure_walls

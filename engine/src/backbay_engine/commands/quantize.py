@@ -9,7 +9,7 @@ from pathlib import Path
 from backbay.cli import add_json, file_to_write, say, say_json, table
 from backbay.discovery import open_model
 from backbay.gguf import ModelFile
-from backbay.plugin import human_bytes
+from backbay.internals import human_bytes
 
 from ..checkpoints.places import name_of
 from ..writing import RECIPES, write_model

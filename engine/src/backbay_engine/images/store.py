@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import CancelledError, ClosedError
-from backbay.plugin import Cancel, Flag
+from backbay.internals import Flag
+from backbay.plugin import Cancel
 
 from ..errors import LogitsError
 from .prepared import Prepared

@@ -7,7 +7,7 @@ import inspect
 from backbay import BackbayError, Backend, ModelFileError
 from backbay.discovery import Declared, conflict, declared
 from backbay.gguf import nearest, text
-from backbay.plugin import raise_if_starved
+from backbay.internals import raise_if_starved
 
 from .contract import Model
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, BackendMemory, ClosedError
-from backbay.plugin import Cancel, Entry, Progress, without_forks
+from backbay.internals import without_forks
+from backbay.plugin import Cancel, Entry, Progress
 
 from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, final
 
 from backbay import Backend
-from backbay.plugin import cached_property
+from backbay.internals import cached_property
 
 from ..cache.contract import Cache
 from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError

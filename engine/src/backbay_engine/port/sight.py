@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendParams, ClosedError
 from backbay.discovery import open_model
-from backbay.plugin import Flag, close_after_fork
+from backbay.internals import Flag, close_after_fork
 
 from ..checkpoints import locate
 from ..errors import RequestError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from backbay import OptionError
-from backbay.plugin import ProfiledRun
+from backbay.internals import ProfiledRun
 
 from ..llm import LLM
 from .phase import Machine, Measured, Phase, phase_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from backbay.plugin import Node, ProfiledRun, Timing
+from backbay.internals import ProfiledRun
+from backbay.plugin import Node, Timing
 
 from . import work
 from .walls import Walls

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, final
 from numpy.typing import NDArray
 
 from backbay import BackbayError, CancelledError, ClosedError
-from backbay.plugin import Flag, close_after_fork
+from backbay.internals import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
 from ..images.turns import Turns

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from backbay.plugin import ModelFile
+from backbay.gguf import ModelFile
 
 SAMPLE: Final = 4096  # bytes of a tensor
 

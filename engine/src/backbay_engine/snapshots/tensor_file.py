@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay.plugin import replacing
+from backbay.internals import replacing
 
 from ..errors import DamagedSnapshotError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock, Timer
 from typing import IO, Any, final
 
-from backbay.plugin import kill_helper, start_helper
+from backbay.internals import kill_helper, start_helper
 
 from . import bounded_task
 from .bounded_task import LENGTH, allowed

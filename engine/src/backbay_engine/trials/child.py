@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from backbay import BackbayError, BackendUnavailableError
-from backbay.plugin import reporter
+from backbay.internals import reporter
 
 from ..port.local import LocalPort
 from ..port.options import LoadOptions, Path

@@ -16,7 +16,9 @@ import numpy as np
 
 from backbay import BackendEntry, BackendParams, Choice, OptionError, choose
 from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, is_auto, open_model, version_of
-from backbay.plugin import Cancel, ModelFile, check_cancel, human_bytes, usable_cores
+from backbay.gguf import ModelFile
+from backbay.internals import human_bytes, usable_cores
+from backbay.plugin import Cancel, check_cancel
 
 from ..arguments import MOST_SEQUENCES, whole
 from ..port.options import LoadOptions, Path

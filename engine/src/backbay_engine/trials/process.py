@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from time import monotonic
 from typing import Any
 
-from backbay.plugin import kill_helper, start_helper
+from backbay.internals import kill_helper, start_helper
 
 from .child import Task
 from .measuring import Speed

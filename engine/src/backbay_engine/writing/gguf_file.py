@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, DType, OptionError
 from backbay.gguf import Config, ModelFile, Strings, TensorInfo, ValueType
-from backbay.plugin import Cancel, check_cancel, decode, encode, numpy_view, replacing, usable_cores
+from backbay.internals import numpy_view, replacing, usable_cores
+from backbay.plugin import Cancel, check_cancel, decode, encode
 
 from . import k_quants
 from .recipes import Recipe, is_lossless, nbytes_of, totals

@@ -25,16 +25,8 @@ from backbay import (
     ops,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
-from backbay.plugin import (
-    COMPOSITE,
-    GRAPH,
-    Cancel,
-    Progress,
-    cached_property,
-    return_large_blocks,
-    unsupported,
-    usable_cores,
-)
+from backbay.internals import COMPOSITE, cached_property, return_large_blocks, usable_cores
+from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
 from .devices import cache_support

@@ -16,7 +16,7 @@ from typing import final
 import numpy as np
 
 from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Tensor
-from backbay.plugin import Array, Bytes, reporter
+from backbay.internals import Array, Bytes, reporter
 
 from .backend import Ggml
 from .devices import device_verdict, fault_cases, misplaced_cases  # noqa: F401 - the cases

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from backbay.plugin import forced_cpu, human_bytes
+from backbay.internals import forced_cpu, human_bytes
 
 from .devices.device import Device, find_devices
 from .devices.missing_gpus import why_no_gpu

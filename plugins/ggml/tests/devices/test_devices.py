@@ -20,9 +20,9 @@ from backbay import (
     FlashAttention,
     GPULayers,
     GPULayersList,
+    GuardZoneError,
     OptionError,
 )
-from backbay.plugin import GuardZoneError
 from backbay_ggml import Ggml
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library

@@ -10,7 +10,8 @@ from repacked import repacked
 
 from backbay import DType
 from backbay.backend.processes.library_trials import SCALES
-from backbay.plugin import decode, random_blocks
+from backbay.internals import random_blocks
+from backbay.plugin import decode
 from backbay_ggml.library import native_trial
 from backbay_ggml.library.abi import ffi
 from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE

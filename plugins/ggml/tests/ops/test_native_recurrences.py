@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import BackendParams, Context, Tensor
-from backbay.plugin import Array
+from backbay.internals import Array
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.native import MOST_KEYS

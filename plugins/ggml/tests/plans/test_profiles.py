@@ -12,7 +12,8 @@ from rpc_servers import serving
 
 from backbay import BackendParams, CancelledError, GPULayers, GPULayersList, ops
 from backbay.gguf import open as open_gguf
-from backbay.plugin import CPU, ProfiledRun
+from backbay.internals import ProfiledRun
+from backbay.plugin import CPU
 from backbay_ggml import Ggml
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backbay import BackendParams, Debug, DType
-from backbay.plugin import GuardZoneError
+from backbay import BackendParams, Debug, DType, GuardZoneError
 from backbay_ggml import Ggml
 
 

@@ -12,7 +12,8 @@ from gguf_files import write_gguf
 
 import backbay
 from backbay import Backend, BackendParams, DType, Spec, ops
-from backbay.plugin import Array, decode, decoding_gap, dequantize, encode
+from backbay.internals import Array, decoding_gap, dequantize
+from backbay.plugin import decode, encode
 from backbay_ggml.library.library import load_library
 
 WIDTH, HIDDEN, LAYERS, VOCAB = 256, 512, 2, 64

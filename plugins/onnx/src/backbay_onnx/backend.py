@@ -23,18 +23,16 @@ from backbay import (
     ops,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
+from backbay.internals import COMPOSITE, cached_property, return_large_blocks
 from backbay.plugin import (
-    COMPOSITE,
     CPU,
     Cancel,
     Entry,
     MappedBuffer,
     Progress,
     Workspace,
-    cached_property,
     conversion_gap,
     host_memory,
-    return_large_blocks,
     unsupported,
 )
 

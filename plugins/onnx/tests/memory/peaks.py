@@ -11,7 +11,7 @@ import numpy as np
 
 import backbay
 from backbay import DType
-from backbay.plugin import return_freed_memory
+from backbay.internals import return_freed_memory
 
 WIDTH, ROWS = 1024, 2048  # 8 MiB of float32
 Graph = Callable[[Any], Any]

@@ -11,7 +11,8 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import BackendParams, DType
-from backbay.plugin import dequantize, encode
+from backbay.internals import dequantize
+from backbay.plugin import encode
 from backbay_onnx.weights.packing import LAYOUTS, PackedWeight
 
 K, N, EXPERTS, TOKENS = 512, 24, 4, 5

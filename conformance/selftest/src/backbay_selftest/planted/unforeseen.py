@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, FlashAttention, KernelBackend, Node, Placement, Spec, ops
-from backbay.plugin import Cancel, Entry, KernelPlan, MappedBuffer, check_cancel, contiguous_strides, strided
+from backbay.internals import KernelPlan, contiguous_strides
+from backbay.plugin import Cancel, Entry, MappedBuffer, check_cancel, strided
 
 from ..faults import BoundCall, Kind, Result, fault, float16
 from ..fused import Array, rank4

@@ -11,17 +11,8 @@ import numpy as np
 
 from backbay import Graph, KernelBackend, Node
 from backbay.gguf import TensorInfo
-from backbay.plugin import (
-    GRAPH,
-    Buffer,
-    Cancel,
-    Entry,
-    HostBuffer,
-    KernelPlan,
-    MappedBuffer,
-    check_cancel,
-    decode,
-)
+from backbay.internals import KernelPlan
+from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffer, check_cancel, decode
 
 from ..faults import BoundCall, Kind, Result, fault
 from ..fused import Array

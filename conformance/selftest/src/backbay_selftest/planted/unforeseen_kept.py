@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backbay import CancelledError, Graph, KernelBackend, Node, ops
-from backbay.plugin import GRAPH, Cancel, HostBuffer, KernelPlan
+from backbay.internals import KernelPlan
+from backbay.plugin import GRAPH, Cancel, HostBuffer
 
 from ..faults import Kind, fault
 from ..fused import Array

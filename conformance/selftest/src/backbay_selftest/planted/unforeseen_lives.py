@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, KernelBackend, Node, Spec, ops
-from backbay.plugin import Cancel, HostBuffer, KernelPlan, check_cancel
+from backbay.internals import KernelPlan
+from backbay.plugin import Cancel, HostBuffer, check_cancel
 
 from ..faults import BoundCall, Kind, Result, fault
 from ..fused import Array

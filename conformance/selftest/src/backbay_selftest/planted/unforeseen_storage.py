@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from backbay import CacheConfig, DType, Graph, KernelBackend, Node, ops
-from backbay.plugin import GRAPH, HostBuffer, KernelPlan, encoding_gap, strided
+from backbay.internals import KernelPlan
+from backbay.plugin import GRAPH, HostBuffer, encoding_gap, strided
 
 from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import Array

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, Tensor
-from backbay.plugin import return_large_blocks
+from backbay.internals import return_large_blocks
 
 from ...draw.draw import Draw
 from ...draw.model_file import write_model

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import return_freed_memory
+from backbay.internals import return_freed_memory
 
 from ...draw.draw import Draw
 from ...draw.operand import Operand

@@ -8,7 +8,7 @@ from typing import cast
 
 from backbay import BackbayError
 from backbay.discovery import Declared, conflict
-from backbay.plugin import raise_if_starved
+from backbay.internals import raise_if_starved
 
 from ..family import Family
 from ..settings import Settings

@@ -11,7 +11,7 @@ from threading import TIMEOUT_MAX, RLock
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, final
 
 from backbay import BackendUnavailableError, OptionError
-from backbay.plugin import Flag, raise_if_starved
+from backbay.internals import Flag, raise_if_starved
 
 from .answer import TokenStep
 from .request import Request

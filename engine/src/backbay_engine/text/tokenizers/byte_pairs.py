@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
-from backbay.plugin import without_forks
+from backbay.internals import without_forks
 
 from .pretokenizers import PreTokenizer
 from .token_bytes import SPACE

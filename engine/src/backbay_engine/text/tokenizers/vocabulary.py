@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from backbay.discovery import open_model
 from backbay.gguf import Config, Key, ModelFile
-from backbay.plugin import cached_property
+from backbay.internals import cached_property
 
 from ...token_kinds import TokenKind
 from .keys import (

@@ -21,7 +21,8 @@ from backbay import (
     OptionError,
 )
 from backbay.discovery import open_model
-from backbay.plugin import Cancel, Progress, close_after_fork, require_cancel
+from backbay.internals import close_after_fork, require_cancel
+from backbay.plugin import Cancel, Progress
 
 from ...arguments import whole
 from ...errors import DeadlineError

@@ -15,7 +15,7 @@ from threading import Thread, current_thread
 from typing import IO, Protocol, final
 
 from backbay import BackendUnavailableError
-from backbay.plugin import raise_if_starved, start_helper
+from backbay.internals import raise_if_starved, start_helper
 
 from ..deaths import memory_kills, why_ended
 from ..wire import log_records

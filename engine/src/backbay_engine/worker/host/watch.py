@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Protocol, final
 
-from backbay.plugin import Flag
+from backbay.internals import Flag
 
 BEAT = 1.0  # seconds between two looks
 

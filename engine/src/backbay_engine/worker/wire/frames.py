@@ -11,7 +11,7 @@ from enum import IntEnum
 from threading import Lock
 from typing import NamedTuple, final
 
-from backbay.plugin import run_if_free
+from backbay.internals import run_if_free
 
 _HEAD = struct.Struct("<QBI")  # bytes of the payload (of snapshots, over 4 GiB), kind, number of the request
 _BUFFER = 1 << 16

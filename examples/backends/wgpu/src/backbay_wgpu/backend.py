@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from backbay import UnsupportedOpError
+from backbay.gguf import TensorInfo
 from backbay.plugin import (
     Backend,
     Buffer,
@@ -18,8 +20,6 @@ from backbay.plugin import (
     Progress,
     Spec,
     Support,
-    TensorInfo,
-    UnsupportedOpError,
     check_cancel,
     host_memory,
     unsupported,

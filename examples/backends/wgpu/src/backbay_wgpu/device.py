@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import wgpu
+from numpy.typing import NDArray
 
-from backbay.plugin import BackendUnavailableError, Buffer, Bytes
+from backbay import BackendUnavailableError
+from backbay.plugin import Buffer
 
 LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 USAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
@@ -39,14 +41,14 @@ class Device:
         except wgpu.GPUOutOfMemoryError as error:
             raise MemoryError(str(error)) from error
 
-    def read(self, buffer: Any, offset: int, nbytes: int) -> Bytes:
+    def read(self, buffer: Any, offset: int, nbytes: int) -> NDArray[np.uint8]:
         if not nbytes:
             return np.zeros(0, np.uint8)
         first, last = offset - offset % 4, offset + nbytes
         data = self._device.queue.read_buffer(buffer, first, last + -last % 4 - first)
         return np.frombuffer(data, np.uint8)[offset - first : last - first]
 
-    def write(self, buffer: Any, data: Bytes) -> None:
+    def write(self, buffer: Any, data: NDArray[np.uint8]) -> None:
         if data.size:
             self._device.queue.write_buffer(buffer, 0, np.pad(data, (0, -data.size % 4)))
 
@@ -89,10 +91,10 @@ class DeviceBuffer(Buffer):
     def poison(self) -> None:
         self.write(np.full(self.nbytes, 0xFF, np.uint8))
 
-    def read(self) -> Bytes:
+    def read(self) -> NDArray[np.uint8]:
         return self.device.read(self.buffer, 0, self.nbytes)
 
-    def write(self, data: Bytes) -> None:
+    def write(self, data: NDArray[np.uint8]) -> None:
         self.device.write(self.buffer, data)
 
     def close(self) -> None:

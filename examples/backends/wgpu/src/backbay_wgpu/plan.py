@@ -5,8 +5,9 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from backbay.plugin import Bytes, Cancel, Entry, Graph, Node, Plan, assign_slots, check_cancel, gather
+from backbay.plugin import Cancel, Entry, Graph, Node, Plan, assign_slots, check_cancel, gather
 
 from .device import DeviceBuffer
 from .shaders import LANES, Shader, code, given, given_nbytes
@@ -121,7 +122,7 @@ class WgpuPlan(Plan):
             self.device.submit(encoder)
         check_cancel(cancel)
 
-    def read(self, node: Node) -> Bytes:
+    def read(self, node: Node) -> NDArray[np.uint8]:
         buffer = self._buffer(node)
         if node.strides is None:
             return self.device.read(buffer, node.offset if node.nbytes else 0, node.nbytes)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from backbay import BackbayError, DType, Precision
-from backbay.plugin import CachedValue, ended_from_outside, forced_cpu, start_helper
+from backbay.internals import ended_from_outside, forced_cpu, start_helper
+from backbay.plugin import CachedValue
 
 from ..library.library import Library
 from ..library.location import VARIABLE

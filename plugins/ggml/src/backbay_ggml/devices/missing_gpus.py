@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from backbay.plugin import run_helper
+from backbay.internals import run_helper
 
 from ..library.library import Library, load_library, text
 from ..library.location import REBUILD, VARIABLE

@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from backbay import DType, Graph, Node, Op, Placement, UnsupportedOpError, ops
-from backbay.plugin import Array
+from backbay.internals import Array
 
 from ..library.abi import NULL, Ptr, address, dtype_of, owner
 from ..library.library import Library

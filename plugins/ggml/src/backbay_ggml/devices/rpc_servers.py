@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from backbay import BackendUnavailableError
-from backbay.plugin import close_after_fork, raise_if_starved, run_helper, run_if_free
+from backbay.internals import close_after_fork, raise_if_starved, run_helper, run_if_free
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library

@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 
 from backbay import Context, DType, Tensor
-from backbay.plugin import Array, Bytes
+from backbay.internals import Array, Bytes
 
 Case = Callable[["Bench"], Tensor]
 CASES: dict[str, Case] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import BackendUnavailableError
-from backbay.plugin import raise_if_starved
+from backbay.internals import raise_if_starved
 
 from .abi import NULL
 from .native import ENDING

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError
-from backbay.plugin import raise_if_starved
+from backbay.internals import raise_if_starved
 
 from .abi import Ptr, ffi
 

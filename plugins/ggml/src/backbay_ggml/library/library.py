@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.plugin import forced_cpu, without_forks
+from backbay.internals import forced_cpu, without_forks
 
 from . import logs
 from .abi import DTYPES, NULL, Ptr, dtype_of, ffi

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from backbay.plugin import raise_if_starved, refuse_other_cpu, try_purpose
+from backbay.internals import raise_if_starved, refuse_other_cpu, try_purpose
 
 from .abi import Ptr, ffi
 

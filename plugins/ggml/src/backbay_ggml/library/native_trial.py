@@ -19,15 +19,8 @@ from typing import Any
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import (
-    Array,
-    Bytes,
-    TrialCase,
-    contiguous_strides,
-    decode,
-    random_blocks,
-    recurrence_cases,
-)
+from backbay.internals import Array, Bytes, TrialCase, contiguous_strides, random_blocks, recurrence_cases
+from backbay.plugin import decode
 
 from .abi import Ptr, ffi
 from .native import (

@@ -7,7 +7,8 @@ from typing import Protocol, final
 import numpy as np
 
 from backbay import NoMemoryError
-from backbay.plugin import GRAPH, Ledger
+from backbay.internals import Ledger
+from backbay.plugin import GRAPH
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library

@@ -11,7 +11,8 @@ from typing import final
 import numpy as np
 
 from backbay import Graph
-from backbay.plugin import Bytes, Cancel, Timings, cached_property, check_cancel
+from backbay.internals import Bytes, Timings, cached_property
+from backbay.plugin import Cancel, check_cancel
 
 from ..library.abi import NULL, Ptr, address, ffi
 from ..library.library import text

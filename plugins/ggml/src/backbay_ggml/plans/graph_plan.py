@@ -9,7 +9,8 @@ from typing import Any, Self, final
 import numpy as np
 
 from backbay import BackbayError, Graph, Node, Plan
-from backbay.plugin import GRAPH, Bytes, Cancel, Timings, check_cancel, gather
+from backbay.internals import Bytes, Timings
+from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
 from ..devices.op_placement import OpPlacement

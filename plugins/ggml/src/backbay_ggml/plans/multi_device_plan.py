@@ -8,7 +8,8 @@ from typing import final
 import numpy as np
 
 from backbay import Graph
-from backbay.plugin import Bytes, Cancel, Timings, cached_property, check_cancel
+from backbay.internals import Bytes, Timings, cached_property
+from backbay.plugin import Cancel, check_cancel
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement

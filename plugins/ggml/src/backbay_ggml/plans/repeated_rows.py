@@ -7,7 +7,8 @@ from typing import final
 import numpy as np
 
 from backbay import Graph, Node, ops
-from backbay.plugin import gather, numpy_view
+from backbay.internals import numpy_view
+from backbay.plugin import gather
 
 
 @final

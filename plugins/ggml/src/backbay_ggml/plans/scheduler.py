@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Protocol, final
 
 from backbay import BackendUnavailableError, OptionError
-from backbay.plugin import Cancel, Entry, Ledger
+from backbay.internals import Ledger
+from backbay.plugin import Cancel, Entry
 
 from ..devices.device import Device
 from ..devices.rpc_servers import free_on, session, turn

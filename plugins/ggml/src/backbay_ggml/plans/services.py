@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backbay import BackendParams, Placement
-from backbay.plugin import Ledger
+from backbay.internals import Ledger
 
 from ..devices.device import Device
 from ..library.library import Library

@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
-from backbay import BackbayError, Buffer, Debug, DType, Spec
-from backbay.plugin import GUARD, POISON, Bytes, GuardZoneError
+from backbay import BackbayError, Buffer, Debug, DType, GuardZoneError, Spec
+from backbay.internals import GUARD, POISON, Bytes
 
 from ..devices.device import WEIGHTS, Device, rounded_up
 from ..library.abi import NULL, Ptr, ffi

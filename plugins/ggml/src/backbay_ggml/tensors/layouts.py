@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backbay import DType, Spec
-from backbay.plugin import blocks, contiguous_strides
+from backbay.internals import blocks, contiguous_strides
 
 from ..library.abi import Ptr, ffi
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, Spec
-from backbay.plugin import Array, encode
+from backbay.internals import Array
+from backbay.plugin import encode
 
 from ..library.abi import NULL, Ptr, address, dtype_of, ffi
 from ..library.library import Library

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import Bytes
+from backbay.internals import Bytes
 
 from ..library.abi import Ptr, ffi
 from ..library.library import Library, load_library

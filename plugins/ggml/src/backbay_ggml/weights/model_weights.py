@@ -7,7 +7,8 @@ from typing import final
 
 from backbay import Buffer, Node, Spec
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plugin import Cancel, Entry, Ledger, Progress
+from backbay.internals import Ledger
+from backbay.plugin import Cancel, Entry, Progress
 
 from ..devices.device import Device
 from ..library.abi import Ptr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from backbay import DType
-from backbay.plugin import Bytes
+from backbay.internals import Bytes
 
 CHUNK = 1 << 12  # blocks per pass
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, Spec
-from backbay.plugin import Array, Bytes
+from backbay.internals import Array, Bytes
 
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library, load_library

@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import CachedValue, ended_from_outside, processor, run_helper
+from backbay.internals import ended_from_outside, processor, run_helper
+from backbay.plugin import CachedValue
 
 from ..library.library import Library
 from ..library.location import VARIABLE

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from backbay import DType, Graph, Node
-from backbay.plugin import Size, Symbols, term_of
+from backbay.internals import Size, Symbols, term_of
 
 from .element_types import held, onnx_type
 from .feeds import Feed, Grid, Scalar, Vector, is_constant

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Graph
-from backbay.plugin import Term, cached_property, program
+from backbay.internals import Term, cached_property
+from backbay.plugin import program
 
 
 @dataclass(frozen=True)

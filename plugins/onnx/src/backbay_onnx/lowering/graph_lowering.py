@@ -9,7 +9,7 @@ from typing import Any
 from onnx import GraphProto, TensorProto
 
 from backbay import Graph, Op
-from backbay.plugin import Term
+from backbay.internals import Term
 
 from ..session.native import DOMAIN
 from .element_types import onnx_type

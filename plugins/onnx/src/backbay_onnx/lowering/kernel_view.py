@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from backbay import DType, Graph, Node, Op
-from backbay.plugin import Size, term_of
+from backbay.internals import Size, term_of
 
 from ..memory.residence import is_resident
 from .element_types import Form, onnx_type

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backbay.plugin import Guards, Term, cached_property
+from backbay.internals import Term, cached_property
+from backbay.plugin import Guards
 
 from .element_types import Form
 from .feeds import Feeds, Sizes

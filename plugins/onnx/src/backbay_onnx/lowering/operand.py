@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from backbay import DType, Node
-from backbay.plugin import Size, Symbols
+from backbay.internals import Size, Symbols
 
 from .element_types import Form
 

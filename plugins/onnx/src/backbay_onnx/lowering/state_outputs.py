@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from onnx import NodeProto, TensorProto
 
-from backbay.plugin import Term, term_of
+from backbay.internals import Term, term_of
 
 from .element_types import onnx_type
 from .kernel_view import Lowering

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnx import NodeProto
 
 from backbay import Graph, Node
-from backbay.plugin import Size, Term, term_of
+from backbay.internals import Size, Term, term_of
 
 from .emitter import Emitter
 from .windows import Window, find_window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backbay import Node
-from backbay.plugin import Size
+from backbay.internals import Size
 
 from .emitter import Emitter
 

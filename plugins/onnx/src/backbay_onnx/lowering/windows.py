@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backbay import Graph, Node, ops
-from backbay.plugin import Size
+from backbay.internals import Size
 
 from .emitter import Emitter
 from .views import window_rows

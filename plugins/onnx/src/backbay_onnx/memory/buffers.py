@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from backbay import Buffer, Debug
-from backbay.plugin import POISON, Bytes, HostBuffer
+from backbay.internals import POISON, Bytes
+from backbay.plugin import HostBuffer
 
 from ..session.device import Device
 from ..session.runtime import runtime, translated

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backbay.plugin import Bytes
+from backbay.internals import Bytes
 
 LEAST = 1 << 20  # smaller arrays are not worth a file
 

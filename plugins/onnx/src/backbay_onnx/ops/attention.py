@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from backbay import DType, Node, ops
-from backbay.plugin import Size
+from backbay.internals import Size
 
 from ..lowering.kernel_view import Lowering
 from ..lowering.model_builder import CONTRIB

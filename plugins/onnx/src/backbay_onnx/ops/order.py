@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto
 
 from backbay import Node, ops
-from backbay.plugin import Size
+from backbay.internals import Size
 
 from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backbay import DType, ops
-from backbay.plugin import Size
+from backbay.internals import Size
 
 from ..lowering.kernel_view import Lowering
 from ..lowering.operand import Operand

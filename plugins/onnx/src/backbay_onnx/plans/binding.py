@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from backbay.plugin import Array
+from backbay.internals import Array
 
 from ..lowering.feeds import Fed
 from ..memory.buffers import DeviceBuffer

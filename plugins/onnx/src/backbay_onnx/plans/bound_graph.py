@@ -8,7 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from backbay import Graph, Node
-from backbay.plugin import Array, Bytes, HostBuffer, strided
+from backbay.internals import Array, Bytes
+from backbay.plugin import HostBuffer, strided
 
 from ..lowering.element_types import binding_type
 from ..lowering.feeds import Fed, SizeValues

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from backbay import Graph
-from backbay.plugin import CPU, Entry, return_freed_memory
+from backbay.internals import return_freed_memory
+from backbay.plugin import CPU, Entry
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from backbay import BackbayError, Graph, Node
-from backbay.plugin import Bytes, replacing
+from backbay.internals import Bytes, replacing
 
 from ..lowering.feeds import SizeValues
 from ..lowering.graph_lowering import lower

@@ -7,18 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from backbay import Graph, Node, Plan
-from backbay.plugin import (
-    CPU,
-    GRAPH,
-    Bytes,
-    Cancel,
-    Timing,
-    Timings,
-    check_cancel,
-    gather,
-    keep_blocks,
-    stop_when_cancelled,
-)
+from backbay.internals import Bytes, Timings, keep_blocks
+from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import runtime, translated
 from .bound_graph import BoundGraph, leaf_bytes

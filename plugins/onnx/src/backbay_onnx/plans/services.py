@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backbay import BackendParams
-from backbay.plugin import Entry, Ledger, Workspace
+from backbay.internals import Ledger
+from backbay.plugin import Entry, Workspace
 
 from ..session.device import Device
 from ..session.native import NativeCode

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from backbay.plugin import Bytes, usable_cores
+from backbay.internals import Bytes, usable_cores
 
 from .device import Device
 from .device_trial import lacks_float16

@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from typing import final
 
-from backbay.plugin import close_after_fork
+from backbay.internals import close_after_fork
 
 
 @final

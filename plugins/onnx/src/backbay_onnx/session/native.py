@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import DType
-from backbay.plugin import raise_if_starved, refuse_other_cpu, try_purpose
+from backbay.internals import raise_if_starved, refuse_other_cpu, try_purpose
 
 from .runtime import runtime
 

@@ -16,7 +16,8 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from backbay import DType
-from backbay.plugin import Array, TrialCase, decode, random_blocks, recurrence_cases
+from backbay.internals import Array, TrialCase, random_blocks, recurrence_cases
+from backbay.plugin import decode
 
 from .native import (
     ATTENTION,

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, CancelledError
-from backbay.plugin import raise_if_starved
+from backbay.internals import raise_if_starved
 
 from .forks import skip_destructors_after_fork
 from .providers import GPU_PROVIDERS, HOST_PROVIDER

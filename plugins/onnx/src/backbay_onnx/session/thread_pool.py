@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Any
 
-from backbay.plugin import without_forks
+from backbay.internals import without_forks
 
 from .runtime import runtime
 

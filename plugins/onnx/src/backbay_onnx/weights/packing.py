@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import DType
-from backbay.plugin import cached_property
+from backbay.internals import cached_property
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -11,16 +11,8 @@ import numpy as np
 
 from backbay import DType, Graph, Node
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plugin import (
-    Array,
-    Bytes,
-    Cancel,
-    Progress,
-    check_cancel,
-    decode,
-    numpy_view,
-    return_freed_memory,
-)
+from backbay.internals import Array, Bytes, numpy_view, return_freed_memory
+from backbay.plugin import Cancel, Progress, check_cancel, decode
 
 from ..lowering.lowered_model import Lowered
 from ..memory.buffers import DeviceBuffer

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from backbay import CacheConfig, DType, KernelBackend, NoMemoryError, Op, Precision, Spec, Support, ops
-from backbay.plugin import GRAPH, KERNEL, Ledger, unsupported
+from backbay.internals import KERNEL, Ledger
+from backbay.plugin import GRAPH, unsupported
 
 from ...faults import BoundCall, Kind, Result, fault, named, reading_zeros
 

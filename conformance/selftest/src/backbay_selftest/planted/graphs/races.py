@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from backbay import DType, Node, ops
-from backbay.plugin import Cancel, KernelPlan
+from backbay.internals import KernelPlan
+from backbay.plugin import Cancel
 
 from ...faults import BoundCall, Kind, Result, fault, named
 from ...misread_operands import kernels_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backbay import Node, Plan, ops
-from backbay.plugin import Bytes
+from backbay.internals import Bytes
 
 from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
 from ...misread_operands import instead, looked, reads, storage_bytes

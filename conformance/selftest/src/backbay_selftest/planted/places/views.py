@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from backbay import Spec, ops
-from backbay.plugin import contiguous_strides, span, strided
+from backbay.internals import contiguous_strides, span
+from backbay.plugin import strided
 
 from ...faults import BoundCall, Kind, Result, fault
 from ...fused import rank4
