@@ -19,7 +19,8 @@ README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("lab/*.md"),
         *ROOT.glob("*/README.md"),
         *ROOT.glob("plugins/*/README.md"),
     ]

@@ -1,4 +1,4 @@
-"""The faults of docs/found.md: each script still shows what the page says of the installed version."""
+"""The faults of docs/reference/found.md: each script still shows what the page says of the installed version."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ ABORTS = (
     "std::bad_alloc",
     "std::system_error",
 )
-"""What a library says on standard error before it ends the process; docs/faults.md tells of it."""
+"""What a library says on standard error before it ends the process; docs/reference/faults.md tells of it."""
 
 
 @pytest.fixture(scope="module")

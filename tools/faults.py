@@ -1,4 +1,4 @@
-"""Writes docs/faults.md from the tests that carry the marker `fault`. `make docs` runs it."""
+"""Writes docs/reference/faults.md from the tests that carry the marker `fault`. `make docs` runs it."""
 
 import ast
 import sys
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "reference" / "faults.md"
 BEGIN, END = "<!-- made by tools/faults.py -->", "<!-- end -->"
 AREAS = {  # heading, and the folders of its tests; the first that fits is taken
     "Model files": (
@@ -38,7 +38,7 @@ class Fault:
     test: str
 
     def row(self) -> str:
-        return f"| {self.what} | {self.outcome} | [`{self.test}`](../{self.path}) |"
+        return f"| {self.what} | {self.outcome} | [`{self.test}`](../../{self.path}) |"
 
 
 def faults_of(path: Path) -> Iterator[Fault]:

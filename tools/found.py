@@ -1,4 +1,4 @@
-"""Writes docs/found.md from the docstrings of the scripts in found/; `make docs` runs it."""
+"""Writes docs/reference/found.md from the docstrings of the scripts in found/; `make docs` runs it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "found.md"
+PAGE = ROOT / "docs" / "reference" / "found.md"
 OPTIONAL = ("needs", "timing")
 FIELDS = ("project", *OPTIONAL, "effect", "workaround", "thread", "shown", "right")
 HEAD = """# Faults found in other projects
 
 The faults below are in the libraries that backbay runs on. The conformance suite, the plugins' fuzzers and work on
-the plugins have found them. Each fault has a script in [found/](../found) that shows it without backbay. A script is
+the plugins have found them. Each fault has a script in [found/](../../found) that shows it without backbay. A script is
 a single file, setup included, that can be pasted into a report. It prints the expected and the actual result, and
 exits with
 
@@ -87,12 +87,12 @@ def page() -> str:
 
 def row(finding: Finding) -> str:
     name = finding.path.name
-    fault = f"{finding.fault} [{name}](../found/{name})"
+    fault = f"{finding.fault} [{name}](../../found/{name})"
     if "needs" in finding.fields:
         fault += f", needs {finding['needs']}"
     if "timing" in finding.fields:
         fault += f"; timing: {finding['timing']}"
-    places = [f"[{name}](../{path})" for path, name in finding.workarounds]
+    places = [f"[{name}](../../{path})" for path, name in finding.workarounds]
     cells = (
         fault,
         finding["effect"],

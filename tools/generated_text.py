@@ -1,4 +1,4 @@
-"""Writes what commands print into the documents: docs/ops.md, and README's table of backends. `make docs` runs it."""
+"""Writes what commands print into the documents: docs/reference/ops.md, and README's table of backends. `make docs` runs it."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ def main() -> None:
     readme = ROOT / "README.md"
     table = printed("list")
     readme.write_text(TABLE.sub(lambda found: found[1] + table + found[2], readme.read_text()))
-    (ROOT / "docs" / "ops.md").write_text(printed("ops"))
+    (ROOT / "docs" / "reference" / "ops.md").write_text(printed("ops"))
 
 
 if __name__ == "__main__":

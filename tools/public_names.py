@@ -1,4 +1,4 @@
-"""Writes docs/api.md: every name that backbay promises, with its signature. `make api` runs it."""
+"""Writes docs/reference/api.md: every name that backbay promises, with its signature. `make api` runs it."""
 
 import ast
 import enum
@@ -27,7 +27,7 @@ DOORS = {
     "backbay_conformance.plugin": "For authors of cases and scenarios.",
 }
 OPS = "The ops are in [ops.md](ops.md). These classes are the types of their attributes."
-PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 INTRODUCTION = """\
 # The public names
 

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/server.md: options, statuses, endpoints, and every field of a body with its use.
+"""Writes the tables of docs/server.md, and docs/reference/server-fields.md: every field of a body with its use.
 
 python server/tools/tables.py            write the tables
-python server/tools/tables.py --check    exit with status 1 if the page differs
+python server/tools/tables.py --check    exit with status 1 if a page differs
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from backbay_server.apis import ENDPOINTS
 from backbay_server.apis.endpoint import Endpoint
 from backbay_server.apis.fields import uses
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "server.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+FIELDS = "reference/server-fields.md"
+PAGES = (DOCS / "server.md", DOCS / FIELDS)
 PLACE = re.compile(r"(<!-- made by server/tools/tables.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 APIS = {
     "openai": "OpenAI's API",
@@ -119,7 +121,7 @@ def _structs(endpoints: Iterable[Endpoint[Any]]) -> list[type]:
 def _endpoints(endpoints: Iterable[Endpoint[Any]], names: Names) -> Iterator[str]:
     yield from ("| endpoint | what it does | body |", "|---|---|---|")
     for each in endpoints:
-        body = "" if each.body is None else f"[{each.body.__name__}](#{names[each.body]})"
+        body = "" if each.body is None else f"[{each.body.__name__}]({FIELDS}#{names[each.body]})"
         yield f"| `{each.method} {_path(each.path)}` | {each.summary} | {body} |"
     yield ""
 
@@ -222,11 +224,14 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    held = PAGE.read_text()
-    made = PLACE.sub(lambda found: found[1] + "\n".join([*TABLES[found[2]](), found[3]]), held)
-    if not check:
-        PAGE.write_text(made)
-    return int(check and made != held)
+    differs = False
+    for page in PAGES:
+        held = page.read_text()
+        made = PLACE.sub(lambda found: found[1] + "\n".join([*TABLES[found[2]](), found[3]]), held)
+        differs = differs or made != held
+        if not check:
+            page.write_text(made)
+    return int(check and differs)
 
 
 if __name__ == "__main__":

@@ -124,5 +124,5 @@ def test_ops_of_a_backend_that_cannot_be_loaded_fails(environment: Environment) 
 
 def test_the_reference_of_the_ops_is_up_to_date(capsys) -> None:
     assert main(["ops", "--markdown"]) == 0
-    written = Path(__file__).parents[3] / "docs" / "ops.md"
+    written = Path(__file__).parents[3] / "docs" / "reference" / "ops.md"
     assert capsys.readouterr().out == written.read_text(), "run `make docs`"

@@ -33,7 +33,7 @@ NAMED = 3  # architectures that the table names
 def add_arguments(parser: ArgumentParser) -> None:
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help=JSON_HELP)
-    formats.add_argument("--markdown", action="store_true", help="print the reference, docs/ops.md")
+    formats.add_argument("--markdown", action="store_true", help="print the reference, docs/reference/ops.md")
     parser.add_argument("--backend", metavar="NAME", help="only this backend, by name or as module:Class")
 
 

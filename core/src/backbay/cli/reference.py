@@ -1,4 +1,4 @@
-"""The generator of docs/ops.md: every op with its signature and specification, from the declarations."""
+"""The generator of docs/reference/ops.md: every op with its signature and specification, from the declarations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ The architectures that use an op are found by tracing small models of most of th
 
 
 def reference() -> str:
-    """The whole text of docs/ops.md."""
+    """The whole text of docs/reference/ops.md."""
     users = op_users()
     parts = [INTRODUCTION, _summary(), _smallest()]
     for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
