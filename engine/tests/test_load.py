@@ -14,6 +14,7 @@ from small_llama import EOS, write_small_llama
 import backbay
 from backbay import BackbayError, BackendParams, CancelledError, ClosedError, ModelFileError, NoMemoryError
 from backbay_engine import RequestError, estimate, load
+from backbay_engine.port.options import NAMES, LoadFields
 
 BACKENDS = sorted(backbay.backends())
 MODELS = Path(__file__).parent / "data/models"
@@ -194,3 +195,13 @@ def test_a_model_that_was_dropped_frees_itself(path):
 def test_a_generating_model_makes_no_embeddings(path):
     with load(path, "cpu_ref", context=64) as llm, pytest.raises(RequestError, match="generates text"):
         llm.embed("x")
+
+
+def test_type_checkers_know_the_options_of_loading():
+    assert sorted(LoadFields.__annotations__) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(("name", "near"), [("contxt", "context"), ("num_thread", "num_threads")])
+def test_an_unknown_option_of_loading_is_named_with_the_nearest(path, name, near):
+    with pytest.raises(TypeError, match=f"unknown option '{name}'; nearest: .*'{near}'"):
+        load(path, **{name: 1})

@@ -28,7 +28,7 @@ from .port.contract import Port
 from .port.local import LocalPort
 from .port.prompting import Prompting, StoreView, UserPrompt
 from .port.purposes import Numbers, require_numbers, require_text
-from .port.questions import Embed, EmbedPicture, Encode, Forget, Prepare, Restore, Weigh
+from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore
 from .port.saving import save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
@@ -227,7 +227,7 @@ class LLM:
         """
         self._check_generates()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._port.ask(Restore(snapshot))
+        self._port.ask(Restore(replace(snapshot, options={}, notes={})))  # the cache needs neither
         return snapshot
 
     # -- pictures ----------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class LLM:
 
     def memory(self) -> BackendMemory:
         """The memory of the weights, the cache, the largest graph, and the host's share."""
-        return self._port.ask(Weigh())
+        return self._port.ask(GetMemory())
 
     def forget(self) -> None:
         """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""

@@ -43,7 +43,7 @@ def load(
                  BackendUnavailableError, too
     options      the fields of LoadOptions: context, parallel, projector, draft ...
     """
-    given = load_options(options)
+    given = load_options(options, ("num_threads", "progress", "cancel", "worker", "retries"))
     if num_threads is not None:
         given = replace(given, params=replace(given.params, num_threads=num_threads))
     if not isinstance(worker, bool):
@@ -59,7 +59,7 @@ def load(
 
 
 def estimate(path: Path, backend: BackendName | None = None, **options: Unpack[LoadFields]) -> BackendMemory:
-    """The memory that `load` with these arguments would take, by device and layer. Allocates nothing."""
+    """The memory that `load` with these fields of LoadOptions would take, by device and layer. Allocates nothing."""
     given = load_options(options)
     measuring = replace(given, params=replace(given.params, alloc_memory=False), queue=None, cache_dir=None)
     choice = fastest(path, backend, measuring, measuring=False)

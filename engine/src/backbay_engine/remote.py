@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .images.prompts import Parts
 from .port.contract import Facts, Port
 from .port.local import LocalPort
-from .port.questions import Question, Weigh
+from .port.questions import GetMemory, Question
 from .runner.requests.handle import OnStep
 from .runner.requests.request import Generate, Request, ScoreTokens
 from .worker.host.requests import sendable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Facts",
     "Generate",
+    "GetMemory",
     "LocalPort",
     "OnStep",
     "Opened",
@@ -30,7 +31,6 @@ __all__ = [
     "Request",
     "Resuming",
     "ScoreTokens",
-    "Weigh",
     "opened",
     "packed",
     "port_of",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import unpacked
 from runner_scripts import OPTIONS, prompt
+from scripted_model import write_scripted_model
 from small_llama import EOS, WORDS, write_small_llama
 
 import backbay
@@ -340,3 +343,25 @@ def test_another_model_is_refused(llm: LLM, tmp_path: Path) -> None:
         with pytest.raises(ForeignSnapshotError, match="only the same weights can go on"):
             other.restore(snapshot)
         assert other.generate(TEXT, max_tokens=2, temperature=0).timings.reused_tokens == 0
+
+
+def test_a_snapshot_goes_from_this_process_into_a_worker(tmp_path: Path) -> None:
+    path = write_scripted_model(tmp_path / "scripted.gguf")
+    with load(path, "cpu_ref", **SIZES) as here, load(path, "cpu_ref", worker=True, **SIZES) as there:
+        answered = here.submit([97, 98, 99], max_tokens=4)
+        answered.result(300)
+        snapshot = replace(here.save(answered), notes={"of the caller": threading.Lock()})
+        there.restore(snapshot)
+        found = there.generate(list(snapshot.prompt), max_tokens=1)
+        assert found.timings.reused_tokens == 2
+
+
+def test_the_request_of_another_model_is_not_taken_for_an_own(path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES) as one, load(path, "cpu_ref", **SIZES) as other:
+        handle = one.submit([5, 6, 7], max_tokens=6, temperature=0, **ENDLESS)
+        running = other.submit([9, 9, 9, 9], max_tokens=10**6, num_keep=4, **ENDLESS)
+        snapshot = other.save(handle)
+        running.cancel()
+        assert snapshot.prompt == (5, 6, 7)
+        assert snapshot.options["resume"] == tuple(handle.result(300).tokens)
+        assert snapshot.tokens[:3] == (5, 6, 7)

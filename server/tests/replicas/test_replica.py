@@ -13,7 +13,7 @@ from scripted_model import write_scripted_model
 
 from backbay import BackbayError, BackendUnavailableError, ClosedError
 from backbay_engine import RequestError, SlotState, State
-from backbay_engine.port.questions import Prepare
+from backbay_engine.port.questions import Prepare, SavePrompt
 from backbay_engine.remote import Request, ScoreTokens, unpacked
 from backbay_engine.runner.requests.request import Score
 from backbay_server.replicas import replica as module
@@ -57,10 +57,9 @@ def test_large_files_are_sampled_from_end_to_end():
 
 
 def test_only_questions_can_be_asked(path: Path):
-    replica = replica_of(path)
-    error, _ = asyncio.run(replica.ask("close"))
-    assert isinstance(unpacked(error), AttributeError)
-    replica._port.check_open()
+    for question in ("close", SavePrompt([1])):
+        with pytest.raises(ValueError, match="do not answer"):
+            asyncio.run(replica_of(path).ask(question))
 
 
 def test_an_error_is_told(path: Path):

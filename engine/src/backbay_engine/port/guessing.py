@@ -1,4 +1,4 @@
-"""How an engine guesses tokens: from the text itself, or by a small model of the same vocabulary."""
+"""Sources of guessed tokens: the text itself, or a small model of the same vocabulary."""
 
 from __future__ import annotations
 

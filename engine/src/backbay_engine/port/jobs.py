@@ -35,7 +35,7 @@ class Jobs:
     grammars: Grammars
     pictures: int
 
-    def compiled(self, request: AnyRequest) -> AnyRequest:
+    def compile(self, request: AnyRequest) -> AnyRequest:
         """The request with its response format as a constraint; the first one for a large vocabulary takes seconds."""
         if not isinstance(request, Generate) or request.options.response_format is None:
             return request

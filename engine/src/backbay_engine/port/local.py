@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from threading import Lock
 from typing import Any, TypeVar, cast, final
 from weakref import WeakValueDictionary
@@ -27,7 +25,7 @@ from ..models.contract import Model
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
 from ..runner.requests.job import RowsAtHand
-from ..runner.requests.request import AnyRequest, Generate, Prompt, Request
+from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.requests.scoring import Scoring
 from ..runner.scheduler import Share
 from ..runner.showing import Showing
@@ -53,8 +51,6 @@ from .saving import Saver, SlotSnapshots
 from .sight import Sight, open_sight, open_text, own_projector
 from .sizes import context_of, dtype_of, tokenizer_of
 
-log = logging.getLogger(__name__)
-
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")
 
@@ -73,7 +69,6 @@ class LocalPort(Port):
         parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", options.batch, 1, LARGEST_BATCH)
         self.places = Places(parallel, options.queue)
-        self._numbers = count(1)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.sight: Sight | None = None
         self.source: Source | None = None
@@ -161,7 +156,7 @@ class LocalPort(Port):
             raise ClosedError(f"the model is closed{self.backend.closed_because}")
 
     def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
-        number = next(self._numbers)
+        number = next(NUMBERS)
         with self.places.taken() as place:
             receiver = partial(Handle[T], on_step=on_step, place=place, request=request, number=number)
             return self.begin(cast("AnyRequest", request), receiver, number)
@@ -187,10 +182,10 @@ class LocalPort(Port):
         self.check_open()
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
-        request = self._jobs.compiled(request)
+        request = self._jobs.compile(request)
         if isinstance(request.prompt, Parts):
             self._jobs.check(request)
-            return self.eyes().begin(request, request.prompt, self._jobs, self.runner, receiver)
+            return self.require_sight().begin(request, request.prompt, self._jobs, self.runner, receiver)
         job = self._jobs.make(request, self._laid_out(request.prompt))
         job.handle = handle = receiver(partial(self.runner.cancel, job))
         self._receivers[number] = handle
@@ -213,7 +208,7 @@ class LocalPort(Port):
         return np.concatenate(rows).astype(np.float32, copy=False)
 
     def encode(self, parts: Parts) -> list[int]:
-        sight = self.eyes()
+        sight = self.require_sight()
         tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
         self._jobs.check_pictures(tokens)
         return ids_of(tokens)
@@ -231,7 +226,7 @@ class LocalPort(Port):
         if not isinstance(prompt, Parts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
-        sight = self.eyes()
+        sight = self.require_sight()
         prepared = [sight.prepare(picture) for picture in prompt.pictures]
         rows = RowsAtHand({picture.content: sight.embed(picture) for picture in prepared})
         job = Scoring(sight.tokens(prompt, prepared), rows)
@@ -270,7 +265,7 @@ class LocalPort(Port):
             self.cache.close()
         self.backend.close()
 
-    def eyes(self) -> Sight:
+    def require_sight(self) -> Sight:
         """What brings pictures to the runner; RequestError if the model sees none."""
         self.check_open()
         if self.sight is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias, TypedDict
 
@@ -115,10 +115,10 @@ class LoadOptions:
 NAMES: Final = [each.name for each in fields(LoadOptions)]
 
 
-def load_options(given: Mapping[str, Any]) -> LoadOptions:
-    """The options of these names; TypeError if one is unknown."""
+def load_options(given: Mapping[str, Any], others: Sequence[str] = ()) -> LoadOptions:
+    """The options of these names; TypeError if one is unknown, also among the others that the caller takes."""
     for name in given:
         if name not in NAMES:
-            raise TypeError(f"there is no option {name!r} of loading a model{nearest(name, NAMES)}")
+            raise TypeError(f"unknown option {name!r}{nearest(name, [*NAMES, *others])}")
     params = given.get("params")
     return LoadOptions(**{**given, "params": BackendParams() if params is None else params})

@@ -15,7 +15,7 @@ from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
 from .contract import Facts, Port, SightFacts
-from .questions import Count
+from .questions import GetCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
 """A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
@@ -143,4 +143,4 @@ class StoreView:
     @property
     def counters(self) -> Counters:
         """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
-        return self._port.ask(Count())
+        return self._port.ask(GetCounters())

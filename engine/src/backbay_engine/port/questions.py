@@ -47,7 +47,7 @@ class Question(ABC, Generic[T]):
     """A question about a model, with an answer of this type.
 
     of_a_process    whether its answer means something to one process alone
-    needs_a_worker  whether a worker is started for it, if none runs
+    needs_a_worker  whether a worker is started for it, if none runs; otherwise its answer is None then
     """
 
     lane: ClassVar[Lane] = Lane.QUICK
@@ -79,7 +79,7 @@ class Prepare(Question[Prepared]):
     picture: Image | Prepared
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Prepared:
-        return port.eyes().prepare(self.picture)
+        return port.require_sight().prepare(self.picture)
 
 
 @final
@@ -101,21 +101,21 @@ class EmbedPicture(Question[NDArray[np.float32]]):
     picture: Image | Prepared
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
-        return port.eyes().embed(self.picture)
+        return port.require_sight().embed(self.picture)
 
 
 @final
 @dataclass(frozen=True)
-class Count(Question[Counters]):
+class GetCounters(Question[Counters]):
     """Asks for the counters of the store of pictures."""
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Counters:
-        return port.eyes().store.counters
+        return port.require_sight().store.counters
 
 
 @final
 @dataclass(frozen=True)
-class Look(Question[State]):
+class GetState(Question[State]):
     """Asks for the requests and the sequences now."""
 
     lane = Lane.AT_ONCE
@@ -126,7 +126,7 @@ class Look(Question[State]):
 
 @final
 @dataclass(frozen=True)
-class Weigh(Question[BackendMemory]):
+class GetMemory(Question[BackendMemory]):
     """Asks for the memory of the weights, the cache and the largest graph, and for that of the encoder."""
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> BackendMemory:

@@ -24,7 +24,7 @@ from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.fingerprint import fingerprint
 from ..snapshots.jobs import Restoring, Saving
-from ..snapshots.requests import going_on
+from ..snapshots.requests import continuation_options
 from ..steps.tokens import Token
 from .contract import Port
 from .questions import SavePrompt, SaveRunning
@@ -38,11 +38,11 @@ def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
     if not isinstance(request, Generate):
         raise RequestError("only requests for text can be saved")
     prompt = require_no_pictures(request.prompt)
-    going_on(request, 0, ())  # refuses what cannot be saved
+    continuation_options(request, 0, ())  # refuses what cannot be saved
     if not source.done and (running := port.ask(SaveRunning(source.number, request))) is not None:
         return running
     answer, seed = source.result().tokens, request.options.sampling.seed or 0
-    return replace(port.ask(SavePrompt(prompt, answer)), options=going_on(request, seed, answer))
+    return replace(port.ask(SavePrompt(prompt, answer)), options=continuation_options(request, seed, answer))
 
 
 @final
@@ -130,7 +130,9 @@ class Saver:
             return None
         found = Snapshot(self._snapshots.model, ()) if job.slot is None else self._snapshots.take(job.slot)
         prompt = tuple(require_no_pictures(request.prompt))
-        return replace(found, prompt=prompt, options=going_on(request, job.sampler.seed, job.text.tokens))
+        return replace(
+            found, prompt=prompt, options=continuation_options(request, job.sampler.seed, job.text.tokens)
+        )
 
     def _done(self, job: Job) -> Any:
         """Run a job, and wait for its result; an interruption of the waiting cancels it."""

@@ -1,4 +1,4 @@
-"""How an engine sees: the encoder of its model, the store of rows, and the threads that prepare pictures."""
+"""The sight of a model: its encoder, the store of rows, and the threads that prepare pictures."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _OWN: Final = [each.name for each in fields(GenerationOptions) if each.name not 
 _SAMPLING: Final = [each.name for each in fields(SamplingParams)]
 
 
-def going_on(request: Generate, seed: int, answer: Sequence[int]) -> dict[str, Any]:
+def continuation_options(request: Generate, seed: int, answer: Sequence[int]) -> dict[str, Any]:
     """The options with which a request goes on after these tokens of its answer, by name."""
     options = request.options
     if options.constraint is not None and options.response_format is None:
@@ -26,6 +26,7 @@ def going_on(request: Generate, seed: int, answer: Sequence[int]) -> dict[str, A
     own = {name: getattr(options, name) for name in _OWN}
     own["shown"] = tuple(sorted(options.shown))
     sampling = {name: getattr(options.sampling, name) for name in _SAMPLING}
+    sampling["logit_bias"] = dict(options.sampling.logit_bias)
     return {**own, **sampling, "seed": seed, "resume": tuple(answer)}
 
 

@@ -94,7 +94,7 @@ class Worker:
     # -- in the thread that reads ------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Do what the host asks; end when it is gone, even if the engine hangs."""
+        """Do what the host asks; end when it is gone, even if the model hangs."""
         try:
             for frame in self._frames:
                 self._take(frame)

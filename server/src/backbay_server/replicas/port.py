@@ -15,12 +15,12 @@ from backbay import BackendMemory, BackendUnavailableError, ClosedError
 from backbay_engine import Completion, Handle, QueueFullError, RequestError, SlotState, State, Totals
 from backbay_engine.remote import (
     Generate,
+    GetMemory,
     OnStep,
     Opened,
     Port,
     Question,
     Request,
-    Weigh,
     sendable,
     unpacked,
 )
@@ -97,12 +97,12 @@ class ReplicasPort(Port):
             raise RequestError(
                 "a snapshot is that of one process; load the model there, instead of asking replicas"
             )
-        if isinstance(question, Weigh):
+        if isinstance(question, GetMemory):
             return cast("T", self._described.memory)
         lost = 0
         while True:
             try:
-                error, found = self._run(self._link.call("ask", question)).result()
+                error, found = self._wait(self._link.call("ask", question))
                 break
             except ReplicasBusyError as busy:
                 raise QueueFullError(str(busy)) from None
@@ -132,6 +132,14 @@ class ReplicasPort(Port):
             answering.cancel()
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result; an interruption of the waiting ends the work."""
+        answering = self._run(work)
+        try:
+            return answering.result()
+        finally:
+            answering.cancel()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -81,6 +81,8 @@ class Replica:
 
     async def ask(self, question: Question[Any]) -> tuple[bytes | None, Any]:
         """An error that was packed, or None, and the answer."""
+        if not isinstance(question, Question) or question.of_a_process:
+            raise ValueError(f"replicas do not answer {question!r}")
         try:
             return None, await asyncio.to_thread(self._port.ask, question)
         except Exception as error:  # noqa: BLE001  the question gets it

@@ -116,7 +116,7 @@ class Generation(Job):
         constraint = self.options.constraint
         if constraint is None or self._mask is not None or not self.wanted(count):
             return
-        if not self._begun:  # only now, as jobs are also made to check options
+        if not self._begun:
             self._begun = True
             for token in self.options.resume:
                 constraint.accept(token)
@@ -166,7 +166,10 @@ def check_generation(
 def sequence_of(
     prompt: Sequence[Token], options: GenerationOptions, answer: AnswerText, context: int
 ) -> list[Token]:
-    """The tokens that a sequence holds after the answer so far, without those that shifts have forgotten."""
+    """The tokens that a sequence holds after the answer so far, without those that shifts have forgotten.
+
+    An answer for which there is no more room gets its reason to end.
+    """
     tokens = [*prompt, *options.resume]
     while answer.reason is None and len(tokens) > context and options.resume:
         keep = first_kept(options, text_length(prompt), context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Generic, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -17,6 +18,8 @@ from .options import GenerationOptions
 Prompt: TypeAlias = Sequence[int] | Parts
 """Checked token ids, or parts of which only the form is checked."""
 T_co = TypeVar("T_co", covariant=True)
+NUMBERS = count(1)
+"""The numbers of requests and questions, of all models of this process."""
 
 
 class Request(Generic[T_co]):

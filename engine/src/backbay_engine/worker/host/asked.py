@@ -79,7 +79,7 @@ class Asked:
 
 
 def give(worker: WorkerProcess, number: int, asked: Asked) -> None:
-    """Send a request to a worker that is ready; the caller holds the engine's lock."""
+    """Send a request to a worker that is ready; the caller holds the port's lock."""
     asked.worker = worker
     asked.attempts += 1
     worker.send(Kind.REQUEST, number, asked.payload)

@@ -8,7 +8,6 @@ import pickle
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from threading import RLock
 from time import monotonic
 from typing import Any, TypeVar, cast, final
@@ -29,9 +28,9 @@ from ...errors import DeadlineError
 from ...port.contract import Port
 from ...port.options import BackendName, LoadOptions, Path
 from ...port.places import Place, Places
-from ...port.questions import Look, Question
+from ...port.questions import GetState, Question
 from ...runner.requests.handle import Handle, OnStep
-from ...runner.requests.request import Generate, Request
+from ...runner.requests.request import NUMBERS, Generate, Request
 from ...runner.state import SlotState, State, Totals
 from ..wire import log_records
 from ..wire.failures import unpacked
@@ -83,7 +82,6 @@ class WorkerPort(Port):
         self._folder = working_folder()
         self._lock = RLock()  # the garbage collector may close in the thread that holds it
         self._asked: dict[int, Asked] = {}
-        self._numbers = count(1)
         self._worker: WorkerProcess | None = None
         self._loading = Loading()
         self._seen, self._ended_totals = State(), Totals()
@@ -141,7 +139,7 @@ class WorkerPort(Port):
         worker, seen = self._worker, None
         if worker is not None and worker.ready:
             with suppress(TimeoutError, BackendUnavailableError):
-                seen = self._ask(Look()).result(LOOKING)
+                seen = self._ask(GetState()).result(LOOKING)
         with self._lock:
             if worker is None or worker is not self._worker or not worker.ready:
                 free = (SlotState(),) * self._places.parallel if self.facts.generates else ()
@@ -180,7 +178,7 @@ class WorkerPort(Port):
         place: Place | None = None,
         resuming: Resuming | None = None,
     ) -> Handle[Any]:
-        number = next(self._numbers)
+        number = next(NUMBERS)
         sent = asked if resuming is None else resuming.request
         request = sent if isinstance(sent, Request) else None
         handle = Handle[Any](partial(self._cancel, number), on_step, place, request=request, number=number)

@@ -37,15 +37,15 @@ class Opened:
         return tokenizer_from_gguf(Config(self.vocabulary, path=path, offsets=self.offsets))
 
 
-def opened(engine: LocalPort) -> Opened:
-    """The engine's model, for another process."""
-    if engine.tokenizer is None:
-        return Opened(engine.facts)
-    config = engine.backend.config
+def opened(port: LocalPort) -> Opened:
+    """The port's model, for another process."""
+    if port.tokenizer is None:
+        return Opened(port.facts)
+    config = port.backend.config
     keys = [key for key in config if key.startswith(OF_TOKENIZERS)]
     offsets = {key: config.offset(key) for key in keys}
     known = {key: offset for key, offset in offsets.items() if offset is not None}
-    return Opened(engine.facts, {key: _copied(config, key) for key in keys}, known)
+    return Opened(port.facts, {key: _copied(config, key) for key in keys}, known)
 
 
 def _copied(config: Config, key: str) -> Any:
