@@ -23,9 +23,9 @@ from .errors import RequestError, ToolsError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
+from .local.port import LocalPort
 from .models.contract import Model
 from .port.contract import Port
-from .port.local import LocalPort
 from .port.prompting import Prompting, StoreView, UserPrompt
 from .port.purposes import Numbers, require_numbers, require_text
 from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore

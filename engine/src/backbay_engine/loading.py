@@ -12,7 +12,7 @@ from backbay import BackendMemory, OptionError
 from backbay.internals import naming_limits, require_cancel
 
 from .llm import LLM
-from .port.local import LocalPort
+from .local.port import LocalPort
 from .port.options import BackendName, LoadFields, Path, load_options
 from .trials import fastest
 from .worker import WorkerPort

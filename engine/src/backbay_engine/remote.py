@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .images.prompts import Parts
+from .local.port import LocalPort
 from .port.contract import Facts, Port
-from .port.local import LocalPort
 from .port.questions import GetMemory, Question
 from .runner.requests.handle import OnStep
 from .runner.requests.request import Generate, Request, ScoreTokens

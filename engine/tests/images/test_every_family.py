@@ -15,7 +15,7 @@ from small_vision import FAMILIES, picture
 import backbay
 from backbay_engine import LLM, Image, estimate, load
 from backbay_engine.images.opening import ARCHITECTURES, PROJECTORS, vision_family, vision_file
-from backbay_engine.port.sight import Sight
+from backbay_engine.local.sight import Sight
 
 BACKENDS = sorted(backbay.backends())
 

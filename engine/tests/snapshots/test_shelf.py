@@ -25,7 +25,7 @@ import backbay
 from backbay import OptionError
 from backbay_engine import load
 from backbay_engine.cache.cells.contents import Contents
-from backbay_engine.port.keeping import WORTH, Keeping
+from backbay_engine.local.keeping import WORTH, Keeping
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.runner.slots import Slot
 from backbay_engine.snapshots import Snapshot

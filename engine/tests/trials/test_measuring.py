@@ -10,7 +10,7 @@ import pytest
 from model_files import unpacked
 
 from backbay import BackendParams
-from backbay_engine.port.local import LocalPort
+from backbay_engine.local.port import LocalPort
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.steps.step import Step
 from backbay_engine.trials import measuring

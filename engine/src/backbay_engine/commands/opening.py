@@ -20,11 +20,11 @@ from backbay.internals import MAX_THREADS
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM
 from ..loading import load
+from ..local.sizes import KV_DTYPES
 from ..models import load_model
 from ..models.keys import BLOCK_COUNT
 from ..port.options import STORE_BYTES, load_options
 from ..port.purposes import Numbers, require_numbers
-from ..port.sizes import KV_DTYPES
 from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"

@@ -23,7 +23,7 @@ from ..runner.state import State
 from ..snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from .local import LocalPort
+    from ..local.port import LocalPort
 
 T = TypeVar("T")
 

@@ -1,31 +1,17 @@
-"""Snapshots: how they are taken of requests and prompts, and restored."""
+"""Saving what a port runs: a request for text, or a prompt."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, final
 
-from backbay import Backend
-from backbay.internals import cached_property
-
-from ..cache.contract import Cache
-from ..errors import ContextOverflowError, ForeignSnapshotError, RequestError
+from ..errors import RequestError
 from ..images.prompts import Parts
-from ..runner.loop import Runner
 from ..runner.requests.answer import Completion
-from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle
-from ..runner.requests.job import Job
 from ..runner.requests.request import Generate, Prompt
-from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.fingerprint import fingerprint
-from ..snapshots.jobs import Restoring, Saving
 from ..snapshots.requests import continuation_options
-from ..steps.tokens import Token
 from .contract import Port
 from .questions import SavePrompt, SaveRunning
 
@@ -45,114 +31,14 @@ def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
     return replace(port.ask(SavePrompt(prompt, answer)), options=continuation_options(request, seed, answer))
 
 
-@final
-class SlotSnapshots:
-    """The snapshots of slots; between two steps, the runner's thread calls `take` and `put`."""
-
-    def __init__(self, backend: Backend, cache: Cache) -> None:
-        self._backend, self.cache = backend, cache
-
-    @cached_property
-    def model(self) -> str:
-        """The fingerprint of the model."""
-        assert self._backend.model is not None
-        return fingerprint(self._backend.model)
-
-    def take(self, slot: Slot) -> Snapshot:
-        """The snapshot of a slot."""
-        tokens = [token for token in slot.tokens if isinstance(token, int)]
-        if len(tokens) < len(slot.tokens):
-            raise _no_pictures()
-        exact = None if slot.exact == sys.maxsize else slot.exact
-        return Snapshot(self.model, tuple(tokens), self.cache.contents(slot.sequence), exact)
-
-    def put(self, snapshot: Snapshot, slot: Slot) -> None:
-        """Let an empty slot hold what a snapshot has."""
-        length = len(snapshot.tokens)
-        self.cache.restore(slot.sequence, snapshot.contents)
-        self.cache.remove(slot.sequence, length)
-        if not self.cache.can_resume(slot.sequence, length):
-            self.cache.remove(slot.sequence, 0)
-            raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
-        slot.tokens = list(snapshot.tokens)
-        slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
-
-
-@final
-class Saver:
-    """Takes snapshots between the steps of a runner. Any thread may call any method."""
-
-    def __init__(
-        self,
-        snapshots: SlotSnapshots,
-        runner: Runner,
-        lay_out: Callable[[Sequence[int]], Sequence[Token]],
-        vocabulary_size: int,
-    ) -> None:
-        self._snapshots, self._runner = snapshots, runner
-        self._lay_out, self._vocabulary_size = lay_out, vocabulary_size
-
-    def save_running(self, request: Generate, receiver: object) -> Snapshot | None:
-        """The snapshot of a request that waits or runs; None if it is over."""
-        _ = self._snapshots.model  # in this thread, as it reads the file
-        return self._runner.between(partial(self._saved, request, receiver)).result()
-
-    def save_tokens(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Snapshot:
-        """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
-        tokens = [*self._lay_out(prompt), *answer[:-1]]
-        if len(tokens) > self._runner.context:
-            told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
-            raise ContextOverflowError(told, len(tokens), self._runner.context)
-        _ = self._snapshots.model
-        found: Snapshot = self._done(Saving(tokens, self._snapshots.take))
-        return replace(found, prompt=tuple(prompt))
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Let a slot hold what a snapshot has."""
-        if snapshot.model != self._snapshots.model:
-            raise ForeignSnapshotError(
-                f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self._snapshots.model}: only the "
-                "same weights can go on"
-            )
-        if (largest := max(snapshot.tokens, default=0)) >= self._vocabulary_size:
-            raise ForeignSnapshotError(
-                f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
-            )
-        if len(snapshot.tokens) > self._runner.context:
-            told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
-            raise ContextOverflowError(told, len(snapshot.tokens), self._runner.context)
-        if snapshot.tokens:
-            self._done(Restoring(snapshot.tokens, partial(self._snapshots.put, snapshot)))
-
-    def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
-        job = self._runner.job_of(receiver)
-        if not isinstance(job, Generation):
-            return None
-        found = Snapshot(self._snapshots.model, ()) if job.slot is None else self._snapshots.take(job.slot)
-        prompt = tuple(require_no_pictures(request.prompt))
-        return replace(
-            found, prompt=prompt, options=continuation_options(request, job.sampler.seed, job.text.tokens)
-        )
-
-    def _done(self, job: Job) -> Any:
-        """Run a job, and wait for its result; an interruption of the waiting cancels it."""
-        handle: Handle[Any] = Handle(partial(self._runner.cancel, job))
-        job.handle = handle
-        self._runner.submit(job)
-        try:
-            return handle.result()
-        finally:
-            handle.cancel()
-
-
 def require_no_pictures(prompt: Prompt) -> Sequence[int]:
     """A prompt without pictures; RequestError if it has some."""
     if isinstance(prompt, Parts):
-        raise _no_pictures()
+        raise no_pictures()
     return prompt
 
 
-def _no_pictures() -> RequestError:
+def no_pictures() -> RequestError:
     return RequestError(
         "a conversation with pictures cannot be saved: its pictures are not in the cache alone"
     )

@@ -12,7 +12,7 @@ from typing import NoReturn
 from backbay import BackbayError, BackendUnavailableError
 from backbay.internals import reporter
 
-from ..port.local import LocalPort
+from ..local.port import LocalPort
 from ..port.options import LoadOptions, Path
 from .measuring import Speed, measure
 

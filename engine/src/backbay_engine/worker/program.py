@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..port.local import LocalPort
+from ..local.port import LocalPort
 from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate

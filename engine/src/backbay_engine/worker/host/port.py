@@ -25,9 +25,9 @@ from backbay.plugin import Cancel, Progress
 
 from ...arguments import whole
 from ...errors import DeadlineError
+from ...local.places import Place, Places
 from ...port.contract import Port
 from ...port.options import BackendName, LoadOptions, Path
-from ...port.places import Place, Places
 from ...port.questions import GetState, Question
 from ...runner.requests.handle import Handle, OnStep
 from ...runner.requests.request import NUMBERS, Generate, Request

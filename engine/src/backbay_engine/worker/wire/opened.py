@@ -9,8 +9,8 @@ import numpy as np
 
 from backbay.gguf import Config, Strings
 
+from ...local.port import LocalPort
 from ...port.contract import Facts
-from ...port.local import LocalPort
 from ...port.options import Path
 from ...text.tokenizers import Tokenizer, tokenizer_from_gguf
 

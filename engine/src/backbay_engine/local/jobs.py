@@ -9,6 +9,7 @@ from typing import Any, final
 from backbay import CancelledError
 
 from ..errors import ContextOverflowError, RequestError
+from ..port.contract import Facts
 from ..runner.requests.answer import Timings
 from ..runner.requests.answer_text import AnswerText
 from ..runner.requests.generation import Generation, check_generation
@@ -19,7 +20,6 @@ from ..runner.requests.scoring import Scoring, TokenScoring
 from ..steps.tokens import Token, places_in
 from ..text.formats import Grammars
 from ..text.tokenizers import Tokenizer
-from .contract import Facts
 
 
 @final

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from backbay import OptionError
 
 from ..cache.attention.causal import CausalCache
+from ..port.options import LoadOptions
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.shelf import Shelf, holds
 from ..steps.tokens import Token
-from .options import LoadOptions
 from .saving import SlotSnapshots
 
 log = logging.getLogger(__name__)

@@ -31,15 +31,15 @@ from ..images.prompts import Parts, Placing, placeholders, tokens_of
 from ..images.store import ImageStore, Lease
 from ..images.turns import Turns, share_processors
 from ..models.keys import WIDTH
+from ..port.contract import SightFacts
+from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job
 from ..runner.requests.request import AnyRequest
 from ..steps.tokens import Token, seeing
 from ..text.tokenizers import Tokenizer
-from .contract import SightFacts
 from .jobs import Jobs
-from .options import LoadOptions
 
 MOST_THREADS = 4
 

@@ -10,11 +10,11 @@ from backbay.gguf import Config
 from ..cache.contract import Cache, CacheSizes
 from ..errors import RequestError
 from ..models import load_model
+from ..port.contract import Facts
+from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
 from ..steps.builders import worst_steps
 from ..text.tokenizers.keys import TOKENS
-from .contract import Facts
-from .options import LoadOptions
 from .sight import open_text
 
 

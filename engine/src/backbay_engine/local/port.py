@@ -22,6 +22,9 @@ from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.prompts import Parts
 from ..models import load_model
 from ..models.contract import Model
+from ..port.contract import Facts, Port
+from ..port.options import BackendName, LoadOptions, Path
+from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
 from ..runner.requests.job import RowsAtHand
@@ -40,13 +43,10 @@ from ..steps.step import PictureRows, Step
 from ..steps.texts import text_length
 from ..steps.tokens import ids_of
 from ..text.formats import Grammars
-from .contract import Facts, Port
 from .guessing import open_source
 from .jobs import Jobs
 from .keeping import Keeping
-from .options import BackendName, LoadOptions, Path
 from .places import Places
-from .questions import Question
 from .saving import Saver, SlotSnapshots
 from .sight import Sight, open_sight, open_text, own_projector
 from .sizes import context_of, dtype_of, tokenizer_of
