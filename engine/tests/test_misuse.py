@@ -321,3 +321,15 @@ def test_an_unknown_option_is_named_with_its_nearest(llm: LLM, name: str, told: 
     for call in (llm.generate, llm.submit, llm.stream):
         with pytest.raises(RequestError, match=f"^unknown option '{name}'{told}"):
             call("sum", **{name: 1})
+
+
+def test_a_list_of_texts_is_no_prompt(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"a list of texts is several prompts: call submit for each"):
+        llm.generate(["a", "b"])
+
+
+def test_a_model_tells_what_it_is_and_the_text_of_ids(llm: LLM) -> None:
+    assert repr(llm) == f"LLM(llama, text, context {llm.context})"
+    assert llm.decode(llm.encode("abc")) == "abc"
+    with pytest.raises(RequestError, match="decode takes token ids"):
+        llm.decode("abc")  # type: ignore[arg-type]

@@ -7,8 +7,7 @@ import reprlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, Choice
 from backbay.internals import naming_limits
 
-from .arguments import moment, whole
+from .arguments import moment, token_ids, whole
 from .cache.contract import Cache
 from .chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .errors import RequestError, ToolsError
@@ -26,10 +25,11 @@ from .images.prompts import Parts
 from .local.port import LocalPort
 from .models.contract import Model
 from .port.contract import Port
-from .port.prompting import Prompting, StoreView, UserPrompt
+from .port.prompting import Prompting, StoreView, require_one
+from .port.prompting import UserPrompt as Prompt
 from .port.purposes import Numbers, require_numbers, require_text
 from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore
-from .port.saving import save
+from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
 from .runner.requests.handle import Handle, OnStep, Pieces
@@ -46,7 +46,6 @@ from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
 from .worker import WorkerPort
 
-Prompt: TypeAlias = UserPrompt
 T = TypeVar("T")
 
 
@@ -58,6 +57,12 @@ class LLM:
         self._port, self._prompting, self._choice = port, Prompting(port), choice
         self._template: ChatTemplate | None = None
         self._close = weakref.finalize(self, port.close)
+
+    def __repr__(self) -> str:
+        facts = self._port.facts
+        purpose = "text" if facts.generates else "scores" if facts.ranks else "embeddings"
+        seen = " and pictures" if facts.sight is not None else ""
+        return f"LLM({facts.architecture}, {purpose}{seen}, context {facts.context})"
 
     @property
     def context(self) -> int:
@@ -172,7 +177,12 @@ class LLM:
 
     @naming_limits("a request")
     def submit(
-        self, prompt: Prompt, *, on_step: OnStep | None = None, deadline: float | None = None, **options: Any
+        self,
+        prompt: Prompt,
+        *,
+        on_step: OnStep | None = None,
+        deadline: float | None = None,
+        **options: Any,
     ) -> Handle[Completion]:
         """Queue a request; requests that run at the same time share their steps.
 
@@ -187,18 +197,15 @@ class LLM:
             raise RequestError(f"on_step must be a function of one argument, got {on_step!r}")
         begin_by = moment("deadline", deadline)
         self._check_generates()
+        require_one(prompt)
         checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
         self._prompting.check_ids((*checked.resume, *checked.shown))
         tokenizer = self._port.tokenizer
         if checked.stop and tokenizer is None:
-            raise RequestError(
-                f"stop {checked.stop!r}: the file has no vocabulary, so there is no text to stop in"
-            )
-        if tokenizer is not None and (never := tokenizer.suppressed_ids):
-            sampling = checked.sampling
-            bias = {**sampling.logit_bias, **dict.fromkeys(never, float("-inf"))}
-            checked = replace(checked, sampling=replace(sampling, logit_bias=bias))
+            raise RequestError(f"stop {checked.stop!r}: the file has no vocabulary, so no text to stop in")
+        if tokenizer is not None:
+            checked = checked.forbidding(tokenizer.suppressed_ids)
         return self._port.submit(Generate(checked_prompt, checked, begin_by), on_step)
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -206,18 +213,19 @@ class LLM:
         checked = self._prompting.checked(prompt)
         return self._port.ask(Encode(checked)) if isinstance(checked, Parts) else list(checked)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        return self.tokenizer.decode(token_ids(ids, "decode takes token ids"))
+
     # -- snapshots ---------------------------------------------------------------------------------------
 
     @naming_limits("a snapshot")
     def save(self, source: Handle[Completion] | Prompt) -> Snapshot:
         """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
         self._check_generates()
-        checked = source if isinstance(source, Handle) else self._prompting.checked(source)
-        if isinstance(checked, Parts):
-            raise RequestError(
-                "a prompt with pictures cannot be saved: its pictures are not in the cache alone"
-            )
-        return save(self._port, checked)
+        if isinstance(source, Handle):
+            return save(self._port, source)
+        return save(self._port, require_no_pictures(self._prompting.checked(source)))
 
     @naming_limits("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
@@ -289,9 +297,8 @@ class LLM:
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
         texts = list(texts)
-        for text in (query, *texts):
-            if not isinstance(text, str):
-                raise RequestError(f"a query and its texts are strings, got {reprlib.repr(text)}")
+        if wrong := [text for text in (query, *texts) if not isinstance(text, str)]:
+            raise RequestError(f"a query and its texts are strings, got {reprlib.repr(wrong[0])}")
         if not texts:
             raise RequestError("there is nothing to rank: give one text at least")
         pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
@@ -321,9 +328,7 @@ class LLM:
         self._port.check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- where it runs -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .. import ops
 from ..data.encoding import Array, Bytes, flat_numbers
@@ -139,6 +139,10 @@ class Tensor(Spec):
     def numpy(self) -> Array:
         """All elements as an array of the reversed shape, in C order; BF16 and quantized types as float32."""
         return np.array(self._numbers()).reshape(self.shape[::-1])
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """All elements, for functions of NumPy."""
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def bytes(self) -> bytes:
         """All elements as bytes in GGUF's layout, in logical order."""

@@ -15,7 +15,8 @@ from backbay import Backend, Context, DType, Tensor, UnsupportedOpError
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import parts_of
-from ..llm import LLM, Prompt
+from ..llm import LLM
+from ..port.prompting import UserPrompt
 from ..roundoffs import ROUNDOFFS
 from .traced_encoder import Traced, traced_encoder
 
@@ -50,7 +51,7 @@ def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
     return distance / norm if norm else (inf if distance else 0.0)
 
 
-def blocks(a: LLM, b: LLM, prompt: Prompt) -> list[Difference]:
+def blocks(a: LLM, b: LLM, prompt: UserPrompt) -> list[Difference]:
     """The errors of the model's named tensors and of its result, in order; those of the encoder come first."""
     found: list[Difference] = []
     for picture in _pictures(prompt):
@@ -59,7 +60,7 @@ def blocks(a: LLM, b: LLM, prompt: Prompt) -> list[Difference]:
     return found + _differences(*(llm.step_cache.tapped(llm.step(prompt)) for llm in (a, b)))
 
 
-def ops(a: LLM, b: LLM, prompt: Prompt) -> Iterator[Difference]:
+def ops(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[Difference]:
     """The error of each op of `b` on the operands of `a`, in running order; those of the encoder come first."""
     for picture in _pictures(prompt):
         with traced_encoder(a, picture) as traced:
@@ -69,7 +70,7 @@ def ops(a: LLM, b: LLM, prompt: Prompt) -> Iterator[Difference]:
         yield from _compared(Traced(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
 
 
-def _pictures(prompt: Prompt) -> list[Image | Prepared]:
+def _pictures(prompt: UserPrompt) -> list[Image | Prepared]:
     parts = parts_of(prompt)
     return parts.pictures if parts is not None else []
 

@@ -27,7 +27,8 @@ from backbay.cli import (
 from ..chats import ChatRequest
 from ..errors import RequestError
 from ..images.picture import Image
-from ..llm import LLM, Prompt
+from ..llm import LLM
+from ..port.prompting import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
 from ..text.answers import PlainReader
@@ -148,7 +149,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def prompt_of(llm: LLM, images: Sequence[str], text: str) -> Prompt:
+def prompt_of(llm: LLM, images: Sequence[str], text: str) -> UserPrompt:
     """The prompt of a text; with pictures, it is a question in the model's chat template, if the model has one."""
     pictures = [Image(path) for path in images]
     if not pictures:
@@ -215,7 +216,7 @@ def ask() -> str | None:
 
 
 def answer(
-    llm: LLM, asked: Prompt | ChatRequest, args: Namespace, *, goes_on: bool = False
+    llm: LLM, asked: UserPrompt | ChatRequest, args: Namespace, *, goes_on: bool = False
 ) -> tuple[Handle[Completion], Completion]:
     """Print an answer as it comes, or as JSON at the end. Ctrl+C ends the answer; if the chat goes on, only the answer."""
     chat = asked if isinstance(asked, ChatRequest) else ChatRequest(asked, {}, PlainReader)

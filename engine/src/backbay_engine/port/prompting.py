@@ -21,6 +21,15 @@ UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared |
 """A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
 
 
+def require_one(prompt: object) -> None:
+    """RequestError if a prompt is several texts."""
+    if isinstance(prompt, list | tuple) and len(prompt) > 1 and all(isinstance(text, str) for text in prompt):
+        raise RequestError(
+            "a list of texts is several prompts: call submit for each, and the requests share their steps; if they are "
+            'one prompt, join them by "".join(texts)'
+        )
+
+
 @final
 class Prompting:
     """Checks the prompts of users, and makes requests of them; RequestError if the model cannot serve it."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, final
 
 from backbay.gguf import nearest
@@ -44,6 +44,13 @@ class GenerationOptions:
     constraint: Constraint | None = None
     speculate: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)
+
+    def forbidding(self, ids: Collection[int]) -> GenerationOptions:
+        """These options, with tokens that never come."""
+        if not ids:
+            return self
+        bias = {**self.sampling.logit_bias, **dict.fromkeys(ids, float("-inf"))}
+        return replace(self, sampling=replace(self.sampling, logit_bias=bias))
 
 
 _OWN: Final = {each.name for each in fields(GenerationOptions)} - {"sampling"}
