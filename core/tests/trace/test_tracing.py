@@ -195,19 +195,6 @@ def test_everything_raised_on_purpose_is_a_backbay_error():
     assert issubclass(backbay.NoMemoryError, MemoryError) and issubclass(backbay.ModelFileError, ValueError)
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda x, ctx: x.add(x), r"add: the context comes first, as in x.add\(ctx, t2\); got a tensor"),
-        (lambda x, ctx: x.add(ctx), r"add: the argument t2 is missing, as in x.add\(ctx, t2\)"),
-        (lambda x, ctx: x.scale(ctx), r"scale: the argument s is missing, as in x.scale\(ctx, s\)"),
-    ],
-)
-def test_a_forgotten_context_or_operand_is_named(ctx, call, told):
-    with pytest.raises(TypeError, match=told):
-        call(ctx.from_floats([1, 2]), ctx)
-
-
 def test_numpy_takes_the_elements_of_a_tensor(ctx):
     x = ctx.from_floats([[1, 2], [3, 4]])
     np.testing.assert_array_equal(np.asarray(x), [[1, 2], [3, 4]])

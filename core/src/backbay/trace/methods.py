@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, overload
 
 from ..errors import DTypeError, ShapeError
 from ..ops.arguments import Parameter
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 P = ParamSpec("P")
-ABSENT: Final = object()
 
 
 @overload
@@ -34,7 +33,6 @@ def method(op: Op[Any, Any]) -> Callable[..., Any]:
         f"default_{p.name}": p.default for p in op.parameters
     }
     helpers = {"op": op, "rule": op.declared, "prepare": op.prepared, "checked_storage": _checked_storage}
-    helpers |= {"ABSENT": ABSENT, "absent": _absent}
     scope: dict[str, Any] = {**names, **helpers, "errors": (ShapeError, DTypeError)}
     exec(compile(_source(op), f"<the method {op.name}>", "exec"), scope)  # noqa: S102  (made of declared names only)
     traced: Callable[..., Any] = scope[op.name]
@@ -59,23 +57,10 @@ def _source(op: Op[Any, Any]) -> str:
         ]
     keywords = [_declaration(p) for p in others if p.keyword_only]
     positional = [_declaration(p) for p in others if not p.keyword_only]
-    required = [p for p in others if p.default is REQUIRED and not (p.keyword_only or p.variadic)]
-    if required:  # without the last one, all moved by one: the context was forgotten
-        last = required[-1].name
-        positional[others.index(required[-1])] = f"{last}=ABSENT"
-        body.insert(0, f"if {last} is ABSENT: absent(op, ctx, {last!r})")
     signature = ", ".join([first.name, "ctx", *positional, *(["*", *keywords] if keywords else [])])
     lines = "".join(f"        {line}\n" for line in body)
     failed = f"    except errors as error:\n        raise op.explain(error, ({bound})) from None\n"
     return f"def {op.name}({signature}):\n    try:\n{lines}{failed}"
-
-
-def _absent(op: Op[Any, Any], ctx: object, name: str) -> NoReturn:
-    first, *others = (p.name for p in op.parameters if p.default is REQUIRED)
-    usage = f"{first}.{op.name}({', '.join(['ctx', *others])})"
-    if isinstance(ctx, Spec):
-        raise TypeError(f"{op.name}: the context comes first, as in {usage}; got a tensor in its place")
-    raise TypeError(f"{op.name}: the argument {name} is missing, as in {usage}")
 
 
 def _declaration(p: Parameter) -> str:
