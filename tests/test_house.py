@@ -6,6 +6,8 @@ from collections import Counter
 
 from doc_blocks import ROOT
 
+import backbay.plugin
+
 SOURCES = sorted(ROOT.glob("*/src/*")) + sorted(ROOT.glob("*/*/src/*"))
 MODULES = [path for source in SOURCES if source.suffix != ".egg-info" for path in source.rglob("*.py")]
 FAMILIES = ("ops", "cases")  # many of one kind may lie side by side
@@ -13,6 +15,14 @@ FAMILIES = ("ops", "cases")  # many of one kind may lie side by side
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_door_for_backend_authors_has_few_names_and_none_of_pythons_own():
+    own = [name for name in vars(backbay.plugin) if not name.startswith("_") and name != "annotations"]
+    assert len(own) <= 45
+    assert backbay.plugin.ShapeError is backbay.ShapeError  # a name of contract 1.1
+    assert not hasattr(backbay.plugin, "__all__")
+    assert not hasattr(backbay.plugin, "__path__")
 
 
 def test_the_public_names_are_those_of_the_page():

@@ -23,19 +23,21 @@ def table(
     seen: Mapping[int, str | None],
     verdicts: Mapping[str, str],
 ) -> str:
-    """All faults by package, then those that the short tests do not see, with what a reader said of each."""
+    """All faults by package, then those that the short tests do not see, with what a reader said of each.
+
+    Before the end of the hunt, only how far it is: who sees the rest is not known.
+    """
+    if not faults.keys() <= seen.keys():
+        return (
+            HEAD.format(**draw) + f"The hunt has not ended: {len(seen)} of {len(faults)} are seen so far.\n"
+        )
     rows = ["| package | faults | seen by the short tests | by the long tests only | by neither | rate |"]
     rows.append("|---|---|---|---|---|---|")
     for package in sorted({_package(fault) for fault in faults.values()}):
         ids = [id for id in faults if _package(faults[id]) == package]
         rows.append(_row(package, ids, seen))
     rows.append(_row("all", faults, seen))
-    pages = [
-        HEAD.format(**draw),
-        "" if faults.keys() <= seen.keys() else "The hunt has not ended.\n\n",
-        "\n".join(rows),
-        "\n\n",
-    ]
+    pages = [HEAD.format(**draw), "\n".join(rows), "\n\n"]
     pages.append("The rate is what the short tests see of all that is seen.\n")
     for title, selection in (("Seen by the long tests only", "thorough"), ("Seen by neither", None)):
         ids = [id for id in faults if seen.get(id) == selection]

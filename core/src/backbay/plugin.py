@@ -53,10 +53,10 @@ from .types.spec import Spec as Spec
 
 
 def __getattr__(name: str) -> object:
-    """Names that plugins of contract 1.1 import from here."""
+    """Names that plugins of contract 1.1 import from here; none of Python's own, such as `__all__`."""
     from importlib import import_module
 
-    for door in ("backbay.internals", "backbay", "backbay.gguf"):
+    for door in () if name.startswith("_") else ("backbay.internals", "backbay", "backbay.gguf"):
         if hasattr(module := import_module(door), name):
             return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

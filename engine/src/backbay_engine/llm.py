@@ -7,7 +7,7 @@ import reprlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar, final
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prep
 from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
-from .runner.requests.handle import Handle, OnStep, Pieces
+from .runner.requests.handle import Handle, OnStep, Pieces, wait_for
 from .runner.requests.options import options_of
 from .runner.requests.request import Generate, Score, ScoreTokens
 from .runner.state import State
@@ -45,8 +45,6 @@ from .text.pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
 from .worker import WorkerPort
-
-T = TypeVar("T")
 
 
 @final
@@ -87,7 +85,7 @@ class LLM:
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """Continue a prompt: a text, token ids, or parts, which may be pictures. `submit` documents the options."""
-        return _wait(self.submit(prompt, **options))
+        return wait_for(self.submit(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt; gives the text piece by piece. Leaving the loop cancels the request."""
@@ -266,7 +264,7 @@ class LLM:
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._check_generates()
-        return _wait(self._port.submit(Score(self._prompting.checked(prompt))))
+        return wait_for(self._port.submit(Score(self._prompting.checked(prompt))))
 
     @naming_limits("a request")
     def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
@@ -390,11 +388,3 @@ class LLM:
         self._port.check_open()
         facts = self._port.facts
         require_numbers(wanted, facts.architecture, generates=facts.generates, ranks=facts.ranks)
-
-
-def _wait(handle: Handle[T]) -> T:
-    """The result; an interruption of the waiting, such as Ctrl+C, cancels the request."""
-    try:
-        return handle.result()
-    finally:
-        handle.cancel()

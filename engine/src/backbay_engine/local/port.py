@@ -24,6 +24,8 @@ from ..models import load_model
 from ..models.contract import Model
 from ..port.contract import Facts, Port
 from ..port.options import BackendName, LoadOptions, Path
+from ..port.places import Places
+from ..port.purposes import sees_no_pictures
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
@@ -46,7 +48,6 @@ from ..text.formats import Grammars
 from .guessing import open_source
 from .jobs import Jobs
 from .keeping import Keeping
-from .places import Places
 from .saving import Saver, SlotSnapshots
 from .sight import Sight, open_sight, open_text, own_projector
 from .sizes import context_of, dtype_of, tokenizer_of
@@ -269,10 +270,7 @@ class LocalPort(Port):
         """What brings pictures to the runner; RequestError if the model sees none."""
         self.check_open()
         if self.sight is None:
-            raise RequestError(
-                f"the model ({self.backend.config.architecture}) sees no pictures: its file has no encoder; name the "
-                "encoder's file with projector= (--projector), if the model has one"
-            )
+            raise sees_no_pictures(self.facts.architecture)
         return self.sight
 
     @property

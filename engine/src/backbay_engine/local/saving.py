@@ -16,7 +16,7 @@ from ..errors import ContextOverflowError, ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
-from ..runner.requests.handle import Handle
+from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
@@ -93,8 +93,8 @@ class Saver:
         """Let a slot hold what a snapshot has."""
         if snapshot.model != self._snapshots.model:
             raise ForeignSnapshotError(
-                f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has {self._snapshots.model}: only the "
-                "same weights can go on"
+                f"the snapshot is of a model with the fingerprint {snapshot.model}, this one has "
+                f"{self._snapshots.model}: only the same weights can go on"
             )
         if (largest := max(snapshot.tokens, default=0)) >= self._vocabulary_size:
             raise ForeignSnapshotError(
@@ -117,11 +117,8 @@ class Saver:
         )
 
     def _done(self, job: Job) -> Any:
-        """Run a job, and wait for its result; an interruption of the waiting cancels it."""
+        """Run a job, and wait for its result."""
         handle: Handle[Any] = Handle(partial(self._runner.cancel, job))
         job.handle = handle
         self._runner.submit(job)
-        try:
-            return handle.result()
-        finally:
-            handle.cancel()
+        return wait_for(handle)

@@ -15,6 +15,7 @@ from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
 from .contract import Facts, Port, SightFacts
+from .purposes import sees_no_pictures
 from .questions import GetCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
@@ -89,10 +90,7 @@ class Prompting:
         self._port.check_open()
         facts = self._facts
         if facts.sight is None:
-            raise RequestError(
-                f"the model ({facts.architecture}) sees no pictures: its file has no encoder; name the encoder's file "
-                "with projector= (--projector), if the model has one"
-            )
+            raise sees_no_pictures(facts.architecture)
         return facts.sight
 
     def tokens(self, prompt: UserPrompt) -> list[int]:

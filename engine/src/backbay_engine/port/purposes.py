@@ -25,3 +25,11 @@ def require_numbers(wanted: Numbers, architecture: str, *, generates: bool, rank
         raise RequestError(f"{architecture} generates text; {wanted} come from {alike}")
     if made != wanted:
         raise RequestError(f"this file of {architecture} makes {made}, no {wanted}; use {method}")
+
+
+def sees_no_pictures(architecture: str) -> RequestError:
+    """The error of a picture for a model without an encoder."""
+    return RequestError(
+        f"the model ({architecture}) sees no pictures: its file has no encoder; name the encoder's file with projector= "
+        "(--projector), if the model has one"
+    )

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar, cast, final
 from backbay import BackendMemory, BackendUnavailableError, ClosedError
 from backbay_engine import Completion, Handle, QueueFullError, RequestError, SlotState, State, Totals
 from backbay_engine.remote import (
-    Generate,
     GetMemory,
     OnStep,
     Opened,
@@ -74,9 +73,7 @@ class ReplicasPort(Port):
             raise ClosedError("the model is closed")
 
     def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
-        sent: Request[Any] = request
-        if isinstance(request, Generate):
-            sent = sendable(request, self.facts, self.tokenizer)
+        sent = sendable(request, self.facts, self.tokenizer)
 
         def cancel() -> None:
             answering.cancel()

@@ -160,7 +160,9 @@ def check_generation(
 ) -> None:
     """RequestError or OptionError if a prompt cannot be continued so."""
     require_known(options.sampling.logit_bias, vocabulary_size)
-    sequence_of(prompt, options, AnswerText(options, tokenizer), context)
+    answer = AnswerText(options, tokenizer)
+    if options.resume:  # otherwise the prompt's length alone counts, which was checked
+        sequence_of(prompt, options, answer, context)
 
 
 def sequence_of(

@@ -151,6 +151,14 @@ class Handle(Generic[T]):
                 self.cancel()
 
 
+def wait_for(handle: Handle[T]) -> T:
+    """The result; an interruption of the waiting, such as Ctrl+C, cancels the request."""
+    try:
+        return handle.result()
+    finally:
+        handle.cancel()
+
+
 def _seconds(timeout: object) -> float | None:
     """A time limit as Python's locks take it; None for none."""
     if timeout is None:

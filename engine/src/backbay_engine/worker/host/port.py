@@ -25,11 +25,11 @@ from backbay.plugin import Cancel, Progress
 
 from ...arguments import whole
 from ...errors import DeadlineError
-from ...local.places import Place, Places
 from ...port.contract import Port
 from ...port.options import BackendName, LoadOptions, Path
+from ...port.places import Place, Places
 from ...port.questions import GetState, Question
-from ...runner.requests.handle import Handle, OnStep
+from ...runner.requests.handle import Handle, OnStep, wait_for
 from ...runner.requests.request import NUMBERS, Generate, Request
 from ...runner.state import SlotState, State, Totals
 from ..wire import log_records
@@ -116,11 +116,10 @@ class WorkerPort(Port):
             raise ClosedError(f"the model is closed{self._closed_because}")
 
     def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
-        sent: Request[Any] = request
+        sent = sendable(request, self.facts, self.tokenizer)
         resuming = None
-        if isinstance(request, Generate):
-            sent = sendable(request, self.facts, self.tokenizer)
-            resuming = Resuming(sent, self._retries) if self._retries else None
+        if isinstance(sent, Generate) and self._retries:
+            resuming = Resuming(sent, self._retries)
         with self._places.taken() as place:
             return self._ask(sent, on_step, place, resuming)
 
@@ -129,10 +128,7 @@ class WorkerPort(Port):
         if not question.needs_a_worker and self._worker is None:
             return cast("T", None)  # a new one remembers nothing
         handle: Handle[T] = self._ask(question)
-        try:
-            return handle.result()
-        finally:
-            handle.cancel()
+        return wait_for(handle)
 
     def state(self) -> State:
         self.check_open()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ...images.prompts import Parts
 from ...port.contract import Facts
 from ...runner.requests.generation import check_generation
-from ...runner.requests.request import Generate
+from ...runner.requests.request import Generate, Request
 from ...text.formats import check
 from ...text.tokenizers import Tokenizer
 
 
-def sendable(request: Generate, facts: Facts, tokenizer: Tokenizer | None) -> Generate:
-    """A request for text that can be pickled; wrong options are refused here, before the worker does."""
+def sendable(request: Request[Any], facts: Facts, tokenizer: Tokenizer | None) -> Request[Any]:
+    """A request that can be pickled; wrong options are refused here, before the worker does."""
+    if not isinstance(request, Generate):
+        return request
     prompt, options = request.prompt, request.options
     if options.response_format is not None:
         check(options.response_format)
