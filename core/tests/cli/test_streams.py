@@ -1,5 +1,6 @@
 """Commands whose streams are closed, or cannot take every character."""
 
+import io
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from environment import GOOD, Environment
 from patience import PATIENCE
+
+from backbay.cli.streams import standard_line
 
 BACKBAY = f'"{sys.executable}" -m backbay'
 TOLD = "backbay: standard output is closed, nothing was printed"
@@ -103,3 +106,18 @@ def test_an_end_waits_for_no_reader_of_standard_error():
     command = [sys.executable, "-c", FULL]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.wait(PATIENCE) == 0
+
+
+class Interrupted(io.StringIO):
+    """A stream whose user presses Ctrl-C while it is written."""
+
+    def flush(self) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.fault("Ctrl-C while a question of a chat is awaited, and output is written", "it is not lost")
+def test_ctrl_c_before_a_line_is_read_is_not_lost(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a line\n"))
+    monkeypatch.setattr(sys, "stdout", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        standard_line()

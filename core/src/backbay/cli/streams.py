@@ -36,6 +36,8 @@ def standard_line(prompt: str = "> ") -> str | None:
     """The next line of standard input; None at its end. A terminal shows the prompt."""
     if sys.stdin is None:
         raise BackbayError("standard input is closed")
+    if sys.stdout is not None:
+        sys.stdout.flush()  # `input` does it too, and swallows a Ctrl+C that comes meanwhile
     try:
         line = input(prompt if sys.stdin.isatty() else "")
     except EOFError:

@@ -237,6 +237,7 @@ def answer(
         say_json(as_dict(completion))
     else:
         sys.stdout.write("\n")
+        sys.stdout.flush()  # before the line on standard error
         if not args.quiet:
             note(told(completion.timings, completion.finish_reason))
     return handle, completion
