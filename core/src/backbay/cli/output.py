@@ -34,9 +34,16 @@ def say_json(value: Any) -> None:
     _write(json.dumps(value, indent=2) + "\n")  # dumps writes printable ASCII only
 
 
-def _write(text: str) -> None:
+def flush() -> None:
+    """Let all that was said reach standard output."""
+    _write("", flushed=True)
+
+
+def _write(text: str, *, flushed: bool = False) -> None:
     try:
         sys.stdout.write(text)
+        if flushed:
+            sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

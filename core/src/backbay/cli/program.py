@@ -16,7 +16,7 @@ from typing import NoReturn
 from backbay.errors import BackbayError, OptionError
 
 from .commands import Command, find, installed
-from .output import note, table
+from .output import flush, note, table
 from .streams import prepare
 
 PATIENCE = 5.0  # seconds for threads and exit hooks to end
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         can_print = prepare()
         status = _run(words)
-        sys.stdout.flush()
+        flush()
     except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
