@@ -39,6 +39,13 @@ def test_a_standard_output_that_cannot_be_written_is_named(words: str):
     assert (done.returncode, done.stderr.decode().splitlines()[-1]) == (1, f"backbay: {told}")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_text_that_only_the_last_flush_writes_is_named_too():
+    program = "from backbay.cli import output; output.say(5000 * 'a'); output.flush()"  # more than one block of a disk
+    done = shell(f"\"{sys.executable}\" -c \"{program}\" >/dev/full")
+    assert b"standard output cannot be written: No space left on device" in done.stderr
+
+
 @pytest.mark.fault("standard input or standard error is closed", "the command runs as before")
 @pytest.mark.parametrize("closed", ["2>&-", "<&-", "<&- 2>&-"])
 def test_other_closed_streams_change_nothing(closed: str):
