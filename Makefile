@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -37,7 +37,7 @@ test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and
 
 cpus: $(VENV)/.cpus  ## compile ggml for other kinds of CPUs too
 
-check: format lint types contracts test  ## what CI runs: format, lint, types, import contracts, tests
+check: format lint types contracts site test  ## what CI runs: format, lint, types, import contracts, links of the pages, tests
 
 format: $(VENV)/.check-tools  ## check the format
 	$(BIN)/ruff format --check .
@@ -51,6 +51,9 @@ types: $(VENV)/.check-tools  ## check types, with mypy and pyright
 
 contracts: $(VENV)/.check-tools  ## check which room imports which
 	$(BIN)/lint-imports
+
+site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html; every link must lead somewhere
+	PYTHONPATH=tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python tools/architecture.py

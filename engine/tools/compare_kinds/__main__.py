@@ -2,13 +2,13 @@
 
     python engine/tools/compare_kinds --converter ~/llama.cpp
     python engine/tools/compare_kinds --converter ~/llama.cpp --kinds gemma2 olmo2 --backends onnx
-    python engine/tools/compare_kinds --converter ~/llama.cpp --llama --page docs/kinds.md
+    python engine/tools/compare_kinds --converter ~/llama.cpp --llama --page docs/reference/kinds.md
     python engine/tools/compare_kinds --converter ~/llama.cpp --store engine/tests/data/kinds
 
 Needs torch, transformers and the sources of llama.cpp. With --others, kinds that transformers lacks are compared with
 transcriptions by others, and so is the one here; Jina BERT always is. Models are small and random. The numbers are mean square errors
 over the mean square of the results of transformers, in f32. --llama compares llama.cpp as well (with llama-cpp-python),
-and --page writes the numbers into a page, docs/kinds.md, where other kinds keep their rows. --store writes the files of the tests, which run without
+and --page writes the numbers into a page, docs/reference/kinds.md, where other kinds keep their rows. --store writes the files of the tests, which run without
 torch; --keep keeps the model files. A kind is described in a few lines, in decoders.py and the files beside it.
 """
 

@@ -19,9 +19,9 @@ f32 caches. A number over the limit, {limits}, is bold; `-` stands for a result 
 
 Where llama.cpp differs, one thing is changed until it agrees with transformers: the last number is its error then. The
 reasons and the changes are in `engine/tools/compare_kinds/differences.py`. The speeds of some kinds beside llama.cpp's, and
-the host's part of them, are in [speed.md](speed.md#recurrent-kinds).
+the host's part of them, are in [speed.md](../speed.md#recurrent-kinds).
 
-Last written on {day} by `python engine/tools/compare_kinds --llama --page docs/kinds.md`, row by row, with
+Last written on {day} by `python engine/tools/compare_kinds --llama --page docs/reference/kinds.md`, row by row, with
 {versions}.
 """
 VERSIONS = ("llama-cpp-python", "transformers", "torch", "backbay", "ggml-python", "onnxruntime")
