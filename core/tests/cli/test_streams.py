@@ -42,7 +42,7 @@ def test_a_standard_output_that_cannot_be_written_is_named(words: str):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_text_that_only_the_last_flush_writes_is_named_too():
     program = "from backbay.cli import output; output.say(5000 * 'a'); output.flush()"  # more than one block of a disk
-    done = shell(f"\"{sys.executable}\" -c \"{program}\" >/dev/full")
+    done = shell(f'"{sys.executable}" -c "{program}" >/dev/full')
     assert b"standard output cannot be written: No space left on device" in done.stderr
 
 
