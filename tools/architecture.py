@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg and lists all rooms in docs/architecture.md, from the code. `make docs` runs it."""
+"""Draws docs/architecture.svg and lists all rooms in docs/reference/rooms.md, from the code. `make docs` runs it."""
 
 import ast
 import sys
@@ -8,8 +8,8 @@ from pathlib import Path
 from textwrap import wrap
 
 ROOT = Path(__file__).parents[1]
-PAGE, PICTURE = ROOT / "docs" / "architecture.md", ROOT / "docs" / "architecture.svg"
-BEGIN, END = "<!-- made by tools/architecture.py -->", "<!-- end -->"
+PAGE, PICTURE = ROOT / "docs" / "reference" / "rooms.md", ROOT / "docs" / "architecture.svg"
+HEAD = "# The rooms\n\nEach folder of a package, and what is in it, from above to below: a room imports only rooms below it.\n\n"
 PANELS = {  # title and folder, as they stand in the picture: the lowest row last
     "server": "server/src/backbay_server",
     "engine": "engine/src/backbay_engine",
@@ -99,7 +99,7 @@ def table() -> str:
         rows = [
             f"| `{room.name}/` | {room.purpose} |" for row in levels(rooms(ROOT / folder)) for room in row
         ]
-        parts.append(f"### {title}\n\n| room | what is in it |\n|---|---|\n" + "\n".join(rows))
+        parts.append(f"## {title}\n\n| room | what is in it |\n|---|---|\n" + "\n".join(rows))
     return "\n\n".join(parts)
 
 
@@ -169,10 +169,7 @@ def _page(width: int, height: int, parts: list[str]) -> str:
 
 
 def page() -> str:
-    """The page with its list of rooms made anew."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return f"{HEAD}{table()}\n"
 
 
 if __name__ == "__main__":
