@@ -10,9 +10,8 @@ from .backend.kernels.kernel_backend import KernelBackend
 from .backend.kernels.kernel_table import KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
 from .data.buffer import Buffer
-from .discovery.choice import Choice, choose
 from .discovery.installed import BackendEntry, backends
-from .discovery.opening import open
+from .discovery.opening import Choice, choose, open
 from .errors import (
     BackbayError,
     BackendUnavailableError,

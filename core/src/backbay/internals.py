@@ -31,6 +31,7 @@ from .data.encoding import quantize as quantize
 from .data.files import replacing as replacing
 from .data.host_buffer import GUARD as GUARD
 from .data.host_buffer import POISON as POISON
+from .discovery.entry_points import load_declared as load_declared
 from .graph.cancel import require_cancel as require_cancel
 from .graph.graph import NodeKind as NodeKind
 from .graph.symbolic_sizes import Size as Size

@@ -6,7 +6,7 @@ import pytest
 
 from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
 from backbay.backend.kernels.conversions import decoding_gap, encoding_gap
-from backbay.discovery.registration import describe
+from backbay.errors import describe
 from backbay.types.params import unsupported
 
 QUANTIZED = [dtype for dtype in DType if dtype.is_quantized]

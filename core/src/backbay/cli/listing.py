@@ -13,6 +13,7 @@ from typing import Any
 
 from backbay.discovery.installed import backends
 from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, ranked
+from backbay.discovery.speeds import version_of
 from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level
@@ -50,25 +51,18 @@ def run(args: Namespace) -> int:
     probed = ranked(probe_all(backends().values(), args.timeout, again=args.refresh))
     if args.json:
         say_json([as_dict(result) for result in probed])
+    elif not probed:
+        say("no backend is installed")
     else:
-        say(probe_table(probed))
+        titles = "backend", "distribution", "works", "devices", "why not"
+        say(table(titles, [_row(result) for result in probed]))
     return 0 if any(result.works for result in probed) else 1
 
 
-def probe_table(probed: list[ProbeResult]) -> str:
-    if not probed:
-        return "no backend is installed"
-    rows = [
-        (
-            result.entry.name,
-            f"{result.entry.distribution} {result.entry.version}",
-            "yes" if result.works else "no",
-            ", ".join(device.id for device in result.devices),
-            result.reason,
-        )
-        for result in probed
-    ]
-    return table(("backend", "distribution", "works", "devices", "why not"), rows)
+def _row(result: ProbeResult) -> tuple[str, ...]:
+    devices = ", ".join(device.id for device in result.devices)
+    works = "yes" if result.works else "no"
+    return result.entry.name, version_of(result.entry), works, devices, result.reason
 
 
 def markdown() -> str:

@@ -12,22 +12,27 @@ cannot be loaded.
 
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from backbay.composites.parts import by_kernels
+from backbay.discovery.entry_points import declared
 from backbay.discovery.installed import backends, entry
 from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op
 from backbay.types.params import Level
 
-from .op_users import op_users
 from .output import JSON_HELP, say, say_json, table
 from .signatures import brief, typed
 
 CORE, UNKNOWN = "core", "?"
 NAMED = 3  # architectures that the table names
+USERS = "backbay.op_users"
+"""The entry-point group of tables: the names of architectures by that of an op."""
+
+log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -53,12 +58,24 @@ def run(args: Namespace) -> int:
     return 1 if args.backend and not loaded else 0
 
 
+def op_users() -> dict[str, list[str]]:
+    """The architectures by op, of all tables; a package that cannot be imported has none."""
+    found: dict[str, set[str]] = {}
+    for point in (point for points in declared(USERS).values() for point in points):
+        try:
+            for op, names in dict(point.load()).items():
+                found.setdefault(op, set()).update(names)
+        except Exception as error:  # noqa: BLE001  another package's module
+            log.warning("%s of %s cannot be read: %s", USERS, point.origin, error)
+    return {op: sorted(names) for op, names in found.items()}
+
+
 def level(op: Op[..., Any], result: ProbeResult) -> str:
     """How a backend runs an op, by its declared kernels."""
     if result.kernels is None:
         return CORE if op.view or op.inline else UNKNOWN
-    declared = declared_level(op, {OPS[name] for name in result.kernels if name in OPS})
-    return declared.value if declared else CORE
+    found = declared_level(op, {OPS[name] for name in result.kernels if name in OPS})
+    return found.value if found else CORE
 
 
 def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level | None:
@@ -68,17 +85,13 @@ def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level
 
 def _table(probed: Sequence[ProbeResult], users: dict[str, list[str]]) -> str:
     titles = ("family", "op", *[result.entry.name for result in probed], "used by")
-    rows = [
-        (op.family, brief(op), *[level(op, result) for result in probed], _brief_users(op, users))
-        for op in OPS.values()
-    ]
+    rows = []
+    for op in OPS.values():
+        names = users.get(op.name, [])
+        used = ", ".join(names) if len(names) <= NAMED else f"{len(names)} architectures"
+        rows.append((op.family, brief(op), *[level(op, result) for result in probed], used))
     failures = [f"{v.entry.name} cannot be loaded: {v.reason}" for v in probed if v.kernels is None]
     return "\n".join([table(titles, rows), *failures])
-
-
-def _brief_users(op: Op[..., Any], users: dict[str, list[str]]) -> str:
-    names = users.get(op.name, [])
-    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} architectures"
 
 
 def _as_dict(op: Op[..., Any], probed: Sequence[ProbeResult], users: dict[str, list[str]]) -> dict[str, Any]:

@@ -63,25 +63,15 @@ def table(
     width: int | None = None,
 ) -> str:
     """Rows as aligned columns, those in `right` to the right. If they exceed `width`, the widest are wrapped."""
-    cells = [
-        [printable(cell.replace("\t", " ")) for cell in row]
-        for row in ([titles] if any(titles) else []) + [*rows]
+    shown = [titles, *rows] if any(titles) else rows
+    cells = [[printable(cell.replace("\t", " ")) for cell in row] for row in shown]
+    if width is None and (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
+        width = shutil.get_terminal_size().columns  # without a terminal, there is no limit
+    widest = [
+        max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*cells, strict=True)
     ]
-    limit = width if width is not None else _terminal_width()
-    widths = _fitting([max(map(_width, column)) for column in zip(*cells, strict=True)], right, limit)
-    lines = [line for row in cells for line in _lines(row, widths, right)]
-    return "\n".join(lines)
-
-
-def _width(cell: str) -> int:
-    return max(map(len, cell.split("\n")))
-
-
-def _terminal_width() -> int | None:
-    """The width of the terminal; None, which means no limit, if the output goes elsewhere."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
-        return shutil.get_terminal_size().columns
-    return None
+    widths = _fitting(widest, right, width)
+    return "\n".join(line for row in cells for line in _lines(row, widths, right))
 
 
 def _fitting(widths: list[int], right: Collection[int], limit: int | None) -> list[int]:
@@ -97,21 +87,16 @@ def _fitting(widths: list[int], right: Collection[int], limit: int | None) -> li
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    wrapped = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
-    aligned = [
-        [
-            part.rjust(width) if n in right else part.ljust(width)
-            for n, (part, width) in enumerate(zip(parts, widths, strict=True))
-        ]
-        for parts in zip_longest(*wrapped, fillvalue="")
+    lines = []
+    for parts in zip_longest(*map(_wrapped, row, widths), fillvalue=""):
+        cells = zip(parts, widths, strict=True)
+        aligned = [part.rjust(w) if n in right else part.ljust(w) for n, (part, w) in enumerate(cells)]
+        lines.append(GAP.join(aligned).rstrip())
+    return lines
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    lines = [
+        [line] if len(line) <= width else textwrap.wrap(line, width) or [""] for line in cell.split("\n")
     ]
-    return [GAP.join(parts).rstrip() for parts in aligned]
-
-
-def _wrap(cell: str, width: int) -> list[str]:
-    lines = [part for line in cell.split("\n") for part in _wrap_line(line, width)]
-    return lines or [""]
-
-
-def _wrap_line(line: str, width: int) -> list[str]:
-    return [line] if len(line) <= width else textwrap.wrap(line, width) or [""]
+    return [part for parts in lines for part in parts]

@@ -8,11 +8,12 @@ from typing import Any
 
 from backbay.ops.declaration import OPS, Op
 
-from .op_users import op_users, users_of
+from .ops import op_users
 from .scaffold.kernels_needed import kernels_needed
 from .scaffold.small_models import llama
 from .signatures import typed
 
+SHOWN = 12  # architectures by name
 INTRODUCTION = """\
 # The ops
 
@@ -32,30 +33,14 @@ The architectures that use an op are found by tracing small models of most of th
 def reference() -> str:
     """The whole text of docs/reference/ops.md."""
     users = op_users()
-    parts = [INTRODUCTION, _summary(), _smallest()]
-    for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
-        parts.append(f"## {family}")
-        parts += [_section(op, users) for op in ops]
-    return "\n\n".join(parts)
-
-
-def kind(op: Op[..., Any]) -> str:
-    """The kind of an op for a backend: view, inline, composite or kernel."""
-    if op.view or op.inline:
-        return "view" if op.view else "inline"
-    return "composite" if op.composite is not None else "kernel"
-
-
-def _family(op: Op[..., Any]) -> int:
-    """The sort key of an op's family, in the order of declaration."""
-    return list(dict.fromkeys(other.family for other in OPS.values())).index(op.family)
-
-
-def _summary() -> str:
-    lines = ["| family | ops |", "|---|---|"]
-    for family, ops in groupby(sorted(OPS.values(), key=_family), key=lambda op: op.family):
-        lines.append(f"| {family} | {', '.join(f'[{op.name}](#{op.name})' for op in ops)} |")
-    return "\n".join(lines)
+    order = list(dict.fromkeys(op.family for op in OPS.values()))
+    by_family = sorted(OPS.values(), key=lambda op: order.index(op.family))
+    rows, sections = ["| family | ops |", "|---|---|"], []
+    for family, group in groupby(by_family, key=lambda op: op.family):
+        ops = list(group)
+        rows.append(f"| {family} | {', '.join(f'[{op.name}](#{op.name})' for op in ops)} |")
+        sections += [f"## {family}", *[_section(op, users) for op in ops]]
+    return "\n\n".join([INTRODUCTION, "\n".join(rows), _smallest(), *sections])
 
 
 def _smallest() -> str:
@@ -76,5 +61,16 @@ def _listed(ops: Iterable[Op[..., Any]]) -> str:
 
 
 def _section(op: Op[..., Any], users: dict[str, list[str]]) -> str:
-    used = f"; used by {users_of(op, users)}" if users else ""
-    return f"### {op.name}\n\n```python\n{typed(op)}\n```\n\n*{kind(op)}*{used}\n\n{op.doc}"
+    kind = "composite" if op.composite is not None else "kernel"
+    kind = "view" if op.view else "inline" if op.inline else kind
+    used = f"; used by {_users_of(op, users)}" if users else ""
+    return f"### {op.name}\n\n```python\n{typed(op)}\n```\n\n*{kind}*{used}\n\n{op.doc}"
+
+
+def _users_of(op: Op[..., Any], users: dict[str, list[str]]) -> str:
+    names, every = users.get(op.name, []), {name for others in users.values() for name in others}
+    if not names:
+        return "no architecture"
+    if len(names) == len(every):
+        return f"all {len(every)} architectures"
+    return ", ".join(names) if len(names) <= SHOWN else f"{len(names)} of {len(every)} architectures"

@@ -1,9 +1,8 @@
 """Installed backends: finding them by entry points, checking, probing and opening them."""
 
-from .choice import is_auto
 from .entry_points import Declared, conflict, declared
 from .installed import BackendEntry, backends, entry, trial_seconds
-from .model_files import open_model
+from .opening import is_auto, open_model
 from .speeds import BackendSpeed, KeptTrial, SpeedTrial, version_of
 
 __all__ = [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..memory.starvation import naming_limits
+from ..errors import BackbayError, describe
+from ..memory.starvation import naming_limits, raise_if_starved
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -46,10 +47,13 @@ class Declared:
             if inner:
                 place = source.parent.joinpath(*inner)
                 source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            told = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+            return (
+                (ast.get_docstring(ast.parse(source.read_text("utf-8"))) or "")
+                .partition("\n")[0]
+                .removesuffix(".")
+            )
         except (ImportError, OSError, ValueError, SyntaxError):
             return ""
-        return told.partition("\n")[0].removesuffix(".")
 
 
 def conflict(what: str, origins: Iterable[str]) -> str:
@@ -57,25 +61,35 @@ def conflict(what: str, origins: Iterable[str]) -> str:
     return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
 
 
+def load_declared(what: str, points: Sequence[Declared]) -> Any:
+    """Import the object that the one entry point of a name stands for.
+
+    BackbayError if several distributions declare the name, or if the object cannot be imported.
+    """
+    if len(points) > 1:
+        raise BackbayError(conflict(what, [point.origin for point in points]))
+    try:
+        return points[0].load()
+    except (Exception, SystemExit) as error:
+        what = f"{what} of {points[0].origin}"
+        raise_if_starved(error, f"importing {what}")
+        raise BackbayError(f"{what} cannot be imported: {describe(error)}") from error
+
+
 def declared(group: str) -> dict[str, list[Declared]]:
     """All entry points of a group, sorted by name; several if distributions declare the same name."""
     found: dict[str, list[Declared]] = {}
     with naming_limits("looking for plugins"):
-        os.close(
-            os.open(os.devnull, os.O_RDONLY)
-        )  # importlib.metadata would find nothing if no file can be opened
+        # importlib.metadata would find nothing if no file can be opened
+        os.close(os.open(os.devnull, os.O_RDONLY))
     for point in sorted(_points(group), key=lambda point: point.name):
-        name, version = _origin(point)
-        found.setdefault(point.name, []).append(Declared(point.name, point.value, name, version))
+        origin = "unknown", "unknown"
+        try:
+            origin = origin if point.dist is None else (point.dist.name, point.dist.version)
+        except Exception:  # noqa: BLE001  metadata that are no text
+            origin = "unreadable", "unknown"
+        found.setdefault(point.name, []).append(Declared(point.name, point.value, *origin))
     return found
-
-
-def _origin(point: EntryPoint) -> tuple[str, str]:
-    """The name and the version of the distribution that declares an entry point."""
-    try:
-        return ("unknown", "unknown") if point.dist is None else (point.dist.name, point.dist.version)
-    except Exception:  # noqa: BLE001  metadata that are no text
-        return "unreadable", "unknown"
 
 
 def _points(group: str) -> Iterable[EntryPoint]:

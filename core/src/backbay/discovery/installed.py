@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ..errors import BackendUnavailableError, UnknownBackendError
+from ..errors import BackendUnavailableError, UnknownBackendError, describe
 from ..memory.starvation import raise_if_starved
 from .entry_points import Declared, conflict, declared
 
@@ -36,7 +36,7 @@ class BackendEntry:
 
     def load(self) -> type[Backend]:
         """Import the plugin and return its class; BackendUnavailableError, with the reason, if it cannot be used."""
-        from .registration import backend_class, class_at, describe
+        from .registration import backend_class, class_at
 
         origin = f"{self.distribution} {self.version}"
         if self.rivals:
@@ -66,7 +66,12 @@ def trial_seconds(kind: type[Backend]) -> float:
 
 def backends() -> dict[str, BackendEntry]:
     """The installed backends by name. This reads metadata and imports no plugin."""
-    return {name: _entry(points) for name, points in declared(GROUP).items()}
+    return {
+        name: BackendEntry(
+            name, first.distribution, first.version, first.value, tuple(point.origin for point in others)
+        )
+        for name, (first, *others) in declared(GROUP).items()
+    }
 
 
 def entry(name: str, *, asked_by: str = "") -> BackendEntry:
@@ -78,7 +83,7 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     if not isinstance(name, str):
         raise TypeError(f"a backend is a name or a subclass of Backend, not {name!r}")
     if ":" in name:
-        _find_in_current_folder(name.partition(":")[0].partition(".")[0])
+        _search_current_folder(name.partition(":")[0].partition(".")[0])
         return BackendEntry(name, "", "", name)
     installed = backends()
     if name not in installed:
@@ -86,7 +91,7 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     return installed[name]
 
 
-def _find_in_current_folder(module: str) -> None:
+def _search_current_folder(module: str) -> None:
     """Let imports look into the current folder, last of all, if a module is there and nowhere else."""
     if not module or module in sys.modules or sys.flags.safe_path or find_spec(module) is not None:
         return
@@ -94,9 +99,3 @@ def _find_in_current_folder(module: str) -> None:
         here = os.getcwd()  # noqa: PTH109
         if PathFinder.find_spec(module, [here]) is not None:
             sys.path.append(here)  # child processes get the path, too
-
-
-def _entry(points: list[Declared]) -> BackendEntry:
-    first, *others = points
-    rivals = tuple(point.origin for point in others)
-    return BackendEntry(first.name, first.distribution, first.version, first.value, rivals)

@@ -12,8 +12,8 @@ from typing import Any, final
 from ..backend.processes.library_trials import processor
 from ..data.cache_folder import CachedValue, kept
 from ..types.cores import usable_cores
-from .choice import Choice
 from .installed import BackendEntry
+from .opening import Choice
 
 SPEEDS = "speeds"  # their kind in the cache folder
 UNSETTLED = 86400.0  # seconds that a trial counts which does not last
@@ -60,26 +60,20 @@ class SpeedTrial:
         """The choice that this trial makes among equals."""
         entries = {entry.name: entry for entry in (choice.entry, *choice.equals)}
         others = {each.backend: each for each in self.speeds if each.backend != self.backend}
-        against = [(name, self._why_not(others[name])) for name in entries if name in others]
         rest = [each for each in choice.passed_over if each[0] not in entries]
-        return Choice(entries[self.backend], self._reason(), (*against, *rest))
+        first = next(each for each in self.speeds if each.backend == self.backend)
+        reason = f"it ranks first, and a trial did not finish ({first.why_not})"
+        if first.seconds is not None:
+            reason = f"it takes {first.seconds:.3g} s for {self.load}, as measured on {self.day}"
 
-    def _reason(self) -> str:
-        taken = self._taken
-        if taken.seconds is None:
-            return f"it ranks first, and a trial did not finish ({taken.why_not})"
-        return f"it takes {taken.seconds:.3g} s for {self.load}, as measured on {self.day}"
+        def why_not(other: BackendSpeed) -> str:
+            if other.seconds is None:
+                return other.why_not
+            faster = first.seconds is not None and other.seconds < first.seconds
+            return f"it takes {other.seconds:.3g} s{' (too little less to count)' if faster else ''}"
 
-    @property
-    def _taken(self) -> BackendSpeed:
-        return next(each for each in self.speeds if each.backend == self.backend)
-
-    def _why_not(self, other: BackendSpeed) -> str:
-        if other.seconds is None:
-            return other.why_not
-        taken = self._taken.seconds
-        little = " (too little less to count)" if taken is not None and other.seconds < taken else ""
-        return f"it takes {other.seconds:.3g} s{little}"
+        against = [(name, why_not(others[name])) for name in entries if name in others]
+        return Choice(entries[self.backend], reason, (*against, *rest))
 
 
 @final

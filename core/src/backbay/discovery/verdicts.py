@@ -39,7 +39,11 @@ def kept_verdict(entry: BackendEntry) -> CachedValue | None:
 def _facts(entry: BackendEntry) -> Iterator[Any]:
     yield entry
     yield str(CONTRACT_VERSION)
-    yield sys.version, sys.prefix, platform.machine(), platform.release(), platform.node(), _boot()
+    try:  # what tells this machine, since it was started, from others: they may share a home, but not drivers
+        boot = BOOT.read_text()
+    except OSError:
+        boot = ""
+    yield sys.version, sys.prefix, platform.machine(), platform.release(), platform.node(), boot
     yield list(_distributions())
     for module in ("backbay", entry.module):
         yield list(_package(module.partition(":")[0].partition(".")[0]))
@@ -47,24 +51,15 @@ def _facts(entry: BackendEntry) -> Iterator[Any]:
     yield list(_variables(entry.name))
 
 
-def _boot() -> str:
-    """What tells this machine, since it was started, from others: they may share a home, but not drivers."""
-    try:
-        return BOOT.read_text()
-    except OSError:
-        return ""
-
-
 def _distributions() -> Iterator[State]:
     """The metadata folders of all installed distributions, which an installer replaces."""
     for folder in dict.fromkeys(sys.path):
         try:
             with os.scandir(folder or ".") as found:
-                yield from sorted(
-                    _state(each)
-                    for each in found
-                    if each.name.endswith((".dist-info", ".egg-info", ".egg-link"))
-                )
+                metadata = [
+                    each for each in found if each.name.endswith((".dist-info", ".egg-info", ".egg-link"))
+                ]
+            yield from sorted(_file(Path(each.path)) for each in metadata)
         except OSError:  # a folder that does not exist, or an archive
             continue
 
@@ -112,8 +107,3 @@ def _file(path: Path) -> State:
     except (OSError, ValueError):
         return str(path), 0, 0
     return str(path), status.st_size, status.st_mtime_ns
-
-
-def _state(found: os.DirEntry[str]) -> State:
-    status = found.stat()
-    return found.path, status.st_size, status.st_mtime_ns
