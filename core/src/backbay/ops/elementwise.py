@@ -15,9 +15,8 @@ def _gated(x: Spec, up: Spec | None) -> Spec:
     require_float(x)
     if up is not None:
         require_float(up, "up")
-        require(
-            same_shape(x.shape, up.shape), "up must have the receiver's shape {}, got {}", x.shape, up.shape
-        )
+        rule = "up must have the receiver's shape {}, got {}"
+        require(same_shape(x.shape, up.shape), rule, x.shape, up.shape)
     return x
 
 
@@ -166,11 +165,6 @@ def cast(x: Spec, dtype: DType) -> Spec:
     """
     if dtype not in CONTRACT:
         raise DTypeError(f"dtype must be one that tensors may hold, got {dtype}")
-    require(
-        x.dim(0) % dtype.block_size == 0,
-        "dimension 0 of {} must be a multiple of {}, got {}",
-        dtype,
-        dtype.block_size,
-        x.dim(0),
-    )
+    rule = "dimension 0 of {} must be a multiple of {}, got {}"
+    require(x.dim(0) % dtype.block_size == 0, rule, dtype, dtype.block_size, x.dim(0))
     return Spec(dtype, x.shape)

@@ -57,17 +57,8 @@ def solve_tri(a: Spec, b: Spec, lower: bool = True, left: bool = True, unit_diag
     require_float(b, "the second operand")
     _square(a)
     shared = 1 if left else 0
-    require(
-        b.dim(shared) == a.dim(0),
-        "dimension {} of the second operand must be {}, got {}",
-        shared,
-        a.dim(0),
-        b.dim(shared),
-    )
-    require(
-        same_shape(a.shape[2:], b.shape[2:]),
-        "dimensions 2 and 3 must match, {} != {}",
-        list(a.shape[2:]),
-        list(b.shape[2:]),
-    )
+    rule = "dimension {} of the second operand must be {}, got {}"
+    require(b.dim(shared) == a.dim(0), rule, shared, a.dim(0), b.dim(shared))
+    rule = "dimensions 2 and 3 must match, {} != {}"
+    require(same_shape(a.shape[2:], b.shape[2:]), rule, list(a.shape[2:]), list(b.shape[2:]))
     return Spec(DType.F32, b.shape)

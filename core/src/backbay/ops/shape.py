@@ -68,13 +68,8 @@ def view(x: Spec, offset: SizeAttr, shape: SizeAttrs, strides: SizeAttrs = ()) -
     check_shape(x.dtype, shape)
     if not strides:
         return Spec(x.dtype, shape, None, _aligned(x, offset))
-    require(
-        len(strides) == len(shape) - 1,
-        "{} dimensions need {} strides, got {}",
-        len(shape),
-        len(shape) - 1,
-        len(strides),
-    )
+    rule = "{} dimensions need {} strides, got {}"
+    require(len(strides) == len(shape) - 1, rule, len(shape), len(shape) - 1, len(strides))
     require(min(strides) >= 0, "a stride is negative: {}", list(strides))
     return view_spec(
         x.dtype, shape, (x.dtype.type_size, *[_step(x, n) for n in strides]), _aligned(x, offset)
@@ -82,16 +77,14 @@ def view(x: Spec, offset: SizeAttr, shape: SizeAttrs, strides: SizeAttrs = ()) -
 
 
 def _step(x: Spec, stride: int) -> int:
-    require(
-        stride % x.dtype.type_size == 0, "stride {} is not a multiple of {} bytes", stride, x.dtype.type_size
-    )
+    rule = "stride {} is not a multiple of {} bytes"
+    require(stride % x.dtype.type_size == 0, rule, stride, x.dtype.type_size)
     return stride
 
 
 def _aligned(x: Spec, offset: int) -> int:
-    require(
-        offset % x.dtype.type_size == 0, "offset {} is not a multiple of {} bytes", offset, x.dtype.type_size
-    )
+    rule = "offset {} is not a multiple of {} bytes"
+    require(offset % x.dtype.type_size == 0, rule, offset, x.dtype.type_size)
     return x.offset + offset
 
 
@@ -118,9 +111,8 @@ def _permuted(
         MAX_RANK,
         list(axes),
     )
-    require(
-        axes[:1] in ((), (0,)) or not dtype.is_quantized, "dimension 0 of {} must stay in its place", dtype
-    )
+    rule = "dimension 0 of {} must stay in its place"
+    require(axes[:1] in ((), (0,)) or not dtype.is_quantized, rule, dtype)
     strides = strides or contiguous_strides(dtype, shape)
     rank = max([axis + 1 for axis, _ in zip(axes, shape, strict=False)], default=0)
     gap = strides[-1] * shape[-1] if shape else 0  # the stride of a further dimension, of extent 1
@@ -175,9 +167,8 @@ def chunk(x: Spec, dim: int, size: SizeAttr) -> list[Spec]:
     _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
     pieces = -(-x.dim(dim) // size)
-    require(
-        pieces <= MAX_PIECES, "at most {} pieces, {} of {} would be {}", MAX_PIECES, x.dim(dim), size, pieces
-    )
+    rule = "at most {} pieces, {} of {} would be {}"
+    require(pieces <= MAX_PIECES, rule, MAX_PIECES, x.dim(dim), size, pieces)
     return [slice.rule(x, dim, low, min(low + size, x.dim(dim)), 1) for low in range(0, x.dim(dim), size)]
 
 
@@ -248,9 +239,8 @@ def concat(x: Spec, t2: Spec, dim: int) -> Spec:
     _check_axis(dim)
     _require_same_dtype(x, t2)
     for n in range(MAX_RANK):
-        require(
-            n == dim or x.dim(n) == t2.dim(n), "dimension {} must match, {} != {}", n, x.dim(n), t2.dim(n)
-        )
+        rule = "dimension {} must match, {} != {}"
+        require(n == dim or x.dim(n) == t2.dim(n), rule, n, x.dim(n), t2.dim(n))
     shape = [x.dim(n) for n in range(max(x.rank, t2.rank, dim + 1))]
     shape[dim] += t2.dim(dim)
     check_shape(x.dtype, tuple(shape))
@@ -287,13 +277,8 @@ def repeat_4d(x: Spec, dim0: SizeAttr, dim1: SizeAttr = 1, dim2: SizeAttr = 1, d
     shape = (dim0, dim1, dim2, dim3)
     check_shape(x.dtype, shape)
     for n in range(MAX_RANK):
-        require(
-            divides(x.dim(n), shape[n]),
-            "dimension {} does not repeat, {} does not divide {}",
-            n,
-            x.dim(n),
-            shape[n],
-        )
+        rule = "dimension {} does not repeat, {} does not divide {}"
+        require(divides(x.dim(n), shape[n]), rule, n, x.dim(n), shape[n])
     rank = max([x.rank, *(n + 1 for n in range(MAX_RANK) if shape[n] != 1)])
     return Spec(x.dtype, shape[:rank])
 

@@ -152,13 +152,8 @@ def require_dtype(x: Spec, dtypes: tuple[DType, ...], name: str) -> None:
 
 def require_rank(x: Spec, most: int, name: str = "the receiver") -> None:
     """Raise ShapeError unless all dimensions beyond `most` are 1."""
-    require(
-        all(n == 1 for n in x.shape[most:]),
-        "{} must have at most {} dimensions, got {}",
-        name,
-        most,
-        list(x.shape),
-    )
+    rule = "{} must have at most {} dimensions, got {}"
+    require(all(n == 1 for n in x.shape[most:]), rule, name, most, list(x.shape))
 
 
 def require_contiguous(x: Spec) -> None:
