@@ -32,7 +32,7 @@ from gguf_oracle import agree
 
 import backbay.gguf
 from backbay.errors import ClosedError, ModelFileError
-from backbay.gguf.header.layout import ValueType
+from backbay.gguf.cursor import ValueType
 from backbay.types.dtypes import DType
 
 ALL = tuple(GGMLQuantizationType)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from backbay.errors import nearest
 
-from .header.content import Content, open_content
-from .header.layout import ValueType
-from .header.strings import Strings
-from .header.tensors import Derived, TensorInfo
+from .config import Config
+from .content import Content, open_content
+from .cursor import ValueType
+from .keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
+from .metadata import Strings
 from .reader import ModelFile, open
-from .values.config import Config
-from .values.keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
+from .tensors import Derived, TensorInfo
 
 __all__ = [
     "Config",

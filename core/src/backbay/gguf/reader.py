@@ -13,13 +13,13 @@ import numpy as np
 
 from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
-from .files.copies import Copies, join
-from .files.experts import stack_experts
-from .files.split import all_tensors, read_parts
-from .header.content import Content
-from .header.layout import DEFAULT_ALIGNMENT
-from .header.tensors import Bytes, Derived, TensorInfo
-from .values.config import Config
+from .config import Config
+from .content import Content
+from .copies import Copies, join
+from .cursor import DEFAULT_ALIGNMENT
+from .experts import stack_experts
+from .parts import all_tensors, read_parts
+from .tensors import Bytes, Derived, TensorInfo
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 
@@ -181,15 +181,8 @@ def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None
     """
     where = Path(_text(path))
     parts = read_parts(where)
-    first = parts[0]
     wanted = {name: info for name, info in all_tensors(parts).items() if only is None or only(name)}
     tensors, derived = stack_experts(where, wanted)
-    return ModelFile(
-        where,
-        [part.content for part in parts],
-        first.metadata,
-        tensors,
-        derived,
-        version=first.version,
-        alignment=first.alignment,
-    )
+    first, contents = parts[0], [part.content for part in parts]
+    versions = {"version": first.version, "alignment": first.alignment}
+    return ModelFile(where, contents, first.metadata, tensors, derived, **versions)

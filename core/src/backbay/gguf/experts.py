@@ -15,7 +15,7 @@ import numpy as np
 
 from backbay.errors import ModelFileError
 
-from ..header.tensors import Bytes, Derived, TensorInfo
+from .tensors import Bytes, Derived, TensorInfo
 
 _NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 
@@ -39,11 +39,17 @@ def stack_experts(
     }
     inside = {each.name for parts in stacks.values() for each in parts}
     whole = {name: info for name, info in tensors.items() if name not in inside}
-    made = {
-        name: Derived(parts, _one_by_one(parts), partial(_write_stack, model, name))
-        for name, parts in stacks.items()
-    }
-    return whole | {name: _stack(name, parts) for name, parts in stacks.items()}, made
+    derived: dict[str, Derived] = {}
+    for name, parts in stacks.items():
+        first, count = parts[0], len(parts)
+        shape = (*first.shape, *[1] * (2 - len(first.shape)), count)
+        whole[name] = replace(first, name=name, shape=shape, nbytes=count * first.nbytes)
+        derived[name] = Derived(parts, partial(_one_by_one, parts), partial(_write_stack, model, name))
+    return whole, derived
+
+
+def _one_by_one(parts: Sequence[TensorInfo], data: Callable[[TensorInfo], Bytes]) -> Iterator[Bytes]:
+    return map(data, parts)
 
 
 def _write_stack(model: Path, name: str, parts: Iterable[Bytes]) -> Bytes:
@@ -55,23 +61,12 @@ def _write_stack(model: Path, name: str, parts: Iterable[Bytes]) -> Bytes:
             file.flush()
             return np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), np.uint8)
     except OSError as error:
-        expected = (
-            f"room in {tempfile.gettempdir()} to stack the experts of {name!r}, which the file holds singly"
-        )
+        folder = tempfile.gettempdir()
+        expected = f"room in {folder} to stack the experts of {name!r}, which the file holds singly"
         found = f"{error.strerror or error}; set TMPDIR to another folder, or convert the model again"
         raise ModelFileError(model, None, expected, found) from error
-
-
-def _one_by_one(parts: Sequence[TensorInfo]) -> Callable[[Callable[[TensorInfo], Bytes]], Iterator[Bytes]]:
-    return lambda data: map(data, parts)
 
 
 def _are_alike(found: Mapping[int, TensorInfo]) -> bool:
     kinds = {(info.dtype, info.shape, info.nbytes) for info in found.values()}
     return sorted(found) == list(range(len(found))) and len(kinds) == 1 and 0 not in kinds.pop()[1]
-
-
-def _stack(name: str, parts: Sequence[TensorInfo]) -> TensorInfo:
-    first = parts[0]
-    shape = (*first.shape, *[1] * (2 - len(first.shape)), len(parts))
-    return replace(first, name=name, shape=shape, nbytes=len(parts) * first.nbytes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from backbay.types.dtypes import DType
 
-from .cursor import Cursor
-from .layout import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, unsigned
+from .cursor import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, Cursor, unsigned
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 _DTYPES = {int(dtype): dtype for dtype in DType}
@@ -48,20 +47,6 @@ class Derived:
     stored: Callable[[Iterator[Bytes]], Bytes] | None = None
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A row of the table, before the start of the data is known."""
-
-    name: str
-    dtype: DType
-    shape: tuple[int, ...]
-    nbytes: int
-    relative: int
-    at: int  # where `relative` stands in the file
-    declared_at: int  # where the number of dimensions stands
-
-
 def check_tensor_count(cursor: Cursor, at: int, count: int) -> None:
     limit = min(MAX_TENSORS, cursor.remaining // MIN_TENSOR_BYTES)
     if count > limit:
@@ -69,48 +54,44 @@ def check_tensor_count(cursor: Cursor, at: int, count: int) -> None:
         raise cursor.error(at, expected, f"a count of {unsigned(count)}")
 
 
-def read_table(cursor: Cursor, count: int) -> list[Declared]:
-    table: dict[str, Declared] = {}
+def read_table(cursor: Cursor, count: int) -> list[TensorInfo]:
+    """The rows of the table; their offsets count from the start of the data, which is not known yet."""
+    table: dict[str, TensorInfo] = {}
     for index in range(count):
         at = cursor.offset
-        declared = _read_row(cursor, index)
-        if declared.name in table:
-            raise cursor.error(at, f"no second tensor {declared.name!r}", f"it again, as tensor {index}")
-        table[declared.name] = declared
+        row = _read_row(cursor, index)
+        if row.name in table:
+            raise cursor.error(at, f"no second tensor {row.name!r}", f"it again, as tensor {index}")
+        table[row.name] = row
     return list(table.values())
 
 
-def place(cursor: Cursor, table: Iterable[Declared], alignment: int) -> list[TensorInfo]:
+def place(cursor: Cursor, table: Sequence[TensorInfo], alignment: int) -> list[TensorInfo]:
     """Locate the data: behind the header, aligned, within the file, without overlaps."""
-    table = list(table)
     start = -(-cursor.offset // alignment) * alignment
     for row in table:
-        if row.relative % alignment:
+        if row.offset % alignment:
             expected = f"the offset of tensor {row.name!r} to be a multiple of {alignment}"
-            raise cursor.error(row.at, expected, unsigned(row.relative))
-        if start + row.relative + row.nbytes > cursor.size:
+            raise cursor.error(_offset_at(row), expected, unsigned(row.offset))
+        if start + row.offset + row.nbytes > cursor.size:
             expected = f"the {row.nbytes} bytes of tensor {row.name!r} within the file's {cursor.size}"
-            found = f"an offset of {unsigned(row.relative)} from the data's start at byte {start}"
-            raise cursor.error(row.at, expected, found)
-    _refuse_overlap(cursor, table)
-    return [
-        TensorInfo(
-            row.name, row.dtype, row.shape, start + row.relative, row.nbytes, cursor.path, row.declared_at
-        )
-        for row in table
-    ]
-
-
-def _refuse_overlap(cursor: Cursor, table: Iterable[Declared]) -> None:
-    ordered = sorted((row for row in table if row.nbytes), key=lambda row: row.relative)
-    for before, after in pairwise(ordered):
-        end = before.relative + before.nbytes
-        if after.relative < end:
+            found = f"an offset of {unsigned(row.offset)} from the data's start at byte {start}"
+            raise cursor.error(_offset_at(row), expected, found)
+    for before, after in pairwise(sorted((row for row in table if row.nbytes), key=lambda row: row.offset)):
+        end = before.offset + before.nbytes
+        if after.offset < end:
             expected = f"tensor {after.name!r} at offset {end} or later, where {before.name!r} ends"
-            raise cursor.error(after.at, expected, f"an offset of {after.relative}")
+            raise cursor.error(_offset_at(after), expected, f"an offset of {after.offset}")
+    return [replace(row, offset=start + row.offset) for row in table]
 
 
-def _read_row(cursor: Cursor, index: int) -> Declared:
+def _offset_at(row: TensorInfo) -> int:
+    """The place of a tensor's offset in the file: behind its number of dimensions, its shape and its type."""
+    assert row.declared_at is not None  # as `read_table` notes it
+    return row.declared_at + 8 + 8 * len(row.shape)
+
+
+def _read_row(cursor: Cursor, index: int) -> TensorInfo:
     name = cursor.name(MAX_NAME_BYTES, f"the name of tensor {index}")
     at = cursor.offset
     shape = _read_shape(cursor, name)
@@ -120,9 +101,8 @@ def _read_row(cursor: Cursor, index: int) -> Declared:
     if dtype is None:  # unknown, or removed from ggml
         raise cursor.error(type_at, f"a known type of tensor {name!r}", f"type {number}")
     nbytes = _size(cursor, at, name, shape, dtype)
-    offset_at = cursor.offset
-    relative = cursor.uint64(f"the offset of tensor {name!r}")
-    return Declared(name, dtype, shape, nbytes, relative, offset_at, at)
+    offset = cursor.uint64(f"the offset of tensor {name!r}")
+    return TensorInfo(name, dtype, shape, offset, nbytes, cursor.path, at)
 
 
 def _read_shape(cursor: Cursor, name: str) -> tuple[int, ...]:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
-from ..header.content import Content
-from ..header.tensors import Derived, TensorInfo
+from .content import Content
+from .tensors import Bytes, Derived, TensorInfo
 
 ALIGNMENT = 64  # bytes, for libraries that compute with the copies in place
 
@@ -28,40 +27,34 @@ class Copies:
             end += -(-info.nbytes // ALIGNMENT) * ALIGNMENT
         memory = np.empty(end + ALIGNMENT, np.uint8)  # the system gives no page before it is written
         first = -memory.ctypes.data % ALIGNMENT
-        self._memory: npt.NDArray[np.uint8] = memory[first : first + end]
-        self._read: dict[str, npt.NDArray[np.uint8]] = {}
+        self._memory: Bytes = memory[first : first + end]
+        self._read: dict[str, Bytes] = {}
         self._lock = threading.Lock()
 
-    def data(
-        self, info: TensorInfo, derived: Derived | None, files: Mapping[Path, Content]
-    ) -> npt.NDArray[np.uint8]:
+    def data(self, info: TensorInfo, derived: Derived | None, files: Mapping[Path, Content]) -> Bytes:
         """The copy of a weight, as it lies in the files, or as it is derived of what lies there."""
+
+        def read(part: TensorInfo, target: Bytes) -> Bytes:
+            files[part.path].read(part.offset, target.data)
+            files[part.path].check()
+            return target
+
         with self._lock:
             if info.name not in self._read:
                 at = self._places[info.name]
                 copy = self._memory[at : at + info.nbytes]
                 if derived is None:
-                    _read(info, copy, files)
+                    read(info, copy)
                 else:
-                    join(
-                        derived.chunks(lambda part: _read(part, np.empty(part.nbytes, np.uint8), files)), copy
-                    )
+                    join(derived.chunks(lambda part: read(part, np.empty(part.nbytes, np.uint8))), copy)
                 copy.flags.writeable = False
                 self._read[info.name] = copy
             return self._read[info.name]
 
 
-def join(chunks: Iterable[npt.NDArray[np.uint8]], target: npt.NDArray[np.uint8]) -> None:
+def join(chunks: Iterable[Bytes], target: Bytes) -> None:
     """Fill an array with chunks that follow one another."""
     done = 0
     for chunk in chunks:
         target[done : done + chunk.size] = chunk
         done += chunk.size
-
-
-def _read(
-    info: TensorInfo, target: npt.NDArray[np.uint8], files: Mapping[Path, Content]
-) -> npt.NDArray[np.uint8]:
-    files[info.path].read(info.offset, target.data)
-    files[info.path].check()
-    return target
