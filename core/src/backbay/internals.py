@@ -5,9 +5,9 @@ Nothing of it is promised to others.
 
 from __future__ import annotations
 
-from .backend.kernels.conversions import decoding_gap as decoding_gap
 from .backend.kernels.graph_backend import GraphPlan as GraphPlan
 from .backend.kernels.kernel_backend import KernelPlan as KernelPlan
+from .backend.kernels.kernel_table import decoding_gap as decoding_gap
 from .backend.processes.forks import close_after_fork as close_after_fork
 from .backend.processes.forks import without_forks as without_forks
 from .backend.processes.helper_processes import kill_helper as kill_helper
@@ -23,22 +23,22 @@ from .backend.processes.library_trials import try_library as try_library
 from .backend.processes.library_trials import try_purpose as try_purpose
 from .backend.profiling import ProfiledRun as ProfiledRun
 from .composites.parts import composite_kernels as composite_kernels
+from .data.buffers import GUARD as GUARD
+from .data.buffers import POISON as POISON
 from .data.encoding import Array as Array
 from .data.encoding import Bytes as Bytes
 from .data.encoding import dequantize as dequantize
 from .data.encoding import numpy_view as numpy_view
 from .data.encoding import quantize as quantize
 from .data.files import replacing as replacing
-from .data.host_buffer import GUARD as GUARD
-from .data.host_buffer import POISON as POISON
 from .discovery.entry_points import load_declared as load_declared
-from .graph.cancel import require_cancel as require_cancel
 from .graph.graph import NodeKind as NodeKind
+from .graph.plan import Timings as Timings
+from .graph.plan import require_cancel as require_cancel
 from .graph.symbolic_sizes import Size as Size
 from .graph.symbolic_sizes import Symbols as Symbols
 from .graph.symbolic_sizes import Term as Term
 from .graph.symbolic_sizes import term_of as term_of
-from .graph.timing import Timings as Timings
 from .memory.allocator import keep_blocks as keep_blocks
 from .memory.allocator import keep_large_blocks as keep_large_blocks
 from .memory.allocator import return_freed_memory as return_freed_memory
@@ -50,11 +50,9 @@ from .memory.starvation import raise_if_starved as raise_if_starved
 from .ops.declaration import REQUIRED as REQUIRED
 from .trace.tensor import trace_op as trace_op
 from .trace.turn import run_if_free as run_if_free
-from .types.cached import cached_property as cached_property
-from .types.cores import usable_cores as usable_cores
-from .types.cpu_kind import forced_cpu as forced_cpu
-from .types.cpu_kind import refuse_other_cpu as refuse_other_cpu
-from .types.flag import Flag as Flag
+from .types.cpu import forced_cpu as forced_cpu
+from .types.cpu import refuse_other_cpu as refuse_other_cpu
+from .types.cpu import usable_cores as usable_cores
 from .types.params import COMPOSITE as COMPOSITE
 from .types.params import KERNEL as KERNEL
 from .types.params import MAX_THREADS as MAX_THREADS
@@ -62,3 +60,5 @@ from .types.spec import blocks as blocks
 from .types.spec import contiguous_strides as contiguous_strides
 from .types.spec import same_shape as same_shape
 from .types.spec import span as span
+from .types.threads import Flag as Flag
+from .types.threads import cached_property as cached_property

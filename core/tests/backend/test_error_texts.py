@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
-from backbay.backend.kernels.conversions import decoding_gap, encoding_gap
+from backbay.backend.kernels.kernel_table import decoding_gap, encoding_gap
 from backbay.errors import describe
 from backbay.types.params import unsupported
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from ..composites.graph_builder import build_graph
-from ..data.buffer import Buffer
+from ..data.buffers import Buffer
 from ..data.leaf import Leaf
 from ..errors import (
     BackbayError,
@@ -21,9 +21,8 @@ from ..errors import (
     NotComputedError,
     OptionError,
 )
-from ..graph.cancel import Cancel, check_cancel, require_cancel
 from ..graph.graph import Graph
-from ..graph.plan import Plan
+from ..graph.plan import Cancel, Plan, check_cancel, require_cancel
 from ..memory.allocator import return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
@@ -33,8 +32,8 @@ from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.dtypes import CONTRACT
+from ..types.layers import Placement
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
-from ..types.placement import Placement
 from ..types.spec import Spec
 from .blocks import Blocks
 from .hooks import BackendHooks, Progress
@@ -69,7 +68,10 @@ class Backend(BackendHooks):
         close_after_fork(self)
 
     def start(self) -> None:
-        self._check_devices([id for id, _ in self.ledger.devices])
+        known = [id for id, _ in self.ledger.devices]
+        for id in [*self.params.max_memory, *[gpu.id for gpu in self.params.gpu_layers or ()]]:
+            if id not in known:
+                raise OptionError(f"backend {self.name} has no device {id!r}; it has {', '.join(known)}")
         if self.copies_weights and self.params.alloc_memory:
             self._make_room_for_copies()
         elif self.model is not None and self.model.derived_nbytes:
@@ -106,14 +108,8 @@ class Backend(BackendHooks):
         layers = self.blocks.count + 1 if self.model is not None else 0
         named = [(device.id, device.name) for device in devices]
         totals = {device.id: device.total_memory for device in devices if device.total_memory}
-        return Ledger(
-            named,
-            layers,
-            self.params.max_memory,
-            holds=self.params.alloc_memory,
-            copied=self.copies_weights,
-            totals=totals,
-        )
+        holds, copied = self.params.alloc_memory, self.copies_weights
+        return Ledger(named, layers, self.params.max_memory, holds=holds, copied=copied, totals=totals)
 
     @property
     @final
@@ -162,7 +158,7 @@ class Backend(BackendHooks):
         with self.lock:
             self.check_open()
             self.check_allocates()
-            report = progress or _ignore
+            report = progress or (lambda done: None)
             report(0.0)
             try:
                 check_cancel(cancel)  # here, as a backend with nothing to read does not check
@@ -379,13 +375,3 @@ class Backend(BackendHooks):
     def _entry(self, placement: Placement) -> Entry:
         device = self.device_of(placement)
         return Entry(device, "graph") if placement.layer is None else Entry(device, "cache", placement.layer)
-
-    def _check_devices(self, known: list[str]) -> None:
-        named = [*self.params.max_memory, *[gpu.id for gpu in self.params.gpu_layers or ()]]
-        for id in named:
-            if id not in known:
-                raise OptionError(f"backend {self.name} has no device {id!r}; it has {', '.join(known)}")
-
-
-def _ignore(done: float) -> None:
-    """The progress function if the caller gave none."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, final
 
 from ..errors import ModelFileError
-from ..types.placement import MAX_LAYERS
+from ..types.layers import MAX_LAYERS
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile

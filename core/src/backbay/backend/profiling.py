@@ -9,10 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, final
 
 from ..errors import BackbayError
-from ..graph.cancel import Cancel
 from ..graph.graph import Graph
-from ..graph.plan import Plan
-from ..graph.timing import Timing, Timings
+from ..graph.plan import Cancel, Plan, Timing, Timings
 
 if TYPE_CHECKING:
     from ..trace.recording import Recording

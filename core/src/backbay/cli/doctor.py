@@ -22,7 +22,7 @@ from backbay.discovery.probe import ProbeResult, probe_all, ranked
 from backbay.discovery.speeds import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
-from backbay.types import cpu_kind
+from backbay.types import cpu
 from backbay.types.params import DeviceInfo
 
 from .listing import add_timeout, as_dict
@@ -74,7 +74,7 @@ def _system() -> dict[str, str | None]:
         "pictures": decoder,
         "contract": str(backbay.CONTRACT_VERSION),
         VARIABLE: os.environ.get(VARIABLE),
-        cpu_kind.VARIABLE: os.environ.get(cpu_kind.VARIABLE),
+        cpu.VARIABLE: os.environ.get(cpu.VARIABLE),
     }
 
 

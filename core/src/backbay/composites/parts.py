@@ -15,8 +15,8 @@ from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
 from ..types.dtypes import DType
+from ..types.layers import Placement
 from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
-from ..types.placement import Placement
 from ..types.spec import Spec, span
 from .graph_builder import Supports, build_graph
 

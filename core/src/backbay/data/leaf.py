@@ -13,8 +13,8 @@ from ..types.spec import Spec
 from .encoding import NUMPY, Bytes, gather, numpy_view
 
 if TYPE_CHECKING:
-    from ..types.placement import Placement
-    from .buffer import Buffer
+    from ..types.layers import Placement
+    from .buffers import Buffer
 
 
 _CONVERTED = np.dtype(np.void)  # no array has this dtype

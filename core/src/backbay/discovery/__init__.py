@@ -1,22 +1,15 @@
 """Installed backends: finding them by entry points, checking, probing and opening them."""
 
-from .entry_points import Declared, conflict, declared
-from .installed import BackendEntry, backends, entry, trial_seconds
-from .opening import is_auto, open_model
-from .speeds import BackendSpeed, KeptTrial, SpeedTrial, version_of
-
-__all__ = [
-    "BackendEntry",
-    "BackendSpeed",
-    "Declared",
-    "KeptTrial",
-    "SpeedTrial",
-    "backends",
-    "conflict",
-    "declared",
-    "entry",
-    "is_auto",
-    "open_model",
-    "trial_seconds",
-    "version_of",
-]
+from .entry_points import Declared as Declared
+from .entry_points import conflict as conflict
+from .entry_points import declared as declared
+from .installed import BackendEntry as BackendEntry
+from .installed import backends as backends
+from .installed import entry as entry
+from .installed import trial_seconds as trial_seconds
+from .opening import is_auto as is_auto
+from .opening import open_model as open_model
+from .speeds import BackendSpeed as BackendSpeed
+from .speeds import KeptTrial as KeptTrial
+from .speeds import SpeedTrial as SpeedTrial
+from .speeds import version_of as version_of

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from ..backend.processes.library_trials import processor
 from ..data.cache_folder import CachedValue, kept
-from ..types.cores import usable_cores
+from ..types.cpu import usable_cores
 from .installed import BackendEntry
 from .opening import Choice
 

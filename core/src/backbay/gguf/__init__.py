@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from backbay.errors import nearest
+from backbay.errors import nearest as nearest
 
-from .config import Config
-from .content import Content, open_content
-from .cursor import ValueType
-from .keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
-from .metadata import Strings
-from .reader import ModelFile, open
-from .tensors import Derived, TensorInfo
-
-__all__ = [
-    "Config",
-    "Content",
-    "Derived",
-    "Key",
-    "ModelFile",
-    "Strings",
-    "TensorInfo",
-    "ValueType",
-    "choice",
-    "flag",
-    "nearest",
-    "number",
-    "numbers",
-    "open",
-    "open_content",
-    "text",
-    "texts",
-    "whole",
-    "wholes",
-]
+from .config import Config as Config
+from .content import Content as Content
+from .content import open_content as open_content
+from .cursor import ValueType as ValueType
+from .keys import Key as Key
+from .keys import choice as choice
+from .keys import flag as flag
+from .keys import number as number
+from .keys import numbers as numbers
+from .keys import text as text
+from .keys import texts as texts
+from .keys import whole as whole
+from .keys import wholes as wholes
+from .metadata import Strings as Strings
+from .reader import ModelFile as ModelFile
+from .reader import open as open
+from .tensors import Derived as Derived
+from .tensors import TensorInfo as TensorInfo

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError, nearest
-from backbay.types.cached import cached_property
+from backbay.types.threads import cached_property
 
 from .cursor import ValueType
 from .metadata import Metadata, Strings

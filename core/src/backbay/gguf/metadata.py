@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError
-from backbay.types.cached import cached_property
+from backbay.types.threads import cached_property
 
 from .cursor import (
     MAX_ELEMENTS,

@@ -1,4 +1,4 @@
-"""The checked graph that a backend compiles: nodes in their order of execution."""
+"""The checked graph that a backend compiles: nodes in their order of execution, and the memory that their results can share."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..errors import ClosedError
-from ..types.cached import cached_property
 from ..types.spec import Spec
+from ..types.threads import cached_property
 
 if TYPE_CHECKING:
     from ..data.leaf import Home, Leaf
     from ..ops.declaration import Op
     from ..types.dtypes import DType
-    from ..types.placement import Placement
-
+    from ..types.layers import Placement
 
 NodeKind = Literal["op", "parameter", "state", "input"]
 """op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""
@@ -138,3 +137,42 @@ def _attribute(value: Any) -> str:
     if isinstance(value, Node):
         return f"%{value.index}"
     return f"[{','.join(map(_attribute, value))}]" if isinstance(value, tuple) else repr(value)
+
+
+def assign_slots(graph: Graph) -> tuple[dict[int, int], list[int]]:
+    """The slot of each node that has its own data, and the bytes of each slot; nodes in one slot share memory."""
+    last = last_uses(graph)
+    slots: dict[int, int] = {}
+    sizes: list[int] = []
+    free: list[int] = []
+    for node in graph.nodes:
+        if node.op is not None and not node.is_view:
+            slots[node.index] = _take(free, sizes, node.nbytes)
+        free.extend(slots[done] for done in last.get(node.index, ()))
+    return slots, sizes
+
+
+def last_uses(graph: Graph) -> dict[int, list[int]]:
+    """For each node, the nodes whose data are last used by it. Outputs stay in use for ever."""
+    kept = {node.storage.index for node in graph.outputs}
+    last: dict[int, int] = {}
+    for node in graph.nodes:
+        for used in (node, *node.operands):
+            if used.storage.op is not None and used.storage.index not in kept:
+                last[used.storage.index] = node.index
+    ends: dict[int, list[int]] = {}
+    for index, end in last.items():
+        ends.setdefault(end, []).append(index)
+    return ends
+
+
+def _take(free: list[int], sizes: list[int], nbytes: int) -> int:
+    """Take the smallest free slot that fits; if none fits, enlarge the largest; if none is free, add a slot."""
+    if not free:
+        sizes.append(nbytes)
+        return len(sizes) - 1
+    fitting = [slot for slot in free if sizes[slot] >= nbytes]
+    slot = min(fitting, key=sizes.__getitem__) if fitting else max(free, key=sizes.__getitem__)
+    free.remove(slot)
+    sizes[slot] = max(sizes[slot], nbytes)
+    return slot

@@ -1,13 +1,81 @@
-"""The interface of a compiled graph."""
+"""The interface of a compiled graph: its runs, their times, and their cancellation."""
 
 from __future__ import annotations
 
+import _thread
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
 from ..data.encoding import Bytes
-from .cancel import Cancel
+from ..errors import CancelledError, OptionError
+from ..types.threads import Flag
 from .graph import Node
-from .timing import Timings
+
+
+class Cancel(Protocol):
+    """A flag that asks a load or a compute to stop, such as a threading.Event."""
+
+    def is_set(self) -> bool: ...
+
+
+@contextmanager
+def stop_when_cancelled(
+    cancel: Cancel | None, stop: Callable[[], object], poll: float = 0.002
+) -> Iterator[None]:
+    """While a library runs, check `cancel` every `poll` seconds in another thread; if it is set, call `stop` once."""
+    if cancel is None:
+        yield
+        return
+    done, deciding = Flag(), threading.Lock()
+
+    def watch() -> None:
+        while not done.wait(poll):
+            if cancel.is_set():
+                with deciding:
+                    if not done.is_set():
+                        stop()
+                return
+
+    # Thread.start waits for ever for a thread that finds no memory to begin (until Python 3.13).
+    _thread.start_new_thread(watch, ())
+    try:
+        yield
+    finally:
+        with deciding:
+            done.set()
+
+
+def require_cancel(cancel: object) -> None:
+    """Raise unless an argument `cancel` is None or a flag."""
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise OptionError(f"cancel must have a method is_set, such as a threading.Event has, got {cancel!r}")
+
+
+def check_cancel(cancel: Cancel | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise CancelledError
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time that one node of a graph took, or several that ran as one.
+
+    `nodes` are indices in `graph.nodes`; without any, the time is of the backend's own work, such as copies between
+    devices.
+    """
+
+    nodes: tuple[int, ...]
+    seconds: float
+    device: str
+    """The id of the device that it ran on."""
+
+
+Timings = Callable[[], Sequence[Timing]]
+"""Tells the times of a run that was profiled."""
 
 
 class Plan(ABC):

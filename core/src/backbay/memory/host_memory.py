@@ -1,9 +1,10 @@
-"""How much memory this process may use: the host's, or less in a control group such as a container's."""
+"""How much memory this process may use, the host's or less in a control group such as a container's, and how much it holds."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,3 +81,12 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def anonymous_memory() -> int:
+    """Resident bytes that no file backs; 0 where the system does not say."""
+    try:
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * PAGESIZE

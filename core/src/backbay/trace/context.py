@@ -14,9 +14,9 @@ import numpy as np
 
 from ..data.host_data import to_array
 from ..errors import DTypeError, ShapeError
-from ..graph.cancel import Cancel
+from ..graph.plan import Cancel
 from ..types.dtypes import CONTRACT, DType
-from ..types.placement import MAX_LAYERS, Placement
+from ..types.layers import MAX_LAYERS, Placement
 from ..types.spec import Spec, check_shape
 from .recording import Recording
 from .tensor import Tensor

@@ -14,9 +14,8 @@ from ..errors import (
     NotComputedError,
     UnsupportedOpError,
 )
-from ..graph.cancel import Cancel, require_cancel
 from ..graph.graph import Graph
-from ..graph.plan import Plan
+from ..graph.plan import Cancel, Plan, require_cancel
 from .tensor import Tensor
 from .tracing import Tracing
 from .turn import run_if_free, take_turn

@@ -18,7 +18,7 @@ from .methods import method
 if TYPE_CHECKING:
     from ..data.leaf import Leaf
     from ..ops.declaration import Op
-    from ..types.placement import Placement
+    from ..types.layers import Placement
     from .context import Context
     from .tracing import Tracing
 

@@ -14,7 +14,7 @@ from ..data.leaf import Leaf
 from ..errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError
 from ..ops.declaration import Op
 from ..types.dtypes import DType
-from ..types.placement import Placement
+from ..types.layers import Placement
 from ..types.spec import Spec
 from .tensor import Tensor
 

@@ -1,4 +1,4 @@
-"""The assignment of a model's layers to GPUs."""
+"""The places of tensors, and the assignment of a model's layers to GPUs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import OptionError
+
+MAX_LAYERS = 1 << 16  # more than any model has: memory reports have an entry for each layer
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Host memory, the device of a model's layer, or (neither given) any place."""
+
+    host: bool = False
+    layer: int | None = None
 
 
 @dataclass(frozen=True)

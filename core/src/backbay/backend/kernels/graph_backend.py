@@ -8,29 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...data.buffer import Buffer
+from ...data.buffers import POISON, Buffer
 from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
-from ...data.host_buffer import POISON
 from ...errors import UnsupportedOpError
 from ...graph.array_engine import ArrayEngine, GraphFunction
 from ...graph.array_program import ArrayProgram
-from ...graph.cancel import Cancel, check_cancel
-from ...graph.graph import Graph, Node
-from ...graph.liveness import assign_slots
-from ...graph.plan import Plan
+from ...graph.graph import Graph, Node, assign_slots
+from ...graph.plan import Cancel, Plan, check_cancel
 from ...memory.allocator import return_large_blocks
 from ...memory.host_memory import host_memory
-from ...memory.ledger import Entry
-from ...memory.workspace import Workspace
+from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
 from ...types.dtypes import DType
+from ...types.layers import Placement
 from ...types.params import Debug, DeviceInfo, Precision, Support, unsupported
-from ...types.placement import Placement
 from ...types.spec import Spec
 from ..backend import Backend
 from ..hooks import Progress
-from .conversions import conversion_gap
+from .kernel_table import conversion_gap
 
 if TYPE_CHECKING:
     from ...gguf import TensorInfo

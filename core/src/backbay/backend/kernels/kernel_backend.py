@@ -8,30 +8,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...data.buffer import Buffer
+from ...data.buffers import Buffer, HostBuffer, MappedBuffer
 from ...data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
-from ...data.host_buffer import HostBuffer, MappedBuffer
 from ...errors import ShapeError, UnsupportedOpError
-from ...graph.cancel import Cancel, check_cancel
-from ...graph.graph import Graph, Node
-from ...graph.liveness import assign_slots
-from ...graph.plan import Plan
-from ...graph.timing import Timing, Timings
+from ...graph.graph import Graph, Node, assign_slots
+from ...graph.plan import Cancel, Plan, Timing, Timings, check_cancel
 from ...memory.host_memory import host_memory
-from ...memory.ledger import Entry
-from ...memory.workspace import Workspace
+from ...memory.ledger import Entry, Workspace
 from ...ops import cast, copy
 from ...ops.declaration import Op
-from ...types.cached import cached_property
 from ...types.dtypes import DType
+from ...types.layers import Placement
 from ...types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
-from ...types.placement import Placement
 from ...types.spec import Spec, same_shape
+from ...types.threads import cached_property
 from ..backend import Backend
 from ..processes.forks import GATE
-from .conversions import conversion_gap, encoding_gap
-from .kernel_memory import convert, converted_nbytes, kernel_nbytes, numbers_shape
-from .scratch import Scratch
+from .kernel_memory import Scratch, convert, converted_nbytes, kernel_nbytes, numbers_shape
+from .kernel_table import conversion_gap, encoding_gap
 
 if TYPE_CHECKING:
     from ...gguf import ModelFile, TensorInfo

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...data.cache_folder import CachedValue
 from ...data.encoding import Array, Bytes
-from ...types.cpu_kind import forced_cpu
+from ...types.cpu import forced_cpu
 from ...types.dtypes import DType
 from .helper_processes import run_helper
 

@@ -1,13 +1,37 @@
-"""Buffers in host memory, with guard zones around them for debugging."""
+"""The interface between core and a backend's memory, and buffers in host memory, with guard zones for debugging."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 
 from ..errors import BackbayError, GuardZoneError
 from ..types.params import Debug
-from .buffer import Buffer
 from .encoding import Bytes
+
+
+class Buffer(ABC):
+    """The memory of a leaf or a weight, on any device of the backend."""
+
+    nbytes: int
+
+    @abstractmethod
+    def read(self) -> Bytes:
+        """All bytes, on the host; the caller must not change or keep them."""
+
+    @abstractmethod
+    def write(self, data: Bytes) -> None:
+        """Replace all bytes."""
+
+    def zero(self) -> None:
+        """Fill all bytes with zero."""
+        self.write(np.zeros(self.nbytes, np.uint8))
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory; called once."""
+
 
 GUARD, POISON = 0xA5, 0xFF  # bytes of 0xFF are a NaN in every float dtype
 

@@ -1,10 +1,17 @@
-"""The kind of CPU that an environment variable limits compiled code to, so that the code for each kind can be tested."""
+"""The CPU: the cores that this process may use, and the kind of CPU that compiled code is limited to."""
 
 from __future__ import annotations
 
 import os
 
 from ..errors import BackendUnavailableError
+
+
+def usable_cores() -> int:
+    """The cores that the system lets this process run on; all cores, where the system does not say."""
+    usable = getattr(os, "sched_getaffinity", None)  # neither on macOS nor on Windows
+    return len(usable(0)) if usable is not None else os.cpu_count() or 1
+
 
 VARIABLE = "BACKBAY_CPU"
 KINDS = {
