@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -136,14 +136,7 @@ class ModelFileError(BackbayError, ValueError):
     def __init__(
         self, path: str | os.PathLike[str], offset: int | None, expected: object, found: object
     ) -> None:
-        where = "" if offset is None else f" at byte {offset}"
-        super().__init__(
-            f"{os.fspath(path)}{where}: expected {shortened(expected)}, found {shortened(found)}"
-        )
         self.path, self.offset = os.fspath(path), offset
+        where = self.path if offset is None else f"{self.path} at byte {offset}"
+        super().__init__(f"{where}: expected {shortened(expected)}, found {shortened(found)}")
         self.expected, self.found = expected, found
-
-
-def unknown_option(name: str, known: Mapping[str, object]) -> OptionError:
-    """The error for an option that a backend never declared."""
-    return OptionError(f"unknown option {name!r}; known: {', '.join(sorted(known)) or 'none'}")

@@ -100,16 +100,13 @@ class Backend(BackendHooks):
     def ledger(self) -> Ledger:
         """The books of all memory, opened at first use: only then must `devices` work."""
         if self._ledger is None:
-            self._ledger = self._open_ledger()
+            devices = self.devices()
+            named = [(device.id, device.name) for device in devices]
+            totals = {device.id: device.total_memory for device in devices if device.total_memory}
+            layers = self.blocks.count + 1 if self.model is not None else 0
+            limits, holds, copied = self.params.max_memory, self.params.alloc_memory, self.copies_weights
+            self._ledger = Ledger(named, layers, limits, holds=holds, copied=copied, totals=totals)
         return self._ledger
-
-    def _open_ledger(self) -> Ledger:
-        devices = self.devices()
-        layers = self.blocks.count + 1 if self.model is not None else 0
-        named = [(device.id, device.name) for device in devices]
-        totals = {device.id: device.total_memory for device in devices if device.total_memory}
-        holds, copied = self.params.alloc_memory, self.copies_weights
-        return Ledger(named, layers, self.params.max_memory, holds=holds, copied=copied, totals=totals)
 
     @property
     @final

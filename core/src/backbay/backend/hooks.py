@@ -1,4 +1,4 @@
-"""Opening in two steps: construct, then start."""
+"""The hooks: all methods and attributes that a plugin implements or may override. The rest of a backend is final."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks of tokens, for rules whose state changes with every token: all of a chunk is computed at once."""
+"""The delta rule, composed: one token as it is written, several in chunks, whose changes a triangular system gives."""
 
 from __future__ import annotations
 

@@ -125,12 +125,10 @@ def _structure(node: Node) -> str:
     if op is None:
         fixed = node.shape if node.kind == "parameter" else node.rank
         return f"{node.kind} {node.dtype:d} {fixed} {node.leaf and node.leaf.row_axis}"
-    args = [_count(value) if i in op.sizes else _attribute(value) for i, value in enumerate(node.args)]
+    args = [_attribute(value) for value in node.args]
+    for position, size in size_attributes(node):
+        args[position] = str(len(size))
     return f"{op.name}({','.join(args)}) {node.dtype:d} {len(node.shape)}"
-
-
-def _count(size: Any) -> str:
-    return str(len(size)) if isinstance(size, tuple) else "1"
 
 
 def _attribute(value: Any) -> str:

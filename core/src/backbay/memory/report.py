@@ -117,20 +117,22 @@ class BackendMemory:
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs: plain dictionaries, sizes in bytes, the status by its name."""
-        own = asdict(self, dict_factory=_plain)
+
+        def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+            return {
+                key: value.name.lower() if isinstance(value, AllocationStatus) else value
+                for key, value in items
+            }
+
+        own = asdict(self, dict_factory=plain)
         companions = {name: companion.as_dict() for name, companion in self.companions.items()}
         return {**own, **companions, "total": self.total(), "allocated": self.allocated()}
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
         """Log a record for each non-empty entry; the record's `memory` attribute holds its fields."""
         for device, part, layers, memory in self.rows():
-            parts = {
-                "device": device,
-                "part": part,
-                "layer": layers,
-                "size": memory.size,
-                "status": memory.status.name,
-            }
+            parts = {"device": device, "part": part, "layer": layers, "size": memory.size}
+            parts["status"] = memory.status.name
             logger.log(level, "%s %s %s %s", device, part, layers, memory, extra={"memory": parts})
 
 
@@ -141,10 +143,6 @@ def human_bytes(size: int) -> str:
             break
         value /= 1024
     return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value.name.lower() if isinstance(value, AllocationStatus) else value for key, value in items}
 
 
 def _merged(rows: list[tuple[str, str, str, Memory]]) -> list[tuple[str, str, str, Memory]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from mmap import PAGESIZE
 from pathlib import Path
@@ -21,10 +21,8 @@ FILES = (errno.EMFILE, errno.ENFILE)
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Python and the system's loader give these errors no class of their own.
 NO_THREAD = ("can't start new thread", "pthread_create", "can't allocate lock")
-NO_REASON = (
-    "without setting an exception",
-    "without exception set",
-)  # from code of Python that got no memory
+# From code of Python that got no memory.
+NO_REASON = ("without setting an exception", "without exception set")
 NO_FILE = "Too many open files"
 NOT_MAPPED = ("failed to map segment", "annot allocate memory", "cannot create shared object", "bad_alloc")
 MEMORY_LIMITS = (("AS", "-v", "address space"), ("DATA", "-d", "data"))
@@ -54,17 +52,20 @@ def _limit(error: BaseException) -> str | None:
     if isinstance(error, BackbayError):
         return None
     text = str(error)
+    limited = any(
+        _soft(name) is not None for name, _, _ in MEMORY_LIMITS
+    )  # then that is why Python itself fails
     if (isinstance(error, OSError) and error.errno in FILES) or NO_FILE in text:
-        return _files()
+        return _said("NOFILE", "this process may have {} files open (ulimit -n)")
     if isinstance(error, OSError) and error.errno in DISK:
-        return _disk()
+        return _said("FSIZE", "a file may have {} (ulimit -f)", human_bytes)
     if (isinstance(error, OSError) and error.errno == errno.EAGAIN) or any(
         sign in text for sign in NO_THREAD
     ):
-        return _threads() + _memory()
+        return _said("NPROC", "this user may have {} processes and threads (ulimit -u)") + _memory()
     if (
         isinstance(error, MemoryError)
-        or (isinstance(error, SystemError) and (any(sign in text for sign in NO_REASON) or _is_limited()))
+        or (isinstance(error, SystemError) and (any(sign in text for sign in NO_REASON) or limited))
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or (isinstance(error, (ImportError, OSError)) and any(sign in text for sign in NOT_MAPPED))
     ):  # fmt: skip
@@ -72,48 +73,26 @@ def _limit(error: BaseException) -> str | None:
     return None
 
 
-def _files() -> str:
-    allowed = _soft("NOFILE")
-    return "" if allowed is None else f"; this process may have {allowed} files open (ulimit -n)"
-
-
-def _disk() -> str:
-    allowed = _soft("FSIZE")
-    return "" if allowed is None else f"; a file may have {human_bytes(allowed)} (ulimit -f)"
-
-
-def _threads() -> str:
-    allowed = _soft("NPROC")
-    return "" if allowed is None else f"; this user may have {allowed} processes and threads (ulimit -u)"
+def _said(name: str, text: str, shown: Callable[[int], str] = str) -> str:
+    """A limit for a message; empty if there is none."""
+    allowed = _soft(name)
+    return "" if allowed is None else f"; {text.format(shown(allowed))}"
 
 
 def _memory() -> str:
     """The limits of memory that this process has, and how much it uses and the system has left."""
-    used = _address_space()
     parts = [
         f"this process may have {human_bytes(allowed)} of {what} (ulimit {option})"
         for name, option, what in MEMORY_LIMITS
         if (allowed := _soft(name)) is not None
     ]
-    if parts and used is not None:
-        parts.append(f"it has {human_bytes(used)} of address space")
-    free = None
-    with suppress(OSError, MemoryError):
-        free = host_memory().free
-    if free is not None:
-        parts.append(f"{human_bytes(free)} of the system's memory are free")
-    return "".join(f"; {part}" for part in parts)
-
-
-def _is_limited() -> bool:
-    """Whether this process has a limit of memory: then that is why Python itself fails."""
-    return any(_soft(name) is not None for name, _, _ in MEMORY_LIMITS)
-
-
-def _address_space() -> int | None:
     with suppress(OSError, ValueError):
-        return int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
-    return None
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
+        parts += [f"it has {human_bytes(used)} of address space"] if parts else []
+    with suppress(OSError, MemoryError):
+        if (free := host_memory().free) is not None:
+            parts.append(f"{human_bytes(free)} of the system's memory are free")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _soft(name: str) -> int | None:

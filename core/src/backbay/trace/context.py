@@ -71,7 +71,10 @@ class Context:
         `row_axis` is for a state, such as a cache: the dimension along which it is filled, from 0 on. A backend may
         then bind only the prefix of rows that a graph uses.
         """
-        _check_dtype(dtype)
+        if not isinstance(dtype, DType):
+            raise DTypeError(f"expected a dtype, which comes first, such as DType.F32, got {_brief(dtype)}")
+        if dtype not in CONTRACT:
+            raise DTypeError(f"expected a dtype that tensors may hold, got {dtype!r}")
         extents = _shape(shape)
         check_shape(dtype, extents)
         if row_axis is not None and not 0 <= row_axis < len(extents):
@@ -158,14 +161,6 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _check_dtype(dtype: object) -> None:
-    """Raise DTypeError unless a leaf may have this dtype."""
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"expected a dtype, which comes first, such as DType.F32, got {_brief(dtype)}")
-    if dtype not in CONTRACT:
-        raise DTypeError(f"expected a dtype that tensors may hold, got {dtype!r}")
 
 
 def _shape(shape: tuple[object, ...]) -> tuple[int, ...]:

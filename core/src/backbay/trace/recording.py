@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..graph.plan import Cancel, Plan, require_cancel
 from .tensor import Tensor
 from .tracing import Tracing
-from .turn import run_if_free, take_turn
+from .turn import in_turn, run_if_free
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ class Recording(Tracing):
         self._graph: Graph | None = None
         self._plan: Plan | None = None
         self._results: Roots = ()
-        self._in_use = threading.Lock()
+        self.in_use = threading.Lock()
 
     # -- computing ---------------------------------------------------------------------------------------
 
@@ -72,13 +72,10 @@ class Recording(Tracing):
         """Let the next compute compile the graph anew."""
         self._stale = True
 
+    @in_turn
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         """Run the graph; afterwards only `outputs` can be read."""
-        if cancel is not None:
-            require_cancel(cancel)
-        take_turn(self, self._in_use, lambda: self._compute(outputs, cancel))
-
-    def _compute(self, outputs: Roots, cancel: Cancel | None) -> None:
+        require_cancel(cancel)
         self.backend.check_allocates()
         given = len(self._pending)
         self._add_roots(outputs)
@@ -96,19 +93,15 @@ class Recording(Tracing):
         finally:
             self.blocked = self.closed
 
+    @in_turn
     def reserve(self) -> None:
         """Compile, which allocates, without running."""
-        take_turn(self, self._in_use, self._reserve)
-
-    def _reserve(self) -> None:
         graph, _ = self._compiled(len(self._pending))
         graph.check_homes()
 
+    @in_turn
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         """Let the backend write the graph as a model for its engine."""
-        return take_turn(self, self._in_use, lambda: self._export(folder, names))
-
-    def _export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         self.backend.check_allocates()
         if not self._roots:
             raise BackbayError("there is nothing to export; give the results to ctx.forward")
@@ -125,9 +118,8 @@ class Recording(Tracing):
         for name, tensor in names.items():
             place = leaves.get(tensor.leaf) if tensor.leaf is not None else results.get(tensor)
             if place is None or place in found:
-                why = (
-                    "has a name already" if place in found else "is neither a leaf of the graph nor a result"
-                )
+                unknown = "is neither a leaf of the graph nor a result"
+                why = "has a name already" if place in found else unknown
                 raise BackbayError(f"{name!r}: {tensor!r} {why}")
             found[place] = name
         return found
@@ -137,9 +129,8 @@ class Recording(Tracing):
         if self.closed or self.backend.closed:
             raise ClosedError(f"{tensor!r} belongs to a closed context{self.backend.closed_because}")
         if self._plan is None or self._graph is None or tensor not in self._results or not self._plan.valid:
-            raise NotComputedError(
-                f"{tensor!r} was not named by the latest compute, or its inputs were written since"
-            )
+            why = "was not named by the latest compute, or its inputs were written since"
+            raise NotComputedError(f"{tensor!r} {why}")
         node = self._graph.outputs[list(self._roots).index(tensor)]
         leaf = node.storage.leaf
         if leaf is not None and leaf.closed:
@@ -148,11 +139,9 @@ class Recording(Tracing):
             self.backend.check_file()
         return self._plan.read(node)
 
+    @in_turn
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value from the current data of its leaves, computed aside, without the roots; no op may write."""
-        return take_turn(self, self._in_use, lambda: self._evaluate(tensor))
-
-    def _evaluate(self, tensor: Tensor) -> Bytes:
         self.backend.check_allocates()
         graph = self._build((tensor,))
         writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
@@ -229,26 +218,22 @@ class Recording(Tracing):
 
     def close(self) -> None:
         """Free everything, after a running compute. Closing again does nothing."""
-        with self._in_use, self.backend.lock:
+        with self.in_use, self.backend.lock:
             self.release()
 
     def after_fork(self) -> None:
         """Close without freeing, in a forked child."""
         self.closed = self.blocked = True
-        self._in_use = threading.Lock()
+        self.in_use = threading.Lock()
 
     def __del__(self) -> None:
         # A context that was dropped, not closed, also frees its memory. The garbage collector may run in any thread, and
         # in the midst of a compile: never wait for the backend's lock here, and free nothing while a context uses it.
         if self.closed or self.backend.closed:
             return
-        run_if_free(self.backend.lock, self._release_unless_busy)
+        run_if_free(self.backend.lock, lambda: None if self.backend.busy else self.release())
         if not self.closed:
             self.backend.dropped.append(self)
-
-    def _release_unless_busy(self) -> None:
-        if not self.backend.busy:
-            self.release()
 
     def release(self) -> None:
         """Free everything; the caller holds the backend's lock."""

@@ -6,9 +6,9 @@ steps; `lock.acquire()`, and an `__enter__` written in Python, are not.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ..errors import ContextBusyError
 from ..memory.starvation import raise_if_starved
@@ -16,6 +16,7 @@ from ..memory.starvation import raise_if_starved
 if TYPE_CHECKING:
     from .recording import Recording
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -27,23 +28,28 @@ class Lockable(Protocol):
     def release(self) -> None: ...
 
 
-def take_turn(recording: Recording, in_use: threading.Lock, step: Callable[[], T]) -> T:
-    """Run a step, such as a compute, with the locks of a context and of its backend."""
-    if in_use.locked():
-        raise ContextBusyError("the context is in use by another thread; use one context per thread")
-    backend = recording.backend
-    with in_use, backend.lock:
-        backend.busy += 1
-        try:
-            if backend.dropped:
-                backend.release_dropped()
-            recording.check_usable()
-            return step()
-        except (OSError, ImportError, RuntimeError) as error:
-            raise_if_starved(error, f"backend {backend.name}")
-            raise
-        finally:
-            backend.busy -= 1
+def in_turn(step: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:
+    """Let a method, such as compute, hold the locks of its context and of the backend."""
+
+    @wraps(step)
+    def locked(recording: Recording, /, *args: P.args, **keywords: P.kwargs) -> T:
+        if recording.in_use.locked():
+            raise ContextBusyError("the context is in use by another thread; use one context per thread")
+        backend = recording.backend
+        with recording.in_use, backend.lock:
+            backend.busy += 1
+            try:
+                if backend.dropped:
+                    backend.release_dropped()
+                recording.check_usable()
+                return step(recording, *args, **keywords)
+            except (OSError, ImportError, RuntimeError) as error:
+                raise_if_starved(error, f"backend {backend.name}")
+                raise
+            finally:
+                backend.busy -= 1
+
+    return locked
 
 
 def run_if_free(lock: Lockable, step: Callable[[], object]) -> bool:

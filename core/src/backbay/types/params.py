@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..errors import OptionError, unknown_option
+from ..errors import OptionError
 from .dtypes import DType
 from .layers import GPULayersList
 
@@ -56,9 +56,8 @@ class BackendParams:
         try:
             object.__setattr__(self, "flash_attention", FlashAttention(self.flash_attention))
         except ValueError:
-            raise OptionError(
-                f"flash_attention must be auto, on or off, got {self.flash_attention!r}"
-            ) from None
+            given = self.flash_attention
+            raise OptionError(f"flash_attention must be auto, on or off, got {given!r}") from None
 
 
 def _require_int(name: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
@@ -100,17 +99,16 @@ def parse_options(declared: Mapping[str, Option], given: Mapping[str, Any]) -> d
     """The values of all declared options; OptionError names an unknown option or a wrong value."""
     for name in given:
         if name not in declared:
-            raise unknown_option(name, declared)
-    return {name: _parse(name, option, given) for name, option in declared.items()}
-
-
-def _parse(name: str, option: Option, given: Mapping[str, Any]) -> Any:
-    if name not in given:
-        return option.default
-    try:
-        return option.parse(given[name])
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"option {name}: {given[name]!r} is wrong: {error}; {option.help}") from error
+            known = ", ".join(sorted(declared)) or "none"
+            raise OptionError(f"unknown option {name!r}; known: {known}")
+    values = {name: option.default for name, option in declared.items()}
+    for name, value in given.items():
+        try:
+            values[name] = declared[name].parse(value)
+        except (TypeError, ValueError) as error:
+            why = f"{value!r} is wrong: {error}; {declared[name].help}"
+            raise OptionError(f"option {name}: {why}") from error
+    return values
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,8 @@ class GraphBackend(Backend):
     def compile(self, graph: Graph) -> Plan:
         for node in graph.nodes:  # a cast's dtype is an attribute, which `supports` does not see
             if node.op is cast and node.dtype.is_quantized:
-                raise UnsupportedOpError(
-                    f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}"
-                )
+                what = f"{node.args[0]} to {node.dtype}"
+                raise UnsupportedOpError(f"backend {self.name!r} cannot run cast: {what}")
         return GraphPlan(self, graph)
 
     def program_of(self, graph: Graph) -> tuple[ArrayProgram, GraphFunction]:
@@ -108,22 +107,14 @@ class GraphBackend(Backend):
         """
         op = node.op
         assert op is not None
-        made = [operand for operand in node.operands if not self._is_decoded(operand)]
-        if op.moves:
-            return sum(
-                4 * operand.size
-                for operand in made
-                if operand.dtype not in {node.dtype, DType.I32, DType.I64}
-            )
-        return sum(
-            4 * spec.size
-            for spec in (*made, node)
-            if not spec.dtype.is_integer and spec.dtype is not DType.F32
-        )
-
-    def _is_decoded(self, operand: Node) -> bool:
-        """Whether the numbers of a quantized weight are there since it was loaded."""
-        return operand.dtype.is_quantized and operand.storage.kind == "parameter"
+        made = [  # the numbers of a quantized weight are there since it was loaded
+            each
+            for each in node.operands
+            if not (each.dtype.is_quantized and each.storage.kind == "parameter")
+        ]
+        as_they_are = {DType.I32, DType.I64, node.dtype if op.moves else DType.F32}
+        converted = made if op.moves else [*made, node]
+        return sum(4 * spec.size for spec in converted if spec.dtype not in as_they_are)
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         return EngineBuffer(self.engine, spec, self.params.debug)

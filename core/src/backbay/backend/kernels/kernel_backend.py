@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +24,7 @@ from ...types.spec import Spec, same_shape
 from ...types.threads import cached_property
 from ..backend import Backend
 from ..processes.forks import GATE
-from .kernel_memory import Scratch, convert, converted_nbytes, kernel_nbytes, numbers_shape
+from .kernel_memory import Scratch, convert, converted_nbytes
 from .kernel_table import conversion_gap, encoding_gap
 
 if TYPE_CHECKING:
@@ -106,11 +106,9 @@ class KernelBackend(Backend):
                     check_cancel(cancel)
                     if GATE.forks:
                         GATE.let_forks_pass()
-                    if plan.times is None:
-                        self.run_node(node, plan.arrays)
-                    else:
-                        begun = perf_counter()
-                        self.run_node(node, plan.arrays)
+                    begun = perf_counter()
+                    self.run_node(node, plan.arrays)
+                    if plan.times is not None:
                         plan.times.append(Timing((node.index,), perf_counter() - begun, CPU))
 
     def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
@@ -147,12 +145,23 @@ class KernelBackend(Backend):
         if into is None:
             if dtype.is_integer or NUMPY.get(dtype) == self.float_dtype:
                 return raw
-            into = self._scratch.take(numbers_shape(raw, dtype), self.float_dtype)
+            last = (
+                raw.shape[-1] // dtype.type_size * dtype.block_size if dtype.is_quantized else raw.shape[-1]
+            )
+            into = self._scratch.take((*raw.shape[:-1], last), self.float_dtype)
         return convert(raw, dtype, into)
 
     def working_memory(self, node: Node) -> int:
-        """The bytes that a kernel makes: by default its result, before it is stored. Converted operands are not counted."""
-        return kernel_nbytes(node, self.float_dtype)
+        """The bytes that a kernel makes: by default its result, before it is stored, and data that are converted for a
+        write. Converted operands are not counted.
+        """
+        op = node.op
+        assert op is not None
+        if op.writes is not None:
+            target = node.args[op.writes]
+            sources = [operand for operand in node.operands if operand is not target]
+            return sum(4 * source.size for source in sources if source.dtype is not target.dtype)
+        return node.nbytes if op.moves else node.size * np.dtype(self.float_dtype).itemsize
 
     def store(self, node: Node, result: Array, out: Array) -> None:
         """Round a kernel's result to the node's dtype, and store it in the node's array `out`."""
@@ -199,22 +208,26 @@ class KernelPlan(Plan):
         self.times: list[Timing] | None = None  # of the nodes, while a run is profiled
         if backend.params.alloc_memory:
             self.arrays = [backend.resolve_view(node, self._storage(node.storage)) for node in graph.nodes]
+        ops = [node for node in graph.nodes if node.op is not None and not node.op.view]
+        converted = max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
         try:
-            self._join()
+            backend._scratch.join(self, converted)
+            backend._workspace.take(self, max(map(backend.working_memory, ops), default=0))
         except BaseException:
             self.close()
             raise
 
     def run(self, cancel: Cancel | None) -> None:
         debug = self.backend.params.debug
+        own = [buffer for buffer in self._buffers if isinstance(buffer, HostBuffer)]
         if debug.poison:
-            self._each_buffer(HostBuffer.poison)
+            for buffer in own:
+                buffer.poison()
         self.backend.run_plan(self, cancel)
         if debug.guard_bytes:
-            self._each_buffer(HostBuffer.check_guards)
-            for node in self.graph.nodes:
-                if node.leaf is not None and isinstance(node.leaf.buffer, HostBuffer):
-                    node.leaf.buffer.check_guards()
+            leaves = [node.leaf.buffer for node in self.graph.nodes if node.leaf is not None]
+            for buffer in (*own, *(leaf for leaf in leaves if isinstance(leaf, HostBuffer))):
+                buffer.check_guards()
 
     def profile(self, cancel: Cancel | None) -> Timings:
         times: list[Timing] = []
@@ -237,15 +250,6 @@ class KernelPlan(Plan):
         self.backend._scratch.leave(self)
         self.backend._workspace.give_back(self)
 
-    def _join(self) -> None:
-        """Book the working memory of the largest kernel, and make room for its converted operands."""
-        backend = self.backend
-        ops = [node for node in self.graph.nodes if node.op is not None and not node.op.view]
-        backend._scratch.join(
-            self, max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
-        )
-        backend._workspace.take(self, max(map(backend.working_memory, ops), default=0))
-
     def report(self) -> list[str]:
         return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
 
@@ -260,11 +264,6 @@ class KernelPlan(Plan):
             assert buffer is not None
             self._storages[node.index] = buffer.read()
         return self._storages[node.index]
-
-    def _each_buffer(self, act: Callable[[HostBuffer], None]) -> None:
-        for buffer in self._buffers:
-            if isinstance(buffer, HostBuffer):
-                act(buffer)
 
 
 def _wrong_shape(node: Node, result: Array) -> ShapeError:

@@ -12,6 +12,7 @@ from ...memory.ledger import Entry, Ledger
 from ...types.dtypes import DType
 
 ALIGNMENT = 64  # bytes
+CHUNK = 1 << 18  # elements that are decoded at a time
 
 
 def aligned(nbytes: int) -> int:
@@ -54,17 +55,12 @@ class Scratch:
 
     def take(self, shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> Array:
         """An array of undefined content, valid until `reset`; of fresh memory if no plan asked for so much."""
-        made: Array = np.empty(0, dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * made.itemsize
-        end = self._taken + aligned(nbytes)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        begin, end = self._taken, self._taken + aligned(nbytes)
         if end > self._memory.size:
             return np.empty(shape, dtype)
-        made = self._memory[self._taken : self._taken + nbytes].view(dtype).reshape(shape)
         self._taken = end
-        return made
-
-
-CHUNK = 1 << 18  # elements that are decoded at a time
+        return self._memory[begin : begin + nbytes].view(dtype).reshape(shape)
 
 
 def converted_nbytes(node: Node, float_dtype: type[np.floating[Any]]) -> int:
@@ -77,13 +73,6 @@ def converted_nbytes(node: Node, float_dtype: type[np.floating[Any]]) -> int:
     return sum(aligned(operand.size * np.dtype(float_dtype).itemsize) for operand in converted)
 
 
-def numbers_shape(raw: Array, dtype: DType) -> tuple[int, ...]:
-    """The shape of a stored array's numbers."""
-    if not dtype.is_quantized:
-        return raw.shape
-    return (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
-
-
 def convert(raw: Array, dtype: DType, into: Array) -> Array:
     """Fill `into` with the numbers of a stored array; rows are decoded some at a time."""
     if dtype in NUMPY and dtype is not DType.BF16:
@@ -94,15 +83,3 @@ def convert(raw: Array, dtype: DType, into: Array) -> Array:
         for low in range(0, len(rows), step):
             filled[low : low + step] = decode(rows[low : low + step], dtype)
     return into
-
-
-def kernel_nbytes(node: Node, float_dtype: type[np.floating[Any]]) -> int:
-    """The bytes of a kernel's result before it is stored, and of data that are converted for a write."""
-    assert node.op is not None
-    if node.op.writes is not None:
-        target = node.args[node.op.writes]
-        sources = [operand for operand in node.operands if operand is not target]
-        return sum(4 * source.size for source in sources if source.dtype is not target.dtype)
-    if node.op.moves:
-        return node.nbytes
-    return node.size * np.dtype(float_dtype).itemsize

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...data.encoding import dequantize, quantize
+from ...data.encoding import decode, encode
 from ...errors import BackbayError, DTypeError
 from ...ops.declaration import Op
 from ...types.dtypes import DType
 from ...types.spec import Spec
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def conversion_gap(op: Op[Any, Any], specs: Sequence[object]) -> str:
@@ -31,10 +33,8 @@ def conversion_gap(op: Op[Any, Any], specs: Sequence[object]) -> str:
 @cache
 def decoding_gap(dtype: DType) -> str:
     """The reason if a dtype cannot be converted to numbers; else empty."""
-    if not dtype.is_quantized:
-        return ""
     try:
-        dequantize(np.zeros((1, dtype.type_size), np.uint8), dtype)
+        decode(np.zeros((1, dtype.type_size), np.uint8), dtype)
     except DTypeError as error:
         return str(error)
     return ""
@@ -43,16 +43,11 @@ def decoding_gap(dtype: DType) -> str:
 @cache
 def encoding_gap(dtype: DType) -> str:
     """The reason if numbers cannot be converted to a dtype; else empty."""
-    if not dtype.is_quantized:
-        return ""
     try:
-        quantize(np.zeros((1, dtype.block_size), np.float32), dtype)
+        encode(np.zeros((1, dtype.block_size), np.float32), dtype)
     except DTypeError as error:
         return str(error)
     return ""
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class KernelTable(dict[Op[Any, Any], Callable[..., Any]]):
@@ -70,9 +65,8 @@ class KernelTable(dict[Op[Any, Any], Callable[..., Any]]):
         def register(function: F) -> F:
             op.check_signature(function, skip=self._skip)
             if op in self:
-                raise BackbayError(
-                    f"two kernels for {op.name}: {self[op].__qualname__} and {function.__qualname__}"
-                )
+                both = f"{self[op].__qualname__} and {function.__qualname__}"
+                raise BackbayError(f"two kernels for {op.name}: {both}")
             self[op] = function
             return function
 

@@ -59,7 +59,10 @@ class ForkGate:
 
     @contextmanager
     def without_forks(self) -> Iterator[None]:
-        """Forks of other threads wait until this block ends, or calls `let_forks_pass`."""
+        """A block, or a decorated function, that imports, or takes locks of the process: forks of other threads wait.
+
+        It must be short, or call `let_forks_pass`, and must not wait for a thread that may fork.
+        """
         lock, thread, inside = self._lock, get_ident(), False
         try:
             with lock:
@@ -105,30 +108,16 @@ class ForkGate:
         self._lock = RLock()
         self._changed, self.forks = Condition(self._lock), 0
         self._inside = {thread: self._inside[thread]} if thread in self._inside else {}
+        for opened in list(_opened):
+            opened.after_fork(REASON)
 
 
 GATE = ForkGate()
-
-
-@contextmanager
-def without_forks() -> Iterator[None]:
-    """A block, or a decorated function, that imports, or takes locks of the process: forks of other threads wait.
-
-    It must be short, and must not wait for a thread that may fork.
-    """
-    with GATE.without_forks():
-        yield
-
-
-def _after_fork_in_child() -> None:
-    GATE.after_fork_in_child()
-    for opened in list(_opened):
-        opened.after_fork(REASON)
-
+without_forks = GATE.without_forks
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=GATE.before_fork,
         after_in_parent=GATE.after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
+        after_in_child=GATE.after_fork_in_child,
     )
