@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections import deque
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from ..composites.graph_builder import build_graph
@@ -202,7 +201,7 @@ class Backend(BackendHooks):
     def new_context(self, max_nodes: int = DEFAULT_MAX_NODES) -> Context:
         """A context for at most `max_nodes` traced nodes."""
         self.check_open()
-        recording = Recording(self, max_nodes, self._build)
+        recording = Recording(self, max_nodes)
         self._recordings.add(recording)
         return Context(recording, Placement())
 
@@ -254,9 +253,7 @@ class Backend(BackendHooks):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- for contexts ------------------------------------------------------------------------------------
@@ -268,7 +265,6 @@ class Backend(BackendHooks):
 
     @final
     def check_allocates(self) -> None:
-        """Raise if this backend only measures."""
         if not self.params.alloc_memory:
             raise BackbayError(self.why_no_data())
 
@@ -328,7 +324,6 @@ class Backend(BackendHooks):
 
     @final
     def take_leaf(self, spec: Spec, placement: Placement) -> Buffer | None:
-        """Book and allocate a leaf."""
         holds = self.params.alloc_memory
         return self.ledger.take(
             self._entry(placement), spec.nbytes, lambda: self.allocate(spec, placement) if holds else None

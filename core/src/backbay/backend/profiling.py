@@ -39,7 +39,6 @@ class Profiler:
         self._noted: list[tuple[ProfiledRun, Timings]] = []
 
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
-        """Run a plan."""
         timings: Timings = tuple
         begun = perf_counter()
         if self.nodes:

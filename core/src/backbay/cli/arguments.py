@@ -88,12 +88,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def options_of(args: Namespace) -> dict[str, str]:
-    """The values given with --option, for BackendParams."""
     return dict(parse_option(text) for text in args.option)
 
 
 def parse_option(text: str) -> tuple[str, str]:
-    """The name and the value of NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals:
         raise OptionError(f"--option takes NAME=VALUE, got {text!r}")

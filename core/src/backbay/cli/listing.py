@@ -85,6 +85,5 @@ def markdown() -> str:
 
 
 def as_dict(result: ProbeResult) -> dict[str, Any]:
-    """A probe's result for programs."""
     fields = asdict(result)
     return {**fields.pop("entry"), "works": result.works, **fields}

@@ -35,7 +35,6 @@ def say_json(value: Any) -> None:
 
 
 def flush() -> None:
-    """Let all that was said reach standard output."""
     _write("", flushed=True)
 
 

@@ -31,7 +31,6 @@ The architectures that use an op are found by tracing small models of most of th
 
 
 def reference() -> str:
-    """The whole text of docs/reference/ops.md."""
     users = op_users()
     order = list(dict.fromkeys(op.family for op in OPS.values()))
     by_family = sorted(OPS.values(), key=lambda op: order.index(op.family))

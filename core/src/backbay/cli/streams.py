@@ -25,7 +25,6 @@ def prepare() -> bool:
 
 
 def standard_input() -> str:
-    """The whole of standard input, as text."""
     if sys.stdin is None:
         raise BackbayError("standard input is closed")
     binary = getattr(sys.stdin, "buffer", None)

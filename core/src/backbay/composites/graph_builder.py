@@ -49,8 +49,6 @@ def _single(value: float) -> float:
 
 
 class Builder:
-    """Makes the nodes of a graph, one for each tensor."""
-
     def __init__(self, recording: Recording, supports: Supports) -> None:
         self.recording, self._supports = recording, supports
         self.nodes: list[Node] = []
@@ -73,50 +71,39 @@ class Builder:
         return placed[root]
 
     def _needs(self, tensor: Tensor) -> list[Tensor]:
-        if tensor.op is None:
-            return []
-        if self._is_composite(tensor):
-            return [self._open(tensor)]
-        return list(tensor.op.flat_operands(tensor.args))
-
-    def _is_composite(self, tensor: Tensor) -> bool:
         op = tensor.op
-        assert op is not None
+        if op is None:
+            return []
         support = self._supports(op, [tensor.args[i] for i in op.operands])
         if support.level is Level.NONE:
             specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
             why = f": {support.reason}" if support.reason else ""
-            raise DeclaredUnsupportedError(
-                f"backend {self.recording.backend.name!r} cannot run {op.name}: {specs}{why}"
-            )
-        return support.level is Level.COMPOSITE
-
-    def _open(self, tensor: Tensor) -> Tensor:
-        """Trace a tensor's composite, once, and return its result."""
+            name = self.recording.backend.name
+            raise DeclaredUnsupportedError(f"backend {name!r} cannot run {op.name}: {specs}{why}")
+        if support.level is Level.KERNEL:
+            return list(op.flat_operands(tensor.args))
         if tensor not in self._opened:
             ctx = Context(self.recording, tensor.placement)
-            assert tensor.op is not None
-            made: Tensor = tensor.op.open(ctx, tensor.args)
-            if tensor.storage is None and (
-                made.storage is not None or made.leaf is not None or made.shape != tensor.shape
-            ):
-                made = made.contiguous(ctx, *tensor.shape)  # its views rely on a contiguous layout
-            self._opened[tensor] = made
-        return self._opened[tensor]
+            made: Tensor = op.open(ctx, tensor.args)
+            stored = made.storage is None and made.leaf is None and made.shape == tensor.shape
+            # The views of a result rely on a contiguous layout.
+            self._opened[tensor] = made if stored or tensor.storage else made.contiguous(ctx, *tensor.shape)
+        return [self._opened[tensor]]
 
     def _node(self, tensor: Tensor) -> Node:
         if tensor in self._opened:
             return self._placed[self._opened[tensor]]
         storage = self._placed[tensor.storage] if tensor.storage is not None else None
-        args = tuple([self._argument(value, tensor) for value in tensor.args])
+        integers = tensor.dtype.is_integer
+        args = tuple(
+            [
+                self._placed[value] if isinstance(value, Tensor) else value if integers else in_single(value)
+                for value in tensor.args
+            ]
+        )
         node = Node(len(self.nodes), self._kind(tensor), tensor, args, storage)
         self.nodes.append(node)
         return node
-
-    def _argument(self, value: Any, reader: Tensor) -> Any:
-        if isinstance(value, Tensor):
-            return self._placed[value]
-        return value if reader.dtype.is_integer else in_single(value)
 
     def _kind(self, tensor: Tensor) -> NodeKind:
         if tensor.leaf is None:

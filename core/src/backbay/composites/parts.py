@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops
 from ..errors import BackbayError
-from ..graph.graph import Graph
 from ..ops.declaration import REQUIRED, Op
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
-from ..trace.tensor import Tensor, trace_op
+from ..trace.tensor import trace_op
 from ..types.dtypes import DType
 from ..types.layers import Placement
 from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
@@ -77,7 +76,12 @@ def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
     def supports(op: Op[Any, Any], specs: Specs) -> Support:
         return KERNEL if op in kernels or op.view else composed(op, specs, supports)
 
-    return supports(op, [_plain(op, index) for index in op.operands])
+    operands: list[Any] = []
+    for index in op.operands:
+        spec = Spec(DType.I32 if index == op.ids else DType.F32, (1,))
+        parameter = op.parameters[index]
+        operands.append((spec,) if parameter.variadic else None if parameter.is_optional else spec)
+    return supports(op, operands)
 
 
 def parts(op: Op[Any, Any], specs: Specs) -> Parts:
@@ -97,7 +101,10 @@ def parts(op: Op[Any, Any], specs: Specs) -> Parts:
 def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
     ctx = _scratch_context()
     try:
-        made = _traced(ctx, op, [_stand_in(ctx, key) for key in keys], number)
+        args = [number if p.default is REQUIRED else p.default for p in op.parameters]
+        for index, key in zip(op.operands, keys, strict=False):
+            args[index] = _stand_in(ctx, key)
+        made = trace_op(ctx, op, args)
         return _kernels(ctx, made, OpenFirstOp(opened=op.inline))  # tracing has opened an inline op
     except BackbayError:  # the rule refuses these operands, or these attributes
         return ()
@@ -127,33 +134,15 @@ def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports)
 
 def _scratch_context() -> Context:
     backend: Any = TraceOnlyBackend()
-    return Context(Recording(backend, DEFAULT_MAX_NODES, _refuse_compute), Placement())
+    return Context(Recording(backend, DEFAULT_MAX_NODES), Placement())
 
 
 def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
     """The kernels of a graph, each with its operands."""
     roots = tuple(made) if isinstance(made, list) else (made,)
-    return tuple(
-        [
-            (node.op, tuple([_spec(_key(node.args[i])) for i in node.op.operands]))
-            for node in build_graph(ctx.recording, roots, supports).nodes
-            if node.op is not None and not node.op.view
-        ]
-    )
-
-
-def _refuse_compute(recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
-    raise BackbayError("a recording that is only traced cannot be computed")
-
-
-def _traced(ctx: Context, op: Op[Any, Any], operands: Sequence[Any], number: int) -> Any:
-    """Trace the op, with `number` for each attribute without a default; returns its results."""
-    left = iter(operands)
-    absent = [number if p.default is REQUIRED else p.default for p in op.parameters]
-    args = [
-        next(left, value) if p.is_operand else value for p, value in zip(op.parameters, absent, strict=True)
-    ]
-    return trace_op(ctx, op, args)
+    nodes = build_graph(ctx.recording, roots, supports).nodes
+    found = [(node.op, node.args) for node in nodes if node.op is not None and not node.op.view]
+    return tuple([(op, tuple([_spec(_key(args[i])) for i in op.operands])) for op, args in found])
 
 
 def _stand_in(ctx: Context, key: Any) -> Any:
@@ -165,17 +154,8 @@ def _stand_in(ctx: Context, key: Any) -> Any:
         return recording.add_leaf(spec, placement, None)
     whole = recording.add_leaf(Spec(DType.I8, (spec.offset + span(spec),)), placement, None)
     args = (whole, 0, spec.shape, ())
-    return recording.record(
-        placement, ops.view, args, spec.dtype, spec.shape, spec.strides, spec.offset, whole
-    )
-
-
-def _plain(op: Op[Any, Any], index: int) -> Any:
-    """The simplest operand at position `index` of an op."""
-    spec = Spec(DType.I32 if index == op.ids else DType.F32, (1,))
-    if op.parameters[index].variadic:
-        return (spec,)
-    return None if op.parameters[index].is_optional else spec
+    layout = spec.dtype, spec.shape, spec.strides, spec.offset
+    return recording.record(placement, ops.view, args, *layout, whole)
 
 
 def _key(spec: Any) -> Any:

@@ -25,7 +25,6 @@ class Buffer(ABC):
         """Replace all bytes."""
 
     def zero(self) -> None:
-        """Fill all bytes with zero."""
         self.write(np.zeros(self.nbytes, np.uint8))
 
     @abstractmethod

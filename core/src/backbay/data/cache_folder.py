@@ -115,7 +115,6 @@ class CachedValue:
             return None
 
     def forget(self) -> None:
-        """Remove the value."""
         if self.path is not None:
             try:
                 self.path.unlink(missing_ok=True)

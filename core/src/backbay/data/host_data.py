@@ -45,7 +45,6 @@ def from_floats(data: object, spec: Spec) -> Bytes:
 
 
 def from_ints(data: object, spec: Spec) -> Bytes:
-    """Encode integers as the bytes of a leaf of `spec`."""
     array = to_array(data, np.int32)
     if array.dtype.kind == "f":
         raise DTypeError(f"expected integers, got an array of {array.dtype}; call from_floats")

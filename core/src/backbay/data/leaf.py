@@ -113,7 +113,6 @@ class Leaf:
         self.written = True
 
     def zero(self) -> None:
-        """Fill a fresh leaf with zeros."""
         if self.buffer is not None:
             self.buffer.zero()
         self.written = True

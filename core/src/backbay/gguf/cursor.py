@@ -120,7 +120,6 @@ class Cursor:
 
     @property
     def header(self) -> bytes:
-        """The bytes before the cursor."""
         return bytes(memoryview(self.buffer)[: self.offset])
 
     def take(self, count: int, what: str) -> bytes:

@@ -96,12 +96,10 @@ def number(
 
 
 def flag(name: str) -> Key[bool]:
-    """True or false."""
     return Key(name, "a boolean", as_bool, _none_wrong)
 
 
 def text(name: str) -> Key[str]:
-    """A text."""
     return Key(name, "a string", as_string, _none_wrong)
 
 
@@ -112,7 +110,6 @@ def choice(name: str, *values: str) -> Key[str]:
 
 
 def texts(name: str) -> Key[Sequence[str]]:
-    """An array of texts."""
     return Key(name, "an array of strings", as_strings, _none_wrong)
 
 

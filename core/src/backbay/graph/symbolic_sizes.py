@@ -174,7 +174,6 @@ class Size:
         return self._symbols.decide("at_most", self.term, term_of(other))
 
     def max(self, other: Size | int) -> Size:
-        """The larger of two sizes."""
         return self._with("max", other)
 
     def __add__(self, other: Size | int) -> Size:

@@ -46,7 +46,6 @@ class DeviceMemory:
         yield from (*self.weights, *self.cache, self.graph)
 
     def allocated(self) -> int:
-        """The bytes that are allocated."""
         return sum(m.size for m in self.entries() if m.status is AllocationStatus.Allocated)
 
     def total(self) -> int:

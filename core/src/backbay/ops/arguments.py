@@ -53,24 +53,21 @@ def _parser(name: str, kind: Any, *, variadic: bool) -> Callable[[Any], Any]:
         return lambda value: value if isinstance(value, Spec) else _reject(name, "a Tensor", value)
     if get_origin(kind) is Literal:
         choices = get_args(kind)
-        return lambda value: (
-            value if value in choices else _reject(name, " or ".join(map(repr, choices)), value)
-        )
+        named = " or ".join(map(repr, choices))
+        return lambda value: value if value in choices else _reject(name, named, value)
     if get_origin(kind) is Sequence:
-        parse = _sequence(name, int)
-        return lambda values: parse(_iterable(name, values))
+        parse, what = _sequence(name, int), "a sequence of integers"
+        return lambda given: parse(given if isinstance(given, Sequence) else _reject(name, what, given))
     if isinstance(kind, type) and issubclass(kind, tuple):
         return _record(name, kind)
-    return {int: _integer, float: _number, bool: _boolean, DType: _dtype}[kind](name)
+    if kind in (bool, DType):
+        expected = "True or False" if kind is bool else "a DType"
+        return lambda value: value if isinstance(value, kind) else _reject(name, expected, value)
+    return _integer(name) if kind is int else _number(name)
 
 
 def _required_kind(kind: Any) -> Any:
     return next(k for k in get_args(kind) if k is not type(None)) if isinstance(kind, UnionType) else kind
-
-
-def _flat(values: tuple[Any, ...]) -> Sequence[Any]:
-    """Accept a shape as several integers or as one sequence of integers."""
-    return values[0] if len(values) == 1 and isinstance(values[0], Sequence) else values
 
 
 def _reject(name: str, expected: str, value: object) -> Any:
@@ -84,22 +81,18 @@ def _sequence(name: str, kind: Any) -> Callable[[Any], Any]:
 
     def parse(values: Any) -> Any:
         for value in values:
-            if value.__class__ is not int:
-                return tuple([one(value) for value in _flat(values)])
+            if value.__class__ is not int:  # a shape may be several integers, or one sequence of integers
+                flat = value if len(values) == 1 and isinstance(value, Sequence) else values
+                return tuple([one(each) for each in flat])
         return values if values.__class__ is tuple else tuple(values)
 
     return parse
 
 
-def _iterable(name: str, values: Any) -> Any:
-    return values if isinstance(values, Sequence) else _reject(name, "a sequence of integers", values)
-
-
 def _record(name: str, kind: Any) -> Callable[[Any], Any]:
     """A parser of a NamedTuple, given as such or as any sequence of its fields."""
-    fields = [
-        _parser(f"{name}.{field}", hint, variadic=False) for field, hint in kind.__annotations__.items()
-    ]
+    hints = kind.__annotations__.items()
+    fields = [_parser(f"{name}.{field}", hint, variadic=False) for field, hint in hints]
 
     def parse(values: Any) -> Any:
         if not isinstance(values, Sequence) or len(values) != len(fields):
@@ -130,11 +123,3 @@ def _number(name: str) -> Callable[[Any], float]:
             raise ShapeError(f"{name} must fit a float, it is too large") from None
 
     return parse
-
-
-def _boolean(name: str) -> Callable[[Any], bool]:
-    return lambda value: value if isinstance(value, bool) else _reject(name, "True or False", value)
-
-
-def _dtype(name: str) -> Callable[[Any], DType]:
-    return lambda value: value if isinstance(value, DType) else _reject(name, "a DType", value)

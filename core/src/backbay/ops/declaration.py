@@ -49,12 +49,14 @@ class Op(Generic[P, R]):
         self.strays = strays  # the view may exceed the receiver, but not the receiver's storage
         self.inline = inline  # tracing the op traces the ops of its composite instead, on every backend
         self.moves = moves  # elements are moved and perhaps converted, never computed with
-        self.writes = self._index(
-            writes
-        )  # the operand that is written to; the result is an alias of this operand
-        self.ids = self._index(ids)  # the operand whose values are indices into another operand
+        names = [p.name for p in self.parameters]
+        # the operand that is written to; the result is an alias of this operand
+        self.writes = names.index(writes) if writes else None
+        self.ids = (
+            names.index(ids) if ids else None
+        )  # the operand whose values are indices into another operand
         # the indexed operand, and its indexed dimension: ids stay below the extent of that dimension
-        self.among = (self._index(among[0]) or 0, among[1]) if among else (0, 1)
+        self.among = (names.index(among[0]), among[1]) if among else (0, 1)
         self.operands = tuple(i for i, p in enumerate(self.parameters) if p.is_operand)
         self.sizes = tuple(i for i, p in enumerate(self.parameters) if p.is_size)
         self.declared: Callable[..., R] = rule
@@ -63,11 +65,7 @@ class Op(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
-    def _index(self, name: str) -> int | None:
-        return list(self.signature.parameters).index(name) if name else None
-
     def open(self, ctx: Any, args: tuple[Any, ...]) -> Any:
-        """Trace the op's composite."""
         if self.composite is None:
             raise BackbayError(f"{self.name} is not a composition of other ops")
         return self.composite(ctx, *args)
@@ -81,12 +79,11 @@ class Op(Generic[P, R]):
 
         A variadic parameter becomes a tuple.
         """
-        kinds = [p.kind for p in self.signature.parameters.values()]
-        keywords = tuple(n for n, p in self.signature.parameters.items() if p.kind is p.KEYWORD_ONLY)
+        keywords = [p.name for p in self.parameters if p.keyword_only]
         if keywords:
-            first = skip + len(kinds) - len(keywords)
+            first = skip + len(self.parameters) - len(keywords)
             return lambda *args: function(*args[:first], **dict(zip(keywords, args[first:], strict=True)))
-        if inspect.Parameter.VAR_POSITIONAL in kinds:
+        if any(p.variadic for p in self.parameters):
             return lambda *args: function(*args[:-1], *args[-1])
         return function
 
@@ -100,19 +97,17 @@ class Op(Generic[P, R]):
 
     def check_takes(self, function: Callable[..., object]) -> None:
         """Raise unless core can call a function as a kernel of the op; its parameters may have other names."""
-        kinds = {name: p.kind for name, p in self.signature.parameters.items()}
-        keywords = {name: None for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY}
+        keywords = {p.name: None for p in self.parameters if p.keyword_only}
         try:
             theirs = inspect.signature(function)
         except ValueError:  # functions written in C may have no signature
             return
         try:
-            theirs.bind(*range(len(kinds) - len(keywords)), **keywords)
+            theirs.bind(*range(len(self.parameters) - len(keywords)), **keywords)
         except TypeError as error:
             where = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
-            raise BackbayError(
-                f"{where}{theirs} does not match its op {self.name}{self.signature}: {error}"
-            ) from None
+            ours = f"its op {self.name}{self.signature}"
+            raise BackbayError(f"{where}{theirs} does not match {ours}: {error}") from None
 
     def flat_operands(self, args: Sequence[Any]) -> Iterator[Any]:
         """The operands among complete arguments, without the absent ones."""

@@ -7,7 +7,6 @@ from math import ceil, isfinite
 from operator import index
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -82,7 +81,6 @@ class Context:
         return self.recording.add_leaf(Spec(dtype, extents), self.placement, row_axis)
 
     def zeros(self, dtype: DType, *shape: int, row_axis: int | None = None) -> Tensor:
-        """A leaf of zeros."""
         tensor = self.empty(dtype, *shape, row_axis=row_axis)
         if tensor.leaf is not None:
             tensor.leaf.zero()
@@ -157,9 +155,7 @@ class Context:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..data.encoding import Array, flat_numbers
+from ..data.encoding import flat_numbers
 from .tensor import Tensor
 
 
@@ -19,33 +18,23 @@ def dump(tensor: Tensor, precision: int = 4, threshold: int = 1000, edge_items: 
     writes, NotComputedError is raised instead.
     """
     if tensor.home is None or tensor.leaf is not None or tensor.home.has_result(tensor):
-        values = tensor.numpy().reshape(-1)
+        values = tensor.numpy()
     else:
-        values = flat_numbers(tensor.home.evaluate(tensor), tensor.dtype).reshape(-1)
-    shape = tensor.shape[::-1] or (1,)
+        values = flat_numbers(tensor.home.evaluate(tensor), tensor.dtype).reshape(tensor.shape[::-1])
     edge = edge_items if tensor.size > threshold else tensor.size
-    return _brackets(values, shape, 0, edge, precision, depth=1)
+    return _brackets(np.atleast_1d(values), edge, precision, depth=1)
 
 
-def _brackets(
-    values: Array, shape: tuple[int, ...], start: int, edge: int, precision: int, *, depth: int
-) -> str:
-    """The text of one dimension, from the element `start` on, with all inner dimensions."""
-    count, *inside = shape
-    step, line = prod(inside), "\n" * len(inside) + " " * depth if inside else " "
-    text, elided = "", count > 2 * edge
-    for i in (*range(edge), *range(count - edge, count)) if elided else range(count):
-        if elided and i == count - edge:
-            text += "..., " + line * bool(inside)
-        at = start + i * step
-        if inside:
-            text += _brackets(values, tuple(inside), at, edge, precision, depth=depth + 1)
-        else:
-            text += _element(values[at], precision)
-        text += "," + line if i < count - 1 else ""
-    return f"[{text}]"
-
-
-def _element(value: Any, precision: int) -> str:
-    text = f"{value:.{precision}f}" if isinstance(value, np.floating) else str(value)
-    return text if text.startswith("-") else f" {text}"
+def _brackets(values: Any, edge: int, precision: int, *, depth: int) -> str:
+    """The text of an array, or of an element."""
+    if not values.ndim:
+        text = f"{values:.{precision}f}" if isinstance(values, np.floating) else str(values)
+        return text if text.startswith("-") else f" {text}"
+    line = "\n" * (values.ndim - 1) + " " * depth if values.ndim > 1 else " "
+    elided = len(values) > 2 * edge
+    ends = [values[:edge], values[len(values) - edge :]] if elided else [values]
+    texts = [
+        f",{line}".join(_brackets(each, edge, precision, depth=depth + 1) for each in end) for end in ends
+    ]
+    dots = f",{line}..., {line if values.ndim > 1 else ''}"
+    return f"[{dots.join(texts)}]"

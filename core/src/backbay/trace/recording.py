@@ -32,10 +32,9 @@ Roots = tuple[Tensor, ...]
 class Recording(Tracing):
     """A traced graph, with its plan and the results of its latest compute."""
 
-    def __init__(self, backend: Backend, max_nodes: int, build: Callable[[Recording, Roots], Graph]) -> None:
+    def __init__(self, backend: Backend, max_nodes: int) -> None:
         super().__init__(backend, max_nodes)
         self.batch_size: int | None = None
-        self._build_graph = build
         self._roots: dict[Tensor, None] = {}  # in order of their forward; all are outputs of the graph
         self._pending: list[Tensor] = []  # the last roots, which are not in the plan yet
         self._stale = False  # the plan was compiled for another batch size, or for a profile
@@ -47,7 +46,6 @@ class Recording(Tracing):
     # -- computing ---------------------------------------------------------------------------------------
 
     def forward(self, tensors: Roots) -> None:
-        """Add tensors to the graph's roots, behind the earlier ones."""
         self.check_usable()
         self._add_roots(tensors)
 
@@ -74,7 +72,6 @@ class Recording(Tracing):
 
     @in_turn
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
-        """Run the graph; afterwards only `outputs` can be read."""
         require_cancel(cancel)
         self.backend.check_allocates()
         given = len(self._pending)
@@ -95,13 +92,11 @@ class Recording(Tracing):
 
     @in_turn
     def reserve(self) -> None:
-        """Compile, which allocates, without running."""
         graph, _ = self._compiled(len(self._pending))
         graph.check_homes()
 
     @in_turn
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
-        """Let the backend write the graph as a model for its engine."""
         self.backend.check_allocates()
         if not self._roots:
             raise BackbayError("there is nothing to export; give the results to ctx.forward")
@@ -111,7 +106,6 @@ class Recording(Tracing):
         return self.backend.export(graph, self._named(graph, names), folder)
 
     def _named(self, graph: Graph, names: Mapping[str, Tensor]) -> dict[int, str]:
-        """The names by node index."""
         leaves = {node.leaf: node.index for node in graph.nodes if node.leaf is not None}
         results = dict(zip(self._roots, (node.index for node in graph.outputs), strict=True))
         found: dict[int, str] = {}
@@ -125,7 +119,6 @@ class Recording(Tracing):
         return found
 
     def read(self, tensor: Tensor) -> Bytes:
-        """The bytes of a result of the latest compute."""
         if self.closed or self.backend.closed:
             raise ClosedError(f"{tensor!r} belongs to a closed context{self.backend.closed_because}")
         if self._plan is None or self._graph is None or tensor not in self._results or not self._plan.valid:
@@ -185,7 +178,7 @@ class Recording(Tracing):
         return graph, plan
 
     def _build(self, roots: Roots) -> Graph:
-        graph = self._build_graph(self, roots)
+        graph = self.backend._build(self, roots)
         graph.check_homes()
         return graph
 
@@ -217,7 +210,6 @@ class Recording(Tracing):
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Free everything, after a running compute. Closing again does nothing."""
         with self.in_use, self.backend.lock:
             self.release()
 

@@ -76,7 +76,6 @@ class Tracing(ABC):
         offset: int,
         storage: Tensor | None,
     ) -> Tensor:
-        """Add a node."""
         if self.blocked:
             self.refuse()
         self.counters.traced_nodes += 1
@@ -105,7 +104,6 @@ class Tracing(ABC):
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise ClosedError or ContextBusyError: the context is closed, or computing."""
         if self.closed or self.backend.closed:
             raise ClosedError(f"the context is closed{self.backend.closed_because}")
         raise ContextBusyError("the context is computing in another thread; use one context per thread")

@@ -144,8 +144,6 @@ class GraphBackend(Backend):
 
 
 class GraphPlan(Plan):
-    """A compiled graph, bound to its leaves."""
-
     def __init__(self, backend: GraphBackend, graph: Graph) -> None:
         self.backend = backend
         self.program, self.function = backend.program_of(graph)
@@ -183,8 +181,6 @@ class GraphPlan(Plan):
 
 
 class EngineBuffer(Buffer):
-    """The memory of a leaf: a storage of the engine."""
-
     def __init__(self, engine: ArrayEngine, spec: Spec, debug: Debug) -> None:
         self.engine, self.nbytes, self.dtype = engine, spec.nbytes, spec.dtype
         self._storage: Any = None

@@ -60,12 +60,10 @@ class KernelBackend(Backend):
 
     @cached_property
     def _scratch(self) -> Scratch:
-        """The memory of converted operands."""
         return Scratch(self.ledger, GRAPH)
 
     @cached_property
     def _workspace(self) -> Workspace:
-        """The working memory of all plans."""
         return Workspace(self.ledger, GRAPH)
 
     def devices(self) -> list[DeviceInfo]:

@@ -31,7 +31,6 @@ class Needed:
 
 
 def nothing(op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
-    """The kernels of a backend that has none."""
     return False
 
 
