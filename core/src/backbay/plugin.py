@@ -26,8 +26,8 @@ from .data.encoding import gather as gather
 from .data.encoding import strided as strided
 from .discovery.hook_specs import hookimpl as hookimpl
 from .graph.array_engine import ArrayEngine as ArrayEngine
+from .graph.array_engine import ArrayProgram as ArrayProgram
 from .graph.array_engine import GraphFunction as GraphFunction
-from .graph.array_program import ArrayProgram as ArrayProgram
 from .graph.graph import Graph as Graph
 from .graph.graph import Node as Node
 from .graph.graph import assign_slots as assign_slots

@@ -22,7 +22,7 @@ from ..errors import (
 )
 from ..graph.graph import Graph
 from ..graph.plan import Cancel, Plan, check_cancel, require_cancel
-from ..memory.allocator import return_freed_memory
+from ..memory.host_memory import return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
 from ..memory.starvation import naming_limits

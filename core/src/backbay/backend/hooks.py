@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..composites.parts import composed
+from ..composites.graph_builder import composed
 from ..data.buffers import Buffer
 from ..errors import BackbayError
 from ..graph.graph import Graph

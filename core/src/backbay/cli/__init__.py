@@ -8,14 +8,14 @@ from .arguments import options_of as options_of
 from .arguments import parse_option as parse_option
 from .arguments import positive as positive
 from .arguments import whole as whole
+from .ops import typed as typed
 from .output import add_json as add_json
 from .output import note as note
 from .output import printable as printable
 from .output import say as say
 from .output import say_json as say_json
+from .output import standard_input as standard_input
+from .output import standard_line as standard_line
 from .output import table as table
 from .program import main as main
 from .scaffold import next_kernels as next_kernels
-from .signatures import typed as typed
-from .streams import standard_input as standard_input
-from .streams import standard_line as standard_line

@@ -18,11 +18,10 @@ from threading import Thread
 from time import sleep
 from typing import NoReturn, Protocol
 
-from backbay.discovery.entry_points import declared, load_declared
+from backbay.discovery.installed import declared, load_declared
 from backbay.errors import BackbayError, OptionError
 
-from .output import flush, note, table
-from .streams import prepare
+from .output import flush, note, prepare, table
 
 GROUP = "backbay.commands"
 PATIENCE = 5.0  # seconds for threads and exit hooks to end

@@ -8,10 +8,8 @@ from typing import Any
 
 from backbay.ops.declaration import OPS, Op
 
-from .ops import op_users
-from .scaffold.kernels_needed import kernels_needed
-from .scaffold.small_models import llama
-from .signatures import typed
+from .ops import op_users, typed
+from .scaffold.kernels_needed import kernels_needed, llama
 
 SHOWN = 12  # architectures by name
 INTRODUCTION = """\

@@ -1,10 +1,10 @@
 """Installed backends: finding them by entry points, checking, probing and opening them."""
 
-from .entry_points import Declared as Declared
-from .entry_points import conflict as conflict
-from .entry_points import declared as declared
 from .installed import BackendEntry as BackendEntry
+from .installed import Declared as Declared
 from .installed import backends as backends
+from .installed import conflict as conflict
+from .installed import declared as declared
 from .installed import entry as entry
 from .installed import trial_seconds as trial_seconds
 from .opening import is_auto as is_auto

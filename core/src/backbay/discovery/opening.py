@@ -12,8 +12,7 @@ from ..backend.processes.forks import without_forks
 from ..errors import BackendUnavailableError, describe
 from ..memory.starvation import naming_limits, raise_if_starved
 from ..types.params import BackendParams
-from .entry_points import declared, load_declared
-from .installed import BackendEntry, backends, entry
+from .installed import BackendEntry, backends, declared, entry, load_declared
 from .registration import check_class
 
 if TYPE_CHECKING:

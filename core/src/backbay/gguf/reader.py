@@ -15,9 +15,8 @@ from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
 from .content import Content
-from .copies import Copies, join
 from .cursor import DEFAULT_ALIGNMENT
-from .experts import stack_experts
+from .derived import Copies, join, stack_experts
 from .parts import all_tensors, read_parts
 from .tensors import Bytes, Derived, TensorInfo
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from ..data.host_data import to_array
+from ..data.leaf import to_array
 from ..errors import DTypeError, ShapeError
 from ..graph.plan import Cancel
 from ..types.dtypes import CONTRACT, DType

@@ -11,12 +11,10 @@ import numpy as np
 from ...data.buffers import POISON, Buffer
 from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
 from ...errors import UnsupportedOpError
-from ...graph.array_engine import ArrayEngine, GraphFunction
-from ...graph.array_program import ArrayProgram
+from ...graph.array_engine import ArrayEngine, ArrayProgram, GraphFunction
 from ...graph.graph import Graph, Node, assign_slots
 from ...graph.plan import Cancel, Plan, check_cancel
-from ...memory.allocator import return_large_blocks
-from ...memory.host_memory import host_memory
+from ...memory.host_memory import host_memory, return_large_blocks
 from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
