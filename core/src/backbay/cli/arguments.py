@@ -78,13 +78,8 @@ def folder_to_write(text: str) -> str:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the backend, such as weights=copied; may be repeated",
-    )
+    what = "an option of the backend, such as weights=copied; may be repeated"
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=what)
 
 
 def options_of(args: Namespace) -> dict[str, str]:

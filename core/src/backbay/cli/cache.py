@@ -17,16 +17,10 @@ from .output import add_json, say, say_json, table
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "action",
-        nargs="?",
-        choices=("list", "path", "clear"),
-        default="list",
-        help="list what is kept (the default), print the folder's path, or remove what is kept",
-    )
-    parser.add_argument(
-        "kind", nargs="?", help="only this kind, such as probes; its values are listed one by one"
-    )
+    actions = "list what is kept (the default), print the folder's path, or remove what is kept"
+    kind = "only this kind, such as probes; its values are listed one by one"
+    parser.add_argument("action", nargs="?", choices=("list", "path", "clear"), default="list", help=actions)
+    parser.add_argument("kind", nargs="?", help=kind)
     add_json(parser)
 
 

@@ -26,22 +26,17 @@ from .output import add_json, note, say, say_json, table
 def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_timeout(parser)
-    parser.add_argument(
-        "--refresh", action="store_true", help="try each backend again, although a result is kept"
+    anew, readme = (
+        "try each backend again, although a result is kept",
+        "print the README's table; no backend is tried",
     )
-    parser.add_argument(
-        "--markdown", action="store_true", help="print the README's table; no backend is tried"
-    )
+    parser.add_argument("--refresh", action="store_true", help=anew)
+    parser.add_argument("--markdown", action="store_true", help=readme)
 
 
 def add_timeout(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help="the time that each backend has to answer (%(default)g)",
-    )
+    what = "the time that each backend has to answer (%(default)g)"
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help=what)
 
 
 def run(args: Namespace) -> int:

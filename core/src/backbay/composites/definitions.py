@@ -223,8 +223,12 @@ def delta_rule(
     removed = None if removed is None else removed.cast(ctx, DType.F32)
     y, state = v.fill(ctx, 0.0), s
     if s.size and v.size:
+        if removed is None:
+            tokens = Tokens(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), reads_decayed=True)
+        else:
+            tokens = Tokens(q, k, v, decay, removed, removed.mul(ctx, share), reads_decayed=False)
         compute = one_token if v.dim(2) == 1 else in_chunks
-        y, state = compute(ctx, s, Tokens.of(ctx, q, k, v, decay, share, removed))
+        y, state = compute(ctx, s, tokens)
     y, state = (t.contiguous(ctx, t.size) for t in (y, state))
     return y.concat(ctx, state, 0)
 

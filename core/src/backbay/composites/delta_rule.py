@@ -59,21 +59,6 @@ class Tokens(NamedTuple):
     put: Tensor
     reads_decayed: bool  # whether a token decays the state before it reads
 
-    @classmethod
-    def of(
-        cls,
-        ctx: Context,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        decay: Tensor,
-        share: Tensor,
-        removed: Tensor | None,
-    ) -> Tokens:
-        if removed is None:
-            return cls(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), True)
-        return cls(q, k, v, decay, removed, removed.mul(ctx, share), False)
-
 
 def one_token(ctx: Context, state: Tensor, token: Tokens) -> tuple[Tensor, Tensor]:
     """The output and the states after one token of each sequence."""

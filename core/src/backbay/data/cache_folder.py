@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, final
@@ -93,26 +93,19 @@ class CachedValue:
         Those that wait call `waiting` again and again, which may raise. On Windows, and without a cache folder, nobody waits.
         The system ends the lock of a process that dies.
         """
-        held = self._lock_file()
-        try:
-            while held is not None and not _locked(held):
-                waiting()
-                time.sleep(POLL)
+        with ExitStack() as stack:
+            if self.path is not None:
+                try:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    # It stays empty and is never removed: others may wait for it. Its end unlocks it.
+                    lock = stack.enter_context((self.path.parent / "lock").open("ab"))
+                except OSError as error:
+                    logger.debug("%s is not locked: %s", self.path, error)
+                else:
+                    while not _locked(lock):
+                        waiting()
+                        time.sleep(POLL)
             yield
-        finally:
-            if held is not None:
-                held.close()  # and so unlocks it
-
-    def _lock_file(self) -> IO[bytes] | None:
-        """The file that is locked, which stays empty and is never removed: others may wait for it."""
-        if self.path is None:
-            return None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            return (self.path.parent / "lock").open("ab")
-        except OSError as error:
-            logger.debug("%s is not locked: %s", self.path, error)
-            return None
 
     def forget(self) -> None:
         if self.path is not None:

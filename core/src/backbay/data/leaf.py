@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..types.layers import Placement
     from .buffers import Buffer
 
-_NONE = np.dtype(np.void)  # NumPy has no quantized types
+_CONVERTED = np.dtype(np.void)  # of no array: NumPy has no quantized types, and bf16 is converted
 
 
 def to_array(data: object, kind: Any) -> Array:
@@ -44,7 +44,11 @@ def to_array(data: object, kind: Any) -> Array:
 def from_floats(data: object, spec: Spec) -> Bytes:
     """Encode numbers as the bytes of a leaf of `spec`."""
     array = to_array(data, np.float32)
-    if spec.dtype.is_integer and not _whole(array):
+    if (
+        spec.dtype.is_integer
+        and array.dtype.kind == "f"
+        and not (np.isfinite(array).all() and np.array_equal(array, np.trunc(array)))
+    ):
         raise DTypeError(f"{spec} cannot hold fractions, infinities or NaN; cast a float leaf instead")
     return _encoded(array, spec)
 
@@ -67,18 +71,11 @@ def from_buffer(data: object, spec: Spec) -> Bytes:
     return raw
 
 
-def _whole(array: Array) -> bool:
-    """Whether all numbers have integral values, in any dtype."""
-    if array.dtype.kind != "f":
-        return True
-    return bool(np.isfinite(array).all() and np.array_equal(array, np.trunc(array)))
-
-
 def _encoded(array: Array, spec: Spec) -> Bytes:
     """Check and convert numbers. A decoding step writes several small leaves, so the common case does neither."""
     if array.size != spec.size:
         raise ShapeError(f"{array.size} numbers do not fill the {spec.size} of {spec}")
-    kind = NUMPY.get(spec.dtype, _NONE)
+    kind = NUMPY.get(spec.dtype, _CONVERTED)
     if array.dtype == kind and kind.kind != "u":  # in NUMPY, bf16 is an unsigned integer
         raw = array
     elif spec.dtype.is_integer:
@@ -97,9 +94,6 @@ def _check_range(array: Array, spec: Spec) -> None:
     low, high = int(np.minimum.reduce(array, axis=None)), int(np.maximum.reduce(array, axis=None))
     if low < -limit or high >= limit:
         raise ShapeError(f"{spec} cannot hold {low if low < -limit else high}")
-
-
-_CONVERTED = np.dtype(np.void)  # no array has this dtype
 
 
 class Owner(Protocol):
@@ -127,22 +121,6 @@ class Home(Protocol):
 
 class Leaf:
     """The state of a leaf or weight: its buffer, its flags, and the bounds of its ids."""
-
-    __slots__ = (
-        "_kind",
-        "_nbytes",
-        "backend",
-        "buffer",
-        "computed",
-        "home",
-        "id_uses",
-        "name",
-        "placement",
-        "row_axis",
-        "spec",
-        "used",
-        "written",
-    )
 
     def __init__(
         self,

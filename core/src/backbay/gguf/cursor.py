@@ -53,19 +53,9 @@ class ValueType(IntEnum):
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
-SCALARS = {
-    ValueType.UINT8: struct.Struct("<B"),
-    ValueType.INT8: struct.Struct("<b"),
-    ValueType.UINT16: struct.Struct("<H"),
-    ValueType.INT16: struct.Struct("<h"),
-    ValueType.UINT32: U32,
-    ValueType.INT32: struct.Struct("<i"),
-    ValueType.FLOAT32: struct.Struct("<f"),
-    ValueType.BOOL: struct.Struct("<B"),  # a byte: "<?" would read 2 as True
-    ValueType.UINT64: U64,
-    ValueType.INT64: struct.Struct("<q"),
-    ValueType.FLOAT64: struct.Struct("<d"),
-}
+# The codes of the module `struct`, by GGUF's numbers. A boolean is a byte: "?" would read 2 as True.
+_CODES = {**dict(enumerate("BbHhIifB")), 10: "Q", 11: "q", 12: "d"}
+SCALARS = {ValueType(number): struct.Struct(f"<{code}") for number, code in _CODES.items()}
 
 
 def unsigned(number: int) -> str:

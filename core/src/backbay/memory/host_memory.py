@@ -115,8 +115,7 @@ def return_large_blocks() -> None:
 
     By default it raises this limit to 32 MiB, and keeps blocks that a later, aligned allocation seldom fits.
     """
-    _LIMIT.least = LARGE
-    _LIMIT.set(LARGE)
+    keep_large_blocks(LARGE)
 
 
 def keep_large_blocks(below: int) -> None:

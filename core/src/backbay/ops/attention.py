@@ -74,13 +74,8 @@ def scaled_dot_product_attention(
     width = shape[1] if cache_config_applied else shape[0]
     if vmla is not None:
         _numbers(vmla, "vmla")
-        require(
-            vmla.dim(0) == width and vmla.dim(2) == heads and vmla.dim(3) == 1,
-            "vmla must be ({}, e, {}), got {}",
-            width,
-            heads,
-            list(vmla.shape),
-        )
+        fits = vmla.dim(0) == width and vmla.dim(2) == heads and vmla.dim(3) == 1
+        require(fits, "vmla must be ({}, e, {}), got {}", width, heads, list(vmla.shape))
         width = vmla.dim(1)
     return result_spec(DType.F32, (width, *query.shape[1:]))
 

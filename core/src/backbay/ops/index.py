@@ -21,7 +21,5 @@ def rows(x: Spec, ids: Spec) -> Spec:
     for n in (2, 3):
         rule = "dimension {} must be 1 or that of ids, {} != {}"
         require(x.dim(n) in (1, ids.dim(n - 1)), rule, n, x.dim(n), ids.dim(n - 1))
-    return result_spec(
-        DType.I32 if x.dtype is DType.I32 else DType.F32,
-        (x.dim(0), *(ids.shape[:3] or (1,))),
-    )
+    dtype = DType.I32 if x.dtype is DType.I32 else DType.F32
+    return result_spec(dtype, (x.dim(0), *(ids.shape[:3] or (1,))))

@@ -104,13 +104,9 @@ def permute(x: Spec, *axes: int) -> Spec:
 def _permuted(
     dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, axes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    require(
-        sorted(axes) == list(range(len(axes))) and len(shape) <= len(axes) <= MAX_RANK,
-        "axes must be a permutation of at least {} and at most {} dimensions, got {}",
-        len(shape),
-        MAX_RANK,
-        list(axes),
-    )
+    fits = sorted(axes) == list(range(len(axes))) and len(shape) <= len(axes) <= MAX_RANK
+    rule = "axes must be a permutation of at least {} and at most {} dimensions, got {}"
+    require(fits, rule, len(shape), MAX_RANK, list(axes))
     rule = "dimension 0 of {} must stay in its place"
     require(axes[:1] in ((), (0,)) or not dtype.is_quantized, rule, dtype)
     strides = strides or contiguous_strides(dtype, shape)

@@ -30,10 +30,8 @@ def _planes(
     require_float(data, "the data")
     rule = "dimension 2, the input channels, must match, {} != {}"
     require(weight.dim(2) == data.dim(2), rule, weight.dim(2), data.dim(2))
-    return (
-        _windows("width", data.dim(0), weight.dim(0), s0, p0, d0),
-        _windows("height", data.dim(1), weight.dim(1), s1, p1, d1),
-    )
+    width = _windows("width", data.dim(0), weight.dim(0), s0, p0, d0)
+    return width, _windows("height", data.dim(1), weight.dim(1), s1, p1, d1)
 
 
 @op
@@ -72,9 +70,8 @@ def im2col(
     conv2d's. Values of data are moved unchanged, NaN and infinities too.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
-    return result_spec(
-        data.dtype, (weight.dim(0) * weight.dim(1) * weight.dim(2), width, height, data.dim(3))
-    )
+    window = weight.dim(0) * weight.dim(1) * weight.dim(2)
+    return result_spec(data.dtype, (window, width, height, data.dim(3)))
 
 
 @op
@@ -126,15 +123,11 @@ def conv1d_dw(x: Spec, weight: Spec, s: int = 1, p: int = 0, d: int = 1) -> Spec
     require_float(x)
     require_float(weight, "the weight")
     require_rank(x, 3)
-    require(
-        weight.dim(1) == weight.dim(3) == 1 and weight.dim(2) == x.dim(1),
-        "the weight must be (K, 1, {}), one kernel per channel, got {}",
-        x.dim(1),
-        list(weight.shape),
-    )
-    return result_spec(
-        DType.F32, (_windows("dimension 0", x.dim(0), weight.dim(0), s, p, d), x.dim(1), x.dim(2))
-    )
+    fits = weight.dim(1) == weight.dim(3) == 1 and weight.dim(2) == x.dim(1)
+    rule = "the weight must be (K, 1, {}), one kernel per channel, got {}"
+    require(fits, rule, x.dim(1), list(weight.shape))
+    windows = _windows("dimension 0", x.dim(0), weight.dim(0), s, p, d)
+    return result_spec(DType.F32, (windows, x.dim(1), x.dim(2)))
 
 
 @op

@@ -38,9 +38,8 @@ def method(op: Op[Any, Any]) -> Callable[..., Any]:
     Its source is generated from the op's parameters, as dataclasses generate __init__: a generic method, which binds
     and checks arguments in loops, takes three to seven times as long.
     """
-    names = {f"parse_{p.name}": p.parse for p in op.parameters} | {
-        f"default_{p.name}": p.default for p in op.parameters
-    }
+    names: dict[str, Any] = {f"parse_{p.name}": p.parse for p in op.parameters}
+    names |= {f"default_{p.name}": p.default for p in op.parameters}
     helpers = {"op": op, "rule": op.declared, "prepare": op.prepared, "checked_storage": _checked_storage}
     scope: dict[str, Any] = {**names, **helpers, "errors": (ShapeError, DTypeError)}
     exec(compile(_source(op), f"<the method {op.name}>", "exec"), scope)  # noqa: S102  (made of declared names only)
@@ -58,12 +57,8 @@ def _source(op: Op[Any, Any]) -> str:
     if op.inline:
         body += [f"rule({_call(op)})", f"return op.open(ctx, ({bound}))"]
     else:
-        body += [
-            f"spec = rule({_call(op)})",
-            "recording = ctx.recording",
-            *_admission(op),
-            *_recording(op, bound),
-        ]
+        body += [f"spec = rule({_call(op)})", "recording = ctx.recording"]
+        body += [*_admission(op), *_recording(op, bound)]
     keywords = [_declaration(p) for p in others if p.keyword_only]
     positional = [_declaration(p) for p in others if not p.keyword_only]
     signature = ", ".join([first.name, "ctx", *positional, *(["*", *keywords] if keywords else [])])
@@ -79,10 +74,8 @@ def _declaration(p: Parameter) -> str:
 
 
 def _call(op: Op[Any, Any]) -> str:
-    stars = {p.name: "*" for p in op.parameters if p.variadic}
-    return ", ".join(
-        f"{p.name}={p.name}" if p.keyword_only else stars.get(p.name, "") + p.name for p in op.parameters
-    )
+    prefixes = {p.name: "*" if p.variadic else f"{p.name}=" if p.keyword_only else "" for p in op.parameters}
+    return ", ".join(prefix + name for name, prefix in prefixes.items())
 
 
 def _check(p: Parameter) -> list[str]:

@@ -80,9 +80,8 @@ class Tracing(ABC):
             self.refuse()
         self.counters.traced_nodes += 1
         if self.counters.traced_nodes > self._limit:
-            raise GraphSizeError(
-                f"more than the {self.max_nodes} nodes of this context; open one with max_nodes="
-            )
+            limit = f"the {self.max_nodes} nodes of this context"
+            raise GraphSizeError(f"more than {limit}; open one with max_nodes=")
         tensor = Tensor(dtype, shape, strides, offset)
         tensor.home, tensor.placement, tensor.op, tensor.args = self, placement, op, args
         tensor.storage, tensor.leaf = storage, None

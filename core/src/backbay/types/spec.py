@@ -22,13 +22,9 @@ class Spec:
     __slots__ = ("dtype", "offset", "shape", "strides")
 
     def __init__(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...] | None = None,
-        offset: int = 0,
+        self, dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, offset: int = 0
     ) -> None:
-        self.dtype = dtype
+        self.dtype = dtype  # one by one, as tracing makes many
         self.shape = shape
         self.strides = strides
         self.offset = offset
@@ -176,11 +172,7 @@ def _is_plain(type_size: int, block_size: int, shape: tuple[int, ...]) -> bool:
 def _check_shape(dtype: DType, shape: tuple[int, ...]) -> None:
     require(len(shape) <= MAX_RANK, "at most {} dimensions, got {}", MAX_RANK, list(shape))
     require(min(shape, default=0) >= 0, "a dimension is negative: {}", list(shape))
-    require(
-        shape[0] % dtype.block_size == 0 if shape else dtype.block_size == 1,
-        "dimension 0 of {} must be a multiple of {}, got {}",
-        dtype,
-        dtype.block_size,
-        shape[0] if shape else 1,
-    )
+    row = shape[0] if shape else 1
+    rule = "dimension 0 of {} must be a multiple of {}, got {}"
+    require(row % dtype.block_size == 0, rule, dtype, dtype.block_size, row)
     require(prod(n or 1 for n in shape) * dtype.type_size < 1 << 63, "{} is too large", list(shape))

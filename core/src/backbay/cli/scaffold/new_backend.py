@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from backbay.cli.arguments import folder_to_write
 from backbay.cli.output import note, say
 from backbay.data.files import write_text
-from backbay.discovery import backends
+from backbay.discovery import backends, version_of
 from backbay.errors import BackbayError
 from backbay.types.contract_version import CONTRACT_VERSION
 
@@ -41,24 +41,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     for kind, what in KINDS.items():
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
     parser.set_defaults(kind="kernels")
-    parser.add_argument(
-        "--into", type=folder_to_write, metavar="FOLDER", help="the new repository; by default backbay-NAME"
+    into = "the new repository; by default backbay-NAME"
+    parser.add_argument("--into", type=folder_to_write, metavar="FOLDER", help=into)
+    clone = (
+        "where CI clones backbay; by default the remote `origin` of the clone that backbay is installed from"
     )
-    parser.add_argument(
-        "--source",
-        type=_source,
-        metavar="URL",
-        help="where CI clones backbay; by default the remote `origin` of the clone that backbay is installed from",
-    )
+    parser.add_argument("--source", type=_source, metavar="URL", help=clone)
 
 
 def run(args: Namespace) -> int:
     taken = backends().get(args.name)
     if taken is not None:
-        origin = f"{taken.distribution} {taken.version}"
-        raise BackbayError(
-            f"{args.name!r} is the name of a backend of {origin}, which is installed; take another name"
-        )
+        what = f"the name of a backend of {version_of(taken)}, which is installed"
+        raise BackbayError(f"{args.name!r} is {what}; take another name")
     folder = Path(args.into or f"backbay-{args.name}")
     if folder.exists() and any(folder.iterdir()):
         raise BackbayError(f"{folder} is not empty; name another folder with --into")
