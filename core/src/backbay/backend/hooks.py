@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..gguf import ModelFile, TensorInfo
 
 
+Progress = Callable[[float], None]
+"""Called with 0.0 to 1.0, never less than before."""
+
+
 class OpenedInTwoSteps(ABCMeta):
     """Calling a class makes a backend, and starts it when the constructors of all its classes are done.
 
@@ -40,10 +44,6 @@ class OpenedInTwoSteps(ABCMeta):
                 backend.abandon()
                 raise
             return backend
-
-
-Progress = Callable[[float], None]
-"""Called with 0.0 to 1.0, never less than before."""
 
 
 class BackendHooks(metaclass=OpenedInTwoSteps):

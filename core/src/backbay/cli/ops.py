@@ -28,6 +28,12 @@ from backbay.types.spec import Spec
 
 from .output import JSON_HELP, say, say_json, table
 
+CORE, UNKNOWN = "core", "?"
+NAMED = 3  # architectures that the table names
+USERS = "backbay.op_users"
+"""The entry-point group of tables: the names of architectures by that of an op."""
+log = logging.getLogger(__name__)
+
 
 def brief(op: Op[..., Any]) -> str:
     """The parameters after the receiver: `rms_norm(weight, eps=1e-05)`."""
@@ -83,14 +89,6 @@ def _typed(parameter: inspect.Parameter) -> str:
 
 def _value(default: object) -> str:
     return str(default) if type(default).__module__ == "backbay.types.dtypes" else repr(default)
-
-
-CORE, UNKNOWN = "core", "?"
-NAMED = 3  # architectures that the table names
-USERS = "backbay.op_users"
-"""The entry-point group of tables: the names of architectures by that of an op."""
-
-log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -18,6 +18,11 @@ from backbay.errors import BackbayError
 ESCAPED = "backslashreplace"
 
 
+JSON_HELP = "print JSON, for programs"
+GAP = "  "
+NARROWEST = 16  # columns are not made narrower
+
+
 def prepare() -> bool:
     """Let every character be written, if need be as an escape. False if standard output is closed."""
     is_open = sys.stdout is not None
@@ -59,11 +64,6 @@ def _text(data: bytes) -> str:
         raise BackbayError(
             f"standard input is no text in {error.encoding}: {error.reason} at byte {error.start}; convert it"
         ) from None
-
-
-JSON_HELP = "print JSON, for programs"
-GAP = "  "
-NARROWEST = 16  # columns are not made narrower
 
 
 def add_json(parser: ArgumentParser) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple, Self, final
 from ..trace.context import Context
 from ..trace.tensor import Tensor
 
+CHUNK = 16  # tokens at most: decays of each channel take memory with the square of it
+
 
 @final
 @dataclass(frozen=True)
@@ -40,9 +42,6 @@ class Chunks:
         x = parts[0].stack(ctx, 2, *parts[1:]) if len(parts) > 1 else parts[0]
         x = x.reshape(ctx, n, self.size * self.count, self.heads, self.sequences)
         return x.slice(ctx, 1, 0, self.tokens).permute(ctx, 0, 2, 1, 3).contiguous(ctx)
-
-
-CHUNK = 16  # tokens at most: decays of each channel take memory with the square of it
 
 
 class Tokens(NamedTuple):

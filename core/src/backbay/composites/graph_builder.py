@@ -28,6 +28,10 @@ Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
 """How an op runs on given operands."""
 
 
+Specs = Sequence[Spec | None]
+Parts = tuple[tuple[Op[Any, Any], Specs], ...]
+
+
 def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
     """Build the graph of the roots: each root in order, behind its ancestors, depth first in the order of operands."""
     builder = Builder(recording, supports)
@@ -115,10 +119,6 @@ class Builder:
         if tensor.leaf.home is None:
             return "parameter"
         return "state" if tensor.leaf.computed or tensor.leaf.home is not self.recording else "input"
-
-
-Specs = Sequence[Spec | None]
-Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 
 class TraceOnlyBackend:

@@ -10,6 +10,8 @@ from ..errors import BackbayError, GuardZoneError
 from ..types.params import Debug
 from .encoding import Bytes
 
+GUARD, POISON = 0xA5, 0xFF  # bytes of 0xFF are a NaN in every float dtype
+
 
 class Buffer(ABC):
     """The memory of a leaf or a weight, on any device of the backend."""
@@ -30,9 +32,6 @@ class Buffer(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the memory; called once."""
-
-
-GUARD, POISON = 0xA5, 0xFF  # bytes of 0xFF are a NaN in every float dtype
 
 
 class HostBuffer(Buffer):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ..backend.backend import Backend
 
 
+GROUP = "backbay.backends"
+LONGEST_TRIAL = 3600.0  # seconds
+
+
 @dataclass(frozen=True)
 class Declared:
     """An entry point, and the distribution that declares it."""
@@ -120,9 +124,6 @@ def _readable_points(group: str) -> Iterator[EntryPoint]:
             yield from points.select(group=group)
 
 
-GROUP = "backbay.backends"
-
-
 @dataclass(frozen=True)
 class BackendEntry:
     """An installed backend, or a class given as `module:Class`. `load` imports it; before, nothing of it is imported.
@@ -157,9 +158,6 @@ class BackendEntry:
         if found.name == "unnamed":
             found.name = self.name  # errors of its constructor then show this name
         return found
-
-
-LONGEST_TRIAL = 3600.0  # seconds
 
 
 def trial_seconds(kind: type[Backend]) -> float:

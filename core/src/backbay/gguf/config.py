@@ -19,6 +19,13 @@ from backbay.types.threads import cached_property
 from .cursor import ValueType
 from .metadata import Metadata, Strings
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+D = TypeVar("D")
+_REQUIRED: Final = object()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_GLOBAL = ("general.", "tokenizer.", "split.")  # these keys never have the architecture as prefix
+
 
 def as_string(value: object) -> str | None:
     return value if isinstance(value, str) else None
@@ -95,15 +102,6 @@ def _as_array(value: object, kinds: str) -> npt.NDArray[Any] | None:
 
 def _is_empty(value: object) -> bool:
     return isinstance(value, list | tuple | Strings | np.ndarray) and len(value) == 0
-
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-D = TypeVar("D")
-
-_REQUIRED: Final = object()
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-_GLOBAL = ("general.", "tokenizer.", "split.")  # these keys never have the architecture as prefix
 
 
 class Getter(Protocol[T_co]):

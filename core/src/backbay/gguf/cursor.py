@@ -32,6 +32,13 @@ MIN_PAIR_BYTES = 8 + 1 + 4 + 1  # a key of one letter, a value of one byte
 MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # a name of one letter, no dimensions
 
 
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+# The codes of the module `struct`, by GGUF's numbers. A boolean is a byte: "?" would read 2 as True.
+_CODES = {**dict(enumerate("BbHhIifB")), 10: "Q", 11: "q", 12: "d"}
+FIRST_BYTES = 1 << 18
+
+
 class ValueType(IntEnum):
     """The type of a metadata value, with GGUF's numbers."""
 
@@ -50,20 +57,12 @@ class ValueType(IntEnum):
     FLOAT64 = 12
 
 
-U32 = struct.Struct("<I")
-U64 = struct.Struct("<Q")
-
-# The codes of the module `struct`, by GGUF's numbers. A boolean is a byte: "?" would read 2 as True.
-_CODES = {**dict(enumerate("BbHhIifB")), 10: "Q", 11: "q", 12: "d"}
 SCALARS = {ValueType(number): struct.Struct(f"<{code}") for number, code in _CODES.items()}
 
 
 def unsigned(number: int) -> str:
     """A 64-bit field as text; a huge number, which is mostly a negative one, is shown with its signed value."""
     return str(number) if number <= MAX_SIGNED else f"{number} ({number - (1 << 64)} if signed)"
-
-
-FIRST_BYTES = 1 << 18
 
 
 @final

@@ -23,6 +23,9 @@ from .tensors import Bytes, Derived, TensorInfo
 ALIGNMENT = 64  # bytes, for libraries that compute with the copies in place
 
 
+_NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
+
+
 @final
 class Copies:
     """Memory for all weights of a model. Each weight is read when it is first asked for."""
@@ -66,9 +69,6 @@ def join(chunks: Iterable[Bytes], target: Bytes) -> None:
     for chunk in chunks:
         target[done : done + chunk.size] = chunk
         done += chunk.size
-
-
-_NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 
 
 def stack_experts(

@@ -16,6 +16,8 @@ from .cursor import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, VERSIONS, Cursor, V
 from .metadata import Entry, Metadata, check_pair_count, read_entries
 from .tensors import TensorInfo, check_tensor_count, place, read_table
 
+_NAME = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,6 @@ def _alignment(cursor: Cursor, entry: Entry | None) -> int:
         expected = f"general.alignment to be a power of two from 8 to {MAX_ALIGNMENT}"
         raise cursor.error(entry.offset, expected, str(alignment))
     return alignment
-
-
-_NAME = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 def read_parts(path: Path) -> list[Part]:

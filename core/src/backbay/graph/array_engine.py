@@ -24,6 +24,12 @@ It returns the outputs, and the new values of the leaves that it writes.
 """
 
 
+Place = tuple[int, bool]
+"""The index of the node that holds a storage, and whether its numbers are meant: quantized leaves are decoded before."""
+Part = Callable[[Mapping[Place, Any], Mapping[Place, Any]], dict[Place, Any]]
+"""Some steps as a function of the leaves that are only read, and of all other storages; it returns the latter."""
+
+
 class ArrayEngine(ABC):
     """The arrays of an engine, and its compiler.
 
@@ -112,13 +118,6 @@ def _without_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether elements of axes in this order follow each other."""
     steps = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return all(n == 1 or stride == step for n, stride, step in zip(shape, strides, steps, strict=True))
-
-
-Place = tuple[int, bool]
-"""The index of the node that holds a storage, and whether its numbers are meant: quantized leaves are decoded before."""
-
-Part = Callable[[Mapping[Place, Any], Mapping[Place, Any]], dict[Place, Any]]
-"""Some steps as a function of the leaves that are only read, and of all other storages; it returns the latter."""
 
 
 @dataclass(frozen=True)

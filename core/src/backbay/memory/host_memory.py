@@ -9,6 +9,9 @@ from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as M_MMAP_THRESHOLD and so on in <malloc.h> of the GNU C library
+LARGE, KEPT = 1 << 16, 1 << 22  # bytes
+
 
 class HostMemory(NamedTuple):
     """Bytes that a process may use in all, and bytes that it can still get; None where the system does not say."""
@@ -91,10 +94,6 @@ def anonymous_memory() -> int:
     except OSError:
         return 0
     return (int(resident) - int(shared)) * PAGESIZE
-
-
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as M_MMAP_THRESHOLD and so on in <malloc.h> of the GNU C library
-LARGE, KEPT = 1 << 16, 1 << 22  # bytes
 
 
 @cache

@@ -21,6 +21,9 @@ UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer
 SPARE = 24 << 20  # bytes that libraries and Python take until a model is loaded, which nobody books
 
 
+PAGE = 4096
+
+
 @dataclass(frozen=True)
 class Entry:
     """The line of the memory report that an allocation belongs to."""
@@ -175,9 +178,6 @@ class Ledger:
 
         cpu, *gpus = [device_memory(id, name) for id, name in self.devices]
         return BackendMemory(memory(cpu.id, "input_weights"), cpu, tuple(gpus), memory(cpu.id, "host"))
-
-
-PAGE = 4096
 
 
 class Workspace:

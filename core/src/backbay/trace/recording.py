@@ -36,6 +36,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+DEFAULT_MAX_NODES = 8192
+Roots = tuple[Tensor, ...]
+
+
 class Lockable(Protocol):
     """A lock of the module `threading`, of either kind."""
 
@@ -80,10 +84,6 @@ def run_if_free(lock: Lockable, step: Callable[[], object]) -> bool:
     finally:
         if True in acquired:
             lock.release()
-
-
-DEFAULT_MAX_NODES = 8192
-Roots = tuple[Tensor, ...]
 
 
 class Recording(Tracing):

@@ -6,13 +6,6 @@ import os
 
 from ..errors import BackendUnavailableError
 
-
-def usable_cores() -> int:
-    """The cores that the system lets this process run on; all cores, where the system does not say."""
-    usable = getattr(os, "sched_getaffinity", None)  # neither on macOS nor on Windows
-    return len(usable(0)) if usable is not None else os.cpu_count() or 1
-
-
 VARIABLE = "BACKBAY_CPU"
 KINDS = {
     "x86-64": "",
@@ -22,6 +15,12 @@ KINDS = {
     "amx": "AVX-512 with VNNI",
 }
 """The kinds, and the instructions that backbay's native code takes for products on each."""
+
+
+def usable_cores() -> int:
+    """The cores that the system lets this process run on; all cores, where the system does not say."""
+    usable = getattr(os, "sched_getaffinity", None)  # neither on macOS nor on Windows
+    return len(usable(0)) if usable is not None else os.cpu_count() or 1
 
 
 def forced_cpu() -> str:

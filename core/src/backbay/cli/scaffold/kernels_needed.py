@@ -21,6 +21,9 @@ WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
 HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2
 
 
+Has = Callable[[Op[Any, Any], Sequence[Spec | None]], bool]
+
+
 class MakeLeaf(Protocol):
     """Makes a weight, cache or input of the model. A weight's name is its name in a GGUF file."""
 
@@ -139,7 +142,6 @@ def _layer_norm(ctx: Context, weights: Weights, x: Tensor, name: str) -> Tensor:
     return x.layer_norm(ctx, weights(name, WIDTH), weights(f"{name}.bias", WIDTH), eps=1e-5)
 
 
-Has = Callable[[Op[Any, Any], Sequence[Spec | None]], bool]
 GOALS: dict[str, Callable[[Context], Tensor]] = {"a Llama": llama, "an encoder": encoder}
 
 
