@@ -12,10 +12,9 @@ cannot be loaded.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -23,6 +22,7 @@ from backbay.composites.graph_builder import by_kernels
 from backbay.discovery.installed import backends, declared, entry
 from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op
+from backbay.types.dtypes import DType
 from backbay.types.params import Level
 from backbay.types.spec import Spec
 
@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 def brief(op: Op[..., Any]) -> str:
     """The parameters after the receiver: `rms_norm(weight, eps=1e-05)`."""
-    return f"{op.name}({', '.join(_listed(op, _brief))})"
+    return f"{op.name}({', '.join(_listed(op, types=False))})"
 
 
 def typed(op: Op[..., Any]) -> str:
     """The method with types: `x.rms_norm(ctx, weight: Tensor | None = None, eps: float = 1e-05) -> Tensor`."""
     receiver = op.parameters[0].name
-    shown = ", ".join(["ctx", *_listed(op, _typed)])
+    shown = ", ".join(["ctx", *_listed(op, types=True)])
     return f"{receiver}.{op.name}({shown}) -> {type_name(op.signature.return_annotation)}"
 
 
@@ -64,31 +64,19 @@ def type_name(kind: Any) -> str:
     return f"{name}[{inner}]" if inner else name
 
 
-def _listed(op: Op[..., Any], show: Callable[[inspect.Parameter], str]) -> list[str]:
+def _listed(op: Op[..., Any], *, types: bool) -> list[str]:
     """The parameters after the receiver, with a star before keyword-only ones."""
-    others = list(op.signature.parameters.values())[1:]
-    named = [show(p) for p in others if p.kind is p.KEYWORD_ONLY]
-    return [*[show(p) for p in others if p.kind is not p.KEYWORD_ONLY], *(["*", *named] if named else [])]
-
-
-def _brief(parameter: inspect.Parameter) -> str:
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return f"*{parameter.name}"
-    if parameter.default is parameter.empty:
-        return parameter.name
-    return f"{parameter.name}={_value(parameter.default)}"
-
-
-def _typed(parameter: inspect.Parameter) -> str:
-    kind = type_name(parameter.annotation)
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        return f"*{parameter.name}: {kind}"
-    default = "" if parameter.default is parameter.empty else f" = {_value(parameter.default)}"
-    return f"{parameter.name}: {kind}{default}"
-
-
-def _value(default: object) -> str:
-    return str(default) if type(default).__module__ == "backbay.types.dtypes" else repr(default)
+    listed: list[str] = []
+    for p in list(op.signature.parameters.values())[1:]:
+        if p.kind is p.KEYWORD_ONLY and "*" not in listed:
+            listed.append("*")
+        text = f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name
+        text += f": {type_name(p.annotation)}" if types else ""
+        if p.default is not p.empty:
+            text += " = " if types else "="
+            text += str(p.default) if isinstance(p.default, DType) else repr(p.default)
+        listed.append(text)
+    return listed
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from ..types.dtypes import DType
 from ..types.layers import Placement
 from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
 from ..types.spec import Spec, span
-
-if TYPE_CHECKING:
-    from ..data.leaf import Leaf
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
 """How an op runs on given operands."""
@@ -132,25 +129,10 @@ class TraceOnlyBackend:
     def __init__(self) -> None:
         self.lock = RLock()
 
-    def take_leaf(self, spec: Spec, placement: Placement) -> None:
-        """No memory."""
+    def take_leaf(self, *_: object) -> None:
+        """There is no memory to take or to free, and recordings are not kept."""
 
-    def drop_leaf(self, leaf: Leaf) -> None:
-        """Nothing to free."""
-
-    def forget(self, recording: Recording) -> None:
-        """No recordings are kept."""
-
-
-class OpenFirstOp:
-    """Support that calls the first op a composite and all others kernels, so that only one composite is opened."""
-
-    def __init__(self, *, opened: bool) -> None:
-        self.opened = opened
-
-    def __call__(self, op: Op[Any, Any], specs: Specs) -> Support:
-        first, self.opened = not self.opened, True
-        return COMPOSITE if first else KERNEL
+    drop_leaf = forget = take_leaf
 
 
 def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
@@ -194,13 +176,18 @@ def parts(op: Op[Any, Any], specs: Specs) -> Parts:
 
 @lru_cache(maxsize=4096)  # every layer of a model has the same few
 def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
-    ctx = _scratch_context()
+    ctx, opened = _scratch_context(), op.inline  # tracing opens an inline op
+
+    def opens_first(part: Op[Any, Any], specs: Specs) -> Support:
+        nonlocal opened
+        first, opened = not opened, True
+        return COMPOSITE if first else KERNEL
+
     try:
         args = [number if p.default is REQUIRED else p.default for p in op.parameters]
         for index, key in zip(op.operands, keys, strict=False):
             args[index] = _stand_in(ctx, key)
-        made = trace_op(ctx, op, args)
-        return _kernels(ctx, made, OpenFirstOp(opened=op.inline))  # tracing has opened an inline op
+        return _kernels(ctx, trace_op(ctx, op, args), opens_first)
     except BackbayError:  # the rule refuses these operands, or these attributes
         return ()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,6 @@ from numpy.typing import NDArray
 from ..errors import DTypeError, reason_of
 from ..types.dtypes import DType
 from ..types.spec import Spec
-
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -74,18 +70,10 @@ def flat_numbers(data: Bytes, dtype: DType) -> Array:
 
 
 def dequantize(raw: Array, dtype: DType) -> Array:
-    from gguf import quants
-
-    raw = np.ascontiguousarray(raw)
     shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
-    if raw.size == 0:
-        return np.zeros(shape, np.float32)
-    blocks = raw.reshape(-1, dtype.type_size)
+    blocks = np.ascontiguousarray(raw).reshape(-1, dtype.type_size)
     numbers = np.empty((len(blocks), dtype.block_size), np.float32)
-    try:
-        _convert(quants.dequantize, dtype, blocks, numbers)
-    except NotImplementedError as error:
-        raise DTypeError(f"{dtype} cannot be converted to numbers: {reason_of(error)}") from error
+    _convert("dequantize", dtype, blocks, numbers, f"{dtype} cannot be converted to numbers")
     return numbers.reshape(shape)
 
 
@@ -99,30 +87,24 @@ def encode(numbers: Array, dtype: DType) -> Array:
 
 
 def quantize(numbers: Array, dtype: DType) -> Array:
-    from gguf import quants
-
     shape = (*numbers.shape[:-1], dtype.row_size(numbers.shape[-1]))
-    if numbers.size == 0:
-        return np.zeros(shape, np.uint8)
     blocks = np.ascontiguousarray(numbers, np.float32).reshape(-1, dtype.block_size)
     raw = np.empty((len(blocks), dtype.type_size), np.uint8)
-    try:
-        _convert(quants.quantize, dtype, blocks, raw)
-    except NotImplementedError as error:
-        raise DTypeError(f"numbers cannot be converted to {dtype}: {reason_of(error)}") from error
+    _convert("quantize", dtype, blocks, raw, f"numbers cannot be converted to {dtype}")
     return raw.reshape(shape)
 
 
-def _convert(
-    function: Callable[[Array, GGMLQuantizationType], Array], dtype: DType, blocks: Array, result: Array
-) -> None:
+def _convert(name: str, dtype: DType, blocks: Array, result: Array, failure: str) -> None:
     """Fill the rows of `result` with what a function of gguf makes of the blocks, some blocks at a time."""
-    from gguf import GGMLQuantizationType  # gguf takes longer to import than most of core
+    from gguf import GGMLQuantizationType, quants  # gguf takes longer to import than most of core
 
     kind, most = GGMLQuantizationType(dtype.value), PIECE // dtype.block_size
-    for low in range(0, len(blocks), most):
-        row = blocks[low : low + most].reshape(1, -1)
-        result[low : low + most] = function(row, kind).reshape(-1, result.shape[1])
+    try:
+        for low in range(0, len(blocks), most):
+            row = blocks[low : low + most].reshape(1, -1)
+            result[low : low + most] = getattr(quants, name)(row, kind).reshape(-1, result.shape[1])
+    except NotImplementedError as error:
+        raise DTypeError(f"{failure}: {reason_of(error)}") from error
 
 
 def _to_bfloat16(numbers: Array) -> Array:

@@ -80,13 +80,10 @@ class BackendMemory:
         return (self.cpu, *self.gpus)
 
     def total(self) -> int:
-        own = self.input_weights.size + self.host.size + sum(device.total() for device in self.devices)
-        return own + sum(companion.total() for companion in self.companions.values())
+        return sum(memory.size for *_, memory in self.rows())
 
     def allocated(self) -> int:
-        held = sum(m.size for m in (self.input_weights, self.host) if m.status is AllocationStatus.Allocated)
-        held += sum(device.allocated() for device in self.devices)
-        return held + sum(companion.allocated() for companion in self.companions.values())
+        return sum(memory.size for *_, memory in self.rows() if memory.status is AllocationStatus.Allocated)
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
         """Device, part, layer and size of each entry that is not empty."""

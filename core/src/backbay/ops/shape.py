@@ -66,26 +66,25 @@ def view(x: Spec, offset: SizeAttr, shape: SizeAttrs, strides: SizeAttrs = ()) -
     """
     shape, strides = tuple(shape), tuple(strides)
     check_shape(x.dtype, shape)
+    _require_whole(x, "offset", offset)
     if not strides:
-        return Spec(x.dtype, shape, None, _aligned(x, offset))
+        return Spec(x.dtype, shape, None, x.offset + offset)
     rule = "{} dimensions need {} strides, got {}"
     require(len(strides) == len(shape) - 1, rule, len(shape), len(shape) - 1, len(strides))
     require(min(strides) >= 0, "a stride is negative: {}", list(strides))
-    return view_spec(
-        x.dtype, shape, (x.dtype.type_size, *[_step(x, n) for n in strides]), _aligned(x, offset)
+    for stride in strides:
+        _require_whole(x, "stride", stride)
+    return view_spec(x.dtype, shape, (x.dtype.type_size, *strides), x.offset + offset)
+
+
+def _require_whole(x: Spec, what: str, nbytes: int) -> None:
+    require(
+        nbytes % x.dtype.type_size == 0,
+        "{} {} is not a multiple of {} bytes",
+        what,
+        nbytes,
+        x.dtype.type_size,
     )
-
-
-def _step(x: Spec, stride: int) -> int:
-    rule = "stride {} is not a multiple of {} bytes"
-    require(stride % x.dtype.type_size == 0, rule, stride, x.dtype.type_size)
-    return stride
-
-
-def _aligned(x: Spec, offset: int) -> int:
-    rule = "offset {} is not a multiple of {} bytes"
-    require(offset % x.dtype.type_size == 0, rule, offset, x.dtype.type_size)
-    return x.offset + offset
 
 
 @op(view=True)
@@ -199,12 +198,8 @@ def duplicate(x: Spec) -> Spec:
 @op
 def pad(x: Spec, *amounts: SizeAttr) -> Spec:
     """x followed by zeros: amounts[i] of them at the end of dimension i. x is of a float type."""
-    return pad_ext.rule(x, *_trailing(amounts))
-
-
-def _trailing(amounts: tuple[int, ...]) -> list[int]:
     require(len(amounts) <= MAX_RANK, "at most {} amounts, got {}", MAX_RANK, len(amounts))
-    return [n for amount in (*amounts, 0, 0, 0, 0)[:MAX_RANK] for n in (0, amount)]
+    return pad_ext.rule(x, *[n for amount in (*amounts, 0, 0, 0, 0)[:MAX_RANK] for n in (0, amount)])
 
 
 @op
@@ -233,7 +228,8 @@ def pad_ext(
 def concat(x: Spec, t2: Spec, dim: int) -> Spec:
     """x followed by t2 along one dimension. Both have the same dtype, and equal extents in the other dimensions."""
     _check_axis(dim)
-    _require_same_dtype(x, t2)
+    if x.dtype is not t2.dtype:
+        raise DTypeError(f"both must have one dtype, got {x.dtype} and {t2.dtype}; cast one")
     for n in range(MAX_RANK):
         rule = "dimension {} must match, {} != {}"
         require(n == dim or x.dim(n) == t2.dim(n), rule, n, x.dim(n), t2.dim(n))
@@ -294,8 +290,3 @@ def _check_dim(rank: int, dim: int) -> None:
 def _require_plain(x: Spec) -> None:
     if x.dtype.is_quantized:
         raise DTypeError(f"the receiver must not be quantized, got {x.dtype}; cast it first")
-
-
-def _require_same_dtype(x: Spec, t2: Spec) -> None:
-    if x.dtype is not t2.dtype:
-        raise DTypeError(f"both must have one dtype, got {x.dtype} and {t2.dtype}; cast one")

@@ -200,7 +200,10 @@ class KernelPlan(Plan):
         self.backend, self.graph = backend, graph
         self._slots, sizes = assign_slots(graph)
         self.nbytes = sum(sizes)
-        self._buffers: list[Buffer] = backend.ledger.take(GRAPH, self.nbytes, lambda: self._allocate(sizes))
+        slots = [Spec(DType.I8, (size,)) for size in sizes if backend.params.alloc_memory]
+        self._buffers: list[Buffer] = backend.ledger.take(
+            GRAPH, self.nbytes, lambda: [backend.allocate(slot, Placement()) for slot in slots]
+        )
         self._storages: dict[int, Bytes] = {}
         self.arrays: list[Array] = []
         self.times: list[Timing] | None = None  # of the nodes, while a run is profiled
@@ -250,11 +253,6 @@ class KernelPlan(Plan):
 
     def report(self) -> list[str]:
         return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
-
-    def _allocate(self, sizes: list[int]) -> list[Buffer]:
-        if not self.backend.params.alloc_memory:
-            return []
-        return [self.backend.allocate(Spec(DType.I8, (size,)), Placement()) for size in sizes]
 
     def _storage(self, node: Node) -> Bytes:
         if node.index not in self._storages:
