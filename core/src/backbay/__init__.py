@@ -34,7 +34,7 @@ from .errors import UnknownBackendError as UnknownBackendError
 from .errors import UnsupportedOpError as UnsupportedOpError
 from .graph.graph import Graph as Graph
 from .graph.graph import Node as Node
-from .graph.plan import Plan as Plan
+from .graph.graph import Plan as Plan
 from .memory.report import AllocationStatus as AllocationStatus
 from .memory.report import BackendMemory as BackendMemory
 from .memory.report import DeviceMemory as DeviceMemory
@@ -47,7 +47,6 @@ from .trace.tensor import Tensor as Tensor
 from .trace.tracing import Counters as Counters
 from .types.contract_version import CONTRACT_VERSION as CONTRACT_VERSION
 from .types.contract_version import ContractVersion as ContractVersion
-from .types.dtypes import DType as DType
 from .types.layers import GPULayers as GPULayers
 from .types.layers import GPULayersList as GPULayersList
 from .types.layers import Placement as Placement
@@ -61,6 +60,7 @@ from .types.params import Level as Level
 from .types.params import Option as Option
 from .types.params import Precision as Precision
 from .types.params import Support as Support
+from .types.spec import DType as DType
 from .types.spec import Spec as Spec
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from .data.encoding import quantize as quantize
 from .data.files import replacing as replacing
 from .discovery.installed import load_declared as load_declared
 from .graph.graph import NodeKind as NodeKind
-from .graph.plan import Timings as Timings
-from .graph.plan import require_cancel as require_cancel
+from .graph.graph import Timings as Timings
+from .graph.graph import require_cancel as require_cancel
 from .graph.symbolic_sizes import Size as Size
 from .graph.symbolic_sizes import Symbols as Symbols
 from .graph.symbolic_sizes import Term as Term

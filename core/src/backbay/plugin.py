@@ -28,27 +28,27 @@ from .discovery.hook_specs import hookimpl as hookimpl
 from .graph.array_engine import ArrayEngine as ArrayEngine
 from .graph.array_engine import ArrayProgram as ArrayProgram
 from .graph.array_engine import GraphFunction as GraphFunction
+from .graph.graph import Cancel as Cancel
 from .graph.graph import Graph as Graph
 from .graph.graph import Node as Node
+from .graph.graph import Plan as Plan
+from .graph.graph import Timing as Timing
 from .graph.graph import assign_slots as assign_slots
-from .graph.plan import Cancel as Cancel
-from .graph.plan import Plan as Plan
-from .graph.plan import Timing as Timing
-from .graph.plan import check_cancel as check_cancel
-from .graph.plan import stop_when_cancelled as stop_when_cancelled
+from .graph.graph import check_cancel as check_cancel
+from .graph.graph import stop_when_cancelled as stop_when_cancelled
 from .graph.symbolic_sizes import Guards as Guards
 from .graph.symbolic_sizes import program as program
 from .memory.host_memory import host_memory as host_memory
 from .memory.ledger import Entry as Entry
 from .memory.ledger import Workspace as Workspace
 from .ops.declaration import Op as Op
-from .types.dtypes import DType as DType
 from .types.layers import Placement as Placement
 from .types.params import DeviceInfo as DeviceInfo
 from .types.params import Option as Option
 from .types.params import Precision as Precision
 from .types.params import Support as Support
 from .types.params import unsupported as unsupported
+from .types.spec import DType as DType
 from .types.spec import Spec as Spec
 
 

@@ -33,7 +33,7 @@ from gguf_oracle import agree
 import backbay.gguf
 from backbay.errors import ClosedError, ModelFileError
 from backbay.gguf.cursor import ValueType
-from backbay.types.dtypes import DType
+from backbay.types.spec import DType
 
 ALL = tuple(GGMLQuantizationType)
 

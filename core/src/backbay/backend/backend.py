@@ -20,8 +20,7 @@ from ..errors import (
     NotComputedError,
     OptionError,
 )
-from ..graph.graph import Graph
-from ..graph.plan import Cancel, Plan, check_cancel, require_cancel
+from ..graph.graph import Cancel, Graph, Plan, check_cancel, require_cancel
 from ..memory.host_memory import return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
@@ -30,10 +29,9 @@ from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
-from ..types.dtypes import CONTRACT
 from ..types.layers import Placement
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
-from ..types.spec import Spec
+from ..types.spec import CONTRACT, Spec
 from .blocks import Blocks
 from .hooks import BackendHooks, Progress
 from .processes.forks import close_after_fork, keep_forever, without_forks

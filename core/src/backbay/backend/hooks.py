@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..composites.graph_builder import composed
 from ..data.buffers import Buffer
 from ..errors import BackbayError
-from ..graph.graph import Graph
-from ..graph.plan import Cancel, Plan
+from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
 from ..ops.declaration import Op
 from ..types.layers import Placement

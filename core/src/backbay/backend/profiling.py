@@ -9,8 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, final
 
 from ..errors import BackbayError
-from ..graph.graph import Graph
-from ..graph.plan import Cancel, Plan, Timing, Timings
+from ..graph.graph import Cancel, Graph, Plan, Timing, Timings
 
 if TYPE_CHECKING:
     from ..trace.recording import Recording

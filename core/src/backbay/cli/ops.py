@@ -22,9 +22,8 @@ from backbay.composites.graph_builder import by_kernels
 from backbay.discovery.installed import backends, declared, entry
 from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op
-from backbay.types.dtypes import DType
 from backbay.types.params import Level
-from backbay.types.spec import Spec
+from backbay.types.spec import DType, Spec
 
 from .output import JSON_HELP, say, say_json, table
 

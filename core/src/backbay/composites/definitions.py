@@ -11,8 +11,7 @@ from ..ops.declaration import Op
 from ..ops.write import region
 from ..trace.context import Context
 from ..trace.tensor import Tensor
-from ..types.dtypes import DType
-from ..types.spec import contiguous_strides
+from ..types.spec import DType, contiguous_strides
 from .delta_rule import Tokens, in_chunks, one_token
 
 F = TypeVar("F", bound=Callable[..., Any])

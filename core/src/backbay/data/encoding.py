@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DTypeError, reason_of
-from ..types.dtypes import DType
-from ..types.spec import Spec
+from ..types.spec import DType, Spec
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BackbayError, ClosedError, DTypeError, NotComputedError, ShapeError
-from ..types.dtypes import DType
-from ..types.spec import Spec
+from ..types.spec import DType, Spec
 from .encoding import NUMPY, Array, Bytes, encode, gather, numpy_view
 
 if TYPE_CHECKING:

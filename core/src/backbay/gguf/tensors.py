@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from backbay.types.dtypes import DType
+from backbay.types.spec import DType
 
 from .cursor import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, Cursor, unsigned
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from ..errors import DTypeError
-from ..types.dtypes import DType
-from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec
+from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec
 from .declaration import op
 
 

@@ -1,8 +1,7 @@
 """Elementwise ops, and the gated activations."""
 
 from ..errors import DTypeError
-from ..types.dtypes import CONTRACT, DType
-from ..types.spec import Spec, require, require_float, same_shape
+from ..types.spec import CONTRACT, DType, Spec, require, require_float, same_shape
 from .declaration import op
 
 

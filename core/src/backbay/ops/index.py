@@ -1,8 +1,7 @@
 """Selection of rows by index."""
 
 from ..errors import DTypeError
-from ..types.dtypes import DType
-from ..types.spec import Spec, require, require_dtype, result_spec
+from ..types.spec import DType, Spec, require, require_dtype, result_spec
 from .declaration import op
 
 

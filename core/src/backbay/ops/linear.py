@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from ..types.dtypes import DType
-from ..types.spec import Spec, require, require_float, result_spec, same_shape
+from ..types.spec import DType, Spec, require, require_float, result_spec, same_shape
 from .declaration import op
 
 

@@ -3,8 +3,7 @@
 from functools import lru_cache
 
 from ..errors import DTypeError
-from ..types.dtypes import DType
-from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec, same_shape
+from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec, same_shape
 from .declaration import op
 
 

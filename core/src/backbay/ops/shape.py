@@ -5,9 +5,9 @@ from math import prod
 from typing import Any
 
 from ..errors import DTypeError, ShapeError
-from ..types.dtypes import DType
 from ..types.spec import (
     MAX_RANK,
+    DType,
     Spec,
     check_shape,
     contiguous_strides,
@@ -17,8 +17,7 @@ from ..types.spec import (
     require_float,
     view_spec,
 )
-from .arguments import SizeAttr, SizeAttrs
-from .declaration import op
+from .declaration import SizeAttr, SizeAttrs, op
 
 MAX_PIECES = 1 << 16  # of a chunk; no graph has that many nodes
 

@@ -2,10 +2,8 @@
 
 from typing import Literal
 
-from ..types.dtypes import DType
-from ..types.spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
-from .arguments import SizeAttrs
-from .declaration import op
+from ..types.spec import MAX_RANK, DType, Spec, require, require_float, require_rank, result_spec
+from .declaration import SizeAttrs, op
 
 _LIMIT = 1 << 30  # C code has 32 bits for strides, dilations and twice the padding
 

@@ -1,9 +1,7 @@
 """Writes into the storage of a leaf. Each returns an alias of its destination, for reads after the write."""
 
-from ..types.dtypes import DType
-from ..types.spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
-from .arguments import SizeAttr
-from .declaration import op
+from ..types.spec import DType, Spec, check_shape, divides, require, require_dtype, span, view_spec
+from .declaration import SizeAttr, op
 
 
 def _alias(x: Spec) -> Spec:

@@ -21,8 +21,7 @@ from ..errors import (
     NotComputedError,
     UnsupportedOpError,
 )
-from ..graph.graph import Graph
-from ..graph.plan import Cancel, Plan, require_cancel
+from ..graph.graph import Cancel, Graph, Plan, require_cancel
 from ..memory.starvation import raise_if_starved
 from .tensor import Tensor
 from .tracing import Tracing

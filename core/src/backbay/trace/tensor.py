@@ -12,8 +12,7 @@ from .. import ops
 from ..data.encoding import Array, Bytes, flat_numbers
 from ..data.leaf import from_buffer, from_floats, from_ints
 from ..errors import DTypeError, ShapeError
-from ..ops.arguments import Parameter
-from ..ops.declaration import REQUIRED, Op
+from ..ops.declaration import REQUIRED, Op, Parameter
 from ..types.spec import Spec, span
 
 if TYPE_CHECKING:

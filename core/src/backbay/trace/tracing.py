@@ -13,9 +13,8 @@ from ..data.encoding import Bytes
 from ..data.leaf import Leaf
 from ..errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError
 from ..ops.declaration import Op
-from ..types.dtypes import DType
 from ..types.layers import Placement
-from ..types.spec import Spec
+from ..types.spec import DType, Spec
 from .tensor import Tensor
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any
 
 from ..errors import OptionError
-from .dtypes import DType
 from .layers import GPULayersList
+from .spec import DType
 
 MAX_THREADS = 1024  # libraries accept any number: they start all these threads, or fail in their own ways
 

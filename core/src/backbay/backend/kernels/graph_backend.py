@@ -12,16 +12,14 @@ from ...data.buffers import POISON, Buffer
 from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
 from ...errors import UnsupportedOpError
 from ...graph.array_engine import ArrayEngine, ArrayProgram, GraphFunction
-from ...graph.graph import Graph, Node, assign_slots
-from ...graph.plan import Cancel, Plan, check_cancel
+from ...graph.graph import Cancel, Graph, Node, Plan, assign_slots, check_cancel
 from ...memory.host_memory import host_memory, return_large_blocks
 from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
-from ...types.dtypes import DType
 from ...types.layers import Placement
 from ...types.params import Debug, DeviceInfo, Precision, Support, unsupported
-from ...types.spec import Spec
+from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress
 from .kernel_table import conversion_gap

@@ -11,16 +11,14 @@ import numpy as np
 from ...data.buffers import Buffer, HostBuffer, MappedBuffer
 from ...data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
 from ...errors import ShapeError, UnsupportedOpError
-from ...graph.graph import Graph, Node, assign_slots
-from ...graph.plan import Cancel, Plan, Timing, Timings, check_cancel
+from ...graph.graph import Cancel, Graph, Node, Plan, Timing, Timings, assign_slots, check_cancel
 from ...memory.host_memory import host_memory
 from ...memory.ledger import Entry, Workspace
 from ...ops import cast, copy
 from ...ops.declaration import Op
-from ...types.dtypes import DType
 from ...types.layers import Placement
 from ...types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
-from ...types.spec import Spec, same_shape
+from ...types.spec import DType, Spec, same_shape
 from ...types.threads import cached_property
 from ..backend import Backend
 from ..processes.forks import GATE

@@ -9,7 +9,7 @@ import numpy as np
 from ...data.encoding import NUMPY, Array, Bytes, decode
 from ...graph.graph import Node
 from ...memory.ledger import Entry, Ledger
-from ...types.dtypes import DType
+from ...types.spec import DType
 
 ALIGNMENT = 64  # bytes
 CHUNK = 1 << 18  # elements that are decoded at a time

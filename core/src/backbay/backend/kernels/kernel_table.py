@@ -11,8 +11,7 @@ import numpy as np
 from ...data.encoding import decode, encode
 from ...errors import BackbayError, DTypeError
 from ...ops.declaration import Op
-from ...types.dtypes import DType
-from ...types.spec import Spec
+from ...types.spec import DType, Spec
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ import numpy as np
 from ...data.cache_folder import CachedValue
 from ...data.encoding import Array, Bytes
 from ...types.cpu import forced_cpu
-from ...types.dtypes import DType
+from ...types.spec import DType
 from .helper_processes import run_helper
 
 OF_THE_CODE = {getattr(signal, name, None) for name in ("SIGILL", "SIGSEGV", "SIGFPE", "SIGABRT", "SIGTRAP")}
