@@ -42,8 +42,8 @@ from .memory.report import Memory as Memory
 from .ops.declaration import OPS as OPS
 from .ops.declaration import Op as Op
 from .trace.context import Context as Context
-from .trace.dump import dump as dump
 from .trace.tensor import Tensor as Tensor
+from .trace.tensor import dump as dump
 from .trace.tracing import Counters as Counters
 from .types.contract_version import CONTRACT_VERSION as CONTRACT_VERSION
 from .types.contract_version import ContractVersion as ContractVersion

@@ -18,12 +18,12 @@ from .backend.kernels.kernel_table import encoding_gap as encoding_gap
 from .data.buffers import Buffer as Buffer
 from .data.buffers import HostBuffer as HostBuffer
 from .data.buffers import MappedBuffer as MappedBuffer
-from .data.cache_folder import CachedValue as CachedValue
 from .data.encoding import NUMPY as NUMPY
 from .data.encoding import decode as decode
 from .data.encoding import encode as encode
 from .data.encoding import gather as gather
 from .data.encoding import strided as strided
+from .data.files import CachedValue as CachedValue
 from .discovery.hook_specs import hookimpl as hookimpl
 from .graph.array_engine import ArrayEngine as ArrayEngine
 from .graph.array_engine import ArrayProgram as ArrayProgram

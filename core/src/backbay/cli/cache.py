@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from backbay.data.cache_folder import OFF, Kept, cache_folder, human_age, kept
+from backbay.data.files import OFF, Kept, cache_folder, human_age, kept
 from backbay.discovery.verdicts import PROBES
 from backbay.errors import BackbayError, OptionError
 from backbay.memory.report import human_bytes

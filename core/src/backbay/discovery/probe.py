@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from ..backend.processes.helper_processes import kill_helper, start_helper
 from ..backend.processes.library_trials import ended_from_outside
-from ..data.cache_folder import human_age
+from ..data.files import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
 from .verdicts import DAY, kept_verdict

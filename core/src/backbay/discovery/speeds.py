@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
 from ..backend.processes.library_trials import processor
-from ..data.cache_folder import CachedValue, kept
+from ..data.files import CachedValue, kept
 from ..types.cpu import usable_cores
 from .installed import BackendEntry
 from .opening import Choice

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..data.cache_folder import FOLDER, OFF, CachedValue
+from ..data.files import FOLDER, OFF, CachedValue
 from ..types.contract_version import CONTRACT_VERSION
 from .installed import BackendEntry
 

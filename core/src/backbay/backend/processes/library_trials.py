@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...data.cache_folder import CachedValue
 from ...data.encoding import Array, Bytes
+from ...data.files import CachedValue
 from ...types.cpu import forced_cpu
 from ...types.spec import DType
 from .helper_processes import run_helper
