@@ -30,9 +30,8 @@ class Blocks:
         for name in names:
             if found := _ENCODER.match(name):
                 by_prefix.setdefault(found[1], set()).add(int(found[2]))
-        ordered = [
-            f"{prefix}{n}." for prefix in sorted(by_prefix, key=len) for n in sorted(by_prefix[prefix])
-        ]
+        prefixes = sorted(by_prefix, key=len)
+        ordered = [f"{prefix}{n}." for prefix in prefixes for n in sorted(by_prefix[prefix])]
         self._numbers = {name: number for number, name in enumerate(ordered[: MAX_LAYERS - 1])}
         self.is_encoder = bool(self._numbers) and not any(map(_TEXT.match, names))
         stated = model.metadata.int("block_count", 0) if model is not None else 0

@@ -54,9 +54,8 @@ def file_to_write(text: str) -> str:
     if not text or path.is_dir():
         raise ArgumentTypeError(f"must be the path of a file, got {text!r}")
     if not path.parent.is_dir():
-        raise ArgumentTypeError(
-            f"{text!r} cannot be written: there is no folder {str(path.parent)!r}; make it first"
-        )
+        why = f"there is no folder {str(path.parent)!r}; make it first"
+        raise ArgumentTypeError(f"{text!r} cannot be written: {why}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
     return text

@@ -33,12 +33,11 @@ def run(args: Namespace) -> int:
             raise BackbayError(f"there is no cache folder: {OFF} is set, or the user has no home")
         say_json({"folder": str(folder)}) if args.json else say(str(folder))
         return 0
-    kinds = folder.iterdir() if folder is not None and folder.is_dir() else ()
-    known = {PROBES, *(path.name for path in kinds if path.is_dir())}
+    inside = folder.iterdir() if folder is not None and folder.is_dir() else ()
+    known = {PROBES, *(path.name for path in inside if path.is_dir())}
     if args.kind is not None and args.kind not in known:  # perhaps misspelled
-        raise OptionError(
-            f"nothing of a kind {args.kind!r} was ever kept; kinds are {', '.join(sorted(known))}"
-        )
+        kinds = ", ".join(sorted(known))
+        raise OptionError(f"nothing of a kind {args.kind!r} was ever kept; kinds are {kinds}")
     found = [each for each in kept() if args.kind in (None, each.kind)]
     if args.action == "clear":
         for each in found:

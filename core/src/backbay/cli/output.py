@@ -61,9 +61,8 @@ def _text(data: bytes) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise BackbayError(
-            f"standard input is no text in {error.encoding}: {error.reason} at byte {error.start}; convert it"
-        ) from None
+        where = f"{error.reason} at byte {error.start}"
+        raise BackbayError(f"standard input is no text in {error.encoding}: {where}; convert it") from None
 
 
 def add_json(parser: ArgumentParser) -> None:
@@ -115,9 +114,8 @@ def table(
     cells = [[printable(cell.replace("\t", " ")) for cell in row] for row in shown]
     if width is None and (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
         width = shutil.get_terminal_size().columns  # without a terminal, there is no limit
-    widest = [
-        max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*cells, strict=True)
-    ]
+    columns = zip(*cells, strict=True)
+    widest = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     widths = _fitting(widest, right, width)
     return "\n".join(line for row in cells for line in _lines(row, widths, right))
 
@@ -144,7 +142,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], right: Collection[int]) ->
 
 
 def _wrapped(cell: str, width: int) -> list[str]:
-    lines = [
-        [line] if len(line) <= width else textwrap.wrap(line, width) or [""] for line in cell.split("\n")
-    ]
-    return [part for parts in lines for part in parts]
+    parts: list[str] = []
+    for line in cell.split("\n"):
+        parts += [line] if len(line) <= width else textwrap.wrap(line, width) or [""]
+    return parts

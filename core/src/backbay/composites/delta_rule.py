@@ -62,9 +62,8 @@ class Tokens(NamedTuple):
 def one_token(ctx: Context, state: Tensor, token: Tokens) -> tuple[Tensor, Tensor]:
     """The output and the states after one token of each sequence."""
     heads, sequences = state.dim(2), state.dim(3)
-    query, key, value, decay, read, put = (
-        t.contiguous(ctx, t.dim(0), 1, heads, sequences) for t in token[:-1]
-    )
+    vectors = [t.contiguous(ctx, t.dim(0), 1, heads, sequences) for t in token[:-1]]
+    query, key, value, decay, read, put = vectors
     kept = state.mul(ctx, decay.exp(ctx))
     known = (kept if token.reads_decayed else state).mulmat(ctx, read)  # (value, 1, heads, sequences)
 

@@ -198,9 +198,8 @@ class Leaf:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedError(
-                f"{self.name or self.spec} belongs to a closed context or backend{self.backend.closed_because}"
-            )
+            owner = f"a closed context or backend{self.backend.closed_because}"
+            raise ClosedError(f"{self.name or self.spec} belongs to {owner}")
 
 
 def check_ids(data: Bytes, use: Spec, bound: int) -> None:

@@ -60,19 +60,14 @@ def class_at(path: str) -> type[Backend]:
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, and imports a missing one
-        raise BackendUnavailableError(
-            f"there is no module {name!r}; it must lie in the current folder, or in one that PYTHONPATH names"
-        ) from error
+        where = "it must lie in the current folder, or in one that PYTHONPATH names"
+        raise BackendUnavailableError(f"there is no module {name!r}; {where}") from error
     if not hasattr(module, attribute):
-        classes = {key: value for key, value in vars(module).items() if isinstance(value, type)}
-        theirs = [  # core's own two have no contract version
-            key
-            for key, kind in classes.items()
-            if issubclass(kind, Backend) and hasattr(kind, "contract_version")
-        ]
-        raise BackendUnavailableError(
-            f"module {name!r} has no {attribute!r}; its backends: {', '.join(theirs) or 'none'}"
-        )
+        classes = {key: kind for key, kind in vars(module).items() if isinstance(kind, type)}
+        backends = [key for key, kind in classes.items() if issubclass(kind, Backend)]
+        theirs = [key for key in backends if hasattr(classes[key], "contract_version")]  # not core's own two
+        why = f"has no {attribute!r}; its backends: {', '.join(theirs) or 'none'}"
+        raise BackendUnavailableError(f"module {name!r} {why}")
     return check_class(getattr(module, attribute))
 
 
@@ -99,9 +94,8 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
             f"{', '.join(sorted(hooks))}"
         )
     if hidden := _hidden_names(found):
-        raise BackendUnavailableError(
-            f"{found.__qualname__} hides {', '.join(hidden)}, which core's classes use inside; choose other names"
-        )
+        why = "which core's classes use inside; choose other names"
+        raise BackendUnavailableError(f"{found.__qualname__} hides {', '.join(hidden)}, {why}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")

@@ -25,6 +25,7 @@ PREFIXES = (
 )  # fmt: skip
 """Environment variables that a verdict depends on, and those that begin with the plugin's name."""
 IRRELEVANT = (FOLDER, OFF, "BACKBAY_BACKEND", "BACKBAY_TRIAL_SECONDS")
+METADATA = (".dist-info", ".egg-info", ".egg-link")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 State = tuple[str, int, int]
 
@@ -56,10 +57,8 @@ def _distributions() -> Iterator[State]:
     for folder in dict.fromkeys(sys.path):
         try:
             with os.scandir(folder or ".") as found:
-                metadata = [
-                    each for each in found if each.name.endswith((".dist-info", ".egg-info", ".egg-link"))
-                ]
-            yield from sorted(_file(Path(each.path)) for each in metadata)
+                metadata = [Path(each.path) for each in found if each.name.endswith(METADATA)]
+            yield from sorted(map(_file, metadata))
         except OSError:  # a folder that does not exist, or an archive
             continue
 

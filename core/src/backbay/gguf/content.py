@@ -55,9 +55,8 @@ class Content:
         except OSError as error:  # such as a file of a server that is gone
             raise self._changed("an open file", error.strerror or error) from error
         if now.st_size != self.size:
-            raise self._changed(
-                f"the {self.size} bytes that it had when it was opened", f"{now.st_size} bytes"
-            )
+            expected = f"the {self.size} bytes that it had when it was opened"
+            raise self._changed(expected, f"{now.st_size} bytes")
         if now.st_mtime_ns != self._written:
             raise self._changed("no change since it was opened", "a later modification time")
 

@@ -166,9 +166,8 @@ def _text(path: object) -> str:
         text = None
     if isinstance(text, str) and text:
         return text
-    raise OptionError(
-        f"the path of a model file must be a text or an os.PathLike of one, not empty, got {path!r}"
-    )
+    rule = "must be a text or an os.PathLike of one, not empty"
+    raise OptionError(f"the path of a model file {rule}, got {path!r}")
 
 
 def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:

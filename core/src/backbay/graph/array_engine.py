@@ -219,9 +219,8 @@ class ArrayProgram:
     def __call__(self, read: Sequence[Any], written: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs, and the new values of the written leaves. Outputs that are views are read at the end."""
         leaves = dict(zip(self.read, read, strict=True))
-        return self.results(
-            leaves, self._run(self.steps, leaves, dict(zip(self.written, written, strict=True)))
-        )
+        own = dict(zip(self.written, written, strict=True))
+        return self.results(leaves, self._run(self.steps, leaves, own))
 
     def parts(self, most: int) -> list[Part]:
         """The steps, so many at a time, for compilers whose time grows faster than a program."""

@@ -52,9 +52,8 @@ def _limit(error: BaseException) -> str | None:
     if isinstance(error, BackbayError):
         return None
     text = str(error)
-    limited = any(
-        _soft(name) is not None for name, _, _ in MEMORY_LIMITS
-    )  # then that is why Python itself fails
+    # Then that is why Python itself fails.
+    limited = any(_soft(name) is not None for name, _, _ in MEMORY_LIMITS)
     if (isinstance(error, OSError) and error.errno in FILES) or NO_FILE in text:
         return _said("NOFILE", "this process may have {} files open (ulimit -n)")
     if isinstance(error, OSError) and error.errno in DISK:

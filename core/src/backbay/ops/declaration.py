@@ -166,9 +166,8 @@ class Op(Generic[P, R]):
         names = [p.name for p in self.parameters]
         # the operand that is written to; the result is an alias of this operand
         self.writes = names.index(writes) if writes else None
-        self.ids = (
-            names.index(ids) if ids else None
-        )  # the operand whose values are indices into another operand
+        # the operand whose values are indices into another operand
+        self.ids = names.index(ids) if ids else None
         # the indexed operand, and its indexed dimension: ids stay below the extent of that dimension
         self.among = (names.index(among[0]), among[1]) if among else (0, 1)
         self.operands = tuple(i for i, p in enumerate(self.parameters) if p.is_operand)

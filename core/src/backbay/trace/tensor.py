@@ -117,9 +117,8 @@ def _checked_storage(base: Tensor, spec: Spec) -> Tensor:
     storage = base.storage or base
     end = spec.offset + span(spec)
     if spec.offset < 0 or end > storage.nbytes:
-        raise ShapeError(
-            f"bytes {spec.offset} to {end} are outside of the {storage.nbytes} bytes of {storage}"
-        )
+        where = f"outside of the {storage.nbytes} bytes of {storage}"
+        raise ShapeError(f"bytes {spec.offset} to {end} are {where}")
     return storage
 
 

@@ -27,9 +27,8 @@ def forced_cpu() -> str:
     """The kind of CPU that the environment names; empty if it names none."""
     kind = os.environ.get(VARIABLE, "")
     if kind and kind not in KINDS:
-        raise BackendUnavailableError(
-            f"{VARIABLE}={kind} names no kind of CPU; name one of {', '.join(KINDS)}"
-        )
+        kinds = ", ".join(KINDS)
+        raise BackendUnavailableError(f"{VARIABLE}={kind} names no kind of CPU; name one of {kinds}")
     return kind
 
 

@@ -116,8 +116,7 @@ def _fill_down(
 def _shares(count: int, devices: int, split: Sequence[float]) -> list[int]:
     """Divide `count` layers in proportion to `split`; rounding the cuts, not the shares, loses no layer."""
     if len(split) != devices or min(split) < 0 or sum(split) <= 0:
-        raise OptionError(
-            f"tensor_split must give {devices} shares, none negative, not all 0, got {list(split)}"
-        )
+        rule = f"tensor_split must give {devices} shares, none negative, not all 0"
+        raise OptionError(f"{rule}, got {list(split)}")
     ends = [round(count * sum(split[: i + 1]) / sum(split)) for i in range(devices)]
     return [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -77,9 +77,8 @@ class DType(IntEnum):
         return elements // self.block_size * self.type_size
 
 
-CONTRACT = frozenset(
-    d for d in DType if d.is_quantized or d.is_float or d.is_integer
-)  # the dtypes that tensors may have
+# The dtypes that tensors may have.
+CONTRACT = frozenset(d for d in DType if d.is_quantized or d.is_float or d.is_integer)
 
 
 class Spec:
@@ -166,9 +165,8 @@ def view_spec(dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...], of
     plain = contiguous_strides(dtype, shape)
     if strides == plain:
         return Spec(dtype, shape, None, offset)
-    same = all(
-        n == 1 or have == want for n, have, want in zip(blocks(dtype, shape), strides, plain, strict=True)
-    )
+    steps = zip(blocks(dtype, shape), strides, plain, strict=True)
+    same = all(n == 1 or have == want for n, have, want in steps)
     return Spec(dtype, shape, None if same else strides, offset)
 
 

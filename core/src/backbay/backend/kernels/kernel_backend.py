@@ -88,10 +88,9 @@ class KernelBackend(Backend):
 
     def compile(self, graph: Graph) -> KernelPlan:
         for node in graph.nodes:  # a cast's target dtype is an attribute, which `supports` does not see
-            if node.op is cast and encoding_gap(node.dtype):
-                raise UnsupportedOpError(
-                    f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}: {encoding_gap(node.dtype)}"
-                )
+            if node.op is cast and (gap := encoding_gap(node.dtype)):
+                what = f"cast: {node.args[0]} to {node.dtype}: {gap}"
+                raise UnsupportedOpError(f"backend {self.name!r} cannot run {what}")
         return KernelPlan(self, graph)
 
     def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
@@ -141,10 +140,9 @@ class KernelBackend(Backend):
         if into is None:
             if dtype.is_integer or NUMPY.get(dtype) == self.float_dtype:
                 return raw
-            last = (
-                raw.shape[-1] // dtype.type_size * dtype.block_size if dtype.is_quantized else raw.shape[-1]
-            )
-            into = self._scratch.take((*raw.shape[:-1], last), self.float_dtype)
+            *outer, row = raw.shape
+            row = row // dtype.type_size * dtype.block_size if dtype.is_quantized else row
+            into = self._scratch.take((*outer, row), self.float_dtype)
         return convert(raw, dtype, into)
 
     def working_memory(self, node: Node) -> int:
@@ -261,7 +259,5 @@ class KernelPlan(Plan):
 
 
 def _wrong_shape(node: Node, result: Array) -> ShapeError:
-    assert node.op is not None
-    return ShapeError(
-        f"the kernel of {node.op.name} returned shape {np.shape(result)}, not {node.shape[::-1]}"
-    )
+    kernel, wanted = f"the kernel of {node.op and node.op.name}", node.shape[::-1]
+    return ShapeError(f"{kernel} returned shape {np.shape(result)}, not {wanted}")

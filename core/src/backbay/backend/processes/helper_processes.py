@@ -67,10 +67,12 @@ def run_helper(
     """Run a helper to its end, and return its output as text; a helper that takes longer is killed, as in subprocess.run."""
     import subprocess
 
-    child = start_helper(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-    )
-    with child:
+    streams: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+    with start_helper(command, **streams, **options) as child:
         try:
             output, errors = child.communicate(timeout=timeout)
         except BaseException:

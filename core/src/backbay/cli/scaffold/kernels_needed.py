@@ -38,11 +38,8 @@ def llama(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
     """The logits of a small Llama for one batch of tokens, with a cache that it writes and reads."""
     tokens = leaf(ctx, "tokens", DType.I32, TOKENS)
     x = leaf(ctx, "token_embd.weight", DType.F32, WIDTH, VOCABULARY).rows(ctx, tokens)
-    inputs = Inputs(
-        leaf(ctx, "positions", DType.I32, TOKENS),
-        leaf(ctx, "locations", DType.I32, TOKENS),
-        leaf(ctx, "mask", DType.F32, HISTORY, TOKENS),
-    )
+    positions, locations = (leaf(ctx, name, DType.I32, TOKENS) for name in ("positions", "locations"))
+    inputs = Inputs(positions, locations, leaf(ctx, "mask", DType.F32, HISTORY, TOKENS))
     for i in range(LAYERS):
         weights = Weights(ctx.layer(i), leaf, f"blk.{i}.")
         x = x.add(ctx, _attention(ctx, weights, _norm(ctx, weights, x, "attn_norm"), inputs))
@@ -113,12 +110,8 @@ def encoder(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
         weights = Weights(ctx.layer(i), leaf, f"blk.{i}.")
         x = _layer_norm(ctx, weights, x.add(ctx, _self_attention(ctx, weights, x, mask)), "attn_output_norm")
         up = _biased(ctx, weights, x, "ffn_up", WIDTH, HIDDEN).gelu_erf(ctx)
-        x = _layer_norm(
-            ctx,
-            weights,
-            x.add(ctx, _biased(ctx, weights, up, "ffn_down", HIDDEN, WIDTH)),
-            "layer_output_norm",
-        )
+        x = x.add(ctx, _biased(ctx, weights, up, "ffn_down", HIDDEN, WIDTH))
+        x = _layer_norm(ctx, weights, x, "layer_output_norm")
     shares = leaf(ctx, "shares", DType.F32, TOKENS, 1)  # of each token in the mean of a text
     return x.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, shares).l2_norm(ctx)
 
@@ -127,9 +120,8 @@ def _self_attention(ctx: Context, weights: Weights, x: Tensor, mask: Tensor) -> 
     def heads(name: str) -> Tensor:
         return _biased(ctx, weights, x, name, WIDTH, WIDTH).reshape(ctx, HEAD_DIM, HEADS, TOKENS)
 
-    y = heads("attn_q").scaled_dot_product_attention(
-        ctx, heads("attn_k"), heads("attn_v"), mask, scale=HEAD_DIM**-0.5
-    )
+    query, key, value = map(heads, ("attn_q", "attn_k", "attn_v"))
+    y = query.scaled_dot_product_attention(ctx, key, value, mask, scale=HEAD_DIM**-0.5)
     return _biased(ctx, weights, y.reshape(ctx, WIDTH, TOKENS), "attn_output", WIDTH, WIDTH)
 
 
@@ -188,9 +180,8 @@ def next_kernels(backend: Backend) -> dict[str, list[Op[Any, Any]]]:
         return backend.supports(op, specs).level is Level.KERNEL
 
     missing = {goal: list(kernels_needed(trace, has).kernels) for goal, trace in GOALS.items()}
-    missing["every op"] = [
-        op for op in OPS.values() if not (op.composite or op.view or op.inline or op in backend.kernels)
-    ]
+    own = [op for op in OPS.values() if not (op.composite or op.view or op.inline)]
+    missing["every op"] = [op for op in own if op not in backend.kernels]
     seen: set[Op[Any, Any]] = set()
     for goal, ops in missing.items():
         missing[goal] = [op for op in ops if op not in seen]
