@@ -56,13 +56,10 @@ class Declared:
             if inner:
                 place = source.parent.joinpath(*inner)
                 source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            return (
-                (ast.get_docstring(ast.parse(source.read_text("utf-8"))) or "")
-                .partition("\n")[0]
-                .removesuffix(".")
-            )
+            text = ast.get_docstring(ast.parse(source.read_text("utf-8"))) or ""
         except (ImportError, OSError, ValueError, SyntaxError):
             return ""
+        return text.partition("\n")[0].removesuffix(".")
 
 
 def conflict(what: str, origins: Iterable[str]) -> str:

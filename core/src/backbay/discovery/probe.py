@@ -221,17 +221,12 @@ def _from_facts(entry: BackendEntry, facts: Any) -> ProbeResult:
     kernels, priority = facts.get("kernels"), facts.get("priority")
     if not isinstance(priority, int | None):
         raise TypeError(f"the priority is {priority!r}")
-    return ProbeResult(
-        entry,
-        str(facts.get("reason", "")),
-        tuple(DeviceInfo(**device) for device in facts.get("devices", ())),
-        {str(key): str(value) for key, value in facts.get("details", {}).items()},
-        None if kernels is None else tuple(map(str, kernels)),
-        priority,
-        str(facts["output"]),
-        bool(facts["died"]),
-        int(facts["hangs"]),
-    )
+    kernels = None if kernels is None else tuple(map(str, kernels))
+    devices = tuple(DeviceInfo(**device) for device in facts.get("devices", ()))
+    details = {str(key): str(value) for key, value in facts.get("details", {}).items()}
+    reason, output = str(facts.get("reason", "")), str(facts["output"])
+    died, hangs = bool(facts["died"]), int(facts["hangs"])
+    return ProbeResult(entry, reason, devices, details, kernels, priority, output, died, hangs)
 
 
 def _read(said: bytes) -> dict[str, Any]:
@@ -246,9 +241,8 @@ def _read(said: bytes) -> dict[str, Any]:
 
 def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
     """The reason if the child ended before it finished: it hung, crashed, or ended the process."""
-    innermost = re.search(
-        r'most recent call first\):\n  File "([^"]+)", line (\d+)', output
-    )  # faulthandler's
+    # From faulthandler's traceback.
+    innermost = re.search(r'most recent call first\):\n  File "([^"]+)", line (\d+)', output)
     where = f", at {innermost[1]}:{innermost[2]}" if innermost else ""
     if code is None:
         return f"it hung while {stage}: no answer in {timeout:g} s{where}"

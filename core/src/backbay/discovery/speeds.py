@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
@@ -87,11 +87,9 @@ class KeptTrial:
     def __init__(self, choice: Choice, label: str, facts: Iterable[object]) -> None:
         from .probe import probe_all  # subprocess takes longer to import than most of core
 
-        backends = [
-            (each.entry.name, each.entry.distribution, each.entry.version, sorted(each.details.items()))
-            for each in probe_all((choice.entry, *choice.equals))
-        ]
-        self._names = {name for name, *_ in backends}
+        probed = [(each.entry, each.details) for each in probe_all((choice.entry, *choice.equals))]
+        backends = [(e.name, e.distribution, e.version, sorted(details.items())) for e, details in probed]
+        self._names = {entry.name for entry, _ in probed}
         self._value = CachedValue(SPEEDS, label, [backends, processor(), usable_cores(), *facts])
 
     def recall(self) -> SpeedTrial | None:
@@ -111,14 +109,12 @@ class KeptTrial:
 
 def kept_trials() -> list[SpeedTrial]:
     """All trials in the cache folder, the latest first."""
-    found = []
+    found: list[SpeedTrial | None] = []
     for each in kept():
         if each.kind == SPEEDS:
-            try:
+            with suppress(OSError, ValueError, RecursionError):  # damaged, or removed meanwhile
                 found.append(_parsed(json.loads(each.path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, RecursionError):  # damaged, or removed meanwhile
-                continue
-    return sorted((trial for trial in found if trial is not None), key=lambda trial: -trial.time)
+    return sorted(filter(None, found), key=lambda trial: -trial.time)
 
 
 def version_of(entry: BackendEntry) -> str:

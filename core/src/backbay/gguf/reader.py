@@ -159,23 +159,16 @@ def _mapped(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
     return contents[info.path].mapped[info.offset : info.offset + info.nbytes]
 
 
-def _text(path: object) -> str:
-    try:
-        text = os.fspath(path)  # type: ignore[call-overload]
-    except TypeError:
-        text = None
-    if isinstance(text, str) and text:
-        return text
-    rule = "must be a text or an os.PathLike of one, not empty"
-    raise OptionError(f"the path of a model file {rule}, got {path!r}")
-
-
 def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
     """Open a GGUF file; for a part of a split model, all parts. Any defect raises ModelFileError.
 
     `only` chooses tensors by name, where one file holds several models; the others are checked, then left out.
     """
-    where = Path(_text(path))
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text:
+        rule = "must be a text or an os.PathLike of one, not empty"
+        raise OptionError(f"the path of a model file {rule}, got {path!r}")
+    where = Path(text)
     parts = read_parts(where)
     wanted = {name: info for name, info in all_tensors(parts).items() if only is None or only(name)}
     tensors, derived = stack_experts(where, wanted)

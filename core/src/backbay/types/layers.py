@@ -82,31 +82,20 @@ def assign_layers(
         return GPULayersList()
     if not 0 <= main_gpu < len(free_memory):
         raise OptionError(f"main_gpu must be in [0, {len(free_memory)}), got {main_gpu}")
+    count, devices = len(layer_sizes), len(free_memory)
     automatic = num_gpu_layers is None or num_gpu_layers < 0
-    wanted = len(layer_sizes) if automatic else min(num_gpu_layers or 0, len(layer_sizes))
-    order = [main_gpu, *(i for i in reversed(range(len(free_memory))) if i != main_gpu)]
-    room = _shares(wanted, len(free_memory), tensor_split) if tensor_split else None
-    devices = [(free_memory[i], room[i] if room else None) for i in order]
-    return _fill_down(layer_sizes, wanted, devices, automatic=automatic)
-
-
-def _fill_down(
-    sizes: Sequence[int],
-    wanted: int,
-    devices: Sequence[tuple[tuple[str, int], int | None]],
-    *,
-    automatic: bool,
-) -> GPULayersList:
-    """Assign layers from the output layer down, to each device up to its share or its free memory."""
+    wanted = count if automatic else min(num_gpu_layers or 0, count)
+    order = [main_gpu, *(i for i in reversed(range(devices)) if i != main_gpu)]
+    shares = _shares(wanted, devices, tensor_split) if tensor_split else [count] * devices
     runs: list[GPULayers] = []
-    layer, lowest = len(sizes) - 1, len(sizes) - wanted
-    for position, ((id, room), share) in enumerate(devices):
-        free = room
+    layer = count - 1
+    for i in order:
+        id, free = free_memory[i]
         # With an explicit number every layer gets a GPU: layers that fit nowhere go to the last device.
-        forced = not automatic and (share is not None or position == len(devices) - 1)
+        forced = not automatic and (bool(tensor_split) or i == order[-1])
         taken: list[int] = []
-        while layer >= lowest and (share is None or len(taken) < share) and (forced or sizes[layer] <= free):
-            free -= sizes[layer]
+        while layer >= count - wanted and len(taken) < shares[i] and (forced or layer_sizes[layer] <= free):
+            free -= layer_sizes[layer]
             taken.append(layer)
             layer -= 1
         runs.append(GPULayers(id, taken))
