@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, final
 
 from ..errors import BackbayError
 from ..graph.graph import Cancel, Graph, Plan, Timing, Timings
+from ..trace.recording import Recording
 
 if TYPE_CHECKING:
-    from ..trace.recording import Recording
     from .backend import Backend
 
 

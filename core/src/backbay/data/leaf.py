@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BackbayError, ClosedError, DTypeError, NotComputedError, ShapeError
+from ..types.layers import Placement
 from ..types.spec import DType, Spec
+from .buffers import Buffer
 from .encoding import NUMPY, Array, Bytes, encode, gather, numpy_view
-
-if TYPE_CHECKING:
-    from ..types.layers import Placement
-    from .buffers import Buffer
 
 _CONVERTED = np.dtype(np.void)  # of no array: NumPy has no quantized types, and bf16 is converted
 

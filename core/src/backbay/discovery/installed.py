@@ -13,13 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..backend.backend import Backend
 from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe
 from ..memory.starvation import naming_limits, raise_if_starved
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-    from ..backend.backend import Backend
 
 
 GROUP = "backbay.backends"

@@ -8,18 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from ..data.encoding import Bytes
+from ..data.leaf import Home, Leaf
 from ..errors import CancelledError, ClosedError, OptionError
-from ..types.spec import Spec
+from ..ops.declaration import Op
+from ..types.layers import Placement
+from ..types.spec import DType, Spec
 from ..types.threads import Flag, cached_property
-
-if TYPE_CHECKING:
-    from ..data.leaf import Home, Leaf
-    from ..ops.declaration import Op
-    from ..types.layers import Placement
-    from ..types.spec import DType
 
 NodeKind = Literal["op", "parameter", "state", "input"]
 """op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""

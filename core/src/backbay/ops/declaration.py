@@ -7,7 +7,19 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from types import UnionType
-from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_args, get_origin, overload
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from ..errors import BackbayError, DTypeError, ShapeError
 from ..types.spec import DType, Spec
@@ -241,37 +253,31 @@ def str_spec(value: object) -> str:
     return Spec.__str__(value) if isinstance(value, Spec) else type(value).__name__
 
 
+class Traits(TypedDict, total=False):
+    """The traits of an op, see `Op`; its operands by their names."""
+
+    view: bool
+    strays: bool
+    inline: bool
+    moves: bool
+    writes: str
+    ids: str
+    among: tuple[str, int]
+
+
+USUAL: dict[str, Any] = dict.fromkeys(("view", "strays", "inline", "moves"), False)
+USUAL |= {"writes": "", "ids": "", "among": None}
+
+
 @overload
 def op(rule: Callable[P, R], /) -> Op[P, R]: ...
 @overload
-def op(
-    *,
-    view: bool = False,
-    strays: bool = False,
-    inline: bool = False,
-    moves: bool = False,
-    writes: str = "",
-    ids: str = "",
-    among: tuple[str, int] | None = None,
-) -> Callable[[Callable[P, R]], Op[P, R]]: ...
-def op(
-    rule: Callable[..., Any] | None = None,
-    /,
-    *,
-    view: bool = False,
-    strays: bool = False,
-    inline: bool = False,
-    moves: bool = False,
-    writes: str = "",
-    ids: str = "",
-    among: tuple[str, int] | None = None,
-) -> Any:
+def op(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(rule: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
     """Declare an op by its rule. Annotations: Spec for operands, SizeAttr or SizeAttrs for sizes, else an attribute."""
 
     def declare(rule: Callable[..., Any]) -> Op[Any, Any]:
-        new: Op[Any, Any] = Op(
-            rule, view=view, strays=strays, inline=inline, moves=moves, writes=writes, ids=ids, among=among
-        )
+        new: Op[Any, Any] = Op(rule, **{**USUAL, **traits})
         if new.name in OPS:
             raise BackbayError(f"op {new.name} is declared twice")
         return OPS.setdefault(new.name, new)

@@ -10,15 +10,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from .. import ops
 from ..data.encoding import Array, Bytes, flat_numbers
-from ..data.leaf import from_buffer, from_floats, from_ints
+from ..data.leaf import Leaf, from_buffer, from_floats, from_ints
 from ..errors import DTypeError, ShapeError
 from ..ops.declaration import REQUIRED, Op, Parameter
+from ..types.layers import Placement
 from ..types.spec import Spec, span
 
 if TYPE_CHECKING:
-    from ..data.leaf import Leaf
-    from ..ops.declaration import Op
-    from ..types.layers import Placement
     from .context import Context
     from .tracing import Tracing
 

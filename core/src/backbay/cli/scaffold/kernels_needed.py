@@ -38,24 +38,16 @@ def llama(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
     """The logits of a small Llama for one batch of tokens, with a cache that it writes and reads."""
     tokens = leaf(ctx, "tokens", DType.I32, TOKENS)
     x = leaf(ctx, "token_embd.weight", DType.F32, WIDTH, VOCABULARY).rows(ctx, tokens)
+    # The inputs that change from step to step, beside the tokens; the locations are the cells of the cache for this batch.
     positions, locations = (leaf(ctx, name, DType.I32, TOKENS) for name in ("positions", "locations"))
-    inputs = Inputs(positions, locations, leaf(ctx, "mask", DType.F32, HISTORY, TOKENS))
+    inputs = positions, locations, leaf(ctx, "mask", DType.F32, HISTORY, TOKENS)
     for i in range(LAYERS):
         weights = Weights(ctx.layer(i), leaf, f"blk.{i}.")
-        x = x.add(ctx, _attention(ctx, weights, _norm(ctx, weights, x, "attn_norm"), inputs))
+        x = x.add(ctx, _attention(ctx, weights, _norm(ctx, weights, x, "attn_norm"), *inputs))
         x = x.add(ctx, _feed_forward(ctx, weights, _norm(ctx, weights, x, "ffn_norm")))
     last = Weights(ctx, leaf, "")
     x = _norm(ctx, last, x.rows(ctx, leaf(ctx, "outputs", DType.I32, 1)), "output_norm")
     return last("output", WIDTH, VOCABULARY).mulmat(ctx, x)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The inputs that change from step to step, beside the tokens."""
-
-    positions: Tensor
-    locations: Tensor  # the cells of the cache for this batch
-    mask: Tensor
 
 
 @dataclass(frozen=True)
@@ -77,19 +69,21 @@ def _norm(ctx: Context, weights: Weights, x: Tensor, name: str) -> Tensor:
     return x.rms_norm(ctx, weights(name, WIDTH), eps=1e-5)
 
 
-def _attention(ctx: Context, weights: Weights, x: Tensor, inputs: Inputs) -> Tensor:
+def _attention(
+    ctx: Context, weights: Weights, x: Tensor, positions: Tensor, locations: Tensor, mask: Tensor
+) -> Tensor:
     def heads(name: str, count: int) -> Tensor:
         return weights(name, WIDTH, HEAD_DIM * count).mulmat(ctx, x).reshape(ctx, HEAD_DIM, count, TOKENS)
 
     def remember(name: str, new: Tensor) -> Tensor:
         rows = new.reshape(ctx, HEAD_DIM * KV_HEADS, TOKENS)
-        kept = weights.cache(name).set_rows(ctx, rows, inputs.locations)
+        kept = weights.cache(name).set_rows(ctx, rows, locations)
         return kept.reshape(ctx, HEAD_DIM, KV_HEADS, HISTORY)
 
-    query = heads("attn_q", HEADS).rope(ctx, inputs.positions, HEAD_DIM, 10000.0)
-    key = remember("cache_k", heads("attn_k", KV_HEADS).rope(ctx, inputs.positions, HEAD_DIM, 10000.0))
+    query = heads("attn_q", HEADS).rope(ctx, positions, HEAD_DIM, 10000.0)
+    key = remember("cache_k", heads("attn_k", KV_HEADS).rope(ctx, positions, HEAD_DIM, 10000.0))
     value = remember("cache_v", heads("attn_v", KV_HEADS))
-    y = query.scaled_dot_product_attention(ctx, key, value, inputs.mask, scale=HEAD_DIM**-0.5)
+    y = query.scaled_dot_product_attention(ctx, key, value, mask, scale=HEAD_DIM**-0.5)
     return weights("attn_output", WIDTH, WIDTH).mulmat(ctx, y.reshape(ctx, WIDTH, TOKENS))
 
 
