@@ -48,19 +48,19 @@ from .trace.tensor import dump as dump
 from .trace.tracing import Counters as Counters
 from .types.contract_version import CONTRACT_VERSION as CONTRACT_VERSION
 from .types.contract_version import ContractVersion as ContractVersion
-from .types.layers import GPULayers as GPULayers
-from .types.layers import GPULayersList as GPULayersList
-from .types.layers import Placement as Placement
-from .types.layers import assign_layers as assign_layers
 from .types.params import BackendParams as BackendParams
 from .types.params import CacheConfig as CacheConfig
 from .types.params import Debug as Debug
 from .types.params import DeviceInfo as DeviceInfo
 from .types.params import FlashAttention as FlashAttention
+from .types.params import GPULayers as GPULayers
+from .types.params import GPULayersList as GPULayersList
 from .types.params import Level as Level
 from .types.params import Option as Option
+from .types.params import Placement as Placement
 from .types.params import Precision as Precision
 from .types.params import Support as Support
+from .types.params import assign_layers as assign_layers
 from .types.spec import DType as DType
 from .types.spec import Spec as Spec
 

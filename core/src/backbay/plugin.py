@@ -42,9 +42,9 @@ from .memory.host_memory import host_memory as host_memory
 from .memory.ledger import Entry as Entry
 from .memory.ledger import Workspace as Workspace
 from .ops.declaration import Op as Op
-from .types.layers import Placement as Placement
 from .types.params import DeviceInfo as DeviceInfo
 from .types.params import Option as Option
+from .types.params import Placement as Placement
 from .types.params import Precision as Precision
 from .types.params import Support as Support
 from .types.params import unsupported as unsupported

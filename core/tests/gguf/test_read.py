@@ -32,7 +32,7 @@ from gguf_oracle import agree
 
 import backbay.gguf
 from backbay.errors import ClosedError, ModelFileError
-from backbay.gguf.cursor import ValueType
+from backbay.gguf.content import ValueType
 from backbay.types.spec import DType
 
 ALL = tuple(GGMLQuantizationType)

@@ -29,8 +29,7 @@ from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
-from ..types.layers import Placement
-from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
+from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, Placement, parse_options
 from ..types.spec import CONTRACT, Spec
 from .blocks import Blocks
 from .hooks import BackendHooks, Progress

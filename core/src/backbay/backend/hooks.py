@@ -13,8 +13,16 @@ from ..errors import BackbayError
 from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
 from ..ops.declaration import Op
-from ..types.layers import Placement
-from ..types.params import KERNEL, BackendParams, CacheConfig, DeviceInfo, Option, Precision, Support
+from ..types.params import (
+    KERNEL,
+    BackendParams,
+    CacheConfig,
+    DeviceInfo,
+    Option,
+    Placement,
+    Precision,
+    Support,
+)
 from ..types.spec import Spec
 from .processes.forks import without_forks
 

@@ -14,24 +14,44 @@ from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
 from types import UnionType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from backbay.composites.graph_builder import by_kernels
 from backbay.discovery.installed import backends, declared, entry
-from backbay.discovery.probe import ProbeResult, probe_all
 from backbay.ops.declaration import OPS, Op
 from backbay.types.params import Level
 from backbay.types.spec import DType, Spec
 
 from .output import JSON_HELP, say, say_json, table
+from .scaffold.kernels_needed import kernels_needed, llama
+
+if TYPE_CHECKING:
+    from backbay.discovery.probe import ProbeResult
 
 CORE, UNKNOWN = "core", "?"
 NAMED = 3  # architectures that the table names
 USERS = "backbay.op_users"
 """The entry-point group of tables: the names of architectures by that of an op."""
 log = logging.getLogger(__name__)
+
+SHOWN = 12  # architectures by name
+INTRODUCTION = """\
+# The ops
+
+Made by `backbay ops --markdown` from the declarations in core; do not edit it by hand.
+
+Each op is a method of its receiver, the first name in its signature. Dimension 0 is the innermost one, and a shape
+is written with it in front: `(in, out)`. A float attribute means its nearest float32, on every backend.
+
+- **kernel**: a backend without a kernel for the op does not support it.
+- **composite**: on a backend without a kernel, core composes the op of other ops.
+- **view**: the result holds no data; core resolves it for every backend.
+- **inline**: tracing the op traces other ops instead, on every backend.
+
+The architectures that use an op are found by tracing small models of most of the engine's architectures."""
 
 
 def brief(op: Op[..., Any]) -> str:
@@ -87,10 +107,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     if args.markdown:
-        from .reference import reference
-
         say(reference())
         return 0
+    from backbay.discovery.probe import probe_all  # subprocess takes longer to import than most of core
+
     users = op_users()
     probed = probe_all([entry(args.backend)] if args.backend else backends().values())
     if args.json:
@@ -147,3 +167,48 @@ def _as_dict(op: Op[..., Any], probed: Sequence[ProbeResult], users: dict[str, l
         "architectures": users.get(op.name, []),
         "backends": {result.entry.name: level(op, result) for result in probed},
     }
+
+
+def reference() -> str:
+    users = op_users()
+    order = list(dict.fromkeys(op.family for op in OPS.values()))
+    by_family = sorted(OPS.values(), key=lambda op: order.index(op.family))
+    rows, sections = ["| family | ops |", "|---|---|"], []
+    for family, group in groupby(by_family, key=lambda op: op.family):
+        ops = list(group)
+        rows.append(f"| {family} | {', '.join(f'[{op.name}](#{op.name})' for op in ops)} |")
+        sections += [f"## {family}", *[_section(op, users) for op in ops]]
+    return "\n\n".join([INTRODUCTION, "\n".join(rows), _smallest(), *sections])
+
+
+def _smallest() -> str:
+    needed = kernels_needed(llama)
+    names, opened = _names(needed.kernels), _names(needed.composites)
+    return (
+        "## The kernels that run a Llama\n\n"
+        f"With these {len(needed.kernels)} kernels a backend runs a Llama, cache included; core does the rest:\n\n"
+        f"{names}.\n\n"
+        f"Core then composes {opened}: a kernel for one of these only makes a backend faster.\n"
+        "The list is found by tracing such a model, and a test runs it on a backend with these kernels alone."
+    )
+
+
+def _names(ops: Iterable[Op[..., Any]]) -> str:
+    chosen = set(ops)
+    return ", ".join(f"`{op.name}`" for op in OPS.values() if op in chosen)
+
+
+def _section(op: Op[..., Any], users: dict[str, list[str]]) -> str:
+    kind = "composite" if op.composite is not None else "kernel"
+    kind = "view" if op.view else "inline" if op.inline else kind
+    used = f"; used by {_users_of(op, users)}" if users else ""
+    return f"### {op.name}\n\n```python\n{typed(op)}\n```\n\n*{kind}*{used}\n\n{op.doc}"
+
+
+def _users_of(op: Op[..., Any], users: dict[str, list[str]]) -> str:
+    names, every = users.get(op.name, []), {name for others in users.values() for name in others}
+    if not names:
+        return "no architecture"
+    if len(names) == len(every):
+        return f"all {len(every)} architectures"
+    return ", ".join(names) if len(names) <= SHOWN else f"{len(names)} of {len(every)} architectures"

@@ -17,7 +17,6 @@ from backbay.errors import BackbayError
 
 ESCAPED = "backslashreplace"
 
-
 JSON_HELP = "print JSON, for programs"
 GAP = "  "
 NARROWEST = 16  # columns are not made narrower

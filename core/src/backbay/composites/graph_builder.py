@@ -16,13 +16,11 @@ from ..ops.declaration import REQUIRED, Op, str_spec
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
-from ..types.layers import Placement
-from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
+from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Placement, Support, unsupported
 from ..types.spec import DType, Spec, span
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
 """How an op runs on given operands."""
-
 
 Specs = Sequence[Spec | None]
 Parts = tuple[tuple[Op[Any, Any], Specs], ...]

@@ -24,7 +24,6 @@ NUMPY: dict[DType, np.dtype[Any]] = {
     DType.BF16: np.dtype(np.uint16),  # raw bits: NumPy has no bfloat16
 }
 
-
 PIECE = 1 << 16
 """Elements that are quantized or dequantized at a time: gguf converts few rows at a time, however short they are."""
 

@@ -25,7 +25,6 @@ from ..errors import BackbayError, reason_of
 
 _NUMBERS = count()  # threads of one process may write the same file
 
-
 FOLDER, OFF = "BACKBAY_CACHE_DIR", "BACKBAY_NO_CACHE"  # environment variables
 LARGEST = 1 << 20  # bytes; values are much smaller
 OLDEST = 90 * 86400.0  # seconds; older values are removed when another of their kind is kept

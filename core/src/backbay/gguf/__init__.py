@@ -6,8 +6,8 @@ from backbay.errors import nearest as nearest
 
 from .config import Config as Config
 from .content import Content as Content
+from .content import ValueType as ValueType
 from .content import open_content as open_content
-from .cursor import ValueType as ValueType
 from .keys import Key as Key
 from .keys import choice as choice
 from .keys import flag as flag

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from backbay.errors import ModelFileError, nearest
 from backbay.types.threads import cached_property
 
-from .cursor import ValueType
+from .content import ValueType
 from .metadata import Metadata, Strings
 
 T = TypeVar("T")

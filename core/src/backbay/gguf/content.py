@@ -1,4 +1,4 @@
-"""The bytes of one model file, and whether the file is still as it was when it was opened."""
+"""The bytes of one model file, as it was when it was opened, and a cursor that reads the fields of its header in order."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import errno
 import io
 import os
 import stat
+import struct
 import sys
 import threading
 import weakref
+from enum import IntEnum
 from mmap import ACCESS_READ, PAGESIZE, mmap
 from pathlib import Path
 from typing import final
@@ -23,6 +25,30 @@ if sys.platform == "linux":
 
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the system has no room for one more file
 REMEDY = "load it again; with the option weights=copied a file may change once it is loaded"
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)  # in little-endian files they are the same
+DEFAULT_ALIGNMENT = 32
+# Whatever a file claims, these bounds limit time and memory; no real file comes near them. The file's own size
+# limits its claims too, so the bounds matter for sparse files of terabytes.
+MAX_ALIGNMENT = 1 << 20
+MAX_HEADER_BYTES = 1 << 27  # a header is held in memory; large vocabularies take some 20 MB
+MAX_KEYS = 1 << 16
+MAX_KEY_BYTES = (1 << 16) - 1  # the specification's limit
+MAX_ELEMENTS = 1 << 22  # of all arrays together; a vocabulary of 256k tokens with its merges has 1.3 million
+MAX_STRING_BYTES = 1 << 26  # twice the size of a whole tokenizer.json in a value
+MAX_TENSORS = 1 << 18
+MAX_NAME_BYTES = 127  # ggml's limit is 63, but its forks for diffusion write up to 127
+MAX_RANK = 4
+MAX_SIGNED = (1 << 63) - 1
+LARGEST_COUNT = (1 << 31) - 1  # of whatever the metadata count: C libraries take 32 bits
+MIN_PAIR_BYTES = 8 + 1 + 4 + 1  # a key of one letter, a value of one byte
+MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # a name of one letter, no dimensions
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+# The codes of the module `struct`, by GGUF's numbers. A boolean is a byte: "?" would read 2 as True.
+_CODES = {**dict(enumerate("BbHhIifB")), 10: "Q", 11: "q", 12: "d"}
+FIRST_BYTES = 1 << 18
 
 
 @final
@@ -100,3 +126,111 @@ def open_content(path: Path, role: str) -> Content:
         if isinstance(error, OSError) and error.errno in REFUSED:  # not the file's fault
             raise
         raise ModelFileError(path, None, role, getattr(error, "strerror", None) or error) from error
+
+
+class ValueType(IntEnum):
+    """The type of a metadata value, with GGUF's numbers."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+SCALARS = {ValueType(number): struct.Struct(f"<{code}") for number, code in _CODES.items()}
+
+
+def unsigned(number: int) -> str:
+    """A 64-bit field as text; a huge number, which is mostly a negative one, is shown with its signed value."""
+    return str(number) if number <= MAX_SIGNED else f"{number} ({number - (1 << 64)} if signed)"
+
+
+@final
+class Cursor:
+    """A position in a file. Every read checks first that the bytes are there.
+
+    `buffer` holds the bytes that were read so far, from the file's beginning: at least those before the cursor.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self.path, self.size = content.path, content.size
+        self._content = content
+        self.buffer = bytearray()
+        self.offset = 0
+
+    @property
+    def remaining(self) -> int:
+        return self.size - self.offset
+
+    def error(self, at: int, expected: str, found: str) -> ModelFileError:
+        return ModelFileError(self.path, at, expected, found)
+
+    def skip(self, count: int, what: str) -> int:
+        """Step over `count` bytes and return their offset."""
+        start = self.offset
+        if count > self.size - start:
+            found = f"{self.size - start} bytes before the end of the file"
+            raise self.error(start, f"{unsigned(count)} bytes of {what}", found)
+        self.offset = start + count
+        self.read_to(self.offset)
+        return start
+
+    def read_to(self, end: int) -> None:
+        """Read on, at least to `end`; the file holds so many bytes."""
+        have = len(self.buffer)
+        if end <= have:
+            return
+        if end > MAX_HEADER_BYTES:
+            expected = f"a header of at most {MAX_HEADER_BYTES} bytes"
+            raise self.error(self.offset, expected, f"one of at least {unsigned(end)}")
+        more = bytearray(min(max(end, 2 * have, FIRST_BYTES), self.size, MAX_HEADER_BYTES) - have)
+        self._content.read(have, memoryview(more))
+        self.buffer += more
+
+    @property
+    def header(self) -> bytes:
+        return bytes(memoryview(self.buffer)[: self.offset])
+
+    def take(self, count: int, what: str) -> bytes:
+        start = self.skip(count, what)
+        return bytes(self.buffer[start : start + count])
+
+    def uint32(self, what: str) -> int:
+        number: int = U32.unpack_from(self.buffer, self.skip(4, what))[0]
+        return number
+
+    def uint64(self, what: str) -> int:
+        number: int = U64.unpack_from(self.buffer, self.skip(8, what))[0]
+        return number
+
+    def length(self, limit: int, what: str) -> int:
+        """Read the length of a string; it must be within `limit`, and the string within the file."""
+        start = self.offset
+        length = self.uint64(f"the length of {what}")
+        if length > self.remaining:
+            expected = f"{what} to fit in the {self.remaining} bytes that remain"
+            raise self.error(start, expected, f"a length of {unsigned(length)}")
+        if length > limit:
+            raise self.error(start, f"{what} to have at most {limit} bytes", f"a length of {length}")
+        return length
+
+    def name(self, limit: int, what: str) -> str:
+        """Read a key or a tensor's name: UTF-8, not empty, without NUL, which would end it in C."""
+        start = self.offset
+        raw = self.take(self.length(limit, what), what)
+        if not raw or b"\0" in raw:
+            raise self.error(start, f"{what} to be a name", repr(raw[:40]))
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            found = f"{raw[:40]!r} ({error.reason} at position {error.start})"
+            raise self.error(start, f"{what} to be UTF-8", found) from None

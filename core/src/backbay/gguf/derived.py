@@ -22,7 +22,6 @@ from .tensors import Bytes, Derived, TensorInfo
 
 ALIGNMENT = 64  # bytes, for libraries that compute with the copies in place
 
-
 _NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from backbay.errors import ModelFileError
 
 from .config import Config, as_bool, as_float, as_floats, as_int, as_ints, as_string, as_strings
-from .cursor import LARGEST_COUNT
+from .content import LARGEST_COUNT
 
 T = TypeVar("T")
 D = TypeVar("D")

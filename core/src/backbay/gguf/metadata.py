@@ -14,7 +14,7 @@ import numpy.typing as npt
 from backbay.errors import ModelFileError
 from backbay.types.threads import cached_property
 
-from .cursor import (
+from .content import (
     MAX_ELEMENTS,
     MAX_KEY_BYTES,
     MAX_KEYS,

@@ -11,8 +11,16 @@ from typing import final
 from backbay.errors import ModelFileError
 
 from .config import Config
-from .content import Content, open_content
-from .cursor import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, VERSIONS, Cursor, ValueType
+from .content import (
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    MAX_ALIGNMENT,
+    VERSIONS,
+    Content,
+    Cursor,
+    ValueType,
+    open_content,
+)
 from .metadata import Entry, Metadata, check_pair_count, read_entries
 from .tensors import TensorInfo, check_tensor_count, place, read_table
 

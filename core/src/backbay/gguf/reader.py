@@ -14,8 +14,7 @@ import numpy as np
 from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
-from .content import Content
-from .cursor import DEFAULT_ALIGNMENT
+from .content import DEFAULT_ALIGNMENT, Content
 from .derived import Copies, join, stack_experts
 from .parts import all_tensors, read_parts
 from .tensors import Bytes, Derived, TensorInfo

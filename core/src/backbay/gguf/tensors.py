@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from backbay.types.spec import DType
 
-from .cursor import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, Cursor, unsigned
+from .content import MAX_NAME_BYTES, MAX_RANK, MAX_SIGNED, MAX_TENSORS, MIN_TENSOR_BYTES, Cursor, unsigned
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 _DTYPES = {int(dtype): dtype for dtype in DType}

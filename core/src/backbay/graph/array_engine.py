@@ -23,7 +23,6 @@ GraphFunction = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[A
 It returns the outputs, and the new values of the leaves that it writes.
 """
 
-
 Place = tuple[int, bool]
 """The index of the node that holds a storage, and whether its numbers are meant: quantized leaves are decoded before."""
 Part = Callable[[Mapping[Place, Any], Mapping[Place, Any]], dict[Place, Any]]

@@ -14,7 +14,7 @@ from ..data.encoding import Bytes
 from ..data.leaf import Home, Leaf
 from ..errors import CancelledError, ClosedError, OptionError
 from ..ops.declaration import Op
-from ..types.layers import Placement
+from ..types.params import Placement
 from ..types.spec import DType, Spec
 from ..types.threads import Flag, cached_property
 

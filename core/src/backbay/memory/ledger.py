@@ -20,7 +20,6 @@ WEIGHTS = ("input_weights", "weights")
 UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer than booking
 SPARE = 24 << 20  # bytes that libraries and Python take until a model is loaded, which nobody books
 
-
 PAGE = 4096
 
 

@@ -33,7 +33,6 @@ MAX_INT = (1 << 63) - 1
 
 QUICK = {float: "float", bool: "bool"}
 
-
 P = ParamSpec("P")
 R = TypeVar("R", Spec, list[Spec])
 REQUIRED = inspect.Parameter.empty

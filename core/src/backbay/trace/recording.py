@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-
 DEFAULT_MAX_NODES = 8192
 Roots = tuple[Tensor, ...]
 

@@ -17,8 +17,7 @@ from ...memory.host_memory import host_memory, return_large_blocks
 from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
-from ...types.layers import Placement
-from ...types.params import Debug, DeviceInfo, Precision, Support, unsupported
+from ...types.params import Debug, DeviceInfo, Placement, Precision, Support, unsupported
 from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress

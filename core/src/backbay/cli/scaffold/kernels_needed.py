@@ -19,7 +19,6 @@ from backbay.types.spec import DType, Spec
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
 HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2
 
-
 Has = Callable[[Op[Any, Any], Sequence[Spec | None]], bool]
 
 
