@@ -10,7 +10,6 @@ from .backend.kernels.kernel_backend import KernelBackend as KernelBackend
 from .backend.kernels.kernel_table import KernelTable as KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
 from .data.buffers import Buffer as Buffer
-from .discovery.hook_specs import hookimpl as hookimpl
 from .discovery.installed import BackendEntry as BackendEntry
 from .discovery.installed import backends as backends
 from .discovery.opening import Choice as Choice
@@ -66,6 +65,7 @@ from .types.spec import Spec as Spec
 
 if TYPE_CHECKING:
     from . import gguf as gguf
+    from .discovery.hook_specs import hookimpl as hookimpl
 
 
 if not TYPE_CHECKING:  # with __getattr__ in sight, type checkers would accept every name
