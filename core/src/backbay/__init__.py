@@ -9,7 +9,7 @@ from .backend.backend import Backend as Backend
 from .backend.kernels.kernel_backend import KernelBackend as KernelBackend
 from .backend.kernels.kernel_table import KernelTable as KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
-from .data.buffers import Buffer as Buffer
+from .data.encoding import Buffer as Buffer
 from .discovery.installed import BackendEntry as BackendEntry
 from .discovery.installed import backends as backends
 from .discovery.opening import Choice as Choice

@@ -5,26 +5,26 @@ Nothing of it is promised to others.
 
 from __future__ import annotations
 
+from .backend.helper_processes import close_after_fork as close_after_fork
+from .backend.helper_processes import kill_helper as kill_helper
+from .backend.helper_processes import reporter as reporter
+from .backend.helper_processes import run_helper as run_helper
+from .backend.helper_processes import start_helper as start_helper
+from .backend.helper_processes import without_forks as without_forks
 from .backend.kernels.graph_backend import GraphPlan as GraphPlan
 from .backend.kernels.kernel_backend import KernelPlan as KernelPlan
 from .backend.kernels.kernel_table import decoding_gap as decoding_gap
-from .backend.processes.forks import close_after_fork as close_after_fork
-from .backend.processes.forks import without_forks as without_forks
-from .backend.processes.helper_processes import kill_helper as kill_helper
-from .backend.processes.helper_processes import reporter as reporter
-from .backend.processes.helper_processes import run_helper as run_helper
-from .backend.processes.helper_processes import start_helper as start_helper
-from .backend.processes.library_trials import TrialCase as TrialCase
-from .backend.processes.library_trials import ended_from_outside as ended_from_outside
-from .backend.processes.library_trials import processor as processor
-from .backend.processes.library_trials import random_blocks as random_blocks
-from .backend.processes.library_trials import recurrence_cases as recurrence_cases
-from .backend.processes.library_trials import try_library as try_library
-from .backend.processes.library_trials import try_purpose as try_purpose
+from .backend.library_trials import TrialCase as TrialCase
+from .backend.library_trials import ended_from_outside as ended_from_outside
+from .backend.library_trials import processor as processor
+from .backend.library_trials import random_blocks as random_blocks
+from .backend.library_trials import recurrence_cases as recurrence_cases
+from .backend.library_trials import try_library as try_library
+from .backend.library_trials import try_purpose as try_purpose
 from .backend.profiling import ProfiledRun as ProfiledRun
 from .composites.graph_builder import composite_kernels as composite_kernels
-from .data.buffers import GUARD as GUARD
-from .data.buffers import POISON as POISON
+from .data.encoding import GUARD as GUARD
+from .data.encoding import POISON as POISON
 from .data.encoding import Array as Array
 from .data.encoding import Bytes as Bytes
 from .data.encoding import dequantize as dequantize
@@ -41,12 +41,12 @@ from .graph.symbolic_sizes import Term as Term
 from .graph.symbolic_sizes import term_of as term_of
 from .memory.host_memory import keep_blocks as keep_blocks
 from .memory.host_memory import keep_large_blocks as keep_large_blocks
+from .memory.host_memory import naming_limits as naming_limits
+from .memory.host_memory import raise_if_starved as raise_if_starved
 from .memory.host_memory import return_freed_memory as return_freed_memory
 from .memory.host_memory import return_large_blocks as return_large_blocks
 from .memory.ledger import Ledger as Ledger
 from .memory.report import human_bytes as human_bytes
-from .memory.starvation import naming_limits as naming_limits
-from .memory.starvation import raise_if_starved as raise_if_starved
 from .ops.declaration import REQUIRED as REQUIRED
 from .trace.recording import run_if_free as run_if_free
 from .trace.tensor import trace_op as trace_op

@@ -15,10 +15,10 @@ from .backend.kernels.kernel_backend import KernelBackend as KernelBackend
 from .backend.kernels.kernel_table import KernelTable as KernelTable
 from .backend.kernels.kernel_table import conversion_gap as conversion_gap
 from .backend.kernels.kernel_table import encoding_gap as encoding_gap
-from .data.buffers import Buffer as Buffer
-from .data.buffers import HostBuffer as HostBuffer
-from .data.buffers import MappedBuffer as MappedBuffer
 from .data.encoding import NUMPY as NUMPY
+from .data.encoding import Buffer as Buffer
+from .data.encoding import HostBuffer as HostBuffer
+from .data.encoding import MappedBuffer as MappedBuffer
 from .data.encoding import decode as decode
 from .data.encoding import encode as encode
 from .data.encoding import gather as gather

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from ..composites.graph_builder import build_graph
-from ..data.buffers import Buffer
+from ..data.encoding import Buffer
 from ..data.leaf import Leaf
 from ..errors import (
     BackbayError,
@@ -21,10 +21,9 @@ from ..errors import (
     OptionError,
 )
 from ..graph.graph import Cancel, Graph, Plan, check_cancel, require_cancel
-from ..memory.host_memory import return_freed_memory
+from ..memory.host_memory import naming_limits, return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
-from ..memory.starvation import naming_limits
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
@@ -32,8 +31,8 @@ from ..trace.tracing import Counters, leaf_tensor
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, Placement, parse_options
 from ..types.spec import CONTRACT, Spec
 from .blocks import Blocks
+from .helper_processes import close_after_fork, keep_forever, without_forks
 from .hooks import BackendHooks, Progress
-from .processes.forks import close_after_fork, keep_forever, without_forks
 from .profiling import ProfiledRun, Profiler, profiled
 
 if TYPE_CHECKING:

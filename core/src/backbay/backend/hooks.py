@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..composites.graph_builder import composed
-from ..data.buffers import Buffer
+from ..data.encoding import Buffer
 from ..errors import BackbayError
 from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
@@ -24,7 +24,7 @@ from ..types.params import (
     Support,
 )
 from ..types.spec import Spec
-from .processes.forks import without_forks
+from .helper_processes import without_forks
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile, TensorInfo

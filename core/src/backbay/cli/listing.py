@@ -18,9 +18,8 @@ from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level
 
-from .arguments import seconds
 from .ops import declared_level
-from .output import add_json, note, say, say_json, table
+from .output import add_json, note, say, say_json, seconds, table
 
 
 def add_arguments(parser: ArgumentParser) -> None:

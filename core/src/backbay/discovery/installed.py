@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend.backend import Backend
 from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe
-from ..memory.starvation import naming_limits, raise_if_starved
+from ..memory.host_memory import naming_limits, raise_if_starved
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

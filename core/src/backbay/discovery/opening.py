@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
-from ..backend.processes.forks import without_forks
+from ..backend.helper_processes import without_forks
 from ..errors import BackendUnavailableError, describe
-from ..memory.starvation import naming_limits, raise_if_starved
+from ..memory.host_memory import naming_limits, raise_if_starved
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, declared, entry, load_declared
 from .registration import check_class

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import ops
 from ..backend.backend import Backend
-from ..backend.processes.helper_processes import reporter
+from ..backend.helper_processes import reporter
 from ..errors import BackbayError, describe
 from ..types.params import BackendParams
 from ..types.spec import DType

@@ -8,7 +8,7 @@ from importlib import import_module
 from ..backend.backend import Backend
 from ..backend.hooks import BackendHooks
 from ..errors import BackendUnavailableError, describe, first_line
-from ..memory.starvation import raise_if_starved
+from ..memory.host_memory import raise_if_starved
 from ..types.contract_version import CONTRACT_VERSION, ContractVersion
 
 HOOK = "backbay_backend"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-from ..backend.processes.library_trials import processor
+from ..backend.library_trials import processor
 from ..data.files import CachedValue, kept
 from ..types.cpu import usable_cores
 from .installed import BackendEntry

@@ -18,7 +18,7 @@ from .keys import texts as texts
 from .keys import whole as whole
 from .keys import wholes as wholes
 from .metadata import Strings as Strings
+from .parts import Derived as Derived
+from .parts import TensorInfo as TensorInfo
 from .reader import ModelFile as ModelFile
 from .reader import open as open
-from .tensors import Derived as Derived
-from .tensors import TensorInfo as TensorInfo

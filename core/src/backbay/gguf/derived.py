@@ -18,7 +18,7 @@ import numpy as np
 from backbay.errors import ModelFileError
 
 from .content import Content
-from .tensors import Bytes, Derived, TensorInfo
+from .parts import Bytes, Derived, TensorInfo
 
 ALIGNMENT = 64  # bytes, for libraries that compute with the copies in place
 

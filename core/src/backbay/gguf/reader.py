@@ -16,8 +16,7 @@ from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 from .config import Config
 from .content import DEFAULT_ALIGNMENT, Content
 from .derived import Copies, join, stack_experts
-from .parts import all_tensors, read_parts
-from .tensors import Bytes, Derived, TensorInfo
+from .parts import Bytes, Derived, TensorInfo, all_tensors, read_parts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 

@@ -22,7 +22,7 @@ from ..errors import (
     UnsupportedOpError,
 )
 from ..graph.graph import Cancel, Graph, Plan, require_cancel
-from ..memory.starvation import raise_if_starved
+from ..memory.host_memory import raise_if_starved
 from .tensor import Tensor
 from .tracing import Tracing
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...data.buffers import POISON, Buffer
-from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
+from ...data.encoding import POISON, Array, Buffer, Bytes, flat_numbers, numpy_view
 from ...errors import UnsupportedOpError
 from ...graph.array_engine import ArrayEngine, ArrayProgram, GraphFunction
 from ...graph.graph import Cancel, Graph, Node, Plan, assign_slots, check_cancel

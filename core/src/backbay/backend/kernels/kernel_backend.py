@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...data.buffers import Buffer, HostBuffer, MappedBuffer
-from ...data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
+from ...data.encoding import (
+    NUMPY,
+    Array,
+    Buffer,
+    Bytes,
+    HostBuffer,
+    MappedBuffer,
+    decode,
+    encode,
+    gather,
+    strided,
+)
 from ...errors import ShapeError, UnsupportedOpError
 from ...graph.graph import Cancel, Graph, Node, Plan, Timing, Timings, assign_slots, check_cancel
 from ...memory.host_memory import host_memory
@@ -20,7 +30,7 @@ from ...types.params import BackendParams, DeviceInfo, Placement, Precision, Sup
 from ...types.spec import DType, Spec, same_shape
 from ...types.threads import cached_property
 from ..backend import Backend
-from ..processes.forks import GATE
+from ..helper_processes import GATE
 from .kernel_table import conversion_gap, encoding_gap
 
 if TYPE_CHECKING:

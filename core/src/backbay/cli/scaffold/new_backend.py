@@ -15,8 +15,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from backbay.cli.arguments import folder_to_write
-from backbay.cli.output import note, say
+from backbay.cli.output import folder_to_write, note, say
 from backbay.data.files import write_text
 from backbay.discovery import backends, version_of
 from backbay.errors import BackbayError

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...data.encoding import Array, Bytes
-from ...data.files import CachedValue
-from ...types.cpu import forced_cpu
-from ...types.spec import DType
+from ..data.encoding import Array, Bytes
+from ..data.files import CachedValue
+from ..types.cpu import forced_cpu
+from ..types.spec import DType
 from .helper_processes import run_helper
 
 OF_THE_CODE = {getattr(signal, name, None) for name in ("SIGILL", "SIGSEGV", "SIGFPE", "SIGABRT", "SIGTRAP")}
