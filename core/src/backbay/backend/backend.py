@@ -252,8 +252,6 @@ class Backend(BackendHooks):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- for contexts ------------------------------------------------------------------------------------
-
     @final
     def check_open(self) -> None:
         if self.closed:
@@ -342,8 +340,6 @@ class Backend(BackendHooks):
     def forget(self, recording: Recording) -> None:
         self._past.add(recording.counters)
         self._recordings.discard(recording)
-
-    # -- placement ---------------------------------------------------------------------------------------
 
     @final
     def placement_of(self, weight: str) -> Placement:

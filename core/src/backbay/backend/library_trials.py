@@ -103,8 +103,6 @@ def try_purpose(
     return try_library(f"{label}-{purpose}", library, [*command, purpose], timeout=timeout, facts=facts)
 
 
-# -- cases -----------------------------------------------------------------------------------------------
-
 SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
 """The places of scales in blocks."""
 TOKENS, HEADS, VALUES, KEYS = 9, 3, 18, 64

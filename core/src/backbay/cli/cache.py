@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from backbay.data.files import OFF, Kept, cache_folder, human_age, kept
-from backbay.discovery.verdicts import PROBES
+from backbay.discovery.records import PROBES
 from backbay.errors import BackbayError, OptionError
 from backbay.memory.report import human_bytes
 

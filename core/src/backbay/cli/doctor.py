@@ -19,7 +19,7 @@ import backbay
 from backbay.discovery.installed import backends
 from backbay.discovery.opening import VARIABLE, choose
 from backbay.discovery.probe import ProbeResult, probe_all, ranked
-from backbay.discovery.speeds import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
+from backbay.discovery.records import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
 from backbay.types import cpu
@@ -104,7 +104,6 @@ def _print_result(result: ProbeResult) -> None:
 
 
 def _print_trials(trials: list[SpeedTrial]) -> None:
-    """The speeds that trials found, the backend that was taken first."""
     remedy = f"`backbay cache clear {SPEEDS}` forgets them"
     say(f"speeds of backends that rank the same, for models and loads; {remedy}:")
     rows = [

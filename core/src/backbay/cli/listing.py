@@ -13,7 +13,7 @@ from typing import Any
 
 from backbay.discovery.installed import backends
 from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, ranked
-from backbay.discovery.speeds import version_of
+from backbay.discovery.records import version_of
 from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level

@@ -42,9 +42,6 @@ def _widened(traced: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return widened
 
 
-# -- elementwise -----------------------------------------------------------------------------------------
-
-
 @composite(ops.silu, in_f32=True)
 def silu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
     if up is not None:
@@ -92,15 +89,9 @@ def neg(ctx: Context, x: Tensor) -> Tensor:
     return x.scale(ctx, -1.0)
 
 
-# -- matrix ----------------------------------------------------------------------------------------------
-
-
 @composite(ops.add_id)
 def add_id(ctx: Context, x: Tensor, t2: Tensor, ids: Tensor) -> Tensor:
     return x.add(ctx, t2.rows(ctx, ids))
-
-
-# -- norm, reduce ----------------------------------------------------------------------------------------
 
 
 @composite(ops.rms_norm, in_f32=True)
@@ -141,17 +132,11 @@ def stddev(ctx: Context, x: Tensor) -> Tensor:
     return x.variance(ctx).sqrt(ctx)
 
 
-# -- order -----------------------------------------------------------------------------------------------
-
-
 @composite(ops.top_k)
 def top_k(ctx: Context, x: Tensor, k: int) -> Tensor:
     order = x.neg(ctx).argsort(ctx)
     row = order if order.rank else order.reshape(ctx, 1)  # a scalar is a row of one
     return row.slice(ctx, 0, 0, k)
-
-
-# -- shape -----------------------------------------------------------------------------------------------
 
 
 @composite(ops.duplicate)
@@ -192,9 +177,6 @@ def pad(ctx: Context, x: Tensor, *amounts: int) -> Tensor:
     return x.pad_ext(ctx, 0, a0, 0, a1, 0, a2, 0, a3)
 
 
-# -- write -----------------------------------------------------------------------------------------------
-
-
 @composite(ops.set)
 def set(ctx: Context, x: Tensor, t2: Tensor, offset: int, *strides: int) -> Tensor:
     target = region(x, t2, offset, strides)
@@ -202,9 +184,6 @@ def set(ctx: Context, x: Tensor, t2: Tensor, offset: int, *strides: int) -> Tens
     written = t2.copy(ctx, x.view(ctx, offset, target.shape, steps[1:]))
     # An alias of all of x: as a view of the copy, it comes after the write.
     return written.view(ctx, -offset, x.shape, [x.stride(n) for n in range(1, x.rank)])
-
-
-# -- sequence --------------------------------------------------------------------------------------------
 
 
 @composite(ops.delta_rule)
@@ -230,9 +209,6 @@ def delta_rule(
         y, state = compute(ctx, s, tokens)
     y, state = (t.contiguous(ctx, t.size) for t in (y, state))
     return y.concat(ctx, state, 0)
-
-
-# -- attention -------------------------------------------------------------------------------------------
 
 
 @composite(ops.scaled_dot_product_attention)

@@ -217,7 +217,6 @@ def _scratch_context() -> Context:
 
 
 def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
-    """The kernels of a graph, each with its operands."""
     roots = tuple(made) if isinstance(made, list) else (made,)
     nodes = build_graph(ctx.recording, roots, supports).nodes
     found = [(node.op, node.args) for node in nodes if node.op is not None and not node.op.view]

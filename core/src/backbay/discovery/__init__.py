@@ -9,7 +9,7 @@ from .installed import entry as entry
 from .installed import trial_seconds as trial_seconds
 from .opening import is_auto as is_auto
 from .opening import open_model as open_model
-from .speeds import BackendSpeed as BackendSpeed
-from .speeds import KeptTrial as KeptTrial
-from .speeds import SpeedTrial as SpeedTrial
-from .speeds import version_of as version_of
+from .records import BackendSpeed as BackendSpeed
+from .records import KeptTrial as KeptTrial
+from .records import SpeedTrial as SpeedTrial
+from .records import version_of as version_of

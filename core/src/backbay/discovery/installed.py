@@ -62,7 +62,6 @@ class Declared:
 
 
 def conflict(what: str, origins: Iterable[str]) -> str:
-    """The text of the error if several distributions provide the same name."""
     return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
 
 

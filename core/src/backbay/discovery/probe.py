@@ -19,7 +19,7 @@ from ..backend.library_trials import ended_from_outside
 from ..data.files import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
-from .verdicts import DAY, kept_verdict
+from .records import DAY, kept_verdict
 
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
@@ -230,7 +230,6 @@ def _from_facts(entry: BackendEntry, facts: Any) -> ProbeResult:
 
 
 def _read(said: bytes) -> dict[str, Any]:
-    """The facts of a report so far, the last of each kind."""
     facts: dict[str, Any] = {"stage": "Python started", "extension": 0.0}
     for line in said.decode(errors="replace").splitlines():
         with suppress(ValueError):  # half a line, or a plugin's own

@@ -63,7 +63,6 @@ class Copies:
 
 
 def join(chunks: Iterable[Bytes], target: Bytes) -> None:
-    """Fill an array with chunks that follow one another."""
     done = 0
     for chunk in chunks:
         target[done : done + chunk.size] = chunk

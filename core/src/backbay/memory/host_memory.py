@@ -222,7 +222,6 @@ def _limit(error: BaseException) -> str | None:
 
 
 def _said(name: str, text: str, shown: Callable[[int], str] = str) -> str:
-    """A limit for a message; empty if there is none."""
     allowed = _soft(name)
     return "" if allowed is None else f"; {text.format(shown(allowed))}"
 
@@ -244,7 +243,6 @@ def _memory() -> str:
 
 
 def _soft(name: str) -> int | None:
-    """A limit of this process; None if there is none."""
     kind = getattr(resource, f"RLIMIT_{name}", None)
     if resource is None or kind is None:
         return None

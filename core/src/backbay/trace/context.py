@@ -61,8 +61,6 @@ class Context:
         self.recording.check_usable()
         return Context(self.recording, Placement(layer=i))
 
-    # -- leaves ------------------------------------------------------------------------------------------
-
     def empty(self, dtype: DType, *shape: int, row_axis: int | None = None) -> Tensor:
         """A leaf with undefined contents.
 
@@ -111,8 +109,6 @@ class Context:
         leaf = self.empty(dtype, max(0, ceil((stop - start) / step)))  # raises here if it is too large
         numbers = np.arange(start, stop, step)
         return leaf.from_ints(numbers.astype(np.int64)) if dtype.is_integer else leaf.from_floats(numbers)
-
-    # -- running -----------------------------------------------------------------------------------------
 
     def forward(self, *tensors: Tensor) -> Context:
         """Add tensors to the graph's roots, behind the earlier ones; returns the context.

@@ -7,10 +7,10 @@ in Python, are not.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ..data.encoding import Bytes
 from ..errors import (
@@ -38,14 +38,6 @@ DEFAULT_MAX_NODES = 8192
 Roots = tuple[Tensor, ...]
 
 
-class Lockable(Protocol):
-    """A lock of the module `threading`, of either kind."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-
-    def release(self) -> None: ...
-
-
 def in_turn(step: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:
     """Let a method, such as compute, hold the locks of its context and of the backend."""
 
@@ -70,7 +62,7 @@ def in_turn(step: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenat
     return locked
 
 
-def run_if_free(lock: Lockable, step: Callable[[], object]) -> bool:
+def run_if_free(lock: Lock | RLock, step: Callable[[], object]) -> bool:
     """Run a step with a lock; do nothing, and return False, if the lock is held."""
     acquired: list[bool] = []
     try:
@@ -96,9 +88,7 @@ class Recording(Tracing):
         self._graph: Graph | None = None
         self._plan: Plan | None = None
         self._results: Roots = ()
-        self.in_use = threading.Lock()
-
-    # -- computing ---------------------------------------------------------------------------------------
+        self.in_use = Lock()
 
     def forward(self, tensors: Roots) -> None:
         self.check_usable()
@@ -262,8 +252,6 @@ class Recording(Tracing):
         self._plan = self._graph = None
         self._results = ()
 
-    # -- the end -----------------------------------------------------------------------------------------
-
     def close(self) -> None:
         with self.in_use, self.backend.lock:
             self.release()
@@ -271,7 +259,7 @@ class Recording(Tracing):
     def after_fork(self) -> None:
         """Close without freeing, in a forked child."""
         self.closed = self.blocked = True
-        self.in_use = threading.Lock()
+        self.in_use = Lock()
 
     def __del__(self) -> None:
         # A context that was dropped, not closed, also frees its memory. The garbage collector may run in any thread, and

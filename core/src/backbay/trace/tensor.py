@@ -238,7 +238,6 @@ class Tensor(Spec):
         return np.array(self._numbers()).reshape(self.shape[::-1])
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """All elements, for functions of NumPy."""
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def bytes(self) -> bytes:

@@ -53,7 +53,6 @@ class GPULayersList(list[GPULayers]):
         return f"{self.sum()}{listed}" if self.sum() else listed
 
     def sum(self) -> int:
-        """The number of layers on all devices."""
         return sum(len(gpu.layers) for gpu in self)
 
     def hash(self) -> int:
