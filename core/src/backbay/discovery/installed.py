@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -97,26 +97,16 @@ def declared(group: str) -> dict[str, list[Declared]]:
 
 
 def _points(group: str) -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points
+    from importlib.metadata import distributions, entry_points
 
-    try:
+    with suppress(Exception):  # one unreadable entry_points.txt must not hide all others
         return entry_points(group=group)
-    except Exception:  # noqa: BLE001  one unreadable entry_points.txt must not hide all others
-        return list(_readable_points(group))
-
-
-def _readable_points(group: str) -> Iterator[EntryPoint]:
-    from importlib.metadata import distributions
-
-    seen: set[str] = set()
+    found: dict[str, Iterable[EntryPoint]] = {}
     for distribution in distributions():
-        try:
-            points, name = distribution.entry_points, distribution.name
-        except Exception:  # noqa: BLE001, S112  its metadata are unreadable
-            continue
-        if name not in seen:  # import finds the first on sys.path
-            seen.add(name)
-            yield from points.select(group=group)
+        with suppress(Exception):  # its metadata are unreadable
+            # Import finds the first on sys.path.
+            found.setdefault(distribution.name, distribution.entry_points.select(group=group))
+    return [point for points in found.values() for point in points]
 
 
 @dataclass(frozen=True)

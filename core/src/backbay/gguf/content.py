@@ -26,24 +26,10 @@ if sys.platform == "linux":
 REFUSED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the system has no room for one more file
 REMEDY = "load it again; with the option weights=copied a file may change once it is loaded"
 
-MAGIC = b"GGUF"
-VERSIONS = (2, 3)  # in little-endian files they are the same
-DEFAULT_ALIGNMENT = 32
-# Whatever a file claims, these bounds limit time and memory; no real file comes near them. The file's own size
-# limits its claims too, so the bounds matter for sparse files of terabytes.
-MAX_ALIGNMENT = 1 << 20
+# Whatever a file claims, such bounds, here and beside what they bound, limit time and memory; no real file comes near
+# them. The file's own size limits its claims too, so the bounds matter for sparse files of terabytes.
 MAX_HEADER_BYTES = 1 << 27  # a header is held in memory; large vocabularies take some 20 MB
-MAX_KEYS = 1 << 16
-MAX_KEY_BYTES = (1 << 16) - 1  # the specification's limit
-MAX_ELEMENTS = 1 << 22  # of all arrays together; a vocabulary of 256k tokens with its merges has 1.3 million
-MAX_STRING_BYTES = 1 << 26  # twice the size of a whole tokenizer.json in a value
-MAX_TENSORS = 1 << 18
-MAX_NAME_BYTES = 127  # ggml's limit is 63, but its forks for diffusion write up to 127
-MAX_RANK = 4
 MAX_SIGNED = (1 << 63) - 1
-LARGEST_COUNT = (1 << 31) - 1  # of whatever the metadata count: C libraries take 32 bits
-MIN_PAIR_BYTES = 8 + 1 + 4 + 1  # a key of one letter, a value of one byte
-MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # a name of one letter, no dimensions
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 # The codes of the module `struct`, by GGUF's numbers. A boolean is a byte: "?" would read 2 as True.

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from backbay.errors import ModelFileError
 
 from .config import Config, as_bool, as_float, as_floats, as_int, as_ints, as_string, as_strings
-from .content import LARGEST_COUNT
 
 T = TypeVar("T")
 D = TypeVar("D")
 
+LARGEST_COUNT = (1 << 31) - 1  # of whatever the metadata count: C libraries take 32 bits
 _LARGEST_NUMBER: Final = float(np.finfo(np.float32).max)  # ops compute with f32
 
 

@@ -14,18 +14,11 @@ import numpy.typing as npt
 from backbay.errors import ModelFileError
 from backbay.types.threads import cached_property
 
-from .content import (
-    MAX_ELEMENTS,
-    MAX_KEY_BYTES,
-    MAX_KEYS,
-    MAX_STRING_BYTES,
-    MIN_PAIR_BYTES,
-    SCALARS,
-    U64,
-    Cursor,
-    ValueType,
-    unsigned,
-)
+from .content import SCALARS, U64, Cursor, ValueType, unsigned
+
+MAX_KEY_BYTES = (1 << 16) - 1  # the specification's limit
+MAX_ELEMENTS = 1 << 22  # of all arrays together; a vocabulary of 256k tokens with its merges has 1.3 million
+MAX_STRING_BYTES = 1 << 26  # twice the size of a whole tokenizer.json in a value
 
 
 @final
@@ -172,13 +165,6 @@ def read_entries(cursor: Cursor, count: int) -> dict[str, Entry]:
         entries[key] = entry = _read_value(cursor, key, room)
         room -= entry.count or 0
     return entries
-
-
-def check_pair_count(cursor: Cursor, at: int, count: int) -> None:
-    limit = min(MAX_KEYS, cursor.remaining // MIN_PAIR_BYTES)
-    if count > limit:
-        expected = f"at most {limit} keys in the {cursor.remaining} bytes that remain"
-        raise cursor.error(at, expected, f"a count of {unsigned(count)}")
 
 
 def _read_value(cursor: Cursor, key: str, room: int) -> Entry:

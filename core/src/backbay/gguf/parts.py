@@ -17,23 +17,19 @@ from backbay.errors import ModelFileError
 from backbay.types.spec import DType
 
 from .config import Config
-from .content import (
-    DEFAULT_ALIGNMENT,
-    MAGIC,
-    MAX_ALIGNMENT,
-    MAX_NAME_BYTES,
-    MAX_RANK,
-    MAX_SIGNED,
-    MAX_TENSORS,
-    MIN_TENSOR_BYTES,
-    VERSIONS,
-    Content,
-    Cursor,
-    ValueType,
-    open_content,
-    unsigned,
-)
-from .metadata import Entry, Metadata, check_pair_count, read_entries
+from .content import MAX_SIGNED, Content, Cursor, ValueType, open_content, unsigned
+from .metadata import Entry, Metadata, read_entries
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)  # in little-endian files they are the same
+DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 20
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 18
+MAX_NAME_BYTES = 127  # ggml's limit is 63, but its forks for diffusion write up to 127
+MAX_RANK = 4
+MIN_PAIR_BYTES = 8 + 1 + 4 + 1  # a key of one letter, a value of one byte
+MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # a name of one letter, no dimensions
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 _DTYPES = {int(dtype): dtype for dtype in DType}
@@ -69,10 +65,10 @@ class Derived:
     stored: Callable[[Iterator[Bytes]], Bytes] | None = None
 
 
-def check_tensor_count(cursor: Cursor, at: int, count: int) -> None:
-    limit = min(MAX_TENSORS, cursor.remaining // MIN_TENSOR_BYTES)
+def _check_count(cursor: Cursor, at: int, count: int, what: str, most: int, least_bytes: int) -> None:
+    limit = min(most, cursor.remaining // least_bytes)
     if count > limit:
-        expected = f"at most {limit} tensors in the {cursor.remaining} bytes that remain"
+        expected = f"at most {limit} {what} in the {cursor.remaining} bytes that remain"
         raise cursor.error(at, expected, f"a count of {unsigned(count)}")
 
 
@@ -175,8 +171,8 @@ def read_part(path: Path, role: str = "a readable file") -> Part:
     at = cursor.offset
     tensor_count = cursor.uint64("the number of tensors")
     pair_count = cursor.uint64("the number of keys")
-    check_tensor_count(cursor, at, tensor_count)
-    check_pair_count(cursor, at + 8, pair_count)
+    _check_count(cursor, at, tensor_count, "tensors", MAX_TENSORS, MIN_TENSOR_BYTES)
+    _check_count(cursor, at + 8, pair_count, "keys", MAX_KEYS, MIN_PAIR_BYTES)
     entries = read_entries(cursor, pair_count)
     alignment = _alignment(cursor, entries.get("general.alignment"))
     tensors = place(cursor, read_table(cursor, tensor_count), alignment)

@@ -14,9 +14,9 @@ import numpy as np
 from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
-from .content import DEFAULT_ALIGNMENT, Content
+from .content import Content
 from .derived import Copies, join, stack_experts
-from .parts import Bytes, Derived, TensorInfo, all_tensors, read_parts
+from .parts import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 

@@ -22,10 +22,6 @@ from .declaration import SizeAttr, SizeAttrs, op
 MAX_PIECES = 1 << 16  # of a chunk; no graph has that many nodes
 
 
-def _strides(x: Spec) -> tuple[int, ...]:
-    return x.strides or contiguous_strides(x.dtype, x.shape)
-
-
 def _infer(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Replace one -1 in a shape by the extent that follows from the others."""
     x, shape = args
