@@ -57,7 +57,7 @@ def _names_of(module: ModuleType) -> list[str]:
     if hasattr(module, "__all__"):
         return list(module.__all__)
     tree = ast.parse(inspect.getsource(module))
-    imported = (each for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names)
+    imported = (each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names)
     return [each.name for each in imported if each.asname == each.name]
 
 

@@ -17,7 +17,7 @@ sys.path.append(str(ROOT / "plugins/ggml/tests"))
 
 from native_sources import EMULATED_TILES, compiled, native_library  # noqa: E402
 
-from backbay.types.cpu_kind import KINDS, VARIABLE  # noqa: E402
+from backbay.types.cpu import KINDS, VARIABLE  # noqa: E402
 from backbay_ggml.library import native as ggml  # noqa: E402
 from backbay_onnx.session import native as onnx  # noqa: E402
 

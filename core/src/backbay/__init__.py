@@ -4,124 +4,68 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import ops
-from .backend.backend import Backend
-from .backend.kernels.kernel_backend import KernelBackend
-from .backend.kernels.kernel_table import KernelTable
+from . import ops as ops
+from .backend.backend import Backend as Backend
+from .backend.kernels.kernel_backend import KernelBackend as KernelBackend
+from .backend.kernels.kernel_table import KernelTable as KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
-from .data.buffer import Buffer
-from .discovery.choice import Choice, choose
-from .discovery.installed import BackendEntry, backends
-from .discovery.opening import open
-from .errors import (
-    BackbayError,
-    BackendUnavailableError,
-    CacheFullError,
-    CancelledError,
-    ClosedError,
-    ContextBusyError,
-    DeclaredUnsupportedError,
-    DTypeError,
-    GraphSizeError,
-    GuardZoneError,
-    ModelFileError,
-    NoMemoryError,
-    NotComputedError,
-    OptionError,
-    ShapeError,
-    UnknownBackendError,
-    UnsupportedOpError,
-)
-from .graph.graph import Graph, Node
-from .graph.plan import Plan
-from .memory.report import AllocationStatus, BackendMemory, DeviceMemory, Memory
-from .ops.declaration import OPS, Op
-from .trace.context import Context
-from .trace.dump import dump
-from .trace.tensor import Tensor
-from .trace.tracing import Counters
-from .types.contract_version import CONTRACT_VERSION, ContractVersion
-from .types.dtypes import DType
-from .types.layers import GPULayers, GPULayersList, assign_layers
-from .types.params import (
-    BackendParams,
-    CacheConfig,
-    Debug,
-    DeviceInfo,
-    FlashAttention,
-    Level,
-    Option,
-    Precision,
-    Support,
-)
-from .types.placement import Placement
-from .types.spec import Spec
+from .data.encoding import Buffer as Buffer
+from .discovery.installed import BackendEntry as BackendEntry
+from .discovery.installed import backends as backends
+from .discovery.opening import Choice as Choice
+from .discovery.opening import choose as choose
+from .discovery.opening import open as open
+from .errors import BackbayError as BackbayError
+from .errors import BackendUnavailableError as BackendUnavailableError
+from .errors import CacheFullError as CacheFullError
+from .errors import CancelledError as CancelledError
+from .errors import ClosedError as ClosedError
+from .errors import ContextBusyError as ContextBusyError
+from .errors import DeclaredUnsupportedError as DeclaredUnsupportedError
+from .errors import DTypeError as DTypeError
+from .errors import GraphSizeError as GraphSizeError
+from .errors import GuardZoneError as GuardZoneError
+from .errors import ModelFileError as ModelFileError
+from .errors import NoMemoryError as NoMemoryError
+from .errors import NotComputedError as NotComputedError
+from .errors import OptionError as OptionError
+from .errors import ShapeError as ShapeError
+from .errors import UnknownBackendError as UnknownBackendError
+from .errors import UnsupportedOpError as UnsupportedOpError
+from .graph.graph import Graph as Graph
+from .graph.graph import Node as Node
+from .graph.graph import Plan as Plan
+from .memory.report import AllocationStatus as AllocationStatus
+from .memory.report import BackendMemory as BackendMemory
+from .memory.report import DeviceMemory as DeviceMemory
+from .memory.report import Memory as Memory
+from .ops.declaration import OPS as OPS
+from .ops.declaration import Op as Op
+from .trace.context import Context as Context
+from .trace.tensor import Tensor as Tensor
+from .trace.tensor import dump as dump
+from .trace.tracing import Counters as Counters
+from .types.contract_version import CONTRACT_VERSION as CONTRACT_VERSION
+from .types.contract_version import ContractVersion as ContractVersion
+from .types.params import BackendParams as BackendParams
+from .types.params import CacheConfig as CacheConfig
+from .types.params import Debug as Debug
+from .types.params import DeviceInfo as DeviceInfo
+from .types.params import FlashAttention as FlashAttention
+from .types.params import GPULayers as GPULayers
+from .types.params import GPULayersList as GPULayersList
+from .types.params import Level as Level
+from .types.params import Option as Option
+from .types.params import Placement as Placement
+from .types.params import Precision as Precision
+from .types.params import Support as Support
+from .types.params import assign_layers as assign_layers
+from .types.spec import DType as DType
+from .types.spec import Spec as Spec
 
 if TYPE_CHECKING:
-    from . import gguf
-    from .discovery.hook_specs import hookimpl
-
-__all__ = [
-    "CONTRACT_VERSION",
-    "OPS",
-    "AllocationStatus",
-    "BackbayError",
-    "Backend",
-    "BackendEntry",
-    "BackendMemory",
-    "BackendParams",
-    "BackendUnavailableError",
-    "Buffer",
-    "CacheConfig",
-    "CacheFullError",
-    "CancelledError",
-    "Choice",
-    "ClosedError",
-    "Context",
-    "ContextBusyError",
-    "ContractVersion",
-    "Counters",
-    "DType",
-    "DTypeError",
-    "Debug",
-    "DeclaredUnsupportedError",
-    "DeviceInfo",
-    "DeviceMemory",
-    "FlashAttention",
-    "GPULayers",
-    "GPULayersList",
-    "Graph",
-    "GraphSizeError",
-    "GuardZoneError",
-    "KernelBackend",
-    "KernelTable",
-    "Level",
-    "Memory",
-    "ModelFileError",
-    "NoMemoryError",
-    "Node",
-    "NotComputedError",
-    "Op",
-    "Option",
-    "OptionError",
-    "Placement",
-    "Plan",
-    "Precision",
-    "ShapeError",
-    "Spec",
-    "Support",
-    "Tensor",
-    "UnknownBackendError",
-    "UnsupportedOpError",
-    "assign_layers",
-    "backends",
-    "choose",
-    "dump",
-    "gguf",
-    "hookimpl",
-    "open",
-    "ops",
-]
+    from . import gguf as gguf
+    from .discovery.hook_specs import hookimpl as hookimpl
 
 
 if not TYPE_CHECKING:  # with __getattr__ in sight, type checkers would accept every name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,18 @@ def nearest(word: str, words: Iterable[str]) -> str:
 def reason_of(error: BaseException) -> str:
     """The text of an error, or, if it has none, the name of its class."""
     return str(error) or type(error).__name__
+
+
+def describe(error: BaseException) -> str:
+    """An error of a plugin's code in one line, with the name of its class; core's own errors say enough."""
+    if isinstance(error, BackendUnavailableError):
+        return str(error)
+    line = first_line(error)
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 class BackbayError(Exception):
@@ -124,14 +136,7 @@ class ModelFileError(BackbayError, ValueError):
     def __init__(
         self, path: str | os.PathLike[str], offset: int | None, expected: object, found: object
     ) -> None:
-        where = "" if offset is None else f" at byte {offset}"
-        super().__init__(
-            f"{os.fspath(path)}{where}: expected {shortened(expected)}, found {shortened(found)}"
-        )
         self.path, self.offset = os.fspath(path), offset
+        where = self.path if offset is None else f"{self.path} at byte {offset}"
+        super().__init__(f"{where}: expected {shortened(expected)}, found {shortened(found)}")
         self.expected, self.found = expected, found
-
-
-def unknown_option(name: str, known: Mapping[str, object]) -> OptionError:
-    """The error for an option that a backend never declared."""
-    return OptionError(f"unknown option {name!r}; known: {', '.join(sorted(known)) or 'none'}")

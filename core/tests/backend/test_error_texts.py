@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
-from backbay.backend.kernels.conversions import decoding_gap, encoding_gap
-from backbay.discovery.registration import describe
+from backbay.backend.kernels.kernel_table import decoding_gap, encoding_gap
+from backbay.errors import describe
 from backbay.types.params import unsupported
 
 QUANTIZED = [dtype for dtype in DType if dtype.is_quantized]

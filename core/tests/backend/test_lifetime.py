@@ -148,7 +148,7 @@ def test_one_context_from_two_threads_raises():
 def test_closing_waits_for_a_running_compute(what):
     backend = Gated()
     ctx = backend.new_context()
-    context_lock = ctx.recording._in_use = CountedLock(ctx.recording._in_use)
+    context_lock = ctx.recording.in_use = CountedLock(ctx.recording.in_use)
     y = chain(ctx, 4)
     thread, errors = in_thread(lambda: ctx.compute(y))
     assert backend.running.wait(PATIENCE)

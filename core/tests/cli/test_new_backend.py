@@ -35,7 +35,8 @@ def test_every_file_names_the_backend(kind: str) -> None:
         for left in ("mybackend", "MyBackend", "CONTRACT"):
             assert left not in path + text, (path, left)
     project = tomllib.loads(written["pyproject.toml"])
-    assert project["project"]["entry-points"]["backbay.backends"] == {"my_engine": "backbay_my_engine"}
+    named = {"my_engine": "backbay_my_engine.backend:MyEngineBackend"}
+    assert project["project"]["entry-points"]["backbay.backends"] == named
 
 
 @pytest.mark.parametrize("kind", KINDS)

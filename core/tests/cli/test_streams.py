@@ -10,7 +10,7 @@ import pytest
 from environment import GOOD, Environment
 from patience import PATIENCE
 
-from backbay.cli.streams import standard_line
+from backbay.cli.output import standard_line
 
 BACKBAY = f'"{sys.executable}" -m backbay'
 TOLD = "backbay: standard output is closed, nothing was printed"

@@ -10,7 +10,7 @@ from environment import GOOD, Environment
 
 import backbay
 from backbay import OPS, DType, KernelBackend, KernelTable, Level, Op, Spec, Support, UnsupportedOpError, ops
-from backbay.composites.parts import by_kernels, parts
+from backbay.composites.graph_builder import by_kernels, parts
 from backbay.types.params import KERNEL, unsupported
 
 F32 = Spec(DType.F32, (4, 3))

@@ -38,6 +38,29 @@ def test_the_environment_variable_takes_it_and_doctor_tries_it(loose: Environmen
     assert (report["choice"], report["usable"]) == ("loose_module:Good", True)
 
 
+def test_an_entry_point_may_name_the_class_itself(environment: Environment) -> None:
+    source = GOOD.replace("@hookimpl\n    def backbay_backend():\n        return Good\n", "")
+    assert source != GOOD
+    environment.install(
+        "bare", {"bare_module": source}, ["bare = bare_module:Good", "odd = bare_module:kernel"]
+    )
+    code = """
+    import backbay, sys
+    entry = backbay.backends()["bare"]
+    assert "bare_module" not in sys.modules
+    with backbay.open(None, "bare") as backend:
+        print(type(backend).__name__, backend.name, entry.module)
+    try:
+        backbay.open(None, "odd")
+    except backbay.BackendUnavailableError as error:
+        print(error)
+    """
+    good, odd = environment.python(code).stdout.splitlines()
+    assert good == "Good bare bare_module:Good"
+    assert odd.startswith("backend 'odd' of bare 1.0: ")
+    assert "has no hook backbay_backend()" in odd
+
+
 def test_ops_shows_its_kernels(loose: Environment) -> None:
     done = loose.backbay("ops", "--backend", "loose_module:Good", "--json")
     mulmat = next(op for op in json.loads(done.stdout) if op["op"] == "mulmat")

@@ -16,7 +16,7 @@ from patience import PATIENCE
 from backbay.discovery import probe as probe_module
 from backbay.discovery.installed import BackendEntry
 from backbay.discovery.probe import ProbeResult, probe, probe_all
-from backbay.discovery.verdicts import kept_verdict
+from backbay.discovery.records import kept_verdict
 
 SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(600)"

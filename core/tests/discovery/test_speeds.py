@@ -12,7 +12,7 @@ from environment import GOOD, Environment
 
 from backbay import BackendEntry, Choice
 from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial
-from backbay.discovery.speeds import kept_trials
+from backbay.discovery.records import kept_trials
 
 EQUAL = GOOD.replace("kernels = kernel\n", "kernels = kernel\n        priority = 0\n")
 ENTRIES = tuple(BackendEntry(name, f"backbay-{name}", "1.0", f"{name}_plugin") for name in ("a", "b"))

@@ -32,8 +32,8 @@ from gguf_oracle import agree
 
 import backbay.gguf
 from backbay.errors import ClosedError, ModelFileError
-from backbay.gguf.header.layout import ValueType
-from backbay.types.dtypes import DType
+from backbay.gguf.content import ValueType
+from backbay.types.spec import DType
 
 ALL = tuple(GGMLQuantizationType)
 

@@ -9,7 +9,7 @@ import pytest
 
 from backbay import BackendUnavailableError, ClosedError
 from backbay.internals import naming_limits
-from backbay.memory import starvation
+from backbay.memory import host_memory as starvation
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@
 import pytest
 
 from backbay import NoMemoryError
-from backbay.memory import workspace
-from backbay.memory.ledger import Entry, Ledger
-from backbay.memory.workspace import Workspace
+from backbay.memory.ledger import Entry, Ledger, Workspace
 
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_growth_is_booked_and_tried(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    monkeypatch.setattr(workspace, "_try", tried.append)
+    monkeypatch.setattr("backbay.memory.ledger._try", tried.append)
     ledger = Ledger([("CPU:0", "CPU")], 1, {}, holds=holds)
     space, plans = Workspace(ledger, Entry("CPU:0", "graph")), [object() for _ in range(3)]
     for plan, nbytes in zip(plans, (1000, 400, 1500), strict=True):

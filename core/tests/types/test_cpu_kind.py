@@ -9,7 +9,7 @@ import pytest
 
 from backbay import BackendUnavailableError
 from backbay.internals import forced_cpu, processor, refuse_other_cpu, try_library
-from backbay.types.cpu_kind import KINDS, VARIABLE
+from backbay.types.cpu import KINDS, VARIABLE
 
 
 def test_without_the_variable_any_code_may_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ import backbay
 import backbay_engine
 from backbay import ModelFileError
 from backbay.gguf import Key
-from backbay.gguf.header.content import Content
+from backbay.gguf.content import Content
 
 T = TypeVar("T")
 SEEDS = {seed.name: seed for seed in seeds()}

@@ -116,7 +116,7 @@ WHILE_COMPUTING = """
 import faulthandler, os, sys, threading
 import numpy as np
 import backbay
-from backbay.backend.processes import forks
+from backbay.backend import helper_processes as forks
 
 faulthandler.dump_traceback_later(250, exit=True)
 forks.PATIENCE = 250.0

@@ -13,7 +13,7 @@ from native_sources import EMULATED_TILES, compiled, native_library
 
 from backbay import Backend, BackendParams
 from backbay.internals import forced_cpu
-from backbay.types import cpu_kind
+from backbay.types import cpu
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.native import ATTENTION, PRODUCTS, RECURRENCE, TILES, NativeCode
@@ -43,12 +43,12 @@ def opened_for(kind: str, folder: Path) -> NativeCode:
     if forced_cpu():
         pytest.skip(f"all code is for {forced_cpu()}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(cpu_kind.VARIABLE, kind)
+        patch.setenv(cpu.VARIABLE, kind)
         found = opened(Path(shutil.copy(native_library(), folder)))
         assert not any(
             map(found.why_not, (ATTENTION, RECURRENCE))
         )  # children of trials see the variable, too
-    if found.instructions(PRODUCTS) != cpu_kind.KINDS[kind]:
+    if found.instructions(PRODUCTS) != cpu.KINDS[kind]:
         pytest.skip(f"this processor has less than {kind}")
     return found
 

@@ -6,11 +6,10 @@ import threading
 import weakref
 from collections import deque
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from ..composites.graph_builder import build_graph
-from ..data.buffer import Buffer
+from ..data.encoding import Buffer
 from ..data.leaf import Leaf
 from ..errors import (
     BackbayError,
@@ -21,24 +20,19 @@ from ..errors import (
     NotComputedError,
     OptionError,
 )
-from ..graph.cancel import Cancel, check_cancel, require_cancel
-from ..graph.graph import Graph
-from ..graph.plan import Plan
-from ..memory.allocator import return_freed_memory
+from ..graph.graph import Cancel, Graph, Plan, check_cancel, require_cancel
+from ..memory.host_memory import naming_limits, return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
-from ..memory.starvation import naming_limits
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
-from ..types.dtypes import CONTRACT
-from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
-from ..types.placement import Placement
-from ..types.spec import Spec
+from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, Placement, parse_options
+from ..types.spec import CONTRACT, Spec
 from .blocks import Blocks
+from .helper_processes import close_after_fork, keep_forever, without_forks
 from .hooks import BackendHooks, Progress
-from .processes.forks import close_after_fork, keep_forever, without_forks
 from .profiling import ProfiledRun, Profiler, profiled
 
 if TYPE_CHECKING:
@@ -69,7 +63,10 @@ class Backend(BackendHooks):
         close_after_fork(self)
 
     def start(self) -> None:
-        self._check_devices([id for id, _ in self.ledger.devices])
+        known = [id for id, _ in self.ledger.devices]
+        for id in [*self.params.max_memory, *[gpu.id for gpu in self.params.gpu_layers or ()]]:
+            if id not in known:
+                raise OptionError(f"backend {self.name} has no device {id!r}; it has {', '.join(known)}")
         if self.copies_weights and self.params.alloc_memory:
             self._make_room_for_copies()
         elif self.model is not None and self.model.derived_nbytes:
@@ -98,22 +95,13 @@ class Backend(BackendHooks):
     def ledger(self) -> Ledger:
         """The books of all memory, opened at first use: only then must `devices` work."""
         if self._ledger is None:
-            self._ledger = self._open_ledger()
+            devices = self.devices()
+            named = [(device.id, device.name) for device in devices]
+            totals = {device.id: device.total_memory for device in devices if device.total_memory}
+            layers = self.blocks.count + 1 if self.model is not None else 0
+            limits, holds, copied = self.params.max_memory, self.params.alloc_memory, self.copies_weights
+            self._ledger = Ledger(named, layers, limits, holds=holds, copied=copied, totals=totals)
         return self._ledger
-
-    def _open_ledger(self) -> Ledger:
-        devices = self.devices()
-        layers = self.blocks.count + 1 if self.model is not None else 0
-        named = [(device.id, device.name) for device in devices]
-        totals = {device.id: device.total_memory for device in devices if device.total_memory}
-        return Ledger(
-            named,
-            layers,
-            self.params.max_memory,
-            holds=self.params.alloc_memory,
-            copied=self.copies_weights,
-            totals=totals,
-        )
 
     @property
     @final
@@ -162,7 +150,7 @@ class Backend(BackendHooks):
         with self.lock:
             self.check_open()
             self.check_allocates()
-            report = progress or _ignore
+            report = progress or (lambda done: None)
             report(0.0)
             try:
                 check_cancel(cancel)  # here, as a backend with nothing to read does not check
@@ -209,7 +197,7 @@ class Backend(BackendHooks):
     def new_context(self, max_nodes: int = DEFAULT_MAX_NODES) -> Context:
         """A context for at most `max_nodes` traced nodes."""
         self.check_open()
-        recording = Recording(self, max_nodes, self._build)
+        recording = Recording(self, max_nodes)
         self._recordings.add(recording)
         return Context(recording, Placement())
 
@@ -261,12 +249,8 @@ class Backend(BackendHooks):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    # -- for contexts ------------------------------------------------------------------------------------
 
     @final
     def check_open(self) -> None:
@@ -275,7 +259,6 @@ class Backend(BackendHooks):
 
     @final
     def check_allocates(self) -> None:
-        """Raise if this backend only measures."""
         if not self.params.alloc_memory:
             raise BackbayError(self.why_no_data())
 
@@ -335,7 +318,6 @@ class Backend(BackendHooks):
 
     @final
     def take_leaf(self, spec: Spec, placement: Placement) -> Buffer | None:
-        """Book and allocate a leaf."""
         holds = self.params.alloc_memory
         return self.ledger.take(
             self._entry(placement), spec.nbytes, lambda: self.allocate(spec, placement) if holds else None
@@ -359,8 +341,6 @@ class Backend(BackendHooks):
         self._past.add(recording.counters)
         self._recordings.discard(recording)
 
-    # -- placement ---------------------------------------------------------------------------------------
-
     @final
     def placement_of(self, weight: str) -> Placement:
         """The placement of a weight: blk.N in layer N; output, v. and mm. in the output layer; others on the host.
@@ -379,13 +359,3 @@ class Backend(BackendHooks):
     def _entry(self, placement: Placement) -> Entry:
         device = self.device_of(placement)
         return Entry(device, "graph") if placement.layer is None else Entry(device, "cache", placement.layer)
-
-    def _check_devices(self, known: list[str]) -> None:
-        named = [*self.params.max_memory, *[gpu.id for gpu in self.params.gpu_layers or ()]]
-        for id in named:
-            if id not in known:
-                raise OptionError(f"backend {self.name} has no device {id!r}; it has {', '.join(known)}")
-
-
-def _ignore(done: float) -> None:
-    """The progress function if the caller gave none."""

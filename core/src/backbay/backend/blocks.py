@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, final
 
 from ..errors import ModelFileError
-from ..types.placement import MAX_LAYERS
+from ..types.params import MAX_LAYERS
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile
@@ -27,9 +26,18 @@ class Blocks:
 
     def __init__(self, model: ModelFile | None) -> None:
         names = model.tensors if model is not None else ()
-        self._numbers = _numbered(names)
+        by_prefix: dict[str, set[int]] = {}
+        for name in names:
+            if found := _ENCODER.match(name):
+                by_prefix.setdefault(found[1], set()).add(int(found[2]))
+        prefixes = sorted(by_prefix, key=len)
+        ordered = [f"{prefix}{n}." for prefix in prefixes for n in sorted(by_prefix[prefix])]
+        self._numbers = {name: number for number, name in enumerate(ordered[: MAX_LAYERS - 1])}
         self.is_encoder = bool(self._numbers) and not any(map(_TEXT.match, names))
-        stated = _stated(model) if model is not None else 0
+        stated = model.metadata.int("block_count", 0) if model is not None else 0
+        if model is not None and not 0 <= stated < MAX_LAYERS:
+            expected, offset = f"a block_count in [0, {MAX_LAYERS})", model.metadata.offset("block_count")
+            raise ModelFileError(model.path, offset, expected, stated)
         self.count = len(self._numbers) if self.is_encoder else stated
 
     def of(self, tensor: str) -> int | None:
@@ -43,21 +51,3 @@ class Blocks:
     def precedes(self, tensor: str) -> bool:
         """Whether a tensor of an encoder is used before its blocks."""
         return self.is_encoder and tensor.startswith(("v.", "a.")) and not tensor.startswith(_AFTER)
-
-
-def _numbered(names: Iterable[str]) -> dict[str, int]:
-    """The numbers of an encoder's blocks by the prefix of their tensors, such as v.blk.3."""
-    numbers: dict[str, set[int]] = {}
-    for name in names:
-        if found := _ENCODER.match(name):
-            numbers.setdefault(found[1], set()).add(int(found[2]))
-    ordered = [f"{prefix}{n}." for prefix in sorted(numbers, key=len) for n in sorted(numbers[prefix])]
-    return {name: number for number, name in enumerate(ordered[: MAX_LAYERS - 1])}
-
-
-def _stated(model: ModelFile) -> int:
-    count = model.metadata.int("block_count", 0)
-    if 0 <= count < MAX_LAYERS:
-        return count
-    expected = f"a block_count in [0, {MAX_LAYERS})"
-    raise ModelFileError(model.path, model.metadata.offset("block_count"), expected, count)

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..composites.parts import composed
-from ..data.buffer import Buffer
+from ..composites.graph_builder import composed
+from ..data.encoding import Buffer
 from ..errors import BackbayError
-from ..graph.cancel import Cancel
-from ..graph.graph import Graph
-from ..graph.plan import Plan
+from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
 from ..ops.declaration import Op
-from ..types.params import KERNEL, BackendParams, CacheConfig, DeviceInfo, Option, Precision, Support
-from ..types.placement import Placement
+from ..types.params import (
+    KERNEL,
+    BackendParams,
+    CacheConfig,
+    DeviceInfo,
+    Option,
+    Placement,
+    Precision,
+    Support,
+)
 from ..types.spec import Spec
-from .two_steps import OpenedInTwoSteps
+from .helper_processes import without_forks
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile, TensorInfo
 
+
 Progress = Callable[[float], None]
 """Called with 0.0 to 1.0, never less than before."""
+
+
+class OpenedInTwoSteps(ABCMeta):
+    """Calling a class makes a backend, and starts it when the constructors of all its classes are done.
+
+    `start` and the hooks that it calls thus see a complete object, and a subclass need not set its fields first.
+    """
+
+    if not TYPE_CHECKING:  # type checkers would lose the signature of the constructor
+
+        @without_forks()
+        def __call__(cls, *args: Any, **keywords: Any) -> Any:
+            backend = super().__call__(*args, **keywords)
+            try:
+                backend.start()
+            except BaseException:
+                backend.abandon()
+                raise
+            return backend
 
 
 class BackendHooks(metaclass=OpenedInTwoSteps):

@@ -9,13 +9,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, final
 
 from ..errors import BackbayError
-from ..graph.cancel import Cancel
-from ..graph.graph import Graph
-from ..graph.plan import Plan
-from ..graph.timing import Timing, Timings
+from ..graph.graph import Cancel, Graph, Plan, Timing, Timings
+from ..trace.recording import Recording
 
 if TYPE_CHECKING:
-    from ..trace.recording import Recording
     from .backend import Backend
 
 
@@ -41,7 +38,6 @@ class Profiler:
         self._noted: list[tuple[ProfiledRun, Timings]] = []
 
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
-        """Run a plan."""
         timings: Timings = tuple
         begun = perf_counter()
         if self.nodes:

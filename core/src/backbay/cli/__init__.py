@@ -1,39 +1,21 @@
 """The command line, and the door for packages that add commands, in the entry-point group backbay.commands."""
 
-from ..data.files import write_text
-from .arguments import (
-    add_options,
-    file_to_write,
-    folder_to_write,
-    options_of,
-    parse_option,
-    positive,
-    whole,
-)
-from .output import add_json, note, printable, say, say_json, table
-from .program import main
-from .scaffold import next_kernels
-from .signatures import typed
-from .streams import standard_input, standard_line
-
-__all__ = [
-    "add_json",
-    "add_options",
-    "file_to_write",
-    "folder_to_write",
-    "main",
-    "next_kernels",
-    "note",
-    "options_of",
-    "parse_option",
-    "positive",
-    "printable",
-    "say",
-    "say_json",
-    "standard_input",
-    "standard_line",
-    "table",
-    "typed",
-    "whole",
-    "write_text",
-]
+from ..data.files import write_text as write_text
+from .ops import typed as typed
+from .output import add_json as add_json
+from .output import add_options as add_options
+from .output import file_to_write as file_to_write
+from .output import folder_to_write as folder_to_write
+from .output import note as note
+from .output import options_of as options_of
+from .output import parse_option as parse_option
+from .output import positive as positive
+from .output import printable as printable
+from .output import say as say
+from .output import say_json as say_json
+from .output import standard_input as standard_input
+from .output import standard_line as standard_line
+from .output import table as table
+from .output import whole as whole
+from .program import main as main
+from .scaffold import next_kernels as next_kernels

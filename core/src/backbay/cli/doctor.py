@@ -16,13 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 import backbay
-from backbay.discovery.choice import VARIABLE, choose
 from backbay.discovery.installed import backends
+from backbay.discovery.opening import VARIABLE, choose
 from backbay.discovery.probe import ProbeResult, probe_all, ranked
-from backbay.discovery.speeds import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
+from backbay.discovery.records import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
-from backbay.types import cpu_kind
+from backbay.types import cpu
 from backbay.types.params import DeviceInfo
 
 from .listing import add_timeout, as_dict
@@ -62,24 +62,20 @@ def _choice(probed: list[ProbeResult]) -> tuple[str | None, bool, str]:
 
 
 def _system() -> dict[str, str | None]:
+    try:
+        decoder = f"Pillow {version('pillow')}"
+    except PackageNotFoundError:
+        decoder = "only arrays: files need Pillow (pip install pillow)"
     return {
         "python": f"{platform.python_version()} at {sys.executable}",
         "platform": platform.platform(),
         "cores": str(os.cpu_count()),
         "numpy": np.__version__,
-        "pictures": _decoder(),
+        "pictures": decoder,
         "contract": str(backbay.CONTRACT_VERSION),
         VARIABLE: os.environ.get(VARIABLE),
-        cpu_kind.VARIABLE: os.environ.get(cpu_kind.VARIABLE),
+        cpu.VARIABLE: os.environ.get(cpu.VARIABLE),
     }
-
-
-def _decoder() -> str:
-    """What decodes pictures for models that see."""
-    try:
-        return f"Pillow {version('pillow')}"
-    except PackageNotFoundError:
-        return "only arrays: files need Pillow (pip install pillow)"
 
 
 def _print(probed: list[ProbeResult], conclusion: str) -> None:
@@ -96,9 +92,8 @@ def _print(probed: list[ProbeResult], conclusion: str) -> None:
 
 def _print_result(result: ProbeResult) -> None:
     entry = result.entry
-    say(
-        f"{entry.name} ({entry.distribution} {entry.version}): {'works' if result.works else 'does not work'}"
-    )
+    state = "works" if result.works else "does not work"
+    say(f"{entry.name} ({entry.distribution} {entry.version}): {state}")
     rows = [("  why", result.reason)] if not result.works else []
     rows += [("  device", _device(device)) for device in result.devices]
     rows += [(f"  {key}", value) for key, value in result.details.items()]
@@ -109,10 +104,8 @@ def _print_result(result: ProbeResult) -> None:
 
 
 def _print_trials(trials: list[SpeedTrial]) -> None:
-    """The speeds that trials found, the backend that was taken first."""
-    say(
-        f"speeds of backends that rank the same, for models and loads; `backbay cache clear {SPEEDS}` forgets them:"
-    )
+    remedy = f"`backbay cache clear {SPEEDS}` forgets them"
+    say(f"speeds of backends that rank the same, for models and loads; {remedy}:")
     rows = [
         (f"  {trial.model}", trial.load, speed.backend, *_speed(speed), trial.day)
         for trial in trials
@@ -128,9 +121,7 @@ def _speed(speed: BackendSpeed) -> tuple[str, str]:
 
 
 def _device(device: DeviceInfo) -> str:
-    sizes = [
-        f"{human_bytes(size)} {what}"
-        for what, size in (("in all", device.total_memory), ("free", device.free_memory))
-        if size is not None
-    ]
-    return ", ".join([f"{device.id} {device.name}", *(["GPU"] if device.is_gpu else []), *sizes])
+    said = [f"{device.id} {device.name}", *(["GPU"] if device.is_gpu else [])]
+    memory = {"in all": device.total_memory, "free": device.free_memory}
+    said += [f"{human_bytes(size)} {what}" for what, size in memory.items() if size is not None]
+    return ", ".join(said)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay.discovery.model_files import open_model
+from backbay.discovery.opening import open_model
 from backbay.gguf import ModelFile, TensorInfo
 from backbay.memory.report import human_bytes
 
@@ -36,11 +36,11 @@ def run(args: Namespace) -> int:
 
 
 def _print(model: ModelFile, *, full: bool) -> None:
-    say(f"{', '.join(map(str, model.paths))}: {_format(model)}")
+    ggufs = f"GGUF version {model.version}, alignment {model.alignment}"
+    say(f"{', '.join(map(str, model.paths))}: {ggufs if model.version else 'safetensors'}")
     if (seen := _sees(model)) is not None:
-        say(
-            f"sees pictures: {', '.join(f'{name} {value}' for name, value in seen.items())}".replace("_", " ")
-        )
+        properties = ", ".join(f"{name} {value}" for name, value in seen.items())
+        say(f"sees pictures: {properties}".replace("_", " "))
     say()
     rows = [(key, _brief(model.metadata[key], full=full)) for key in model.metadata]
     say(table(("key", "value"), rows))
@@ -56,11 +56,6 @@ def _print(model: ModelFile, *, full: bool) -> None:
         for dtype, count, elements, nbytes, share in _totals(list(model.tensors.values()))
     ]
     say(table(("dtype", "tensors", "elements", "size", "share"), totals, right=(1, 2, 3, 4)))
-
-
-def _format(model: ModelFile) -> str:
-    """The format; another one than GGUF has no version."""
-    return f"GGUF version {model.version}, alignment {model.alignment}" if model.version else "safetensors"
 
 
 def _sees(model: ModelFile) -> dict[str, Any] | None:
@@ -81,14 +76,8 @@ def _totals(tensors: Sequence[TensorInfo]) -> list[tuple[str, int, int, int, flo
     whole = sum(t.nbytes for t in tensors)
 
     def row(name: str, some: Sequence[TensorInfo]) -> tuple[str, int, int, int, float]:
-        nbytes = sum(t.nbytes for t in some)
-        return (
-            name,
-            len(some),
-            sum(math.prod(t.shape) for t in some),
-            nbytes,
-            nbytes / whole if whole else 0.0,
-        )
+        elements, nbytes = sum(math.prod(t.shape) for t in some), sum(t.nbytes for t in some)
+        return name, len(some), elements, nbytes, nbytes / whole if whole else 0.0
 
     rows = [row(str(dtype), [t for t in tensors if t.dtype is dtype]) for dtype in {t.dtype for t in tensors}]
     return [*sorted(rows, key=lambda row: (-row[3], row[0])), row("all", tensors)]

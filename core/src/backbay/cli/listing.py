@@ -13,34 +13,29 @@ from typing import Any
 
 from backbay.discovery.installed import backends
 from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, ranked
+from backbay.discovery.records import version_of
 from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
 from backbay.types.params import Level
 
-from .arguments import seconds
 from .ops import declared_level
-from .output import add_json, note, say, say_json, table
+from .output import add_json, note, say, say_json, seconds, table
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_json(parser)
     add_timeout(parser)
-    parser.add_argument(
-        "--refresh", action="store_true", help="try each backend again, although a result is kept"
+    anew, readme = (
+        "try each backend again, although a result is kept",
+        "print the README's table; no backend is tried",
     )
-    parser.add_argument(
-        "--markdown", action="store_true", help="print the README's table; no backend is tried"
-    )
+    parser.add_argument("--refresh", action="store_true", help=anew)
+    parser.add_argument("--markdown", action="store_true", help=readme)
 
 
 def add_timeout(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help="the time that each backend has to answer (%(default)g)",
-    )
+    what = "the time that each backend has to answer (%(default)g)"
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help=what)
 
 
 def run(args: Namespace) -> int:
@@ -50,25 +45,18 @@ def run(args: Namespace) -> int:
     probed = ranked(probe_all(backends().values(), args.timeout, again=args.refresh))
     if args.json:
         say_json([as_dict(result) for result in probed])
+    elif not probed:
+        say("no backend is installed")
     else:
-        say(probe_table(probed))
+        titles = "backend", "distribution", "works", "devices", "why not"
+        say(table(titles, [_row(result) for result in probed]))
     return 0 if any(result.works for result in probed) else 1
 
 
-def probe_table(probed: list[ProbeResult]) -> str:
-    if not probed:
-        return "no backend is installed"
-    rows = [
-        (
-            result.entry.name,
-            f"{result.entry.distribution} {result.entry.version}",
-            "yes" if result.works else "no",
-            ", ".join(device.id for device in result.devices),
-            result.reason,
-        )
-        for result in probed
-    ]
-    return table(("backend", "distribution", "works", "devices", "why not"), rows)
+def _row(result: ProbeResult) -> tuple[str, ...]:
+    devices = ", ".join(device.id for device in result.devices)
+    works = "yes" if result.works else "no"
+    return result.entry.name, version_of(result.entry), works, devices, result.reason
 
 
 def markdown() -> str:
@@ -91,6 +79,5 @@ def markdown() -> str:
 
 
 def as_dict(result: ProbeResult) -> dict[str, Any]:
-    """A probe's result for programs."""
     fields = asdict(result)
     return {**fields.pop("entry"), "works": result.works, **fields}

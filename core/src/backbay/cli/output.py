@@ -1,20 +1,150 @@
-"""The output of commands: tables that fit the terminal for people, JSON for programs."""
+"""The arguments, the input and the output of commands: tables that fit the terminal, JSON, and streams that are odd."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import sys
 import textwrap
-from argparse import ArgumentParser
-from collections.abc import Collection, Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Collection, Sequence
 from itertools import zip_longest
+from math import inf
+from pathlib import Path
 from typing import Any
 
+from backbay.errors import BackbayError, OptionError
+
+LARGEST = 2**31 - 1
+DAY = 86400  # seconds
+
+
+ESCAPED = "backslashreplace"
 JSON_HELP = "print JSON, for programs"
 GAP = "  "
 NARROWEST = 16  # columns are not made narrower
+
+
+def whole(least: int, most: int = LARGEST) -> Callable[[str], int]:
+    """The type of arguments that are whole numbers in a range."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise ArgumentTypeError(f"must be a whole number in [{least}, {most}], got {text!r}")
+        return number
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """The type of arguments that are numbers above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < inf:
+        raise ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """The type of arguments that are times: above 0, and no more than a day, as the system's clocks have limits."""
+    number = positive(text)
+    if number > DAY:
+        raise ArgumentTypeError(f"must be at most {DAY} seconds, got {text!r}")
+    return number
+
+
+def file_to_write(text: str) -> str:
+    """The type of arguments that name a file to write; checked early, so that no work is lost at the end."""
+    path = Path(text)
+    if not text or path.is_dir():
+        raise ArgumentTypeError(f"must be the path of a file, got {text!r}")
+    if not path.parent.is_dir():
+        why = f"there is no folder {str(path.parent)!r}; make it first"
+        raise ArgumentTypeError(f"{text!r} cannot be written: {why}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
+    return text
+
+
+def folder_to_write(text: str) -> str:
+    """The type of arguments that name a folder to write into; the command makes it, but not the folders above it."""
+    if not text:
+        raise ArgumentTypeError("must be the path of a folder, got ''")
+    path = Path(text).absolute()
+    place = path if path.exists() else path.parent
+    if place.exists() and not place.is_dir():
+        raise ArgumentTypeError(f"{text!r} cannot be made: {str(place)!r} is a file; take another folder")
+    if not place.exists():
+        raise ArgumentTypeError(f"{text!r} cannot be made: there is no folder {str(place)!r}; make it first")
+    if not os.access(place, os.W_OK):
+        raise ArgumentTypeError(f"{text!r} cannot be written: permission denied; take another folder")
+    return text
+
+
+def add_options(parser: ArgumentParser) -> None:
+    what = "an option of the backend, such as weights=copied; may be repeated"
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=what)
+
+
+def options_of(args: Namespace) -> dict[str, str]:
+    return dict(parse_option(text) for text in args.option)
+
+
+def parse_option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"--option takes NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def prepare() -> bool:
+    """Let every character be written, if need be as an escape. False if standard output is closed."""
+    is_open = sys.stdout is not None
+    if not is_open:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  stays open until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=ESCAPED)
+    return is_open
+
+
+def standard_input() -> str:
+    if sys.stdin is None:
+        raise BackbayError("standard input is closed")
+    binary = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read() if binary is None else _text(binary.read())
+
+
+def standard_line(prompt: str = "> ") -> str | None:
+    """The next line of standard input; None at its end. A terminal shows the prompt."""
+    if sys.stdin is None:
+        raise BackbayError("standard input is closed")
+    if sys.stdout is not None:
+        sys.stdout.flush()  # `input` does it too, and swallows a Ctrl+C that comes meanwhile
+    try:
+        line = input(prompt if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+    return _text(line.encode(sys.stdin.encoding or "utf-8", "surrogateescape"))
+
+
+def _text(data: bytes) -> str:
+    encoding = sys.stdin.encoding or "utf-8"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        where = f"{error.reason} at byte {error.start}"
+        raise BackbayError(f"standard input is no text in {error.encoding}: {where}; convert it") from None
 
 
 def add_json(parser: ArgumentParser) -> None:
@@ -35,7 +165,6 @@ def say_json(value: Any) -> None:
 
 
 def flush() -> None:
-    """Let all that was said reach standard output."""
     _write("", flushed=True)
 
 
@@ -63,25 +192,14 @@ def table(
     width: int | None = None,
 ) -> str:
     """Rows as aligned columns, those in `right` to the right. If they exceed `width`, the widest are wrapped."""
-    cells = [
-        [printable(cell.replace("\t", " ")) for cell in row]
-        for row in ([titles] if any(titles) else []) + [*rows]
-    ]
-    limit = width if width is not None else _terminal_width()
-    widths = _fitting([max(map(_width, column)) for column in zip(*cells, strict=True)], right, limit)
-    lines = [line for row in cells for line in _lines(row, widths, right)]
-    return "\n".join(lines)
-
-
-def _width(cell: str) -> int:
-    return max(map(len, cell.split("\n")))
-
-
-def _terminal_width() -> int | None:
-    """The width of the terminal; None, which means no limit, if the output goes elsewhere."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
-        return shutil.get_terminal_size().columns
-    return None
+    shown = [titles, *rows] if any(titles) else rows
+    cells = [[printable(cell.replace("\t", " ")) for cell in row] for row in shown]
+    if width is None and (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
+        width = shutil.get_terminal_size().columns  # without a terminal, there is no limit
+    columns = zip(*cells, strict=True)
+    widest = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    widths = _fitting(widest, right, width)
+    return "\n".join(line for row in cells for line in _lines(row, widths, right))
 
 
 def _fitting(widths: list[int], right: Collection[int], limit: int | None) -> list[int]:
@@ -97,21 +215,16 @@ def _fitting(widths: list[int], right: Collection[int], limit: int | None) -> li
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    wrapped = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
-    aligned = [
-        [
-            part.rjust(width) if n in right else part.ljust(width)
-            for n, (part, width) in enumerate(zip(parts, widths, strict=True))
-        ]
-        for parts in zip_longest(*wrapped, fillvalue="")
-    ]
-    return [GAP.join(parts).rstrip() for parts in aligned]
+    lines = []
+    for parts in zip_longest(*map(_wrapped, row, widths), fillvalue=""):
+        cells = zip(parts, widths, strict=True)
+        aligned = [part.rjust(w) if n in right else part.ljust(w) for n, (part, w) in enumerate(cells)]
+        lines.append(GAP.join(aligned).rstrip())
+    return lines
 
 
-def _wrap(cell: str, width: int) -> list[str]:
-    lines = [part for line in cell.split("\n") for part in _wrap_line(line, width)]
-    return lines or [""]
-
-
-def _wrap_line(line: str, width: int) -> list[str]:
-    return [line] if len(line) <= width else textwrap.wrap(line, width) or [""]
+def _wrapped(cell: str, width: int) -> list[str]:
+    parts: list[str] = []
+    for line in cell.split("\n"):
+        parts += [line] if len(line) <= width else textwrap.wrap(line, width) or [""]
+    return parts

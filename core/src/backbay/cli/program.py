@@ -1,26 +1,53 @@
-"""The program `backbay`: it imports and runs one command, and reports errors as lines on stderr."""
+"""The program `backbay`: it imports and runs one command, and reports errors as lines on stderr.
+
+Commands are those of core, and those that other packages declare in the entry-point group backbay.commands.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from inspect import getdoc
 from threading import Thread
 from time import sleep
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
+from backbay.discovery.installed import declared, load_declared
 from backbay.errors import BackbayError, OptionError
 
-from .commands import Command, find, installed
-from .output import flush, note, table
-from .streams import prepare
+from .output import flush, note, prepare, table
 
+GROUP = "backbay.commands"
 PATIENCE = 5.0  # seconds for threads and exit hooks to end
+DEBUG_HELP = "show where an error comes from"
+PLAIN = argparse.RawDescriptionHelpFormatter
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+CORE = {
+    "list": ("listing", "the installed backends, whether they work, and on which devices"),
+    "doctor": ("doctor", "which backends work on this machine, why the others do not, and which is taken"),
+    "ops": ("ops", "the ops, and how each installed backend runs them"),
+    "cache": ("cache", "what is kept between processes, such as results of trials, and removing it"),
+    "new-backend": ("scaffold.new_backend", "a repository for a new backend, with kernels, tests and CI"),
+    "inspect": ("inspection", "the contents of a model file: metadata and tensors"),
+}
+
+
+class Command(Protocol):
+    """The module or object that an entry point of the group names. Its docstring is the command's help."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Declare the arguments; the name `--debug` is reserved."""
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Run the command, and return the exit status. A BackbayError becomes a line on stderr, and status 1."""
+        ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,10 +90,10 @@ def console() -> NoReturn:
     status = INTERRUPTED
     with suppress(KeyboardInterrupt):  # one that comes in the midst of another error
         status = main()
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(
-                signal.SIGINT, lambda *_: os._exit(INTERRUPTED)
-            )  # no traceback of what ends the process
+        if (
+            signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):  # no traceback of what ends the process
+            signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # Python notes a Ctrl+C that comes while a text runs as code, as a dataclass makes one, and `python -m` then ends by the
     # signal, even if the error is caught; the next such text clears the note.
     exec("")  # noqa: S102
@@ -83,9 +110,41 @@ def _end_anyway(status: int) -> NoReturn:
     os._exit(status)
 
 
+def installed() -> dict[str, str]:
+    """The commands by name, each with a line of help. This reads metadata and sources, and imports no command."""
+    lines = {name: what for name, (_, what) in CORE.items()}
+    for name, points in declared(GROUP).items():
+        summary = re.split("[:;] ", points[0].summary())[0] if len(points) == 1 else ""
+        line = summary[:1].lower() + summary[1:]
+        lines.setdefault(name, line or f"from {' and '.join(point.origin for point in points)}")
+    return lines
+
+
+def find(name: str) -> Command | None:
+    """Import and return the command with this name; BackbayError if it is broken, or if two packages declare it."""
+    if name in CORE:
+        return import_module(f"{__package__}.{CORE[name][0]}")
+    points = declared(GROUP).get(name)
+    if points is None:
+        return None
+    command: Command = load_declared(f"command {name!r}", points)
+    missing = [part for part in ("add_arguments", "run") if not callable(getattr(command, part, None))]
+    if missing:
+        what = f"command {name} of {points[0].origin}"
+        raise BackbayError(f"{what}: {command!r} has no {' and no '.join(missing)}")
+    return command
+
+
 def _run(words: list[str]) -> int:
     at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
-    parser = _parser()
+    parser: argparse.ArgumentParser = _Program(
+        "backbay",
+        usage="backbay [--debug] COMMAND ...",
+        description="One tensor contract, many backends, and proof that each of them is right.",
+        formatter_class=PLAIN,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     parser.parse_args(words[:at])
     if at == len(words):
         sys.stderr.write(parser.format_help())
@@ -93,18 +152,13 @@ def _run(words: list[str]) -> int:
     found = find(words[at])
     if found is None:
         parser.error(f"no command {words[at]!r}; there are {', '.join(installed())}")
-    return _run_command(words[at], found, words[at + 1 :])
-
-
-def _run_command(name: str, command: Command, words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        f"backbay {name}", description=getdoc(command), formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show where an error comes from")
+    name, words = words[at], words[at + 1 :]
+    parser = argparse.ArgumentParser(f"backbay {name}", description=getdoc(found), formatter_class=PLAIN)
+    found.add_arguments(parser)
+    parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     # Positional arguments may follow options, as in MODEL --json TEXT; parse_intermixed_args does not handle "--".
     parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
-    return command.run(parse(words))
+    return found.run(parse(words))
 
 
 class _Program(argparse.ArgumentParser):
@@ -114,18 +168,6 @@ class _Program(argparse.ArgumentParser):
         rows = [(f"  {name}", what) for name, what in installed().items()]
         self.epilog = "commands, each with its own --help:\n\n" + table(("", ""), rows)
         return super().format_help()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Program(
-        "backbay",
-        usage="backbay [--debug] COMMAND ...",
-        description="One tensor contract, many backends, and proof that each of them is right.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=_version())
-    parser.add_argument("--debug", action="store_true", help="show where an error comes from")
-    return parser
 
 
 def _version() -> str:

@@ -11,8 +11,7 @@ from ..ops.declaration import Op
 from ..ops.write import region
 from ..trace.context import Context
 from ..trace.tensor import Tensor
-from ..types.dtypes import DType
-from ..types.spec import contiguous_strides
+from ..types.spec import DType, contiguous_strides
 from .delta_rule import Tokens, in_chunks, one_token
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,9 +40,6 @@ def _widened(traced: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return traced(ctx, x.cast(ctx, DType.F32), *others).cast(ctx, x.dtype)
 
     return widened
-
-
-# -- elementwise -----------------------------------------------------------------------------------------
 
 
 @composite(ops.silu, in_f32=True)
@@ -93,15 +89,9 @@ def neg(ctx: Context, x: Tensor) -> Tensor:
     return x.scale(ctx, -1.0)
 
 
-# -- matrix ----------------------------------------------------------------------------------------------
-
-
 @composite(ops.add_id)
 def add_id(ctx: Context, x: Tensor, t2: Tensor, ids: Tensor) -> Tensor:
     return x.add(ctx, t2.rows(ctx, ids))
-
-
-# -- norm, reduce ----------------------------------------------------------------------------------------
 
 
 @composite(ops.rms_norm, in_f32=True)
@@ -142,17 +132,11 @@ def stddev(ctx: Context, x: Tensor) -> Tensor:
     return x.variance(ctx).sqrt(ctx)
 
 
-# -- order -----------------------------------------------------------------------------------------------
-
-
 @composite(ops.top_k)
 def top_k(ctx: Context, x: Tensor, k: int) -> Tensor:
     order = x.neg(ctx).argsort(ctx)
     row = order if order.rank else order.reshape(ctx, 1)  # a scalar is a row of one
     return row.slice(ctx, 0, 0, k)
-
-
-# -- shape -----------------------------------------------------------------------------------------------
 
 
 @composite(ops.duplicate)
@@ -193,9 +177,6 @@ def pad(ctx: Context, x: Tensor, *amounts: int) -> Tensor:
     return x.pad_ext(ctx, 0, a0, 0, a1, 0, a2, 0, a3)
 
 
-# -- write -----------------------------------------------------------------------------------------------
-
-
 @composite(ops.set)
 def set(ctx: Context, x: Tensor, t2: Tensor, offset: int, *strides: int) -> Tensor:
     target = region(x, t2, offset, strides)
@@ -203,9 +184,6 @@ def set(ctx: Context, x: Tensor, t2: Tensor, offset: int, *strides: int) -> Tens
     written = t2.copy(ctx, x.view(ctx, offset, target.shape, steps[1:]))
     # An alias of all of x: as a view of the copy, it comes after the write.
     return written.view(ctx, -offset, x.shape, [x.stride(n) for n in range(1, x.rank)])
-
-
-# -- sequence --------------------------------------------------------------------------------------------
 
 
 @composite(ops.delta_rule)
@@ -223,13 +201,14 @@ def delta_rule(
     removed = None if removed is None else removed.cast(ctx, DType.F32)
     y, state = v.fill(ctx, 0.0), s
     if s.size and v.size:
+        if removed is None:
+            tokens = Tokens(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), reads_decayed=True)
+        else:
+            tokens = Tokens(q, k, v, decay, removed, removed.mul(ctx, share), reads_decayed=False)
         compute = one_token if v.dim(2) == 1 else in_chunks
-        y, state = compute(ctx, s, Tokens.of(ctx, q, k, v, decay, share, removed))
+        y, state = compute(ctx, s, tokens)
     y, state = (t.contiguous(ctx, t.size) for t in (y, state))
     return y.concat(ctx, state, 0)
-
-
-# -- attention -------------------------------------------------------------------------------------------
 
 
 @composite(ops.scaled_dot_product_attention)

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Self, final
 
 from ..trace.context import Context
 from ..trace.tensor import Tensor
-from .chunks import Chunks
 
 CHUNK = 16  # tokens at most: decays of each channel take memory with the square of it
+
+
+@final
+@dataclass(frozen=True)
+class Chunks:
+    """Equally long chunks of the tokens of each sequence; the last one is padded with zeros."""
+
+    size: int
+    count: int
+    tokens: int  # of each sequence
+    heads: int
+    sequences: int
+
+    @classmethod
+    def of(cls, x: Tensor, most: int) -> Self:
+        """The chunks, of up to `most` tokens, of x, (n, heads, tokens, sequences)."""
+        heads, tokens, sequences = (x.dim(n) for n in (1, 2, 3))
+        count = -(-tokens // most)
+        return cls(-(-tokens // count), count, tokens, heads, sequences)
+
+    def split(self, ctx: Context, x: Tensor) -> Tensor:
+        """(n, heads, tokens, sequences) to (n, size, count, heads * sequences)"""
+        x = x.permute(ctx, 0, 2, 1, 3).contiguous(ctx)
+        missing = self.size * self.count - self.tokens
+        x = x.pad(ctx, 0, missing) if missing else x
+        return x.reshape(ctx, x.dim(0), self.size, self.count, self.heads * self.sequences)
+
+    def join(self, ctx: Context, parts: list[Tensor]) -> Tensor:
+        """Chunks, (n, size, 1, heads * sequences), to (n, heads, tokens, sequences)"""
+        n = parts[0].dim(0)
+        x = parts[0].stack(ctx, 2, *parts[1:]) if len(parts) > 1 else parts[0]
+        x = x.reshape(ctx, n, self.size * self.count, self.heads, self.sequences)
+        return x.slice(ctx, 1, 0, self.tokens).permute(ctx, 0, 2, 1, 3).contiguous(ctx)
 
 
 class Tokens(NamedTuple):
@@ -25,28 +58,12 @@ class Tokens(NamedTuple):
     put: Tensor
     reads_decayed: bool  # whether a token decays the state before it reads
 
-    @classmethod
-    def of(
-        cls,
-        ctx: Context,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        decay: Tensor,
-        share: Tensor,
-        removed: Tensor | None,
-    ) -> Tokens:
-        if removed is None:
-            return cls(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), True)
-        return cls(q, k, v, decay, removed, removed.mul(ctx, share), False)
-
 
 def one_token(ctx: Context, state: Tensor, token: Tokens) -> tuple[Tensor, Tensor]:
     """The output and the states after one token of each sequence."""
     heads, sequences = state.dim(2), state.dim(3)
-    query, key, value, decay, read, put = (
-        t.contiguous(ctx, t.dim(0), 1, heads, sequences) for t in token[:-1]
-    )
+    vectors = [t.contiguous(ctx, t.dim(0), 1, heads, sequences) for t in token[:-1]]
+    query, key, value, decay, read, put = vectors
     kept = state.mul(ctx, decay.exp(ctx))
     known = (kept if token.reads_decayed else state).mulmat(ctx, read)  # (value, 1, heads, sequences)
 

@@ -1,27 +1,29 @@
-"""The graph builder: it orders traced tensors, and replaces each op without a kernel by its composite."""
+"""The graph builder, which orders traced tensors and opens composites, and the parts that a composite needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from threading import RLock
+from typing import Any
 
 import numpy as np
 
-from ..errors import DeclaredUnsupportedError
+from .. import ops
+from ..errors import BackbayError, DeclaredUnsupportedError
 from ..graph.graph import Graph, Node, NodeKind
-from ..ops.declaration import Op, str_spec
+from ..ops.declaration import REQUIRED, Op, str_spec
 from ..trace.context import Context
-from ..trace.tensor import Tensor
-from ..types.params import Level, Support
-from ..types.spec import Spec
-
-if TYPE_CHECKING:
-    from ..trace.recording import Recording
-
+from ..trace.recording import DEFAULT_MAX_NODES, Recording
+from ..trace.tensor import Tensor, trace_op
+from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Placement, Support, unsupported
+from ..types.spec import DType, Spec, span
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
 """How an op runs on given operands."""
+
+Specs = Sequence[Spec | None]
+Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 
 def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
@@ -49,8 +51,6 @@ def _single(value: float) -> float:
 
 
 class Builder:
-    """Makes the nodes of a graph, one for each tensor."""
-
     def __init__(self, recording: Recording, supports: Supports) -> None:
         self.recording, self._supports = recording, supports
         self.nodes: list[Node] = []
@@ -73,50 +73,39 @@ class Builder:
         return placed[root]
 
     def _needs(self, tensor: Tensor) -> list[Tensor]:
-        if tensor.op is None:
-            return []
-        if self._is_composite(tensor):
-            return [self._open(tensor)]
-        return list(tensor.op.flat_operands(tensor.args))
-
-    def _is_composite(self, tensor: Tensor) -> bool:
         op = tensor.op
-        assert op is not None
+        if op is None:
+            return []
         support = self._supports(op, [tensor.args[i] for i in op.operands])
         if support.level is Level.NONE:
             specs = " x ".join(str_spec(t) for t in op.flat_operands(tensor.args))
             why = f": {support.reason}" if support.reason else ""
-            raise DeclaredUnsupportedError(
-                f"backend {self.recording.backend.name!r} cannot run {op.name}: {specs}{why}"
-            )
-        return support.level is Level.COMPOSITE
-
-    def _open(self, tensor: Tensor) -> Tensor:
-        """Trace a tensor's composite, once, and return its result."""
+            name = self.recording.backend.name
+            raise DeclaredUnsupportedError(f"backend {name!r} cannot run {op.name}: {specs}{why}")
+        if support.level is Level.KERNEL:
+            return list(op.flat_operands(tensor.args))
         if tensor not in self._opened:
             ctx = Context(self.recording, tensor.placement)
-            assert tensor.op is not None
-            made: Tensor = tensor.op.open(ctx, tensor.args)
-            if tensor.storage is None and (
-                made.storage is not None or made.leaf is not None or made.shape != tensor.shape
-            ):
-                made = made.contiguous(ctx, *tensor.shape)  # its views rely on a contiguous layout
-            self._opened[tensor] = made
-        return self._opened[tensor]
+            made: Tensor = op.open(ctx, tensor.args)
+            stored = made.storage is None and made.leaf is None and made.shape == tensor.shape
+            # The views of a result rely on a contiguous layout.
+            self._opened[tensor] = made if stored or tensor.storage else made.contiguous(ctx, *tensor.shape)
+        return [self._opened[tensor]]
 
     def _node(self, tensor: Tensor) -> Node:
         if tensor in self._opened:
             return self._placed[self._opened[tensor]]
         storage = self._placed[tensor.storage] if tensor.storage is not None else None
-        args = tuple([self._argument(value, tensor) for value in tensor.args])
+        integers = tensor.dtype.is_integer
+        args = tuple(
+            [
+                self._placed[value] if isinstance(value, Tensor) else value if integers else in_single(value)
+                for value in tensor.args
+            ]
+        )
         node = Node(len(self.nodes), self._kind(tensor), tensor, args, storage)
         self.nodes.append(node)
         return node
-
-    def _argument(self, value: Any, reader: Tensor) -> Any:
-        if isinstance(value, Tensor):
-            return self._placed[value]
-        return value if reader.dtype.is_integer else in_single(value)
 
     def _kind(self, tensor: Tensor) -> NodeKind:
         if tensor.leaf is None:
@@ -124,3 +113,138 @@ class Builder:
         if tensor.leaf.home is None:
             return "parameter"
         return "state" if tensor.leaf.computed or tensor.leaf.home is not self.recording else "input"
+
+
+class TraceOnlyBackend:
+    """A substitute for a backend, for recordings that are only traced: its leaves have no memory."""
+
+    name = "none"
+    busy = 0
+    closed = False
+    closed_because = ""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+
+    def take_leaf(self, *_: object) -> None:
+        """There is no memory to take or to free, and recordings are not kept."""
+
+    drop_leaf = forget = take_leaf
+
+
+def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
+    """COMPOSITE, unless the op has no composite, or `supports` says no to one of its parts."""
+    if op.composite is None:
+        return NO_KERNEL
+    for part, given in parts(op, specs):
+        support = supports(part, given)
+        if not support:
+            why = ", which has no kernel" if support == NO_KERNEL else f": {support.reason}"
+            return unsupported(f"its composite needs {part.name}{why}")
+    return COMPOSITE
+
+
+def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
+    """How an op runs, on operands of one element each, with these kernels alone."""
+
+    def supports(op: Op[Any, Any], specs: Specs) -> Support:
+        return KERNEL if op in kernels or op.view else composed(op, specs, supports)
+
+    operands: list[Any] = []
+    for index in op.operands:
+        spec = Spec(DType.I32 if index == op.ids else DType.F32, (1,))
+        parameter = op.parameters[index]
+        operands.append((spec,) if parameter.variadic else None if parameter.is_optional else spec)
+    return supports(op, operands)
+
+
+def parts(op: Op[Any, Any], specs: Specs) -> Parts:
+    """The ops that a composite needs, each with its operands; empty if the operands do not determine them.
+
+    Attributes are not known: they get their defaults. An attribute without a default gets 1, or 0 if the rule refuses
+    1.
+    """
+    given = dict(zip(op.operands, specs, strict=False))  # operands at the end may be left out
+    if op.varies or any(given.get(i) is None and not op.parameters[i].is_optional for i in op.operands):
+        return ()
+    keys = tuple([_key(spec) for spec in specs])
+    return _parts(op, keys, 1) or _parts(op, keys, 0)
+
+
+@lru_cache(maxsize=4096)  # every layer of a model has the same few
+def _parts(op: Op[Any, Any], keys: tuple[Any, ...], number: int) -> Parts:
+    ctx, opened = _scratch_context(), op.inline  # tracing opens an inline op
+
+    def opens_first(part: Op[Any, Any], specs: Specs) -> Support:
+        nonlocal opened
+        first, opened = not opened, True
+        return COMPOSITE if first else KERNEL
+
+    try:
+        args = [number if p.default is REQUIRED else p.default for p in op.parameters]
+        for index, key in zip(op.operands, keys, strict=False):
+            args[index] = _stand_in(ctx, key)
+        return _kernels(ctx, trace_op(ctx, op, args), opens_first)
+    except BackbayError:  # the rule refuses these operands, or these attributes
+        return ()
+
+
+def composite_kernels(op: Op[Any, Any], args: Sequence[Any], supports: Supports) -> Parts:
+    """The kernels that a call of a composite op needs, each with its operands.
+
+    Parts for which `supports` returns COMPOSITE are opened, too. `args` are complete and prepared; operands may belong
+    to any context.
+    """
+    ctx = _scratch_context()
+    made: dict[Spec, Any] = {}
+
+    def stand_in(value: Any) -> Any:
+        if isinstance(value, Spec):
+            if value not in made:
+                made[value] = _stand_in(ctx, _key(value))
+            return made[value]
+        return tuple(map(stand_in, value)) if type(value) is tuple else value
+
+    def opens(part: Op[Any, Any], specs: Specs) -> Support:
+        return COMPOSITE if supports(part, specs).level is Level.COMPOSITE else KERNEL
+
+    return _kernels(ctx, op.open(ctx, tuple(map(stand_in, args))), opens)
+
+
+def _scratch_context() -> Context:
+    backend: Any = TraceOnlyBackend()
+    return Context(Recording(backend, DEFAULT_MAX_NODES), Placement())
+
+
+def _kernels(ctx: Context, made: Any, supports: Supports) -> Parts:
+    roots = tuple(made) if isinstance(made, list) else (made,)
+    nodes = build_graph(ctx.recording, roots, supports).nodes
+    found = [(node.op, node.args) for node in nodes if node.op is not None and not node.op.view]
+    return tuple([(op, tuple([_spec(_key(args[i])) for i in op.operands])) for op, args in found])
+
+
+def _stand_in(ctx: Context, key: Any) -> Any:
+    """A tensor with an operand's dtype, shape and layout."""
+    spec, recording, placement = _spec(key), ctx.recording, ctx.placement
+    if not isinstance(spec, Spec):
+        return spec and tuple([_stand_in(ctx, one) for one in key])
+    if spec.strides is None and not spec.offset:
+        return recording.add_leaf(spec, placement, None)
+    whole = recording.add_leaf(Spec(DType.I8, (spec.offset + span(spec),)), placement, None)
+    args = (whole, 0, spec.shape, ())
+    layout = spec.dtype, spec.shape, spec.strides, spec.offset
+    return recording.record(placement, ops.view, args, *layout, whole)
+
+
+def _key(spec: Any) -> Any:
+    """A hashable key, equal for equal specs. An operand may be a spec, None, or, if variadic, a tuple of specs."""
+    if isinstance(spec, Spec):
+        return spec.dtype, tuple(spec.shape), spec.strides, spec.offset
+    return spec and tuple([_key(one) for one in spec])
+
+
+def _spec(key: Any) -> Any:
+    """The operand of a key: the inverse of `_key`."""
+    if not key or not isinstance(key[0], DType):
+        return key and tuple([_spec(one) for one in key])
+    return Spec(*key)

@@ -1,19 +1,16 @@
-"""Conversion of a tensor's bytes to numbers and back, for every dtype of the contract."""
+"""The bytes of tensors: their conversion to numbers and back, for every dtype of the contract, and the buffers that hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DTypeError, reason_of
-from ..types.dtypes import DType
-from ..types.spec import Spec
-
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
+from ..errors import BackbayError, DTypeError, GuardZoneError, reason_of
+from ..types.params import Debug
+from ..types.spec import DType, Spec
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -29,9 +26,11 @@ NUMPY: dict[DType, np.dtype[Any]] = {
     DType.BF16: np.dtype(np.uint16),  # raw bits: NumPy has no bfloat16
 }
 
-
 PIECE = 1 << 16
 """Elements that are quantized or dequantized at a time: gguf converts few rows at a time, however short they are."""
+
+
+GUARD, POISON = 0xA5, 0xFF  # bytes of 0xFF are a NaN in every float dtype
 
 
 def numpy_view(data: Bytes, dtype: DType) -> Array:
@@ -74,18 +73,10 @@ def flat_numbers(data: Bytes, dtype: DType) -> Array:
 
 
 def dequantize(raw: Array, dtype: DType) -> Array:
-    from gguf import quants
-
-    raw = np.ascontiguousarray(raw)
     shape = (*raw.shape[:-1], raw.shape[-1] // dtype.type_size * dtype.block_size)
-    if raw.size == 0:
-        return np.zeros(shape, np.float32)
-    blocks = raw.reshape(-1, dtype.type_size)
+    blocks = np.ascontiguousarray(raw).reshape(-1, dtype.type_size)
     numbers = np.empty((len(blocks), dtype.block_size), np.float32)
-    try:
-        _convert(quants.dequantize, dtype, blocks, numbers)
-    except NotImplementedError as error:
-        raise DTypeError(f"{dtype} cannot be converted to numbers: {reason_of(error)}") from error
+    _convert("dequantize", dtype, blocks, numbers, f"{dtype} cannot be converted to numbers")
     return numbers.reshape(shape)
 
 
@@ -99,30 +90,24 @@ def encode(numbers: Array, dtype: DType) -> Array:
 
 
 def quantize(numbers: Array, dtype: DType) -> Array:
-    from gguf import quants
-
     shape = (*numbers.shape[:-1], dtype.row_size(numbers.shape[-1]))
-    if numbers.size == 0:
-        return np.zeros(shape, np.uint8)
     blocks = np.ascontiguousarray(numbers, np.float32).reshape(-1, dtype.block_size)
     raw = np.empty((len(blocks), dtype.type_size), np.uint8)
-    try:
-        _convert(quants.quantize, dtype, blocks, raw)
-    except NotImplementedError as error:
-        raise DTypeError(f"numbers cannot be converted to {dtype}: {reason_of(error)}") from error
+    _convert("quantize", dtype, blocks, raw, f"numbers cannot be converted to {dtype}")
     return raw.reshape(shape)
 
 
-def _convert(
-    function: Callable[[Array, GGMLQuantizationType], Array], dtype: DType, blocks: Array, result: Array
-) -> None:
+def _convert(name: str, dtype: DType, blocks: Array, result: Array, failure: str) -> None:
     """Fill the rows of `result` with what a function of gguf makes of the blocks, some blocks at a time."""
-    from gguf import GGMLQuantizationType  # gguf takes longer to import than most of core
+    from gguf import GGMLQuantizationType, quants  # gguf takes longer to import than most of core
 
     kind, most = GGMLQuantizationType(dtype.value), PIECE // dtype.block_size
-    for low in range(0, len(blocks), most):
-        row = blocks[low : low + most].reshape(1, -1)
-        result[low : low + most] = function(row, kind).reshape(-1, result.shape[1])
+    try:
+        for low in range(0, len(blocks), most):
+            row = blocks[low : low + most].reshape(1, -1)
+            result[low : low + most] = getattr(quants, name)(row, kind).reshape(-1, result.shape[1])
+    except NotImplementedError as error:
+        raise DTypeError(f"{failure}: {reason_of(error)}") from error
 
 
 def _to_bfloat16(numbers: Array) -> Array:
@@ -136,3 +121,77 @@ def _to_bfloat16(numbers: Array) -> Array:
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     quiet_nan = (bits >> 16) | 0x40
     return np.where(np.isnan(single), quiet_nan, rounded).astype(np.uint16)
+
+
+class Buffer(ABC):
+    """The memory of a leaf or a weight, on any device of the backend."""
+
+    nbytes: int
+
+    @abstractmethod
+    def read(self) -> Bytes:
+        """All bytes, on the host; the caller must not change or keep them."""
+
+    @abstractmethod
+    def write(self, data: Bytes) -> None:
+        """Replace all bytes."""
+
+    def zero(self) -> None:
+        self.write(np.zeros(self.nbytes, np.uint8))
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory; called once."""
+
+
+class HostBuffer(Buffer):
+    """Memory of the host: zeros at first, or poison if `debug.poison` asks for it."""
+
+    def __init__(self, nbytes: int, debug: Debug) -> None:
+        self.nbytes = nbytes
+        guard = debug.guard_bytes
+        self._whole = np.zeros(nbytes + 2 * guard, np.uint8)
+        self._guards = (self._whole[:guard], self._whole[nbytes + guard :])
+        for zone in self._guards:
+            zone[:] = GUARD
+        self.data: Bytes = self._whole[guard : nbytes + guard]
+        if debug.poison:
+            self.poison()
+
+    def zero(self) -> None:
+        self.data[:] = 0
+
+    def poison(self) -> None:
+        self.data[:] = POISON
+
+    def check_guards(self) -> None:
+        """Raise GuardZoneError if a guard zone, before or behind the data, was written to."""
+        if not all((zone == GUARD).all() for zone in self._guards):
+            raise GuardZoneError(f"something wrote outside of a buffer of {self.nbytes} bytes")
+
+    def read(self) -> Bytes:
+        return self.data
+
+    def write(self, data: Bytes) -> None:
+        self.data[:] = data
+
+    def close(self) -> None:
+        self.data = self._whole = np.zeros(0, np.uint8)
+        self._guards = (self.data, self.data)
+
+
+class MappedBuffer(Buffer):
+    """The bytes of a mapped file, read-only."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.nbytes = data.size
+
+    def read(self) -> Bytes:
+        return self.data
+
+    def write(self, data: Bytes) -> None:
+        raise BackbayError("a mapped file is read-only")
+
+    def close(self) -> None:
+        self.data = np.zeros(0, np.uint8)

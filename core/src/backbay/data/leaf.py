@@ -1,23 +1,95 @@
-"""The data behind leaves (tensors that the host writes) and weights."""
+"""Leaves, which are tensors that the host writes, and weights: their data, and numbers that are checked and converted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BackbayError, ClosedError, NotComputedError, ShapeError
-from ..types.dtypes import DType
-from ..types.spec import Spec
-from .encoding import NUMPY, Bytes, gather, numpy_view
+from ..errors import BackbayError, ClosedError, DTypeError, NotComputedError, ShapeError
+from ..types.params import Placement
+from ..types.spec import DType, Spec
+from .encoding import NUMPY, Array, Buffer, Bytes, encode, gather, numpy_view
 
-if TYPE_CHECKING:
-    from ..types.placement import Placement
-    from .buffer import Buffer
+_CONVERTED = np.dtype(np.void)  # of no array: NumPy has no quantized types, and bf16 is converted
 
 
-_CONVERTED = np.dtype(np.void)  # no array has this dtype
+def to_array(data: object, kind: Any) -> Array:
+    """Convert a NumPy array, list or buffer of numbers to an array; raw bytes are numbers of `kind`."""
+    if isinstance(data, (bytes, bytearray)):
+        return np.frombuffer(data, kind)
+    if isinstance(data, DType):  # NumPy would take it for a number
+        raise DTypeError(
+            f"expected numbers, got the dtype {data}; data come first, and a leaf of another dtype is made by "
+            "ctx.empty(dtype, *shape).from_floats(data)"
+        )
+    if isinstance(data, Spec):
+        raise DTypeError(f"expected numbers, got the tensor {data}; read it with numpy(), or copy it")
+    try:
+        array: Array = np.asarray(data)
+    except ValueError as error:
+        raise ShapeError(f"not a regular array: {error}") from error
+    if array.size == 0:
+        return array.astype(kind)
+    if array.dtype.kind not in "biuf":
+        raise DTypeError(f"expected numbers, got an array of {array.dtype}")
+    return array
+
+
+def from_floats(data: object, spec: Spec) -> Bytes:
+    """Encode numbers as the bytes of a leaf of `spec`."""
+    array = to_array(data, np.float32)
+    if (
+        spec.dtype.is_integer
+        and array.dtype.kind == "f"
+        and not (np.isfinite(array).all() and np.array_equal(array, np.trunc(array)))
+    ):
+        raise DTypeError(f"{spec} cannot hold fractions, infinities or NaN; cast a float leaf instead")
+    return _encoded(array, spec)
+
+
+def from_ints(data: object, spec: Spec) -> Bytes:
+    array = to_array(data, np.int32)
+    if array.dtype.kind == "f":
+        raise DTypeError(f"expected integers, got an array of {array.dtype}; call from_floats")
+    return _encoded(array, spec)
+
+
+def from_buffer(data: object, spec: Spec) -> Bytes:
+    """Take bytes as they are; ShapeError if they are not as many as `spec` has."""
+    try:
+        raw = np.frombuffer(memoryview(data), np.uint8)  # type: ignore[arg-type]  # TypeError says it is none
+    except (TypeError, ValueError, BufferError) as error:
+        raise DTypeError(f"expected bytes or a contiguous buffer: {error}") from error
+    if raw.size != spec.nbytes:
+        raise ShapeError(f"{raw.size} bytes do not fill the {spec.nbytes} of {spec}")
+    return raw
+
+
+def _encoded(array: Array, spec: Spec) -> Bytes:
+    """Check and convert numbers. A decoding step writes several small leaves, so the common case does neither."""
+    if array.size != spec.size:
+        raise ShapeError(f"{array.size} numbers do not fill the {spec.size} of {spec}")
+    kind = NUMPY.get(spec.dtype, _CONVERTED)
+    if array.dtype == kind and kind.kind != "u":  # in NUMPY, bf16 is an unsigned integer
+        raw = array
+    elif spec.dtype.is_integer:
+        _check_range(array, spec)
+        raw = array.astype(kind)
+    else:
+        with np.errstate(all="ignore"):  # a float that is too large for the dtype becomes infinity
+            raw = encode(np.ascontiguousarray(array).reshape(spec.shape[::-1]), spec.dtype)
+    return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
+
+
+def _check_range(array: Array, spec: Spec) -> None:
+    if array.size == 0:
+        return
+    limit = 1 << (8 * spec.dtype.type_size - 1)
+    low, high = int(np.minimum.reduce(array, axis=None)), int(np.maximum.reduce(array, axis=None))
+    if low < -limit or high >= limit:
+        raise ShapeError(f"{spec} cannot hold {low if low < -limit else high}")
 
 
 class Owner(Protocol):
@@ -45,22 +117,6 @@ class Home(Protocol):
 
 class Leaf:
     """The state of a leaf or weight: its buffer, its flags, and the bounds of its ids."""
-
-    __slots__ = (
-        "_kind",
-        "_nbytes",
-        "backend",
-        "buffer",
-        "computed",
-        "home",
-        "id_uses",
-        "name",
-        "placement",
-        "row_axis",
-        "spec",
-        "used",
-        "written",
-    )
 
     def __init__(
         self,
@@ -113,7 +169,6 @@ class Leaf:
         self.written = True
 
     def zero(self) -> None:
-        """Fill a fresh leaf with zeros."""
         if self.buffer is not None:
             self.buffer.zero()
         self.written = True
@@ -140,9 +195,8 @@ class Leaf:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedError(
-                f"{self.name or self.spec} belongs to a closed context or backend{self.backend.closed_because}"
-            )
+            owner = f"a closed context or backend{self.backend.closed_because}"
+            raise ClosedError(f"{self.name or self.spec} belongs to {owner}")
 
 
 def check_ids(data: Bytes, use: Spec, bound: int) -> None:

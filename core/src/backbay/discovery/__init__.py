@@ -1,23 +1,15 @@
 """Installed backends: finding them by entry points, checking, probing and opening them."""
 
-from .choice import is_auto
-from .entry_points import Declared, conflict, declared
-from .installed import BackendEntry, backends, entry, trial_seconds
-from .model_files import open_model
-from .speeds import BackendSpeed, KeptTrial, SpeedTrial, version_of
-
-__all__ = [
-    "BackendEntry",
-    "BackendSpeed",
-    "Declared",
-    "KeptTrial",
-    "SpeedTrial",
-    "backends",
-    "conflict",
-    "declared",
-    "entry",
-    "is_auto",
-    "open_model",
-    "trial_seconds",
-    "version_of",
-]
+from .installed import BackendEntry as BackendEntry
+from .installed import Declared as Declared
+from .installed import backends as backends
+from .installed import conflict as conflict
+from .installed import declared as declared
+from .installed import entry as entry
+from .installed import trial_seconds as trial_seconds
+from .opening import is_auto as is_auto
+from .opening import open_model as open_model
+from .records import BackendSpeed as BackendSpeed
+from .records import KeptTrial as KeptTrial
+from .records import SpeedTrial as SpeedTrial
+from .records import version_of as version_of

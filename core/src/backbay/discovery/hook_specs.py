@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pluggy
 
-if TYPE_CHECKING:
-    from ..backend.backend import Backend
+from ..backend.backend import Backend
 
 PROJECT = "backbay"
 

@@ -1,23 +1,112 @@
-"""Installed backends: the metadata of all are read at once, the code of one is imported when it is asked for."""
+"""What is installed: entry points and backends are read as metadata, the code of one is imported when it is asked for."""
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendUnavailableError, UnknownBackendError
-from ..memory.starvation import raise_if_starved
-from .entry_points import Declared, conflict, declared
+from ..backend.backend import Backend
+from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe
+from ..memory.host_memory import naming_limits, raise_if_starved
 
 if TYPE_CHECKING:
-    from ..backend.backend import Backend
+    from importlib.metadata import EntryPoint
+
 
 GROUP = "backbay.backends"
+LONGEST_TRIAL = 3600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An entry point, and the distribution that declares it."""
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def origin(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+    def load(self) -> Any:
+        """Import and return the object that it names; errors of the import pass through unchanged."""
+        from importlib.metadata import EntryPoint
+
+        return EntryPoint(self.name, self.value, "").load()
+
+    def summary(self) -> str:
+        """The first line of its module's docstring, read from the source without an import; empty if there is none."""
+        package, *inner = self.value.partition(":")[0].strip().split(".")
+        try:
+            spec = find_spec(package)  # of a name without a dot: this imports nothing
+            if spec is None or spec.origin is None:
+                return ""
+            source = Path(spec.origin)
+            if inner:
+                place = source.parent.joinpath(*inner)
+                source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            text = ast.get_docstring(ast.parse(source.read_text("utf-8"))) or ""
+        except (ImportError, OSError, ValueError, SyntaxError):
+            return ""
+        return text.partition("\n")[0].removesuffix(".")
+
+
+def conflict(what: str, origins: Iterable[str]) -> str:
+    return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
+
+
+def load_declared(what: str, points: Sequence[Declared]) -> Any:
+    """Import the object that the one entry point of a name stands for.
+
+    BackbayError if several distributions declare the name, or if the object cannot be imported.
+    """
+    if len(points) > 1:
+        raise BackbayError(conflict(what, [point.origin for point in points]))
+    try:
+        return points[0].load()
+    except (Exception, SystemExit) as error:
+        what = f"{what} of {points[0].origin}"
+        raise_if_starved(error, f"importing {what}")
+        raise BackbayError(f"{what} cannot be imported: {describe(error)}") from error
+
+
+def declared(group: str) -> dict[str, list[Declared]]:
+    """All entry points of a group, sorted by name; several if distributions declare the same name."""
+    found: dict[str, list[Declared]] = {}
+    with naming_limits("looking for plugins"):
+        # importlib.metadata would find nothing if no file can be opened
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    for point in sorted(_points(group), key=lambda point: point.name):
+        origin = "unknown", "unknown"
+        try:
+            origin = origin if point.dist is None else (point.dist.name, point.dist.version)
+        except Exception:  # noqa: BLE001  metadata that are no text
+            origin = "unreadable", "unknown"
+        found.setdefault(point.name, []).append(Declared(point.name, point.value, *origin))
+    return found
+
+
+def _points(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import distributions, entry_points
+
+    with suppress(Exception):  # one unreadable entry_points.txt must not hide all others
+        return entry_points(group=group)
+    found: dict[str, Iterable[EntryPoint]] = {}
+    for distribution in distributions():
+        with suppress(Exception):  # its metadata are unreadable
+            # Import finds the first on sys.path.
+            found.setdefault(distribution.name, distribution.entry_points.select(group=group))
+    return [point for points in found.values() for point in points]
 
 
 @dataclass(frozen=True)
@@ -36,7 +125,7 @@ class BackendEntry:
 
     def load(self) -> type[Backend]:
         """Import the plugin and return its class; BackendUnavailableError, with the reason, if it cannot be used."""
-        from .registration import backend_class, class_at, describe
+        from .registration import backend_class, class_at
 
         origin = f"{self.distribution} {self.version}"
         if self.rivals:
@@ -56,9 +145,6 @@ class BackendEntry:
         return found
 
 
-LONGEST_TRIAL = 3600.0  # seconds
-
-
 def trial_seconds(kind: type[Backend]) -> float:
     """The seconds that a backend's first start may take beyond the usual, as far as a probe and the suite grant them."""
     return min(max(float(kind.trial_seconds()), 0.0), LONGEST_TRIAL)
@@ -66,7 +152,12 @@ def trial_seconds(kind: type[Backend]) -> float:
 
 def backends() -> dict[str, BackendEntry]:
     """The installed backends by name. This reads metadata and imports no plugin."""
-    return {name: _entry(points) for name, points in declared(GROUP).items()}
+    return {
+        name: BackendEntry(
+            name, first.distribution, first.version, first.value, tuple(point.origin for point in others)
+        )
+        for name, (first, *others) in declared(GROUP).items()
+    }
 
 
 def entry(name: str, *, asked_by: str = "") -> BackendEntry:
@@ -78,7 +169,7 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     if not isinstance(name, str):
         raise TypeError(f"a backend is a name or a subclass of Backend, not {name!r}")
     if ":" in name:
-        _find_in_current_folder(name.partition(":")[0].partition(".")[0])
+        _search_current_folder(name.partition(":")[0].partition(".")[0])
         return BackendEntry(name, "", "", name)
     installed = backends()
     if name not in installed:
@@ -86,7 +177,7 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     return installed[name]
 
 
-def _find_in_current_folder(module: str) -> None:
+def _search_current_folder(module: str) -> None:
     """Let imports look into the current folder, last of all, if a module is there and nowhere else."""
     if not module or module in sys.modules or sys.flags.safe_path or find_spec(module) is not None:
         return
@@ -94,9 +185,3 @@ def _find_in_current_folder(module: str) -> None:
         here = os.getcwd()  # noqa: PTH109
         if PathFinder.find_spec(module, [here]) is not None:
             sys.path.append(here)  # child processes get the path, too
-
-
-def _entry(points: list[Declared]) -> BackendEntry:
-    first, *others = points
-    rivals = tuple(point.origin for point in others)
-    return BackendEntry(first.name, first.distribution, first.version, first.value, rivals)

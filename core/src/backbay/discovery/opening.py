@@ -1,21 +1,48 @@
-"""Opening a backend: from a name and a model file to an object that computes."""
+"""Opening a backend: the choice of one, and the way from its class and a model file to an object that computes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
-from ..backend.processes.forks import without_forks
-from ..errors import BackendUnavailableError
-from ..memory.starvation import naming_limits, raise_if_starved
+from ..backend.helper_processes import without_forks
+from ..errors import BackendUnavailableError, describe
+from ..memory.host_memory import naming_limits, raise_if_starved
 from ..types.params import BackendParams
-from .choice import choose
-from .model_files import open_model
-from .registration import check_class, describe
+from .installed import BackendEntry, backends, declared, entry, load_declared
+from .registration import check_class
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile
+
+VARIABLE = "BACKBAY_BACKEND"
+AUTO = "auto"
+OPENERS = "backbay.model_files"
+"""The entry-point group of openers: functions like `open_model` that return None for what they do not open."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend that `open` takes, with the reason; the other backends, each with the reason against it.
+
+    equals    backends that work and rank the same: only speed can tell them apart
+    """
+
+    entry: BackendEntry
+    reason: str
+    passed_over: tuple[tuple[str, str], ...] = ()
+    equals: tuple[BackendEntry, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    def __str__(self) -> str:
+        others = "; ".join(f"not {name}: {reason}" for name, reason in self.passed_over)
+        return f"{self.name}: {self.reason}" + (f" ({others})" if others else "")
 
 
 @naming_limits("opening a backend")
@@ -36,26 +63,27 @@ def open(
 
     Raises UnknownBackendError, BackendUnavailableError, ModelFileError, OptionError or NoMemoryError.
     """
-    given = params if params is not None else BackendParams()
-    model = None if path is None else _model_file(path)  # first: trying backends takes longer
+    params = params if params is not None else BackendParams()
+    model = None
+    if path is not None:  # first: trying backends takes longer
+        from .. import gguf
+
+        model = path if isinstance(path, gguf.ModelFile) else open_model(path)
     try:
         if isinstance(backend, type):
-            return _opened(check_class(backend), _own_name(backend), model, given)
-        return _chosen(backend, model, given)
+            name = vars(backend).get("name", backend.__name__)  # a name that it only inherits is another's
+            return _opened(check_class(backend), str(name), model, params)
+        chosen = choose(backend).entry
+        try:
+            return _opened(chosen.load(), chosen.name, model, params)
+        except BackendUnavailableError:
+            from .probe import forget  # it worked when it was tried, perhaps hours ago
+
+            forget(chosen)
+            raise
     except BaseException:
         if model is not None:
             model.close()
-        raise
-
-
-def _chosen(backend: str | None, model: ModelFile | None, params: BackendParams) -> Backend:
-    entry = choose(backend).entry
-    try:
-        return _opened(entry.load(), entry.name, model, params)
-    except BackendUnavailableError:
-        from .probe import forget  # it worked when it was tried, perhaps hours ago
-
-        forget(entry)
         raise
 
 
@@ -64,21 +92,85 @@ def _opened(kind: type[Backend], name: str, model: ModelFile | None, params: Bac
         opened = kind(model, params)
     except BaseException as error:
         raise_if_starved(error, f"opening backend {name!r}")
-        if isinstance(
-            error, (ImportError, OSError)
-        ):  # a library that the plugin needs is missing, or cannot be loaded
+        if isinstance(error, (ImportError, OSError)):  # a library is missing, or cannot be loaded
             raise BackendUnavailableError(f"backend {name!r}: {describe(error)}") from error
         raise
     opened.name = name
     return opened
 
 
-def _model_file(path: str | os.PathLike[str] | ModelFile) -> ModelFile:
+def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
+    """Open a model: a GGUF file, or a folder or a name that an installed package opens. Any defect is a ModelFileError.
+
+    `only` chooses tensors by name.
+    """
     from .. import gguf  # graphs without a model never need it
 
-    return path if isinstance(path, gguf.ModelFile) else open_model(path)
+    if _is_text(path) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
+        for name, points in declared(OPENERS).items():
+            found: gguf.ModelFile | None = load_declared(f"the opener {name!r}", points)(path, only)
+            if found is not None:
+                return found
+    return gguf.open(path, only)
 
 
-def _own_name(kind: type[Backend]) -> str:
-    """The name that a class states; if it only inherits a name, the name of the class."""
-    return str(vars(kind).get("name", kind.__name__))
+def _is_text(path: object) -> bool:
+    """Whether this may be a path or a name; what is neither is refused where files are opened."""
+    try:
+        return isinstance(path, (str, os.PathLike)) and isinstance(os.fspath(path), str)
+    except TypeError:
+        return False
+
+
+def choose(backend: str | None = None) -> Choice:
+    """The backend that `open` takes for this name, and the reason.
+
+    "auto" takes the best of the backends that work: one that states a `Backend.priority` before one that does not, then
+    one with a GPU before one without, then the highest priority, then the first name by alphabet; `equals` of the
+    choice are those that only their name put behind. If none works, BackendUnavailableError gives the reason for each.
+    """
+    if is_auto(backend):
+        return _best()
+    if backend is not None:
+        return Choice(entry(backend), "it was asked for")
+    return Choice(entry(os.environ[VARIABLE], asked_by=VARIABLE), f"{VARIABLE} asks for it")
+
+
+def is_auto(backend: object = None) -> bool:
+    """Whether neither this name nor the environment names a backend."""
+    wanted = os.environ.get(VARIABLE) or AUTO if backend is None else backend
+    return wanted == AUTO
+
+
+def _best() -> Choice:
+    # Only now: subprocess takes longer to import than most of core.
+    from .probe import ProbeResult, probe_all, rank, ranked
+
+    installed = backends()
+    if not installed:
+        raise BackendUnavailableError(
+            "no backend is installed; install one, for example "
+            "from a clone of backbay: pip install ./plugins/cpu_ref"
+        )
+    probed = ranked(probe_all(installed.values()))
+    if not probed[0].works:  # an earlier process may have met a machine too busy to answer in time
+        probe_all([result.entry for result in probed if result.age], again=True)
+        probed = ranked(probe_all(installed.values()))
+    first, *others = probed
+    if not first.works:
+        reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in probed)
+        raise BackendUnavailableError(f"no installed backend works: {reasons}")
+
+    def why_not(other: ProbeResult) -> str:
+        if not other.works:
+            return other.reason
+        if other.priority is None and first.priority is not None:
+            return "it states no priority"
+        if first.has_gpu and not other.has_gpu:
+            return "it has no GPU"
+        return "its name comes later" if other.priority == first.priority else "its priority is lower"
+
+    gpus = ", ".join(device.id for device in first.devices if device.is_gpu)
+    reason = f"it works, on {gpus}" if gpus else "it works"
+    equals = tuple(other.entry for other in others if rank(other) == rank(first))
+    return Choice(first.entry, reason, tuple((other.entry.name, why_not(other)) for other in others), equals)

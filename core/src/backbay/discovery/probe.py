@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
-from ..backend.processes.helper_processes import kill_helper, start_helper
-from ..backend.processes.library_trials import ended_from_outside
-from ..data.cache_folder import human_age
+from ..backend.helper_processes import kill_helper, start_helper
+from ..backend.library_trials import ended_from_outside
+from ..data.files import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
-from .verdicts import DAY, kept_verdict
+from .records import DAY, kept_verdict
 
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
@@ -117,9 +120,9 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
 def recall(entry: BackendEntry) -> ProbeResult | None:
     """The kept result of an earlier process; None if there is none, or it depends on what has changed since."""
     place = kept_verdict(entry)
-    kept = None if place is None else place.recall(DAY)
+    facts: Any = None if place is None else place.recall(DAY)
     try:
-        found = replace(_from_facts(entry, kept or {}), age=max(time.time() - (kept or {})["time"], 1.0))
+        found = replace(_from_facts(entry, facts), age=max(time.time() - facts["time"], 1.0))
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError):  # nothing was kept, or nonsense
         return None
     if found.age > found.seconds_kept:
@@ -167,8 +170,6 @@ def probe(entry: BackendEntry, timeout: float = TIMEOUT) -> ProbeResult:
 
 def _spawn(entry: BackendEntry, timeout: float, noise: IO[bytes]) -> tuple[int | None, bytes]:
     """The child's exit status (None if it had to be killed), and its report."""
-    import json
-
     request = {"path": [str(where) for where in sys.path], "entry": asdict(entry), "timeout": timeout}
     command = [sys.executable, "-c", _CHILD]
     child = start_helper(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise)
@@ -192,9 +193,8 @@ def _listen(child: subprocess.Popen[bytes], name: str, request: bytes, timeout: 
             facts = _read(late.output or b"")
         given, limit = None, timeout + GRACE + facts["extension"]
         if facts["extension"]:
-            logger.warning(
-                "still waiting while %r is tried (%s), for up to %g s", name, facts["stage"], limit
-            )
+            stage = facts["stage"]
+            logger.warning("still waiting while %r is tried (%s), for up to %g s", name, stage, limit)
     kill_helper(child)
     return child.communicate()[0], False
 
@@ -216,66 +216,42 @@ def _result(entry: BackendEntry, code: int | None, said: bytes, output: str, tim
         return ProbeResult(entry, f"its report cannot be read: {error}", output=output)
 
 
-def _from_facts(entry: BackendEntry, facts: Mapping[str, Any]) -> ProbeResult:
+def _from_facts(entry: BackendEntry, facts: Any) -> ProbeResult:
     """A result from the fields of a report; TypeError, AttributeError or KeyError if they are none."""
     kernels, priority = facts.get("kernels"), facts.get("priority")
     if not isinstance(priority, int | None):
         raise TypeError(f"the priority is {priority!r}")
-    return ProbeResult(
-        entry,
-        str(facts.get("reason", "")),
-        tuple(DeviceInfo(**device) for device in facts.get("devices", ())),
-        {str(key): str(value) for key, value in facts.get("details", {}).items()},
-        None if kernels is None else tuple(map(str, kernels)),
-        priority,
-        str(facts["output"]),
-        bool(facts["died"]),
-        int(facts["hangs"]),
-    )
+    kernels = None if kernels is None else tuple(map(str, kernels))
+    devices = tuple(DeviceInfo(**device) for device in facts.get("devices", ()))
+    details = {str(key): str(value) for key, value in facts.get("details", {}).items()}
+    reason, output = str(facts.get("reason", "")), str(facts["output"])
+    died, hangs = bool(facts["died"]), int(facts["hangs"])
+    return ProbeResult(entry, reason, devices, details, kernels, priority, output, died, hangs)
 
 
 def _read(said: bytes) -> dict[str, Any]:
-    """The facts of a report so far, the last of each kind."""
     facts: dict[str, Any] = {"stage": "Python started", "extension": 0.0}
     for line in said.decode(errors="replace").splitlines():
-        facts.update(_facts(line))
+        with suppress(ValueError):  # half a line, or a plugin's own
+            fact = json.loads(line)
+            facts.update(fact if isinstance(fact, dict) else {})
     return facts
-
-
-def _facts(line: str) -> dict[str, Any]:
-    """A line of the report; nothing if it is half a line, or a plugin's own."""
-    import json
-
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
     """The reason if the child ended before it finished: it hung, crashed, or ended the process."""
-    where = _innermost(output)
+    # From faulthandler's traceback.
+    innermost = re.search(r'most recent call first\):\n  File "([^"]+)", line (\d+)', output)
+    where = f", at {innermost[1]}:{innermost[2]}" if innermost else ""
     if code is None:
         return f"it hung while {stage}: no answer in {timeout:g} s{where}"
-    if code < 0:
-        return f"it crashed with {_signal(-code)} while {stage}{where}"
-    return f"it ended the process with status {code} while {stage}"
-
-
-def _signal(number: int) -> str:
-    import signal
-
+    if code >= 0:
+        return f"it ended the process with status {code} while {stage}"
     try:
-        return signal.Signals(number).name
+        name = signal.Signals(-code).name
     except ValueError:
-        return f"signal {number}"
-
-
-def _innermost(output: str) -> str:
-    """The line of Python that ran last, from faulthandler's traceback."""
-    found = re.search(r'most recent call first\):\n  File "([^"]+)", line (\d+)', output)
-    return f", at {found[1]}:{found[2]}" if found else ""
+        name = f"signal {-code}"
+    return f"it crashed with {name} while {stage}{where}"
 
 
 def ranked(probed: Sequence[ProbeResult]) -> list[ProbeResult]:

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from .. import ops
 from ..backend.backend import Backend
-from ..backend.processes.helper_processes import reporter
-from ..errors import BackbayError
-from ..types.dtypes import DType
+from ..backend.helper_processes import reporter
+from ..errors import BackbayError, describe
 from ..types.params import BackendParams
+from ..types.spec import DType
 from .installed import BackendEntry, trial_seconds
-from .registration import describe
 
 Tell = Callable[..., None]
 
@@ -46,9 +45,8 @@ def main(request: dict[str, Any]) -> NoReturn:
 
     reason = ""
     try:
-        examine(
-            BackendEntry(**{**request["entry"], "rivals": tuple(request["entry"]["rivals"])}), tell, extend
-        )
+        rivals = tuple(request["entry"]["rivals"])
+        examine(BackendEntry(**{**request["entry"], "rivals": rivals}), tell, extend)
     except BackbayError as error:
         reason = " ".join(str(error).split())
     except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
@@ -66,7 +64,11 @@ def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) ->
     if seconds := trial_seconds(kind):
         extend(seconds)
     tell(stage="it described itself")
-    tell(details=diagnosis(kind))
+    try:
+        details = {str(key): str(value) for key, value in kind.diagnose().items()}
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything, and may work nevertheless
+        details = {"diagnosis": describe(error)}
+    tell(details=details)
     tell(stage="it was started")
     backend = kind(None, BackendParams())
     backend.name = entry.name
@@ -76,14 +78,6 @@ def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) ->
         for dtype in ONES:
             check_mulmat(backend, dtype)
         tell(stage="it was closed")
-
-
-def diagnosis(kind: type[Backend]) -> dict[str, str]:
-    """The lines of `diagnose`; the backend may work even if `diagnose` fails."""
-    try:
-        return {str(key): str(value) for key, value in kind.diagnose().items()}
-    except Exception as error:  # noqa: BLE001  a plugin may raise anything
-        return {"diagnosis": describe(error)}
 
 
 def check_mulmat(backend: Backend, dtype: DType) -> None:
@@ -99,6 +93,5 @@ def check_mulmat(backend: Backend, dtype: DType) -> None:
         ctx.compute(y)
         wrong = np.abs(y.floats() - ROW) > TOLERANCE * ROW
         if wrong.any() or np.isnan(y.floats()).any():
-            raise BackbayError(
-                f"mulmat: {weight} x {x}, all ones: {y.floats()[:4].tolist()} instead of {ROW}"
-            )
+            first = y.floats()[:4].tolist()
+            raise BackbayError(f"mulmat: {weight} x {x}, all ones: {first} instead of {ROW}")

@@ -1,4 +1,4 @@
-"""Registration: from a plugin's module to its backend class, with checks of the hook and of the class."""
+"""Registration: from the object that an entry point names to a backend class, with checks of the hook and of the class."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from importlib import import_module
 
 from ..backend.backend import Backend
 from ..backend.hooks import BackendHooks
-from ..errors import BackendUnavailableError
-from ..memory.starvation import raise_if_starved
+from ..errors import BackendUnavailableError, describe, first_line
+from ..memory.host_memory import raise_if_starved
 from ..types.contract_version import CONTRACT_VERSION, ContractVersion
 
 HOOK = "backbay_backend"
 
 
 def backend_class(plugin: object, name: str) -> type[Backend]:
-    """The class that a plugin's hook returns; BackendUnavailableError, with the reason, if hook or class is wrong."""
+    """The class that a plugin is, or that its hook returns; BackendUnavailableError if hook or class is wrong."""
+    if isinstance(plugin, type):
+        return check_class(plugin)
     from pluggy import PluginManager, PluginValidationError
 
-    from . import hook_specs as hookspecs
+    from . import hook_specs
 
-    manager = PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager = PluginManager(hook_specs.PROJECT)
+    manager.add_hookspecs(hook_specs)
     try:
         manager.register(plugin, name)
         manager.check_pending()
     except PluginValidationError as error:
-        raise BackendUnavailableError(f"{_first_line(error)}; the hook is {HOOK}()") from error
+        raise BackendUnavailableError(f"{first_line(error)}; the hook is {HOOK}()") from error
     if not manager.hook.backbay_backend.get_hookimpls():
         raise BackendUnavailableError(_no_hook(plugin))
     try:
@@ -35,6 +37,17 @@ def backend_class(plugin: object, name: str) -> type[Backend]:
         raise_if_starved(error, f"{HOOK}()")
         raise BackendUnavailableError(f"{HOOK}() raised {describe(error)}") from error
     return check_class(found, f"{HOOK}() must return")
+
+
+def _no_hook(plugin: object) -> str:
+    from difflib import get_close_matches  # takes longer to import than most of core
+
+    what = getattr(plugin, "__name__", repr(plugin))
+    if hasattr(plugin, HOOK):
+        return f"{what}.{HOOK} is not marked as a hook: decorate it with @backbay.hookimpl"
+    near = get_close_matches(HOOK, [name for name in dir(plugin) if not name.startswith("__")], n=1)
+    hint = f"; perhaps {near[0]} is misspelled" if near else ""
+    return f"{what} has no hook {HOOK}(), decorated with @backbay.hookimpl{hint}"
 
 
 def class_at(path: str) -> type[Backend]:
@@ -47,26 +60,49 @@ def class_at(path: str) -> type[Backend]:
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, and imports a missing one
-        raise BackendUnavailableError(
-            f"there is no module {name!r}; it must lie in the current folder, or in one that PYTHONPATH names"
-        ) from error
+        where = "it must lie in the current folder, or in one that PYTHONPATH names"
+        raise BackendUnavailableError(f"there is no module {name!r}; {where}") from error
     if not hasattr(module, attribute):
-        theirs = [key for key, value in vars(module).items() if _is_theirs(value)]
-        raise BackendUnavailableError(
-            f"module {name!r} has no {attribute!r}; its backends: {', '.join(theirs) or 'none'}"
-        )
+        classes = {key: kind for key, kind in vars(module).items() if isinstance(kind, type)}
+        backends = [key for key, kind in classes.items() if issubclass(kind, Backend)]
+        theirs = [key for key in backends if hasattr(classes[key], "contract_version")]  # not core's own two
+        why = f"has no {attribute!r}; its backends: {', '.join(theirs) or 'none'}"
+        raise BackendUnavailableError(f"module {name!r} {why}")
     return check_class(getattr(module, attribute))
-
-
-def _is_theirs(value: object) -> bool:
-    """Whether a value is a plugin's backend class; core's own two have no contract version."""
-    return isinstance(value, type) and issubclass(value, Backend) and hasattr(value, "contract_version")
 
 
 def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
     """Check that a class is a complete backend for a version of the contract that core runs, and return it."""
     if not isinstance(found, type) or not issubclass(found, Backend):
         raise BackendUnavailableError(f"{rule} a subclass of backbay.Backend, got {found!r}")
+    _check_version(found)
+    overridden = [
+        name
+        for name, ours in vars(Backend).items()
+        if is_final(ours) and inspect.getattr_static(found, name) is not ours
+    ]
+    if overridden:
+        hooks = [
+            name
+            for name in vars(BackendHooks)
+            if not name.startswith("_")
+            and callable(getattr(Backend, name))
+            and not is_final(inspect.getattr_static(Backend, name))
+        ]
+        raise BackendUnavailableError(
+            f"{found.__qualname__} overrides {', '.join(overridden)}, which core needs as it is; a plugin may override "
+            f"{', '.join(sorted(hooks))}"
+        )
+    if hidden := _hidden_names(found):
+        why = "which core's classes use inside; choose other names"
+        raise BackendUnavailableError(f"{found.__qualname__} hides {', '.join(hidden)}, {why}")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")
+    return found
+
+
+def _check_version(found: type[Backend]) -> None:
     theirs = getattr(found, "contract_version", None)
     if theirs is None:
         raise BackendUnavailableError(
@@ -82,70 +118,16 @@ def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
             f"{found.__qualname__} was written for contract version {written_for}, this backbay has "
             f"{CONTRACT_VERSION}; install releases that match"
         )
-    overridden = [
-        name for name, given in vars(Backend).items() if is_final(given) and _of(found, name) is not given
-    ]
-    if overridden:
-        raise BackendUnavailableError(
-            f"{found.__qualname__} overrides {', '.join(overridden)}, which core needs as it is; a plugin may override "
-            f"{', '.join(sorted(_hooks()))}"
-        )
-    if hidden := _hidden(found):
-        raise BackendUnavailableError(
-            f"{found.__qualname__} hides {', '.join(hidden)}, which core's classes use inside; choose other names"
-        )
-    if inspect.isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise BackendUnavailableError(f"{found.__qualname__} does not implement {missing}")
-    return found
 
 
-def _hooks() -> list[str]:
-    """The methods that a plugin may override."""
-    names = [name for name in vars(BackendHooks) if not name.startswith("_")]
-    return [name for name in names if callable(getattr(Backend, name)) and not is_final(_of(Backend, name))]
-
-
-def _hidden(found: type) -> list[str]:
+def _hidden_names(found: type) -> list[str]:
     """The private names of core's classes that a plugin's classes define again."""
-    ours = [kind for kind in found.__mro__ if _is_of_core(kind)]
+    ours = [kind for kind in found.__mro__ if kind.__module__.partition(".")[0] == "backbay"]
     private = {name for kind in ours for name in vars(kind) if name.startswith("_") and name[1:2] != "_"}
     private -= {"_abc_impl"}  # each abstract class has its own
     return sorted(private & {name for kind in found.__mro__ if kind not in ours for name in vars(kind)})
 
 
-def _is_of_core(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "backbay"
-
-
-def _of(kind: type, name: str) -> object:
-    """An attribute of a class as it is defined, with no property evaluated."""
-    return inspect.getattr_static(kind, name)
-
-
 def is_final(attribute: object) -> bool:
     """Whether an attribute of a class, or its getter, is marked as final."""
     return bool(getattr(getattr(attribute, "fget", attribute), "__final__", False))
-
-
-def describe(error: BaseException) -> str:
-    """The error of a plugin's code in one line."""
-    if isinstance(error, BackendUnavailableError):
-        return str(error)
-    line = _first_line(error)
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-def _no_hook(plugin: object) -> str:
-    from difflib import get_close_matches  # takes longer to import than most of core
-
-    what = getattr(plugin, "__name__", repr(plugin))
-    if hasattr(plugin, HOOK):
-        return f"{what}.{HOOK} is not marked as a hook: decorate it with @backbay.hookimpl"
-    near = get_close_matches(HOOK, [name for name in dir(plugin) if not name.startswith("__")], n=1)
-    hint = f"; perhaps {near[0]} is misspelled" if near else ""
-    return f"{what} has no hook {HOOK}(), decorated with @backbay.hookimpl{hint}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

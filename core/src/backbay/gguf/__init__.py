@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from backbay.errors import nearest
+from backbay.errors import nearest as nearest
 
-from .header.content import Content, open_content
-from .header.layout import ValueType
-from .header.strings import Strings
-from .header.tensors import Derived, TensorInfo
-from .reader import ModelFile, open
-from .values.config import Config
-from .values.keys import Key, choice, flag, number, numbers, text, texts, whole, wholes
-
-__all__ = [
-    "Config",
-    "Content",
-    "Derived",
-    "Key",
-    "ModelFile",
-    "Strings",
-    "TensorInfo",
-    "ValueType",
-    "choice",
-    "flag",
-    "nearest",
-    "number",
-    "numbers",
-    "open",
-    "open_content",
-    "text",
-    "texts",
-    "whole",
-    "wholes",
-]
+from .config import Config as Config
+from .content import Content as Content
+from .content import ValueType as ValueType
+from .content import open_content as open_content
+from .keys import Key as Key
+from .keys import choice as choice
+from .keys import flag as flag
+from .keys import number as number
+from .keys import numbers as numbers
+from .keys import text as text
+from .keys import texts as texts
+from .keys import whole as whole
+from .keys import wholes as wholes
+from .metadata import Strings as Strings
+from .parts import Derived as Derived
+from .parts import TensorInfo as TensorInfo
+from .reader import ModelFile as ModelFile
+from .reader import open as open

@@ -6,20 +6,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self, final
 
 import numpy as np
 
 from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
-from .files.copies import Copies, join
-from .files.experts import stack_experts
-from .files.split import all_tensors, read_parts
-from .header.content import Content
-from .header.layout import DEFAULT_ALIGNMENT
-from .header.tensors import Bytes, Derived, TensorInfo
-from .values.config import Config
+from .config import Config
+from .content import Content
+from .derived import Copies, join, stack_experts
+from .parts import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 
@@ -148,9 +145,7 @@ class ModelFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -162,34 +157,19 @@ def _mapped(info: TensorInfo, contents: Mapping[Path, Content]) -> Bytes:
     return contents[info.path].mapped[info.offset : info.offset + info.nbytes]
 
 
-def _text(path: object) -> str:
-    try:
-        text = os.fspath(path)  # type: ignore[call-overload]
-    except TypeError:
-        text = None
-    if isinstance(text, str) and text:
-        return text
-    raise OptionError(
-        f"the path of a model file must be a text or an os.PathLike of one, not empty, got {path!r}"
-    )
-
-
 def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
     """Open a GGUF file; for a part of a split model, all parts. Any defect raises ModelFileError.
 
     `only` chooses tensors by name, where one file holds several models; the others are checked, then left out.
     """
-    where = Path(_text(path))
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text:
+        rule = "must be a text or an os.PathLike of one, not empty"
+        raise OptionError(f"the path of a model file {rule}, got {path!r}")
+    where = Path(text)
     parts = read_parts(where)
-    first = parts[0]
     wanted = {name: info for name, info in all_tensors(parts).items() if only is None or only(name)}
     tensors, derived = stack_experts(where, wanted)
-    return ModelFile(
-        where,
-        [part.content for part in parts],
-        first.metadata,
-        tensors,
-        derived,
-        version=first.version,
-        alignment=first.alignment,
-    )
+    first, contents = parts[0], [part.content for part in parts]
+    versions = {"version": first.version, "alignment": first.alignment}
+    return ModelFile(where, contents, first.metadata, tensors, derived, **versions)

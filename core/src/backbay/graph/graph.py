@@ -1,21 +1,22 @@
-"""The checked graph that a backend compiles: nodes in their order of execution."""
+"""The checked graph that a backend compiles, and the interface of its plan: runs, their times, and their cancellation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import _thread
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from ..errors import ClosedError
-from ..types.cached import cached_property
-from ..types.spec import Spec
-
-if TYPE_CHECKING:
-    from ..data.leaf import Home, Leaf
-    from ..ops.declaration import Op
-    from ..types.dtypes import DType
-    from ..types.placement import Placement
-
+from ..data.encoding import Bytes
+from ..data.leaf import Home, Leaf
+from ..errors import CancelledError, ClosedError, OptionError
+from ..ops.declaration import Op
+from ..types.params import Placement
+from ..types.spec import DType, Spec
+from ..types.threads import Flag, cached_property
 
 NodeKind = Literal["op", "parameter", "state", "input"]
 """op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""
@@ -126,15 +127,155 @@ def _structure(node: Node) -> str:
     if op is None:
         fixed = node.shape if node.kind == "parameter" else node.rank
         return f"{node.kind} {node.dtype:d} {fixed} {node.leaf and node.leaf.row_axis}"
-    args = [_count(value) if i in op.sizes else _attribute(value) for i, value in enumerate(node.args)]
+    args = [_attribute(value) for value in node.args]
+    for position, size in size_attributes(node):
+        args[position] = str(len(size))
     return f"{op.name}({','.join(args)}) {node.dtype:d} {len(node.shape)}"
-
-
-def _count(size: Any) -> str:
-    return str(len(size)) if isinstance(size, tuple) else "1"
 
 
 def _attribute(value: Any) -> str:
     if isinstance(value, Node):
         return f"%{value.index}"
     return f"[{','.join(map(_attribute, value))}]" if isinstance(value, tuple) else repr(value)
+
+
+def assign_slots(graph: Graph) -> tuple[dict[int, int], list[int]]:
+    """The slot of each node that has its own data, and the bytes of each slot; nodes in one slot share memory."""
+    last = last_uses(graph)
+    slots: dict[int, int] = {}
+    sizes: list[int] = []
+    free: list[int] = []
+    for node in graph.nodes:
+        if node.op is not None and not node.is_view:
+            slots[node.index] = _take(free, sizes, node.nbytes)
+        free.extend(slots[done] for done in last.get(node.index, ()))
+    return slots, sizes
+
+
+def last_uses(graph: Graph) -> dict[int, list[int]]:
+    """For each node, the nodes whose data are last used by it. Outputs stay in use for ever."""
+    kept = {node.storage.index for node in graph.outputs}
+    last: dict[int, int] = {}
+    for node in graph.nodes:
+        for used in (node, *node.operands):
+            if used.storage.op is not None and used.storage.index not in kept:
+                last[used.storage.index] = node.index
+    ends: dict[int, list[int]] = {}
+    for index, end in last.items():
+        ends.setdefault(end, []).append(index)
+    return ends
+
+
+def _take(free: list[int], sizes: list[int], nbytes: int) -> int:
+    """Take the smallest free slot that fits; if none fits, enlarge the largest; if none is free, add a slot."""
+    if not free:
+        sizes.append(nbytes)
+        return len(sizes) - 1
+    fitting = [slot for slot in free if sizes[slot] >= nbytes]
+    slot = min(fitting, key=sizes.__getitem__) if fitting else max(free, key=sizes.__getitem__)
+    free.remove(slot)
+    sizes[slot] = max(sizes[slot], nbytes)
+    return slot
+
+
+class Cancel(Protocol):
+    """A flag that asks a load or a compute to stop, such as a threading.Event."""
+
+    def is_set(self) -> bool: ...
+
+
+@contextmanager
+def stop_when_cancelled(
+    cancel: Cancel | None, stop: Callable[[], object], poll: float = 0.002
+) -> Iterator[None]:
+    """While a library runs, check `cancel` every `poll` seconds in another thread; if it is set, call `stop` once."""
+    if cancel is None:
+        yield
+        return
+    done, deciding = Flag(), threading.Lock()
+
+    def watch() -> None:
+        while not done.wait(poll):
+            if cancel.is_set():
+                with deciding:
+                    if not done.is_set():
+                        stop()
+                return
+
+    # Thread.start waits for ever for a thread that finds no memory to begin (until Python 3.13).
+    _thread.start_new_thread(watch, ())
+    try:
+        yield
+    finally:
+        with deciding:
+            done.set()
+
+
+def require_cancel(cancel: object) -> None:
+    """Raise unless an argument `cancel` is None or a flag."""
+    if cancel is not None and not callable(getattr(cancel, "is_set", None)):
+        raise OptionError(f"cancel must have a method is_set, such as a threading.Event has, got {cancel!r}")
+
+
+def check_cancel(cancel: Cancel | None) -> None:
+    if cancel is not None and cancel.is_set():
+        raise CancelledError
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time that one node of a graph took, or several that ran as one.
+
+    `nodes` are indices in `graph.nodes`; without any, the time is of the backend's own work, such as copies between
+    devices.
+    """
+
+    nodes: tuple[int, ...]
+    seconds: float
+    device: str
+    """The id of the device that it ran on."""
+
+
+Timings = Callable[[], Sequence[Timing]]
+"""Tells the times of a run that was profiled."""
+
+
+class Plan(ABC):
+    """A compiled graph with its memory, which can run many times. The backend books the memory in its ledger."""
+
+    nbytes: int
+    """The bytes of compute memory that this plan holds, or would hold if the backend only measures."""
+
+    @property
+    def valid(self) -> bool:
+        """False after another compile moved memory that this plan shares; core then compiles the graph again."""
+        return True
+
+    @abstractmethod
+    def run(self, cancel: Cancel | None) -> None:
+        """Run every node in order. Check `cancel` at least between nodes; if it is set, raise CancelledError.
+
+        A cancelled run has no effect on the next run, except for its writes into leaves.
+        """
+
+    def profile(self, cancel: Cancel | None) -> Timings:
+        """Run as `run` does, with the same results, and take the time of each node.
+
+        The function that is returned tells the times. It is called once, when no more runs are to be profiled, perhaps
+        after `close`. Times of one run do not overlap: their sum is at most the time of the run. Without any, the
+        backend tells the times of whole runs only, which is the default.
+        """
+        self.run(cancel)
+        return tuple
+
+    @abstractmethod
+    def read(self, node: Node) -> Bytes:
+        """The bytes of an output of the latest run, in logical order; the caller must not change or keep them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory; called once."""
+
+    def report(self) -> list[str]:
+        """The device of each node, a line per node, for people."""
+        return []

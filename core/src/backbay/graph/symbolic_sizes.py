@@ -174,7 +174,6 @@ class Size:
         return self._symbols.decide("at_most", self.term, term_of(other))
 
     def max(self, other: Size | int) -> Size:
-        """The larger of two sizes."""
         return self._with("max", other)
 
     def __add__(self, other: Size | int) -> Size:
@@ -239,11 +238,8 @@ class Symbols:
         """The bytes from one element of a dimension to the next, in the node's storage."""
         if n == 0 and not node.is_view:
             return self.constant(node.dtype.type_size)
-        return (
-            self.constant(node.stride(n))
-            if node.kind == "parameter"
-            else Size(self, ("stride", node.index, n))
-        )
+        fixed = node.kind == "parameter"
+        return self.constant(node.stride(n)) if fixed else Size(self, ("stride", node.index, n))
 
     def offset(self, node: Node) -> Size:
         """The offset in bytes at which a node begins in its storage."""
@@ -251,7 +247,12 @@ class Symbols:
 
     def size(self, node: Node, parameter: str | int) -> Size | tuple[Size, ...]:
         """A size attribute, by name or position; a tuple if the attribute is a sequence."""
-        position = self._position(node, parameter)
+        if (op := node.op) is None:
+            raise BackbayError(f"a {node.kind} has no size attributes")
+        named = [i for i in op.sizes if parameter in (i, op.parameters[i].name)]
+        if not named:
+            raise BackbayError(f"{op.name} has no size attribute {parameter!r}")
+        position = named[0]
         value = node.args[position]
         if isinstance(value, tuple):
             return tuple(Size(self, ("size", node.index, position, item)) for item in range(len(value)))
@@ -273,12 +274,3 @@ class Symbols:
         if not certain:
             self.guards.taken[Guard(relation, left, right, answer)] = None
         return answer
-
-    def _position(self, node: Node, parameter: str | int) -> int:
-        op = node.op
-        if op is None:
-            raise BackbayError(f"a {node.kind} has no size attributes")
-        for position in op.sizes:
-            if parameter in (position, op.parameters[position].name):
-                return position
-        raise BackbayError(f"{op.name} has no size attribute {parameter!r}")

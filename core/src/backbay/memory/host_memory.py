@@ -1,11 +1,32 @@
-"""How much memory this process may use: the host's, or less in a control group such as a container's."""
+"""The host's memory: how much this process may use and holds, when freed memory goes back, and errors that name a limit."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from mmap import PAGESIZE
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, final
+
+from ..errors import BackbayError, BackendUnavailableError, reason_of
+from .report import human_bytes
+
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # as M_MMAP_THRESHOLD and so on in <malloc.h> of the GNU C library
+LARGE, KEPT = 1 << 16, 1 << 22  # bytes
+
+
+FILES = (errno.EMFILE, errno.ENFILE)
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Python and the system's loader give these errors no class of their own.
+NO_THREAD = ("can't start new thread", "pthread_create", "can't allocate lock")
+# From code of Python that got no memory.
+NO_REASON = ("without setting an exception", "without exception set")
+NO_FILE = "Too many open files"
+NOT_MAPPED = ("failed to map segment", "annot allocate memory", "cannot create shared object", "bad_alloc")
+MEMORY_LIMITS = (("AS", "-v", "address space"), ("DATA", "-d", "data"))
 
 
 class HostMemory(NamedTuple):
@@ -80,3 +101,150 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def anonymous_memory() -> int:
+    """Resident bytes that no file backs; 0 where the system does not say."""
+    try:
+        resident, shared = Path("/proc/self/statm").read_text().split()[1:3]
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * PAGESIZE
+
+
+@cache
+def _libc() -> Any:
+    import ctypes  # takes longer to import than most of core
+
+    return ctypes.CDLL(None) if os.name == "posix" else None
+
+
+def return_freed_memory() -> None:
+    """Hand freed memory back to the system, which then need not take it from others."""
+    if hasattr(_libc(), "malloc_trim"):  # only the GNU C library has it
+        _libc().malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """Let the C library hand freed large blocks back at once, in all of the process.
+
+    By default it raises this limit to 32 MiB, and keeps blocks that a later, aligned allocation seldom fits.
+    """
+    keep_large_blocks(LARGE)
+
+
+def keep_large_blocks(below: int) -> None:
+    """Let the C library keep freed blocks of up to `below` bytes in all of the process, until `return_large_blocks`."""
+    _LIMIT.least = below
+    _LIMIT.set(below)
+
+
+def keep_blocks(*, keeps: bool) -> None:
+    """Let the C library keep freed blocks of up to 4 MiB in all of the process, or no large ones.
+
+    After `keep_large_blocks` it keeps at least those. The system clears each page of a block that was handed back.
+    Kept blocks may be twice as much as is in use.
+    """
+    _LIMIT.set(KEPT if keeps else LARGE)
+
+
+@final
+class _Limit:
+    """The size from which on the C library hands freed blocks back at once."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.least = LARGE
+
+    def set(self, nbytes: int) -> None:
+        nbytes = max(nbytes, self.least)
+        if nbytes == self.nbytes or not hasattr(_libc(), "mallopt"):
+            return
+        lower = nbytes < self.nbytes
+        _libc().mallopt(MMAP_THRESHOLD, nbytes)
+        _libc().mallopt(TRIM_THRESHOLD, 2 * nbytes)  # of free memory at the heap's end
+        self.nbytes = nbytes
+        if lower:
+            return_freed_memory()
+
+
+_LIMIT = _Limit()
+
+
+try:
+    import resource  # here, as a starved process may be unable to load it
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+
+@contextmanager
+def naming_limits(doing: str) -> Iterator[None]:
+    """Raise BackendUnavailableError if the system refuses what the block needs. Also a decorator."""
+    try:
+        yield
+    except BackbayError:
+        raise
+    except (MemoryError, OSError, ImportError, RuntimeError, SystemError) as error:
+        raise_if_starved(error, doing)
+        raise
+
+
+def raise_if_starved(error: BaseException, doing: str) -> None:
+    """Raise BackendUnavailableError, with the limits of this process, if an error says that the system refused."""
+    limit = _limit(error)
+    if limit is not None:
+        raise BackendUnavailableError(f"{doing}: the system refused: {reason_of(error)}{limit}") from error
+
+
+def _limit(error: BaseException) -> str | None:
+    """The limits that may have caused an error; None if it is no sign of starvation."""
+    if isinstance(error, BackbayError):
+        return None
+    text = str(error)
+    # Then that is why Python itself fails.
+    limited = any(_soft(name) is not None for name, _, _ in MEMORY_LIMITS)
+    if (isinstance(error, OSError) and error.errno in FILES) or NO_FILE in text:
+        return _said("NOFILE", "this process may have {} files open (ulimit -n)")
+    if isinstance(error, OSError) and error.errno in DISK:
+        return _said("FSIZE", "a file may have {} (ulimit -f)", human_bytes)
+    if (isinstance(error, OSError) and error.errno == errno.EAGAIN) or any(
+        sign in text for sign in NO_THREAD
+    ):
+        return _said("NPROC", "this user may have {} processes and threads (ulimit -u)") + _memory()
+    if (
+        isinstance(error, MemoryError)
+        or (isinstance(error, SystemError) and (any(sign in text for sign in NO_REASON) or limited))
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, (ImportError, OSError)) and any(sign in text for sign in NOT_MAPPED))
+    ):  # fmt: skip
+        return _memory()
+    return None
+
+
+def _said(name: str, text: str, shown: Callable[[int], str] = str) -> str:
+    allowed = _soft(name)
+    return "" if allowed is None else f"; {text.format(shown(allowed))}"
+
+
+def _memory() -> str:
+    """The limits of memory that this process has, and how much it uses and the system has left."""
+    parts = [
+        f"this process may have {human_bytes(allowed)} of {what} (ulimit {option})"
+        for name, option, what in MEMORY_LIMITS
+        if (allowed := _soft(name)) is not None
+    ]
+    with suppress(OSError, ValueError):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
+        parts += [f"it has {human_bytes(used)} of address space"] if parts else []
+    with suppress(OSError, MemoryError):
+        if (free := host_memory().free) is not None:
+            parts.append(f"{human_bytes(free)} of the system's memory are free")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _soft(name: str) -> int | None:
+    kind = getattr(resource, f"RLIMIT_{name}", None)
+    if resource is None or kind is None:
+        return None
+    found = resource.getrlimit(kind)[0]
+    return None if found == resource.RLIM_INFINITY else found

@@ -46,7 +46,6 @@ class DeviceMemory:
         yield from (*self.weights, *self.cache, self.graph)
 
     def allocated(self) -> int:
-        """The bytes that are allocated."""
         return sum(m.size for m in self.entries() if m.status is AllocationStatus.Allocated)
 
     def total(self) -> int:
@@ -81,13 +80,10 @@ class BackendMemory:
         return (self.cpu, *self.gpus)
 
     def total(self) -> int:
-        own = self.input_weights.size + self.host.size + sum(device.total() for device in self.devices)
-        return own + sum(companion.total() for companion in self.companions.values())
+        return sum(memory.size for *_, memory in self.rows())
 
     def allocated(self) -> int:
-        held = sum(m.size for m in (self.input_weights, self.host) if m.status is AllocationStatus.Allocated)
-        held += sum(device.allocated() for device in self.devices)
-        return held + sum(companion.allocated() for companion in self.companions.values())
+        return sum(memory.size for *_, memory in self.rows() if memory.status is AllocationStatus.Allocated)
 
     def rows(self) -> list[tuple[str, str, str, Memory]]:
         """Device, part, layer and size of each entry that is not empty."""
@@ -117,20 +113,22 @@ class BackendMemory:
 
     def as_dict(self) -> dict[str, Any]:
         """The report for programs: plain dictionaries, sizes in bytes, the status by its name."""
-        own = asdict(self, dict_factory=_plain)
+
+        def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+            return {
+                key: value.name.lower() if isinstance(value, AllocationStatus) else value
+                for key, value in items
+            }
+
+        own = asdict(self, dict_factory=plain)
         companions = {name: companion.as_dict() for name, companion in self.companions.items()}
         return {**own, **companions, "total": self.total(), "allocated": self.allocated()}
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
         """Log a record for each non-empty entry; the record's `memory` attribute holds its fields."""
         for device, part, layers, memory in self.rows():
-            parts = {
-                "device": device,
-                "part": part,
-                "layer": layers,
-                "size": memory.size,
-                "status": memory.status.name,
-            }
+            parts = {"device": device, "part": part, "layer": layers, "size": memory.size}
+            parts["status"] = memory.status.name
             logger.log(level, "%s %s %s %s", device, part, layers, memory, extra={"memory": parts})
 
 
@@ -141,10 +139,6 @@ def human_bytes(size: int) -> str:
             break
         value /= 1024
     return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value.name.lower() if isinstance(value, AllocationStatus) else value for key, value in items}
 
 
 def _merged(rows: list[tuple[str, str, str, Memory]]) -> list[tuple[str, str, str, Memory]]:

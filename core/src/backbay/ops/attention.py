@@ -3,8 +3,7 @@
 from typing import Any
 
 from ..errors import DTypeError
-from ..types.dtypes import DType
-from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec
+from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec
 from .declaration import op
 
 
@@ -55,46 +54,27 @@ def scaled_dot_product_attention(
     _numbers(value, "value")
     heads, tokens, batch = query.dim(1), query.dim(2), query.dim(3)
     kv_heads, history = key.dim(1), key.dim(2)
-    require(
-        key.dim(0) == query.dim(0),
-        "dimension 0 of query and key must match, {} != {}",
-        query.dim(0),
-        key.dim(0),
-    )
+    rule = "dimension 0 of query and key must match, {} != {}"
+    require(key.dim(0) == query.dim(0), rule, query.dim(0), key.dim(0))
     require(divides(kv_heads, heads), "kv_heads must divide heads, {} does not divide {}", kv_heads, heads)
-    require(
-        key.dim(3) == value.dim(3) == batch, "batch must match, {}, {}, {}", batch, key.dim(3), value.dim(3)
-    )
+    rule = "batch must match, {}, {}, {}"
+    require(key.dim(3) == value.dim(3) == batch, rule, batch, key.dim(3), value.dim(3))
     shape = tuple(value.dim(n) for n in range(3))
     have = (shape[2], shape[0]) if cache_config_applied else shape[1:]
-    require(
-        have == (kv_heads, history),
-        "value must have key's {} kv_heads and {} positions, got {} and {}",
-        kv_heads,
-        history,
-        *have,
-    )
+    rule = "value must have key's {} kv_heads and {} positions, got {} and {}"
+    require(have == (kv_heads, history), rule, kv_heads, history, *have)
     require(softcap >= 0, "softcap must not be negative, got {}", softcap)
     if mask is not None:
         _check_mask(mask, history, tokens, heads, batch)
     if sinks is not None:
         require_float(sinks, "sinks")
-        require(
-            sinks.size == sinks.dim(0) == heads,
-            "sinks must have shape ({},), got {}",
-            heads,
-            list(sinks.shape),
-        )
+        rule = "sinks must have shape ({},), got {}"
+        require(sinks.size == sinks.dim(0) == heads, rule, heads, list(sinks.shape))
     width = shape[1] if cache_config_applied else shape[0]
     if vmla is not None:
         _numbers(vmla, "vmla")
-        require(
-            vmla.dim(0) == width and vmla.dim(2) == heads and vmla.dim(3) == 1,
-            "vmla must be ({}, e, {}), got {}",
-            width,
-            heads,
-            list(vmla.shape),
-        )
+        fits = vmla.dim(0) == width and vmla.dim(2) == heads and vmla.dim(3) == 1
+        require(fits, "vmla must be ({}, e, {}), got {}", width, heads, list(vmla.shape))
         width = vmla.dim(1)
     return result_spec(DType.F32, (width, *query.shape[1:]))
 

@@ -9,13 +9,8 @@ def _repeated(x: Spec, t2: Spec) -> Spec:
     require_float(t2, "the second operand")
     if x.shape != t2.shape:
         for n in range(max(x.rank, t2.rank)):
-            require(
-                divides(t2.dim(n), x.dim(n)),
-                "dimension {} must repeat to the first operand's, {} does not divide {}",
-                n,
-                t2.dim(n),
-                x.dim(n),
-            )
+            rule = "dimension {} must repeat to the first operand's, {} does not divide {}"
+            require(divides(t2.dim(n), x.dim(n)), rule, n, t2.dim(n), x.dim(n))
     return x
 
 

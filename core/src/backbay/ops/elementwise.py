@@ -1,8 +1,7 @@
 """Elementwise ops, and the gated activations."""
 
 from ..errors import DTypeError
-from ..types.dtypes import CONTRACT, DType
-from ..types.spec import Spec, require, require_float, same_shape
+from ..types.spec import CONTRACT, DType, Spec, require, require_float, same_shape
 from .declaration import op
 
 
@@ -15,9 +14,8 @@ def _gated(x: Spec, up: Spec | None) -> Spec:
     require_float(x)
     if up is not None:
         require_float(up, "up")
-        require(
-            same_shape(x.shape, up.shape), "up must have the receiver's shape {}, got {}", x.shape, up.shape
-        )
+        rule = "up must have the receiver's shape {}, got {}"
+        require(same_shape(x.shape, up.shape), rule, x.shape, up.shape)
     return x
 
 
@@ -166,11 +164,6 @@ def cast(x: Spec, dtype: DType) -> Spec:
     """
     if dtype not in CONTRACT:
         raise DTypeError(f"dtype must be one that tensors may hold, got {dtype}")
-    require(
-        x.dim(0) % dtype.block_size == 0,
-        "dimension 0 of {} must be a multiple of {}, got {}",
-        dtype,
-        dtype.block_size,
-        x.dim(0),
-    )
+    rule = "dimension 0 of {} must be a multiple of {}, got {}"
+    require(x.dim(0) % dtype.block_size == 0, rule, dtype, dtype.block_size, x.dim(0))
     return Spec(dtype, x.shape)

@@ -1,8 +1,7 @@
 """Selection of rows by index."""
 
 from ..errors import DTypeError
-from ..types.dtypes import DType
-from ..types.spec import Spec, require, require_dtype, result_spec
+from ..types.spec import DType, Spec, require, require_dtype, result_spec
 from .declaration import op
 
 
@@ -19,14 +18,7 @@ def rows(x: Spec, ids: Spec) -> Spec:
     require_dtype(ids, (DType.I32,), "ids")
     require(ids.dim(3) == 1, "ids must have at most 3 dimensions, got {}", list(ids.shape))
     for n in (2, 3):
-        require(
-            x.dim(n) in (1, ids.dim(n - 1)),
-            "dimension {} must be 1 or that of ids, {} != {}",
-            n,
-            x.dim(n),
-            ids.dim(n - 1),
-        )
-    return result_spec(
-        DType.I32 if x.dtype is DType.I32 else DType.F32,
-        (x.dim(0), *(ids.shape[:3] or (1,))),
-    )
+        rule = "dimension {} must be 1 or that of ids, {} != {}"
+        require(x.dim(n) in (1, ids.dim(n - 1)), rule, n, x.dim(n), ids.dim(n - 1))
+    dtype = DType.I32 if x.dtype is DType.I32 else DType.F32
+    return result_spec(dtype, (x.dim(0), *(ids.shape[:3] or (1,))))

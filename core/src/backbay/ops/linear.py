@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from ..types.dtypes import DType
-from ..types.spec import Spec, require, require_float, result_spec, same_shape
+from ..types.spec import DType, Spec, require, require_float, result_spec, same_shape
 from .declaration import op
 
 
@@ -57,17 +56,8 @@ def solve_tri(a: Spec, b: Spec, lower: bool = True, left: bool = True, unit_diag
     require_float(b, "the second operand")
     _square(a)
     shared = 1 if left else 0
-    require(
-        b.dim(shared) == a.dim(0),
-        "dimension {} of the second operand must be {}, got {}",
-        shared,
-        a.dim(0),
-        b.dim(shared),
-    )
-    require(
-        same_shape(a.shape[2:], b.shape[2:]),
-        "dimensions 2 and 3 must match, {} != {}",
-        list(a.shape[2:]),
-        list(b.shape[2:]),
-    )
+    rule = "dimension {} of the second operand must be {}, got {}"
+    require(b.dim(shared) == a.dim(0), rule, shared, a.dim(0), b.dim(shared))
+    rule = "dimensions 2 and 3 must match, {} != {}"
+    require(same_shape(a.shape[2:], b.shape[2:]), rule, list(a.shape[2:]), list(b.shape[2:]))
     return Spec(DType.F32, b.shape)

@@ -3,8 +3,7 @@
 from functools import lru_cache
 
 from ..errors import DTypeError
-from ..types.dtypes import DType
-from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec, same_shape
+from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec, same_shape
 from .declaration import op
 
 
@@ -24,13 +23,8 @@ def _product_shape(w: tuple[int, ...], x: tuple[int, ...]) -> tuple[int, ...]:
     wide, other = (*w, 1, 1, 1, 1)[:4], (*x, 1, 1, 1, 1)[:4]
     require(wide[0] == other[0], "dimension 0 must match, {} != {}", wide[0], other[0])
     for n in (2, 3):
-        require(
-            divides(wide[n], other[n]),
-            "dimension {} of the receiver must divide the other's, {} does not divide {}",
-            n,
-            wide[n],
-            other[n],
-        )
+        rule = "dimension {} of the receiver must divide the other's, {} does not divide {}"
+        require(divides(wide[n], other[n]), rule, n, wide[n], other[n])
     return result_spec(DType.F32, (wide[1], *x[1:])).shape
 
 
@@ -71,9 +65,8 @@ def mulmat_id(w: Spec, x: Spec, ids: Spec) -> Spec:
     require(w.dim(0) == x.dim(0), "dimension 0 must match, {} != {}", w.dim(0), x.dim(0))
     require(w.dim(3) == x.dim(3) == ids.dim(2) == ids.dim(3) == 1, "at most 3 dimensions, for ids at most 2")
     require(x.dim(2) == tokens, "dimension 2 must be the {} tokens of ids, got {}", tokens, x.dim(2))
-    require(
-        x.dim(1) in (1, used), "dimension 1 must be 1 or the {} used experts of ids, got {}", used, x.dim(1)
-    )
+    rule = "dimension 1 must be 1 or the {} used experts of ids, got {}"
+    require(x.dim(1) in (1, used), rule, used, x.dim(1))
     return result_spec(DType.F32, (w.dim(1), used, tokens))
 
 
@@ -89,11 +82,6 @@ def add_id(x: Spec, t2: Spec, ids: Spec) -> Spec:
     require_dtype(ids, (DType.I32,), "ids")
     require(x.dim(0) == t2.dim(0), "dimension 0 must match, {} != {}", x.dim(0), t2.dim(0))
     require(t2.dim(2) == t2.dim(3) == 1, "the second operand must have at most 2 dimensions")
-    require(
-        same_shape((x.dim(1), x.dim(2), x.dim(3)), ids.shape),
-        "ids must be ({}, {}), got {}",
-        x.dim(1),
-        x.dim(2),
-        list(ids.shape),
-    )
+    rule = "ids must be ({}, {}), got {}"
+    require(same_shape((x.dim(1), x.dim(2), x.dim(3)), ids.shape), rule, x.dim(1), x.dim(2), list(ids.shape))
     return x

@@ -9,13 +9,8 @@ def _per_column(x: Spec, weight: Spec | None, name: str) -> None:
         require_float(weight, name)
         if weight.shape == x.shape[:1]:
             return
-        require(
-            same_shape(weight.shape, (x.dim(0),)),
-            "{} must have shape ({},), got {}",
-            name,
-            x.dim(0),
-            list(weight.shape),
-        )
+        rule = "{} must have shape ({},), got {}"
+        require(same_shape(weight.shape, (x.dim(0),)), rule, name, x.dim(0), list(weight.shape))
 
 
 @op

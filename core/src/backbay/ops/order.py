@@ -1,9 +1,7 @@
 """Sorting along dimension 0; the order of ties and the place of NaN are not specified."""
 
-from ..types.dtypes import DType
-from ..types.spec import Spec, require, require_float
-from .arguments import SizeAttr
-from .declaration import op
+from ..types.spec import DType, Spec, require, require_float
+from .declaration import SizeAttr, op
 
 
 @op

@@ -5,8 +5,8 @@ from math import isfinite
 from typing import Literal, NamedTuple
 
 from ..errors import ShapeError
-from ..types.dtypes import DType
 from ..types.spec import (
+    DType,
     Spec,
     divides,
     require,
@@ -93,13 +93,8 @@ def rope(
     _rotation(x.dim(0), dim, mode)
     require_rank(positions, 1, "positions")
     per_token = 4 if mode in ("multi-section", "vision") else 1
-    require(
-        positions.dim(0) == per_token * x.dim(2),
-        "positions must be {} for each of the {} tokens of dimension 2, got {}",
-        per_token,
-        x.dim(2),
-        positions.dim(0),
-    )
+    rule = "positions must be {} for each of the {} tokens of dimension 2, got {}"
+    require(positions.dim(0) == per_token * x.dim(2), rule, per_token, x.dim(2), positions.dim(0))
     _sections(x.dim(0), dim, mode, sections)
     if factors is not None:
         _factors(factors, dim if mode == "vision" else dim // 2)
@@ -112,12 +107,8 @@ def rope(
 def _rotation(head: int, dim: int, mode: str) -> None:
     require(head % 2 == 0, "dimension 0, the head, must be even, got {}", head)
     require(dim % 2 == 0 and 2 <= dim <= head, "dim must be even and in [2, {}], got {}", head, dim)
-    require(
-        mode != "vision" or 2 * dim == head,
-        "dim must be half of dimension 0 in vision, {} != {} / 2",
-        dim,
-        head,
-    )
+    rule = "dim must be half of dimension 0 in vision, {} != {} / 2"
+    require(mode != "vision" or 2 * dim == head, rule, dim, head)
 
 
 def _sections(head: int, dim: int, mode: str, sections: Sequence[int]) -> None:
@@ -126,30 +117,18 @@ def _sections(head: int, dim: int, mode: str, sections: Sequence[int]) -> None:
     if mode == "multi-section":
         require(any(sections[:3]), "one of the first three sections must be above 0, got {}", sections)
     elif mode == "vision":
-        require(
-            sections[0] + sections[1] == dim,
-            "the first two sections must add up to dim, {}, got {}",
-            dim,
-            sections,
-        )
+        rule = "the first two sections must add up to dim, {}, got {}"
+        require(sections[0] + sections[1] == dim, rule, dim, sections)
     else:
-        require(
-            not any(sections),
-            "sections are for the modes multi-section and vision, not {}, got {}",
-            mode,
-            sections,
-        )
+        rule = "sections are for the modes multi-section and vision, not {}, got {}"
+        require(not any(sections), rule, mode, sections)
 
 
 def _factors(factors: Spec, pairs: int) -> None:
     require_dtype(factors, (DType.F32,), "factors")
     require_rank(factors, 1, "factors")
-    require(
-        factors.dim(0) >= pairs,
-        "there must be at least {} factors, one per pair, got {}",
-        pairs,
-        factors.dim(0),
-    )
+    rule = "there must be at least {} factors, one per pair, got {}"
+    require(factors.dim(0) >= pairs, rule, pairs, factors.dim(0))
 
 
 def _yarn(base: float, scale: float, yarn: Yarn | None) -> None:
@@ -180,9 +159,8 @@ def ssm_conv(x: Spec, weight: Spec) -> Spec:
     require_rank(x, 3)
     require_rank(weight, 2, "the weight")
     taps = weight.dim(0)
-    require(
-        weight.dim(1) == x.dim(1), "dimension 1, the channels, must match, {} != {}", x.dim(1), weight.dim(1)
-    )
+    rule = "dimension 1, the channels, must match, {} != {}"
+    require(weight.dim(1) == x.dim(1), rule, x.dim(1), weight.dim(1))
     require(taps >= 1, "dimension 0 of the weight must be at least 1, got {}", taps)
     require(x.dim(0) >= taps - 1, "dimension 0 must hold a state of {} at least, got {}", taps - 1, x.dim(0))
     return result_spec(DType.F32, (x.dim(1), x.dim(0) - taps + 1, x.dim(2)))

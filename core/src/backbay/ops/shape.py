@@ -5,9 +5,9 @@ from math import prod
 from typing import Any
 
 from ..errors import DTypeError, ShapeError
-from ..types.dtypes import DType
 from ..types.spec import (
     MAX_RANK,
+    DType,
     Spec,
     check_shape,
     contiguous_strides,
@@ -17,14 +17,9 @@ from ..types.spec import (
     require_float,
     view_spec,
 )
-from .arguments import SizeAttr, SizeAttrs
-from .declaration import op
+from .declaration import SizeAttr, SizeAttrs, op
 
 MAX_PIECES = 1 << 16  # of a chunk; no graph has that many nodes
-
-
-def _strides(x: Spec) -> tuple[int, ...]:
-    return x.strides or contiguous_strides(x.dtype, x.shape)
 
 
 def _infer(ctx: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -66,33 +61,25 @@ def view(x: Spec, offset: SizeAttr, shape: SizeAttrs, strides: SizeAttrs = ()) -
     """
     shape, strides = tuple(shape), tuple(strides)
     check_shape(x.dtype, shape)
+    _require_whole(x, "offset", offset)
     if not strides:
-        return Spec(x.dtype, shape, None, _aligned(x, offset))
-    require(
-        len(strides) == len(shape) - 1,
-        "{} dimensions need {} strides, got {}",
-        len(shape),
-        len(shape) - 1,
-        len(strides),
-    )
+        return Spec(x.dtype, shape, None, x.offset + offset)
+    rule = "{} dimensions need {} strides, got {}"
+    require(len(strides) == len(shape) - 1, rule, len(shape), len(shape) - 1, len(strides))
     require(min(strides) >= 0, "a stride is negative: {}", list(strides))
-    return view_spec(
-        x.dtype, shape, (x.dtype.type_size, *[_step(x, n) for n in strides]), _aligned(x, offset)
-    )
+    for stride in strides:
+        _require_whole(x, "stride", stride)
+    return view_spec(x.dtype, shape, (x.dtype.type_size, *strides), x.offset + offset)
 
 
-def _step(x: Spec, stride: int) -> int:
+def _require_whole(x: Spec, what: str, nbytes: int) -> None:
     require(
-        stride % x.dtype.type_size == 0, "stride {} is not a multiple of {} bytes", stride, x.dtype.type_size
+        nbytes % x.dtype.type_size == 0,
+        "{} {} is not a multiple of {} bytes",
+        what,
+        nbytes,
+        x.dtype.type_size,
     )
-    return stride
-
-
-def _aligned(x: Spec, offset: int) -> int:
-    require(
-        offset % x.dtype.type_size == 0, "offset {} is not a multiple of {} bytes", offset, x.dtype.type_size
-    )
-    return x.offset + offset
 
 
 @op(view=True)
@@ -111,16 +98,11 @@ def permute(x: Spec, *axes: int) -> Spec:
 def _permuted(
     dtype: DType, shape: tuple[int, ...], strides: tuple[int, ...] | None, axes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    require(
-        sorted(axes) == list(range(len(axes))) and len(shape) <= len(axes) <= MAX_RANK,
-        "axes must be a permutation of at least {} and at most {} dimensions, got {}",
-        len(shape),
-        MAX_RANK,
-        list(axes),
-    )
-    require(
-        axes[:1] in ((), (0,)) or not dtype.is_quantized, "dimension 0 of {} must stay in its place", dtype
-    )
+    fits = sorted(axes) == list(range(len(axes))) and len(shape) <= len(axes) <= MAX_RANK
+    rule = "axes must be a permutation of at least {} and at most {} dimensions, got {}"
+    require(fits, rule, len(shape), MAX_RANK, list(axes))
+    rule = "dimension 0 of {} must stay in its place"
+    require(axes[:1] in ((), (0,)) or not dtype.is_quantized, rule, dtype)
     strides = strides or contiguous_strides(dtype, shape)
     rank = max([axis + 1 for axis, _ in zip(axes, shape, strict=False)], default=0)
     gap = strides[-1] * shape[-1] if shape else 0  # the stride of a further dimension, of extent 1
@@ -175,9 +157,8 @@ def chunk(x: Spec, dim: int, size: SizeAttr) -> list[Spec]:
     _check_dim(x.rank, dim)
     require(size >= 1, "size must be positive, got {}", size)
     pieces = -(-x.dim(dim) // size)
-    require(
-        pieces <= MAX_PIECES, "at most {} pieces, {} of {} would be {}", MAX_PIECES, x.dim(dim), size, pieces
-    )
+    rule = "at most {} pieces, {} of {} would be {}"
+    require(pieces <= MAX_PIECES, rule, MAX_PIECES, x.dim(dim), size, pieces)
     return [slice.rule(x, dim, low, min(low + size, x.dim(dim)), 1) for low in range(0, x.dim(dim), size)]
 
 
@@ -212,12 +193,8 @@ def duplicate(x: Spec) -> Spec:
 @op
 def pad(x: Spec, *amounts: SizeAttr) -> Spec:
     """x followed by zeros: amounts[i] of them at the end of dimension i. x is of a float type."""
-    return pad_ext.rule(x, *_trailing(amounts))
-
-
-def _trailing(amounts: tuple[int, ...]) -> list[int]:
     require(len(amounts) <= MAX_RANK, "at most {} amounts, got {}", MAX_RANK, len(amounts))
-    return [n for amount in (*amounts, 0, 0, 0, 0)[:MAX_RANK] for n in (0, amount)]
+    return pad_ext.rule(x, *[n for amount in (*amounts, 0, 0, 0, 0)[:MAX_RANK] for n in (0, amount)])
 
 
 @op
@@ -246,11 +223,11 @@ def pad_ext(
 def concat(x: Spec, t2: Spec, dim: int) -> Spec:
     """x followed by t2 along one dimension. Both have the same dtype, and equal extents in the other dimensions."""
     _check_axis(dim)
-    _require_same_dtype(x, t2)
+    if x.dtype is not t2.dtype:
+        raise DTypeError(f"both must have one dtype, got {x.dtype} and {t2.dtype}; cast one")
     for n in range(MAX_RANK):
-        require(
-            n == dim or x.dim(n) == t2.dim(n), "dimension {} must match, {} != {}", n, x.dim(n), t2.dim(n)
-        )
+        rule = "dimension {} must match, {} != {}"
+        require(n == dim or x.dim(n) == t2.dim(n), rule, n, x.dim(n), t2.dim(n))
     shape = [x.dim(n) for n in range(max(x.rank, t2.rank, dim + 1))]
     shape[dim] += t2.dim(dim)
     check_shape(x.dtype, tuple(shape))
@@ -287,13 +264,8 @@ def repeat_4d(x: Spec, dim0: SizeAttr, dim1: SizeAttr = 1, dim2: SizeAttr = 1, d
     shape = (dim0, dim1, dim2, dim3)
     check_shape(x.dtype, shape)
     for n in range(MAX_RANK):
-        require(
-            divides(x.dim(n), shape[n]),
-            "dimension {} does not repeat, {} does not divide {}",
-            n,
-            x.dim(n),
-            shape[n],
-        )
+        rule = "dimension {} does not repeat, {} does not divide {}"
+        require(divides(x.dim(n), shape[n]), rule, n, x.dim(n), shape[n])
     rank = max([x.rank, *(n + 1 for n in range(MAX_RANK) if shape[n] != 1)])
     return Spec(x.dtype, shape[:rank])
 
@@ -313,8 +285,3 @@ def _check_dim(rank: int, dim: int) -> None:
 def _require_plain(x: Spec) -> None:
     if x.dtype.is_quantized:
         raise DTypeError(f"the receiver must not be quantized, got {x.dtype}; cast it first")
-
-
-def _require_same_dtype(x: Spec, t2: Spec) -> None:
-    if x.dtype is not t2.dtype:
-        raise DTypeError(f"both must have one dtype, got {x.dtype} and {t2.dtype}; cast one")

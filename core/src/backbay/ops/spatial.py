@@ -2,10 +2,8 @@
 
 from typing import Literal
 
-from ..types.dtypes import DType
-from ..types.spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
-from .arguments import SizeAttrs
-from .declaration import op
+from ..types.spec import MAX_RANK, DType, Spec, require, require_float, require_rank, result_spec
+from .declaration import SizeAttrs, op
 
 _LIMIT = 1 << 30  # C code has 32 bits for strides, dilations and twice the padding
 
@@ -17,9 +15,8 @@ def _windows(along: str, extent: int, kernel: int, s: int, p: int, d: int) -> in
     require(0 <= p <= _LIMIT, "the padding along {} must be in [0, 2^30], got {}", along, p)
     require(1 <= d <= _LIMIT, "the dilation along {} must be in [1, 2^30], got {}", along, d)
     reach, room = d * (kernel - 1) + 1, extent + 2 * p
-    require(
-        reach <= room, "along {} the kernel spans {}, more than the {} of the padded data", along, reach, room
-    )
+    rule = "along {} the kernel spans {}, more than the {} of the padded data"
+    require(reach <= room, rule, along, reach, room)
     return (room - reach) // s + 1
 
 
@@ -29,16 +26,10 @@ def _planes(
     """Check the operands of a two-dimensional convolution; return the width and height of its result."""
     require_float(weight)
     require_float(data, "the data")
-    require(
-        weight.dim(2) == data.dim(2),
-        "dimension 2, the input channels, must match, {} != {}",
-        weight.dim(2),
-        data.dim(2),
-    )
-    return (
-        _windows("width", data.dim(0), weight.dim(0), s0, p0, d0),
-        _windows("height", data.dim(1), weight.dim(1), s1, p1, d1),
-    )
+    rule = "dimension 2, the input channels, must match, {} != {}"
+    require(weight.dim(2) == data.dim(2), rule, weight.dim(2), data.dim(2))
+    width = _windows("width", data.dim(0), weight.dim(0), s0, p0, d0)
+    return width, _windows("height", data.dim(1), weight.dim(1), s1, p1, d1)
 
 
 @op
@@ -77,9 +68,8 @@ def im2col(
     conv2d's. Values of data are moved unchanged, NaN and infinities too.
     """
     width, height = _planes(weight, data, s0, s1, p0, p1, d0, d1)
-    return result_spec(
-        data.dtype, (weight.dim(0) * weight.dim(1) * weight.dim(2), width, height, data.dim(3))
-    )
+    window = weight.dim(0) * weight.dim(1) * weight.dim(2)
+    return result_spec(data.dtype, (window, width, height, data.dim(3)))
 
 
 @op
@@ -109,15 +99,10 @@ def conv3d(
     require_float(weight)
     require_float(data, "the data")
     require(c >= 1, "c, the input channels, must be at least 1, got {}", c)
-    require(
-        weight.dim(3) % c == 0, "dimension 3 must be a multiple of the {} channels, got {}", c, weight.dim(3)
-    )
-    require(
-        data.dim(3) % c == 0,
-        "dimension 3 of the data must be a multiple of the {} channels, got {}",
-        c,
-        data.dim(3),
-    )
+    rule = "dimension 3 must be a multiple of the {} channels, got {}"
+    require(weight.dim(3) % c == 0, rule, c, weight.dim(3))
+    rule = "dimension 3 of the data must be a multiple of the {} channels, got {}"
+    require(data.dim(3) % c == 0, rule, c, data.dim(3))
     width = _windows("width", data.dim(0), weight.dim(0), s0, p0, d0)
     height = _windows("height", data.dim(1), weight.dim(1), s1, p1, d1)
     depth = _windows("depth", data.dim(2), weight.dim(2), s2, p2, d2)
@@ -136,15 +121,11 @@ def conv1d_dw(x: Spec, weight: Spec, s: int = 1, p: int = 0, d: int = 1) -> Spec
     require_float(x)
     require_float(weight, "the weight")
     require_rank(x, 3)
-    require(
-        weight.dim(1) == weight.dim(3) == 1 and weight.dim(2) == x.dim(1),
-        "the weight must be (K, 1, {}), one kernel per channel, got {}",
-        x.dim(1),
-        list(weight.shape),
-    )
-    return result_spec(
-        DType.F32, (_windows("dimension 0", x.dim(0), weight.dim(0), s, p, d), x.dim(1), x.dim(2))
-    )
+    fits = weight.dim(1) == weight.dim(3) == 1 and weight.dim(2) == x.dim(1)
+    rule = "the weight must be (K, 1, {}), one kernel per channel, got {}"
+    require(fits, rule, x.dim(1), list(weight.shape))
+    windows = _windows("dimension 0", x.dim(0), weight.dim(0), s, p, d)
+    return result_spec(DType.F32, (windows, x.dim(1), x.dim(2)))
 
 
 @op
@@ -162,11 +143,8 @@ def avg_pool2d(x: Spec, k: int, s: int, p: float = 0.0) -> Spec:
     require_float(x)
     require(1 <= k <= _LIMIT, "the window k must be in [1, 2^30], got {}", k)
     require(1 <= s <= _LIMIT, "the stride s must be in [1, 2^30], got {}", s)
-    require(
-        0 <= p <= _LIMIT and 2 * p == int(2 * p),
-        "the padding p must be a multiple of 0.5 in [0, 2^30], got {}",
-        p,
-    )
+    rule = "the padding p must be a multiple of 0.5 in [0, 2^30], got {}"
+    require(0 <= p <= _LIMIT and 2 * p == int(2 * p), rule, p)
     room = [x.dim(n) + int(2 * p) for n in (0, 1)]
     require(k <= min(room), "the window of {} by {} is larger than the padded data, {} by {}", k, k, *room)
     return result_spec(x.dtype, ((room[0] - k) // s + 1, (room[1] - k) // s + 1, *x.shape[2:]))
@@ -189,13 +167,8 @@ def interpolate(x: Spec, dims: SizeAttrs, mode: Literal["nearest", "bilinear"] =
     0; where their weight is 0, the result may become NaN or infinite, or not.
     """
     require_float(x)
-    require(
-        x.rank <= len(dims) <= MAX_RANK,
-        "dims must be a whole shape of {} to {} extents, got {}",
-        x.rank,
-        MAX_RANK,
-        dims,
-    )
+    rule = "dims must be a whole shape of {} to {} extents, got {}"
+    require(x.rank <= len(dims) <= MAX_RANK, rule, x.rank, MAX_RANK, dims)
     require(min(dims, default=0) >= 0, "dims must not be negative, got {}", dims)
     require(0 in dims or 0 not in x.shape, "an empty tensor cannot be resampled to {}", dims)
     return result_spec(x.dtype, tuple(dims))

@@ -1,9 +1,7 @@
 """Writes into the storage of a leaf. Each returns an alias of its destination, for reads after the write."""
 
-from ..types.dtypes import DType
-from ..types.spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
-from .arguments import SizeAttr
-from .declaration import op
+from ..types.spec import DType, Spec, check_shape, divides, require, require_dtype, span, view_spec
+from .declaration import SizeAttr, op
 
 
 def _alias(x: Spec) -> Spec:
@@ -13,12 +11,8 @@ def _alias(x: Spec) -> Spec:
 def region(x: Spec, t2: Spec, offset: int, strides: tuple[int, ...]) -> Spec:
     """The region that `set` writes to: t2's shape within the bytes of x."""
     steps = strides or tuple(x.stride(n) for n in range(1, t2.rank))
-    require(
-        len(steps) >= t2.rank - 1,
-        "one stride for each dimension from 1 up, {} for rank {}",
-        len(steps),
-        t2.rank,
-    )
+    rule = "one stride for each dimension from 1 up, {} for rank {}"
+    require(len(steps) >= t2.rank - 1, rule, len(steps), t2.rank)
     inner = (x.dtype.type_size, *steps[: t2.rank - 1])[: t2.rank]
     return view_spec(x.dtype, t2.shape, inner, x.offset + offset)
 
@@ -44,21 +38,13 @@ def set(x: Spec, t2: Spec, offset: SizeAttr, *strides: SizeAttr) -> Spec:
     quantized). t2 is converted as cast converts, and read before x is written.
     """
     size = x.dtype.type_size
-    require(
-        x.dim(0) <= x.dtype.block_size or x.stride(0) == size,
-        "elements of the receiver must adjoin in dimension 0, but they begin {} bytes apart",
-        x.stride(0),
-    )
+    rule = "elements of the receiver must adjoin in dimension 0, but they begin {} bytes apart"
+    require(x.dim(0) <= x.dtype.block_size or x.stride(0) == size, rule, x.stride(0))
     check_shape(x.dtype, t2.shape)
-    require(
-        offset >= 0 and offset % size == 0, "offset must be whole elements of {} bytes, got {}", size, offset
-    )
-    require(
-        all(step >= 0 and step % size == 0 for step in strides),
-        "strides must be whole elements of {} bytes, got {}",
-        size,
-        list(strides),
-    )
+    rule = "offset must be whole elements of {} bytes, got {}"
+    require(offset >= 0 and offset % size == 0, rule, size, offset)
+    rule = "strides must be whole elements of {} bytes, got {}"
+    require(all(step >= 0 and step % size == 0 for step in strides), rule, size, list(strides))
     target = region(x, t2, offset, strides)
     end = offset + span(target)
     require(end <= span(x), "bytes {} to {} are outside of the {} bytes of {}", offset, end, span(x), x)
@@ -79,11 +65,6 @@ def set_rows(x: Spec, src: Spec, ids: Spec) -> Spec:
     require(ids.dim(3) == 1, "ids must have at most 3 dimensions, got {}", list(ids.shape))
     for n in (2, 3):
         require(x.dim(n) == src.dim(n), "dimension {} must match, {} != {}", n, x.dim(n), src.dim(n))
-        require(
-            divides(ids.dim(n - 1), src.dim(n)),
-            "dimension {} of ids must divide {}, got {}",
-            n - 1,
-            src.dim(n),
-            ids.dim(n - 1),
-        )
+        rule = "dimension {} of ids must divide {}, got {}"
+        require(divides(ids.dim(n - 1), src.dim(n)), rule, n - 1, src.dim(n), ids.dim(n - 1))
     return _alias(x)

@@ -7,17 +7,15 @@ from math import ceil, isfinite
 from operator import index
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from ..data.host_data import to_array
+from ..data.leaf import to_array
 from ..errors import DTypeError, ShapeError
-from ..graph.cancel import Cancel
-from ..types.dtypes import CONTRACT, DType
-from ..types.placement import MAX_LAYERS, Placement
-from ..types.spec import Spec, check_shape
+from ..graph.graph import Cancel
+from ..types.params import MAX_LAYERS, Placement
+from ..types.spec import CONTRACT, DType, Spec, check_shape
 from .recording import Recording
 from .tensor import Tensor
 from .tracing import Counters
@@ -63,15 +61,16 @@ class Context:
         self.recording.check_usable()
         return Context(self.recording, Placement(layer=i))
 
-    # -- leaves ------------------------------------------------------------------------------------------
-
     def empty(self, dtype: DType, *shape: int, row_axis: int | None = None) -> Tensor:
         """A leaf with undefined contents.
 
         `row_axis` is for a state, such as a cache: the dimension along which it is filled, from 0 on. A backend may
         then bind only the prefix of rows that a graph uses.
         """
-        _check_dtype(dtype)
+        if not isinstance(dtype, DType):
+            raise DTypeError(f"expected a dtype, which comes first, such as DType.F32, got {_brief(dtype)}")
+        if dtype not in CONTRACT:
+            raise DTypeError(f"expected a dtype that tensors may hold, got {dtype!r}")
         extents = _shape(shape)
         check_shape(dtype, extents)
         if row_axis is not None and not 0 <= row_axis < len(extents):
@@ -79,7 +78,6 @@ class Context:
         return self.recording.add_leaf(Spec(dtype, extents), self.placement, row_axis)
 
     def zeros(self, dtype: DType, *shape: int, row_axis: int | None = None) -> Tensor:
-        """A leaf of zeros."""
         tensor = self.empty(dtype, *shape, row_axis=row_axis)
         if tensor.leaf is not None:
             tensor.leaf.zero()
@@ -111,8 +109,6 @@ class Context:
         leaf = self.empty(dtype, max(0, ceil((stop - start) / step)))  # raises here if it is too large
         numbers = np.arange(start, stop, step)
         return leaf.from_ints(numbers.astype(np.int64)) if dtype.is_integer else leaf.from_floats(numbers)
-
-    # -- running -----------------------------------------------------------------------------------------
 
     def forward(self, *tensors: Tensor) -> Context:
         """Add tensors to the graph's roots, behind the earlier ones; returns the context.
@@ -154,18 +150,8 @@ class Context:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _check_dtype(dtype: object) -> None:
-    """Raise DTypeError unless a leaf may have this dtype."""
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"expected a dtype, which comes first, such as DType.F32, got {_brief(dtype)}")
-    if dtype not in CONTRACT:
-        raise DTypeError(f"expected a dtype that tensors may hold, got {dtype!r}")
 
 
 def _shape(shape: tuple[object, ...]) -> tuple[int, ...]:

@@ -1,54 +1,96 @@
-"""The state behind a context: its roots, its compiled plan, its results, and the lock against other threads."""
+"""The state behind a context: its roots, its compiled plan, its results, and its turns among threads.
+
+A context, and all contexts of its backend, serve one thread at a time. Ctrl-C may come after any call, and must not leave
+a lock held. `with lock:` is safe, as no signal is handled between its steps; `lock.acquire()`, and an `__enter__` written
+in Python, are not.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from functools import wraps
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from ..data.encoding import Bytes
 from ..errors import (
     BackbayError,
     ClosedError,
+    ContextBusyError,
     DTypeError,
     NotComputedError,
     UnsupportedOpError,
 )
-from ..graph.cancel import Cancel, require_cancel
-from ..graph.graph import Graph
-from ..graph.plan import Plan
+from ..graph.graph import Cancel, Graph, Plan, require_cancel
+from ..memory.host_memory import raise_if_starved
 from .tensor import Tensor
 from .tracing import Tracing
-from .turn import run_if_free, take_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..backend.backend import Backend
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 DEFAULT_MAX_NODES = 8192
 Roots = tuple[Tensor, ...]
+
+
+def in_turn(step: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:
+    """Let a method, such as compute, hold the locks of its context and of the backend."""
+
+    @wraps(step)
+    def locked(recording: Recording, /, *args: P.args, **keywords: P.kwargs) -> T:
+        if recording.in_use.locked():
+            raise ContextBusyError("the context is in use by another thread; use one context per thread")
+        backend = recording.backend
+        with recording.in_use, backend.lock:
+            backend.busy += 1
+            try:
+                if backend.dropped:
+                    backend.release_dropped()
+                recording.check_usable()
+                return step(recording, *args, **keywords)
+            except (OSError, ImportError, RuntimeError) as error:
+                raise_if_starved(error, f"backend {backend.name}")
+                raise
+            finally:
+                backend.busy -= 1
+
+    return locked
+
+
+def run_if_free(lock: Lock | RLock, step: Callable[[], object]) -> bool:
+    """Run a step with a lock; do nothing, and return False, if the lock is held."""
+    acquired: list[bool] = []
+    try:
+        # One call, before or after which a signal is handled: so `acquired` always tells the truth.
+        acquired.extend(map(lock.acquire, (False,)))
+        if acquired[0]:
+            step()
+        return acquired[0]
+    finally:
+        if True in acquired:
+            lock.release()
 
 
 class Recording(Tracing):
     """A traced graph, with its plan and the results of its latest compute."""
 
-    def __init__(self, backend: Backend, max_nodes: int, build: Callable[[Recording, Roots], Graph]) -> None:
+    def __init__(self, backend: Backend, max_nodes: int) -> None:
         super().__init__(backend, max_nodes)
         self.batch_size: int | None = None
-        self._build_graph = build
         self._roots: dict[Tensor, None] = {}  # in order of their forward; all are outputs of the graph
         self._pending: list[Tensor] = []  # the last roots, which are not in the plan yet
         self._stale = False  # the plan was compiled for another batch size, or for a profile
         self._graph: Graph | None = None
         self._plan: Plan | None = None
         self._results: Roots = ()
-        self._in_use = threading.Lock()
-
-    # -- computing ---------------------------------------------------------------------------------------
+        self.in_use = Lock()
 
     def forward(self, tensors: Roots) -> None:
-        """Add tensors to the graph's roots, behind the earlier ones."""
         self.check_usable()
         self._add_roots(tensors)
 
@@ -73,13 +115,9 @@ class Recording(Tracing):
         """Let the next compute compile the graph anew."""
         self._stale = True
 
+    @in_turn
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
-        """Run the graph; afterwards only `outputs` can be read."""
-        if cancel is not None:
-            require_cancel(cancel)
-        take_turn(self, self._in_use, lambda: self._compute(outputs, cancel))
-
-    def _compute(self, outputs: Roots, cancel: Cancel | None) -> None:
+        require_cancel(cancel)
         self.backend.check_allocates()
         given = len(self._pending)
         self._add_roots(outputs)
@@ -97,19 +135,13 @@ class Recording(Tracing):
         finally:
             self.blocked = self.closed
 
+    @in_turn
     def reserve(self) -> None:
-        """Compile, which allocates, without running."""
-        take_turn(self, self._in_use, self._reserve)
-
-    def _reserve(self) -> None:
         graph, _ = self._compiled(len(self._pending))
         graph.check_homes()
 
+    @in_turn
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
-        """Let the backend write the graph as a model for its engine."""
-        return take_turn(self, self._in_use, lambda: self._export(folder, names))
-
-    def _export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         self.backend.check_allocates()
         if not self._roots:
             raise BackbayError("there is nothing to export; give the results to ctx.forward")
@@ -119,28 +151,24 @@ class Recording(Tracing):
         return self.backend.export(graph, self._named(graph, names), folder)
 
     def _named(self, graph: Graph, names: Mapping[str, Tensor]) -> dict[int, str]:
-        """The names by node index."""
         leaves = {node.leaf: node.index for node in graph.nodes if node.leaf is not None}
         results = dict(zip(self._roots, (node.index for node in graph.outputs), strict=True))
         found: dict[int, str] = {}
         for name, tensor in names.items():
             place = leaves.get(tensor.leaf) if tensor.leaf is not None else results.get(tensor)
             if place is None or place in found:
-                why = (
-                    "has a name already" if place in found else "is neither a leaf of the graph nor a result"
-                )
+                unknown = "is neither a leaf of the graph nor a result"
+                why = "has a name already" if place in found else unknown
                 raise BackbayError(f"{name!r}: {tensor!r} {why}")
             found[place] = name
         return found
 
     def read(self, tensor: Tensor) -> Bytes:
-        """The bytes of a result of the latest compute."""
         if self.closed or self.backend.closed:
             raise ClosedError(f"{tensor!r} belongs to a closed context{self.backend.closed_because}")
         if self._plan is None or self._graph is None or tensor not in self._results or not self._plan.valid:
-            raise NotComputedError(
-                f"{tensor!r} was not named by the latest compute, or its inputs were written since"
-            )
+            why = "was not named by the latest compute, or its inputs were written since"
+            raise NotComputedError(f"{tensor!r} {why}")
         node = self._graph.outputs[list(self._roots).index(tensor)]
         leaf = node.storage.leaf
         if leaf is not None and leaf.closed:
@@ -149,11 +177,9 @@ class Recording(Tracing):
             self.backend.check_file()
         return self._plan.read(node)
 
+    @in_turn
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value from the current data of its leaves, computed aside, without the roots; no op may write."""
-        return take_turn(self, self._in_use, lambda: self._evaluate(tensor))
-
-    def _evaluate(self, tensor: Tensor) -> Bytes:
         self.backend.check_allocates()
         graph = self._build((tensor,))
         writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
@@ -197,7 +223,7 @@ class Recording(Tracing):
         return graph, plan
 
     def _build(self, roots: Roots) -> Graph:
-        graph = self._build_graph(self, roots)
+        graph = self.backend._build(self, roots)
         graph.check_homes()
         return graph
 
@@ -226,30 +252,23 @@ class Recording(Tracing):
         self._plan = self._graph = None
         self._results = ()
 
-    # -- the end -----------------------------------------------------------------------------------------
-
     def close(self) -> None:
-        """Free everything, after a running compute. Closing again does nothing."""
-        with self._in_use, self.backend.lock:
+        with self.in_use, self.backend.lock:
             self.release()
 
     def after_fork(self) -> None:
         """Close without freeing, in a forked child."""
         self.closed = self.blocked = True
-        self._in_use = threading.Lock()
+        self.in_use = Lock()
 
     def __del__(self) -> None:
         # A context that was dropped, not closed, also frees its memory. The garbage collector may run in any thread, and
         # in the midst of a compile: never wait for the backend's lock here, and free nothing while a context uses it.
         if self.closed or self.backend.closed:
             return
-        run_if_free(self.backend.lock, self._release_unless_busy)
+        run_if_free(self.backend.lock, lambda: None if self.backend.busy else self.release())
         if not self.closed:
             self.backend.dropped.append(self)
-
-    def _release_unless_busy(self) -> None:
-        if not self.backend.busy:
-            self.release()
 
     def release(self) -> None:
         """Free everything; the caller holds the backend's lock."""

@@ -1,26 +1,123 @@
-"""Tensors: nodes of a recorded graph, with the ops as methods, and with methods that read and write data."""
+"""Tensors: nodes of a recorded graph, with the ops as methods, with methods that read and write data, and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .. import ops
 from ..data.encoding import Array, Bytes, flat_numbers
-from ..data.host_data import from_buffer, from_floats, from_ints
-from ..errors import DTypeError
-from ..types.spec import Spec
-from .methods import method
+from ..data.leaf import Leaf, from_buffer, from_floats, from_ints
+from ..errors import DTypeError, ShapeError
+from ..ops.declaration import REQUIRED, Op, Parameter
+from ..types.params import Placement
+from ..types.spec import Spec, span
 
 if TYPE_CHECKING:
-    from ..data.leaf import Leaf
-    from ..ops.declaration import Op
-    from ..types.placement import Placement
     from .context import Context
     from .tracing import Tracing
+
+P = ParamSpec("P")
+
+
+@overload
+def method(op: Op[Concatenate[Spec, P], Spec]) -> Callable[Concatenate[Tensor, Context, P], Tensor]: ...
+@overload
+def method(
+    op: Op[Concatenate[Spec, P], list[Spec]],
+) -> Callable[Concatenate[Tensor, Context, P], list[Tensor]]: ...
+def method(op: Op[Any, Any]) -> Callable[..., Any]:
+    """The method of Tensor that traces an op.
+
+    Its source is generated from the op's parameters, as dataclasses generate __init__: a generic method, which binds
+    and checks arguments in loops, takes three to seven times as long.
+    """
+    names: dict[str, Any] = {f"parse_{p.name}": p.parse for p in op.parameters}
+    names |= {f"default_{p.name}": p.default for p in op.parameters}
+    helpers = {"op": op, "rule": op.declared, "prepare": op.prepared, "checked_storage": _checked_storage}
+    scope: dict[str, Any] = {**names, **helpers, "errors": (ShapeError, DTypeError)}
+    exec(compile(_source(op), f"<the method {op.name}>", "exec"), scope)  # noqa: S102  (made of declared names only)
+    traced: Callable[..., Any] = scope[op.name]
+    traced.__doc__ = op.doc
+    return traced
+
+
+def _source(op: Op[Any, Any]) -> str:
+    first, *others = op.parameters
+    bound = "".join(f"{p.name}, " for p in op.parameters)
+    body = [line for p in others for line in _check(p)]
+    if op.prepared is not None:
+        body.append(f"{bound}= prepare(ctx, ({bound}))")
+    if op.inline:
+        body += [f"rule({_call(op)})", f"return op.open(ctx, ({bound}))"]
+    else:
+        body += [f"spec = rule({_call(op)})", "recording = ctx.recording"]
+        body += [*_admission(op), *_recording(op, bound)]
+    keywords = [_declaration(p) for p in others if p.keyword_only]
+    positional = [_declaration(p) for p in others if not p.keyword_only]
+    signature = ", ".join([first.name, "ctx", *positional, *(["*", *keywords] if keywords else [])])
+    lines = "".join(f"        {line}\n" for line in body)
+    failed = f"    except errors as error:\n        raise op.explain(error, ({bound})) from None\n"
+    return f"def {op.name}({signature}):\n    try:\n{lines}{failed}"
+
+
+def _declaration(p: Parameter) -> str:
+    if p.variadic:
+        return f"*{p.name}"
+    return p.name if p.default is REQUIRED else f"{p.name}=default_{p.name}"
+
+
+def _call(op: Op[Any, Any]) -> str:
+    prefixes = {p.name: "*" if p.variadic else f"{p.name}=" if p.keyword_only else "" for p in op.parameters}
+    return ", ".join(prefix + name for name, prefix in prefixes.items())
+
+
+def _check(p: Parameter) -> list[str]:
+    """Lines that check and convert an argument; an argument of the right class costs one comparison."""
+    if p.quick_class is None:
+        return [f"{p.name} = parse_{p.name}({p.name})"]
+    absent = f" and {p.name} is not None" if p.is_optional else ""
+    return [f"if {p.name}.__class__ is not {p.quick_class}{absent}: {p.name} = parse_{p.name}({p.name})"]
+
+
+def _admission(op: Op[Any, Any]) -> list[str]:
+    """Lines that admit or refuse operands of other contexts, and ids."""
+    lines = []
+    for p in (op.parameters[i] for i in op.operands):
+        absent = f"{p.name} is not None and " if p.is_optional else ""
+        lines.append(f"if {absent}{p.name}.home is not recording: recording.admit({p.name})")
+    if op.ids is not None:
+        (among, dim), ids = op.among, op.parameters[op.ids].name
+        lines.append(f"recording.admit_ids({ids}, {op.parameters[among].name}.dim({dim}))")
+    return lines
+
+
+def _recording(op: Op[Any, Any], bound: str) -> list[str]:
+    """Lines that record the node: a view of the receiver, an alias of the destination, or a new result."""
+    if op.view:
+        base = op.parameters[0].name
+        storage = f"checked_storage({base}, spec)" if op.strays else f"{base}.storage or {base}"
+        where, lines = f"spec.strides, spec.offset, {storage}", []
+    elif op.writes is not None:
+        target = op.parameters[op.writes].name
+        where = f"{target}.strides, {target}.offset, storage"
+        lines = [f"storage = {target}.storage or {target}", "recording.admit_write(storage)"]
+    else:
+        where, lines = "None, 0, None", []
+    return [*lines, f"return recording.record(ctx.placement, op, ({bound}), spec.dtype, spec.shape, {where})"]
+
+
+def _checked_storage(base: Tensor, spec: Spec) -> Tensor:
+    """The storage of a view; ShapeError if the view reaches beyond it."""
+    storage = base.storage or base
+    end = spec.offset + span(spec)
+    if spec.offset < 0 or end > storage.nbytes:
+        where = f"outside of the {storage.nbytes} bytes of {storage}"
+        raise ShapeError(f"bytes {spec.offset} to {end} are {where}")
+    return storage
 
 
 class Tensor(Spec):
@@ -141,7 +238,6 @@ class Tensor(Spec):
         return np.array(self._numbers()).reshape(self.shape[::-1])
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """All elements, for functions of NumPy."""
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def bytes(self) -> bytes:
@@ -190,3 +286,33 @@ def trace_op(ctx: Context, op: Op[Any, Any], args: Sequence[Any]) -> Any:
     """Call the op's method of Tensor with complete arguments in the op's declared order; returns a tensor or a list."""
     traced = getattr(Tensor, op.name)
     return op.spread(lambda x, *others, **named: traced(x, ctx, *others, **named))(*args)
+
+
+def dump(tensor: Tensor, precision: int = 4, threshold: int = 1000, edge_items: int = 3) -> str:
+    """A tensor's elements in nested brackets, the last dimension outermost; floats with `precision` decimals.
+
+    If there are more than `threshold` elements, only `edge_items` at both ends of each dimension are shown. Half and
+    quantized types are shown as floats. A tensor without a result is computed, with its ancestors; if one of them
+    writes, NotComputedError is raised instead.
+    """
+    if tensor.home is None or tensor.leaf is not None or tensor.home.has_result(tensor):
+        values = tensor.numpy()
+    else:
+        values = flat_numbers(tensor.home.evaluate(tensor), tensor.dtype).reshape(tensor.shape[::-1])
+    edge = edge_items if tensor.size > threshold else tensor.size
+    return _brackets(np.atleast_1d(values), edge, precision, depth=1)
+
+
+def _brackets(values: Any, edge: int, precision: int, *, depth: int) -> str:
+    """The text of an array, or of an element."""
+    if not values.ndim:
+        text = f"{values:.{precision}f}" if isinstance(values, np.floating) else str(values)
+        return text if text.startswith("-") else f" {text}"
+    line = "\n" * (values.ndim - 1) + " " * depth if values.ndim > 1 else " "
+    elided = len(values) > 2 * edge
+    ends = [values[:edge], values[len(values) - edge :]] if elided else [values]
+    texts = [
+        f",{line}".join(_brackets(each, edge, precision, depth=depth + 1) for each in end) for end in ends
+    ]
+    dots = f",{line}..., {line if values.ndim > 1 else ''}"
+    return f"[{dots.join(texts)}]"

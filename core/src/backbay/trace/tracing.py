@@ -13,9 +13,8 @@ from ..data.encoding import Bytes
 from ..data.leaf import Leaf
 from ..errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError
 from ..ops.declaration import Op
-from ..types.dtypes import DType
-from ..types.placement import Placement
-from ..types.spec import Spec
+from ..types.params import Placement
+from ..types.spec import DType, Spec
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -76,14 +75,12 @@ class Tracing(ABC):
         offset: int,
         storage: Tensor | None,
     ) -> Tensor:
-        """Add a node."""
         if self.blocked:
             self.refuse()
         self.counters.traced_nodes += 1
         if self.counters.traced_nodes > self._limit:
-            raise GraphSizeError(
-                f"more than the {self.max_nodes} nodes of this context; open one with max_nodes="
-            )
+            limit = f"the {self.max_nodes} nodes of this context"
+            raise GraphSizeError(f"more than {limit}; open one with max_nodes=")
         tensor = Tensor(dtype, shape, strides, offset)
         tensor.home, tensor.placement, tensor.op, tensor.args = self, placement, op, args
         tensor.storage, tensor.leaf = storage, None
@@ -105,7 +102,6 @@ class Tracing(ABC):
             self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise ClosedError or ContextBusyError: the context is closed, or computing."""
         if self.closed or self.backend.closed:
             raise ClosedError(f"the context is closed{self.backend.closed_because}")
         raise ContextBusyError("the context is computing in another thread; use one context per thread")
@@ -128,28 +124,23 @@ class Tracing(ABC):
         origin = ids.storage or ids
         if origin.leaf is not None:
             if origin.leaf.computed:
-                raise DTypeError(
-                    "ids must not come from a leaf that a graph writes into: such ids cannot be checked"
-                )
+                why = "such ids cannot be checked"
+                raise DTypeError(f"ids must not come from a leaf that a graph writes into: {why}")
             origin.leaf.promise_ids(Spec(ids.dtype, ids.shape, ids.strides, ids.offset), bound)
             return
         if origin.op is None or origin.op.name not in ("top_k", "argsort"):
-            source = origin.op.name if origin.op else "a weight"
-            raise DTypeError(
-                f"ids must be a leaf, a view of one, or come from top_k or argsort, not from {source}"
-            )
-        if ids.size and origin.args[0].dim(0) > bound:
-            raise DTypeError(
-                f"ids of {origin.op.name} reach {origin.args[0].dim(0) - 1}, but must stay below {bound}"
-            )
+            rule = "ids must be a leaf, a view of one, or come from top_k or argsort"
+            raise DTypeError(f"{rule}, not from {origin.op.name if origin.op else 'a weight'}")
+        largest = origin.args[0].dim(0) - 1
+        if ids.size and largest >= bound:
+            raise DTypeError(f"ids of {origin.op.name} reach {largest}, but must stay below {bound}")
 
     def admit_write(self, storage: Tensor) -> None:
         """Accept a tensor as destination of a write, if it is a leaf that does not serve as ids, else raise."""
         if storage.leaf is None or storage.leaf.home is None:
             what = "a weight" if storage.op is None else f"what {storage.op.name} computes"
-            raise DTypeError(
-                f"the destination must be a leaf, or a view of one, not {what}; make one with ctx.empty"
-            )
+            rule = "the destination must be a leaf, or a view of one"
+            raise DTypeError(f"{rule}, not {what}; make one with ctx.empty")
         if storage.leaf.id_uses:
             raise DTypeError("the destination serves as ids: only the host may write them, with from_ints")
         storage.leaf.computed = True

@@ -11,7 +11,7 @@ from moments import interrupt_everywhere
 from patience import PATIENCE, wait_until
 
 import backbay
-from backbay.backend.processes import forks
+from backbay.backend import helper_processes as forks
 from backbay.internals import without_forks
 
 if not hasattr(os, "fork"):
@@ -20,7 +20,7 @@ if not hasattr(os, "fork"):
 SLOW = """
 import __main__, logging, time
 import backbay
-from backbay.backend.processes import forks
+from backbay.backend import helper_processes as forks
 
 __main__.importing.set()
 while not forks.GATE.forks:  # until the fork waits
@@ -33,7 +33,7 @@ class Slow(backbay.backends()["cpu_ref"].load()):
 PROGRAM = """
 import os, signal, sys, threading
 import backbay
-from backbay.backend.processes import forks
+from backbay.backend import helper_processes as forks
 
 sys.path.insert(0, sys.argv[1])
 importing, forks.PATIENCE = threading.Event(), 300

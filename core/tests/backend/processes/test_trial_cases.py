@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import OPS, Context, Tensor
-from backbay.backend.processes.library_trials import SCALES
+from backbay.backend.library_trials import SCALES
 from backbay.internals import Array, TrialCase, dequantize, random_blocks, recurrence_cases
 
 CASES = recurrence_cases()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 
 from backbay import BackbayError, Backend, ModelFileError
-from backbay.discovery import Declared, conflict, declared
+from backbay.discovery import Declared, declared
 from backbay.gguf import nearest, text
-from backbay.internals import raise_if_starved
+from backbay.internals import load_declared
 
 from .contract import Model
 
@@ -118,15 +118,8 @@ def _as_asked(model: Model) -> Model:
 
 def find(name: str, points: list[Declared]) -> type[Model]:
     """Import the class of an architecture; BackbayError if there are two, or if the class is broken."""
-    if len(points) > 1:
-        raise BackbayError(conflict(f"architecture {name!r}", [point.origin for point in points]))
-    (point,) = points
-    what = f"architecture {name!r} of {point.origin}"
-    try:
-        found = point.load()
-    except (Exception, SystemExit) as error:
-        raise_if_starved(error, f"importing {what}")
-        raise BackbayError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+    found = load_declared(f"architecture {name!r}", points)
+    what = f"architecture {name!r} of {points[0].origin}"
     if not isinstance(found, type) or not issubclass(found, Model):
         raise BackbayError(f"{what}: {found!r} is not a subclass of backbay_engine.plugin.Model")
     if inspect.isabstract(found):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError
-from backbay.types.cpu_kind import KINDS, VARIABLE
+from backbay.types.cpu import KINDS, VARIABLE
 from backbay_ggml import doctor
 from backbay_ggml.devices import device_verdict
 from backbay_ggml.library.abi import NULL

@@ -89,7 +89,7 @@ def test_a_trial_is_remembered_for_its_file(native_file, tmp_path, monkeypatch) 
     assert code is not None
     found = code.why_not(ATTENTION)
     monkeypatch.setattr(
-        "backbay.backend.processes.library_trials._try", lambda *_: pytest.fail("it was tried again")
+        "backbay.backend.library_trials.run_helper", lambda *_, **__: pytest.fail("it was tried again")
     )
     again = find_native(native_file.parent)
     assert again is not None

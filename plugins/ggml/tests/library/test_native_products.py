@@ -9,7 +9,7 @@ import pytest
 from repacked import repacked
 
 from backbay import DType
-from backbay.backend.processes.library_trials import SCALES
+from backbay.backend.library_trials import SCALES
 from backbay.internals import random_blocks
 from backbay.plugin import decode
 from backbay_ggml.library import native_trial

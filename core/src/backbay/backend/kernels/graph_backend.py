@@ -8,29 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...data.buffer import Buffer
-from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
-from ...data.host_buffer import POISON
+from ...data.encoding import POISON, Array, Buffer, Bytes, flat_numbers, numpy_view
 from ...errors import UnsupportedOpError
-from ...graph.array_engine import ArrayEngine, GraphFunction
-from ...graph.array_program import ArrayProgram
-from ...graph.cancel import Cancel, check_cancel
-from ...graph.graph import Graph, Node
-from ...graph.liveness import assign_slots
-from ...graph.plan import Plan
-from ...memory.allocator import return_large_blocks
-from ...memory.host_memory import host_memory
-from ...memory.ledger import Entry
-from ...memory.workspace import Workspace
+from ...graph.array_engine import ArrayEngine, ArrayProgram, GraphFunction
+from ...graph.graph import Cancel, Graph, Node, Plan, assign_slots, check_cancel
+from ...memory.host_memory import host_memory, return_large_blocks
+from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
-from ...types.dtypes import DType
-from ...types.params import Debug, DeviceInfo, Precision, Support, unsupported
-from ...types.placement import Placement
-from ...types.spec import Spec
+from ...types.params import Debug, DeviceInfo, Placement, Precision, Support, unsupported
+from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress
-from .conversions import conversion_gap
+from .kernel_table import conversion_gap
 
 if TYPE_CHECKING:
     from ...gguf import TensorInfo
@@ -86,9 +76,8 @@ class GraphBackend(Backend):
     def compile(self, graph: Graph) -> Plan:
         for node in graph.nodes:  # a cast's dtype is an attribute, which `supports` does not see
             if node.op is cast and node.dtype.is_quantized:
-                raise UnsupportedOpError(
-                    f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}"
-                )
+                what = f"{node.args[0]} to {node.dtype}"
+                raise UnsupportedOpError(f"backend {self.name!r} cannot run cast: {what}")
         return GraphPlan(self, graph)
 
     def program_of(self, graph: Graph) -> tuple[ArrayProgram, GraphFunction]:
@@ -112,22 +101,14 @@ class GraphBackend(Backend):
         """
         op = node.op
         assert op is not None
-        made = [operand for operand in node.operands if not self._is_decoded(operand)]
-        if op.moves:
-            return sum(
-                4 * operand.size
-                for operand in made
-                if operand.dtype not in {node.dtype, DType.I32, DType.I64}
-            )
-        return sum(
-            4 * spec.size
-            for spec in (*made, node)
-            if not spec.dtype.is_integer and spec.dtype is not DType.F32
-        )
-
-    def _is_decoded(self, operand: Node) -> bool:
-        """Whether the numbers of a quantized weight are there since it was loaded."""
-        return operand.dtype.is_quantized and operand.storage.kind == "parameter"
+        made = [  # the numbers of a quantized weight are there since it was loaded
+            each
+            for each in node.operands
+            if not (each.dtype.is_quantized and each.storage.kind == "parameter")
+        ]
+        as_they_are = {DType.I32, DType.I64, node.dtype if op.moves else DType.F32}
+        converted = made if op.moves else [*made, node]
+        return sum(4 * spec.size for spec in converted if spec.dtype not in as_they_are)
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         return EngineBuffer(self.engine, spec, self.params.debug)
@@ -157,8 +138,6 @@ class GraphBackend(Backend):
 
 
 class GraphPlan(Plan):
-    """A compiled graph, bound to its leaves."""
-
     def __init__(self, backend: GraphBackend, graph: Graph) -> None:
         self.backend = backend
         self.program, self.function = backend.program_of(graph)
@@ -196,8 +175,6 @@ class GraphPlan(Plan):
 
 
 class EngineBuffer(Buffer):
-    """The memory of a leaf: a storage of the engine."""
-
     def __init__(self, engine: ArrayEngine, spec: Spec, debug: Debug) -> None:
         self.engine, self.nbytes, self.dtype = engine, spec.nbytes, spec.dtype
         self._storage: Any = None

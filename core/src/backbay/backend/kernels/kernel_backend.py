@@ -2,42 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...data.buffer import Buffer
-from ...data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
-from ...data.host_buffer import HostBuffer, MappedBuffer
+from ...data.encoding import (
+    NUMPY,
+    Array,
+    Buffer,
+    Bytes,
+    HostBuffer,
+    MappedBuffer,
+    decode,
+    encode,
+    gather,
+    strided,
+)
 from ...errors import ShapeError, UnsupportedOpError
-from ...graph.cancel import Cancel, check_cancel
-from ...graph.graph import Graph, Node
-from ...graph.liveness import assign_slots
-from ...graph.plan import Plan
-from ...graph.timing import Timing, Timings
+from ...graph.graph import Cancel, Graph, Node, Plan, Timing, Timings, assign_slots, check_cancel
 from ...memory.host_memory import host_memory
-from ...memory.ledger import Entry
-from ...memory.workspace import Workspace
+from ...memory.ledger import Entry, Ledger, Workspace
 from ...ops import cast, copy
 from ...ops.declaration import Op
-from ...types.cached import cached_property
-from ...types.dtypes import DType
-from ...types.params import BackendParams, DeviceInfo, Precision, Support, unsupported
-from ...types.placement import Placement
-from ...types.spec import Spec, same_shape
+from ...types.params import BackendParams, DeviceInfo, Placement, Precision, Support, unsupported
+from ...types.spec import DType, Spec, same_shape
+from ...types.threads import cached_property
 from ..backend import Backend
-from ..processes.forks import GATE
-from .conversions import conversion_gap, encoding_gap
-from .kernel_memory import convert, converted_nbytes, kernel_nbytes, numbers_shape
-from .scratch import Scratch
+from ..helper_processes import GATE
+from .kernel_table import conversion_gap, encoding_gap
 
 if TYPE_CHECKING:
     from ...gguf import ModelFile, TensorInfo
 
+ALIGNMENT = 64  # bytes
+CHUNK = 1 << 18  # elements that are decoded at a time
+
 CPU = "CPU:0"
 GRAPH = Entry(CPU, "graph")
+
+
+def aligned(nbytes: int) -> int:
+    """The bytes that an array takes of the scratch memory."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Scratch:
+    """Memory for the converted operands of one kernel at a time, as large as the largest plan needs."""
+
+    def __init__(self, ledger: Ledger, entry: Entry) -> None:
+        self._ledger, self._entry = ledger, entry
+        self._memory: Bytes = np.empty(0, np.uint8)
+        self._taken = 0
+        self._booked = 0
+        self._wanted: dict[int, int] = {}  # bytes by plan
+
+    def join(self, owner: object, nbytes: int) -> None:
+        """Make room for the operands of one more plan."""
+        if nbytes > self._booked:
+            self._ledger.take(self._entry, nbytes - self._booked, lambda: self._replace(nbytes))
+            self._booked = nbytes
+        self._wanted[id(owner)] = nbytes
+
+    def leave(self, owner: object) -> None:
+        """One plan less; the last one frees the memory."""
+        self._wanted.pop(id(owner), None)
+        if not self._wanted:
+            self._ledger.give_back(self._entry, self._booked)
+            self._memory, self._booked = np.empty(0, np.uint8), 0
+
+    def _replace(self, nbytes: int) -> None:
+        if self._ledger.holds:
+            self._memory = np.empty(0, np.uint8)  # first free the old memory
+            self._memory = np.empty(nbytes, np.uint8)
+
+    def reset(self) -> None:
+        """Allow overwriting: the kernel that used the operands is done."""
+        self._taken = 0
+
+    def take(self, shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> Array:
+        """An array of undefined content, valid until `reset`; of fresh memory if no plan asked for so much."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        begin, end = self._taken, self._taken + aligned(nbytes)
+        if end > self._memory.size:
+            return np.empty(shape, dtype)
+        self._taken = end
+        return self._memory[begin : begin + nbytes].view(dtype).reshape(shape)
+
+
+def converted_nbytes(node: Node, float_dtype: type[np.floating[Any]]) -> int:
+    """The bytes of a kernel's operands, as far as they are converted for it."""
+    assert node.op is not None
+    if node.op.moves:
+        return 0
+    floats = [operand for operand in node.operands if not operand.dtype.is_integer]
+    converted = [operand for operand in floats if NUMPY.get(operand.dtype) != np.dtype(float_dtype)]
+    return sum(aligned(operand.size * np.dtype(float_dtype).itemsize) for operand in converted)
+
+
+def convert(raw: Array, dtype: DType, into: Array) -> Array:
+    """Fill `into` with the numbers of a stored array; rows are decoded some at a time."""
+    if dtype in NUMPY and dtype is not DType.BF16:
+        np.copyto(into, raw)
+    elif into.size:
+        rows, filled = raw.reshape(-1, raw.shape[-1]), into.reshape(-1, into.shape[-1])
+        step = max(1, CHUNK // into.shape[-1])
+        for low in range(0, len(rows), step):
+            filled[low : low + step] = decode(rows[low : low + step], dtype)
+    return into
 
 
 class KernelBackend(Backend):
@@ -66,12 +139,10 @@ class KernelBackend(Backend):
 
     @cached_property
     def _scratch(self) -> Scratch:
-        """The memory of converted operands."""
         return Scratch(self.ledger, GRAPH)
 
     @cached_property
     def _workspace(self) -> Workspace:
-        """The working memory of all plans."""
         return Workspace(self.ledger, GRAPH)
 
     def devices(self) -> list[DeviceInfo]:
@@ -98,10 +169,9 @@ class KernelBackend(Backend):
 
     def compile(self, graph: Graph) -> KernelPlan:
         for node in graph.nodes:  # a cast's target dtype is an attribute, which `supports` does not see
-            if node.op is cast and encoding_gap(node.dtype):
-                raise UnsupportedOpError(
-                    f"backend {self.name!r} cannot run cast: {node.args[0]} to {node.dtype}: {encoding_gap(node.dtype)}"
-                )
+            if node.op is cast and (gap := encoding_gap(node.dtype)):
+                what = f"cast: {node.args[0]} to {node.dtype}: {gap}"
+                raise UnsupportedOpError(f"backend {self.name!r} cannot run {what}")
         return KernelPlan(self, graph)
 
     def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
@@ -112,11 +182,9 @@ class KernelBackend(Backend):
                     check_cancel(cancel)
                     if GATE.forks:
                         GATE.let_forks_pass()
-                    if plan.times is None:
-                        self.run_node(node, plan.arrays)
-                    else:
-                        begun = perf_counter()
-                        self.run_node(node, plan.arrays)
+                    begun = perf_counter()
+                    self.run_node(node, plan.arrays)
+                    if plan.times is not None:
                         plan.times.append(Timing((node.index,), perf_counter() - begun, CPU))
 
     def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
@@ -153,12 +221,22 @@ class KernelBackend(Backend):
         if into is None:
             if dtype.is_integer or NUMPY.get(dtype) == self.float_dtype:
                 return raw
-            into = self._scratch.take(numbers_shape(raw, dtype), self.float_dtype)
+            *outer, row = raw.shape
+            row = row // dtype.type_size * dtype.block_size if dtype.is_quantized else row
+            into = self._scratch.take((*outer, row), self.float_dtype)
         return convert(raw, dtype, into)
 
     def working_memory(self, node: Node) -> int:
-        """The bytes that a kernel makes: by default its result, before it is stored. Converted operands are not counted."""
-        return kernel_nbytes(node, self.float_dtype)
+        """The bytes that a kernel makes: by default its result, before it is stored, and data that are converted for a
+        write. Converted operands are not counted.
+        """
+        op = node.op
+        assert op is not None
+        if op.writes is not None:
+            target = node.args[op.writes]
+            sources = [operand for operand in node.operands if operand is not target]
+            return sum(4 * source.size for source in sources if source.dtype is not target.dtype)
+        return node.nbytes if op.moves else node.size * np.dtype(self.float_dtype).itemsize
 
     def store(self, node: Node, result: Array, out: Array) -> None:
         """Round a kernel's result to the node's dtype, and store it in the node's array `out`."""
@@ -199,28 +277,35 @@ class KernelPlan(Plan):
         self.backend, self.graph = backend, graph
         self._slots, sizes = assign_slots(graph)
         self.nbytes = sum(sizes)
-        self._buffers: list[Buffer] = backend.ledger.take(GRAPH, self.nbytes, lambda: self._allocate(sizes))
+        slots = [Spec(DType.I8, (size,)) for size in sizes if backend.params.alloc_memory]
+        self._buffers: list[Buffer] = backend.ledger.take(
+            GRAPH, self.nbytes, lambda: [backend.allocate(slot, Placement()) for slot in slots]
+        )
         self._storages: dict[int, Bytes] = {}
         self.arrays: list[Array] = []
         self.times: list[Timing] | None = None  # of the nodes, while a run is profiled
         if backend.params.alloc_memory:
             self.arrays = [backend.resolve_view(node, self._storage(node.storage)) for node in graph.nodes]
+        ops = [node for node in graph.nodes if node.op is not None and not node.op.view]
+        converted = max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
         try:
-            self._join()
+            backend._scratch.join(self, converted)
+            backend._workspace.take(self, max(map(backend.working_memory, ops), default=0))
         except BaseException:
             self.close()
             raise
 
     def run(self, cancel: Cancel | None) -> None:
         debug = self.backend.params.debug
+        own = [buffer for buffer in self._buffers if isinstance(buffer, HostBuffer)]
         if debug.poison:
-            self._each_buffer(HostBuffer.poison)
+            for buffer in own:
+                buffer.poison()
         self.backend.run_plan(self, cancel)
         if debug.guard_bytes:
-            self._each_buffer(HostBuffer.check_guards)
-            for node in self.graph.nodes:
-                if node.leaf is not None and isinstance(node.leaf.buffer, HostBuffer):
-                    node.leaf.buffer.check_guards()
+            leaves = [node.leaf.buffer for node in self.graph.nodes if node.leaf is not None]
+            for buffer in (*own, *(leaf for leaf in leaves if isinstance(leaf, HostBuffer))):
+                buffer.check_guards()
 
     def profile(self, cancel: Cancel | None) -> Timings:
         times: list[Timing] = []
@@ -243,22 +328,8 @@ class KernelPlan(Plan):
         self.backend._scratch.leave(self)
         self.backend._workspace.give_back(self)
 
-    def _join(self) -> None:
-        """Book the working memory of the largest kernel, and make room for its converted operands."""
-        backend = self.backend
-        ops = [node for node in self.graph.nodes if node.op is not None and not node.op.view]
-        backend._scratch.join(
-            self, max((converted_nbytes(node, backend.float_dtype) for node in ops), default=0)
-        )
-        backend._workspace.take(self, max(map(backend.working_memory, ops), default=0))
-
     def report(self) -> list[str]:
         return [f"{CPU} {node.op.name} {node}" for node in self.graph.nodes if node.op is not None]
-
-    def _allocate(self, sizes: list[int]) -> list[Buffer]:
-        if not self.backend.params.alloc_memory:
-            return []
-        return [self.backend.allocate(Spec(DType.I8, (size,)), Placement()) for size in sizes]
 
     def _storage(self, node: Node) -> Bytes:
         if node.index not in self._storages:
@@ -267,14 +338,7 @@ class KernelPlan(Plan):
             self._storages[node.index] = buffer.read()
         return self._storages[node.index]
 
-    def _each_buffer(self, act: Callable[[HostBuffer], None]) -> None:
-        for buffer in self._buffers:
-            if isinstance(buffer, HostBuffer):
-                act(buffer)
-
 
 def _wrong_shape(node: Node, result: Array) -> ShapeError:
-    assert node.op is not None
-    return ShapeError(
-        f"the kernel of {node.op.name} returned shape {np.shape(result)}, not {node.shape[::-1]}"
-    )
+    kernel, wanted = f"the kernel of {node.op and node.op.name}", node.shape[::-1]
+    return ShapeError(f"{kernel} returned shape {np.shape(result)}, not {wanted}")

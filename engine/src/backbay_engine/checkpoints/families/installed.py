@@ -8,7 +8,7 @@ from typing import cast
 
 from backbay import BackbayError
 from backbay.discovery import Declared, conflict
-from backbay.internals import raise_if_starved
+from backbay.internals import load_declared
 
 from ..family import Family
 from ..settings import Settings
@@ -21,21 +21,14 @@ def declared_family(
     name: str, points: Sequence[Declared], *, taken: bool
 ) -> Family | Callable[[Settings], Family]:
     """Import a family, or the function that chooses one; BackbayError if there are several, or if it is broken."""
-    origins = [point.origin for point in points]
     if taken:
-        origins.insert(0, f"backbay-engine {version('backbay-engine')}")
-    if len(origins) > 1:
+        origins = [f"backbay-engine {version('backbay-engine')}", *(point.origin for point in points)]
         raise BackbayError(conflict(f"family {name!r}", origins))
-    what = f"family {name!r} of {origins[0]}"
-    try:
-        found = points[0].load()
-    except (Exception, SystemExit) as error:
-        raise_if_starved(error, f"importing {what}")
-        raise BackbayError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
+    found = load_declared(f"family {name!r}", points)
     if isinstance(found, Family):
         return found
     if callable(found) and not isinstance(found, type):
         return cast("Callable[[Settings], Family]", found)
     raise BackbayError(
-        f"{what}: {found!r} is neither a backbay_engine.plugin.Family nor a function from Settings to one"
+        f"family {name!r} of {points[0].origin}: {found!r} is neither a backbay_engine.plugin.Family nor a function from Settings to one"
     )

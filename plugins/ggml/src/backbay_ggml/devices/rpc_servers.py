@@ -120,7 +120,7 @@ class RpcServer:
 
 
 def turn() -> threading.Lock:
-    """The lock of all sessions, to be held around each: `with turn(), session(...)`; see `backbay.trace.turn` for why."""
+    """The lock of all sessions, to be held around each: `with turn(), session(...)`; see `backbay.trace.recording` for why."""
     return _busy
 
 

@@ -31,9 +31,8 @@ def repeated(t2: Array, x: Array) -> Array:
 def mulmat(w: Array, x: Array) -> Array:
     w, x = four(w), four(x)
     (wb, wa, n, k), (xb, xa, m, _) = w.shape, x.shape
-    groups = x.reshape(
-        wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k
-    )  # consecutive slices share a slice of w
+    # Consecutive slices share a slice of w.
+    groups = x.reshape(wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k)
     products = groups @ np.swapaxes(w[:, None, :, None], -1, -2)  # w is not copied
     y: Array = products.reshape(xb, xa, m, n)
     return y

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...data.cache_folder import CachedValue
-from ...data.encoding import Array, Bytes
-from ...types.cpu_kind import forced_cpu
-from ...types.dtypes import DType
+from ..data.encoding import Array, Bytes
+from ..data.files import CachedValue
+from ..types.cpu import forced_cpu
+from ..types.spec import DType
 from .helper_processes import run_helper
 
 OF_THE_CODE = {getattr(signal, name, None) for name in ("SIGILL", "SIGSEGV", "SIGFPE", "SIGABRT", "SIGTRAP")}
@@ -55,15 +55,24 @@ def try_library(
     The answer is remembered for this file, this machine, and other `facts` that it depends on. If the CPU lacks an
     instruction that the library takes for granted, only the command's process dies.
     """
+    import subprocess
+
     status = library.stat()
     file = str(library), status.st_size, status.st_mtime_ns
-    kept = CachedValue("trials", label, [*file, platform.machine(), processor(), *facts])
-    known = kept.recall()
-    if isinstance(known, str):
+    answer = CachedValue("trials", label, [*file, platform.machine(), processor(), *facts])
+    if isinstance(known := answer.recall(), str):
         return known
-    found, lasts = _try(command, timeout)
+    try:
+        done = run_helper(command, timeout=timeout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the trial did not end: {error}"
+    found, lasts = done.stdout.strip(), True
+    if done.returncode != 0:
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
+        found = f"the trial failed: {last[0]} (exit {done.returncode})"
+        lasts = done.returncode < 0 and not ended_from_outside(done.returncode, done.stderr)
     if lasts:
-        kept.keep(found)
+        answer.keep(found)
     return found
 
 
@@ -93,23 +102,6 @@ def try_purpose(
         _apart.add(together)
     return try_library(f"{label}-{purpose}", library, [*command, purpose], timeout=timeout, facts=facts)
 
-
-def _try(command: Sequence[str], timeout: float) -> tuple[str, bool]:
-    """What a command finds wrong, and whether that lasts."""
-    import subprocess
-
-    try:
-        done = run_helper(command, timeout=timeout)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the trial did not end: {error}", False
-    if done.returncode == 0:
-        return done.stdout.strip(), True
-    last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-    lasts = done.returncode < 0 and not ended_from_outside(done.returncode, done.stderr)
-    return f"the trial failed: {last[0]} (exit {done.returncode})", lasts
-
-
-# -- cases -----------------------------------------------------------------------------------------------
 
 SCALES = {DType.Q4_0: (0,), DType.Q8_0: (0,), DType.Q4_K: (0, 2), DType.Q6_K: (208,)}
 """The places of scales in blocks."""

@@ -1,31 +1,107 @@
-"""Typed access to a model's metadata."""
+"""Typed access to a model's metadata; conversions give None for a value of another type."""
 
-# The methods int, float and bool hide the builtins in the class, hence `builtins.int`.
 from __future__ import annotations
 
+# The methods int, float and bool hide the builtins in the class, hence `builtins.int`.
 import builtins
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from backbay.errors import ModelFileError, nearest
-from backbay.types.cached import cached_property
+from backbay.types.threads import cached_property
 
-from ..header.layout import ValueType
-from ..header.metadata import Metadata
-from . import convert
+from .content import ValueType
+from .metadata import Metadata, Strings
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 D = TypeVar("D")
-
 _REQUIRED: Final = object()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _GLOBAL = ("general.", "tokenizer.", "split.")  # these keys never have the architecture as prefix
+
+
+def as_string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def as_int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def as_float(value: object) -> float | None:
+    if isinstance(value, float):
+        return value
+    number = as_int(value)
+    return None if number is None else float(number)
+
+
+def as_bool(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def as_strings(value: object) -> Sequence[str] | None:
+    if isinstance(value, Strings):
+        return value
+    if _is_empty(value):
+        return ()
+    if isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
+        return tuple(value)
+    return None
+
+
+def as_ints(value: object) -> npt.NDArray[np.int64] | None:
+    array = _as_array(value, "iu")
+    if array is None or (array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max):
+        return None
+    return np.array(array, np.int64)
+
+
+def as_floats(value: object) -> npt.NDArray[np.float64] | None:
+    array = _as_array(value, "fiu")
+    if array is None:
+        return None
+    with np.errstate(invalid="ignore"):  # a signalling NaN in a file must not cause a warning
+        return np.array(array, np.float64)
+
+
+def as_bools(value: object) -> npt.NDArray[np.bool_] | None:
+    array = _as_array(value, "b")
+    return None if array is None else np.array(array, np.bool_)
+
+
+def describe(value: object) -> str:
+    """A value in words, short enough for a message."""
+    if isinstance(value, str):
+        return f"the string {value[:60]!r}{'...' if len(value) > 60 else ''}"
+    if isinstance(value, Strings):
+        return f"an array of {len(value)} strings"
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.size} {value.dtype.name} numbers"
+    return f"the {type(value).__name__} {value!r}"[:80]
+
+
+def _as_array(value: object, kinds: str) -> npt.NDArray[Any] | None:
+    if _is_empty(value):
+        return np.empty(0)  # an empty array matches every type
+    array: npt.NDArray[Any]
+    if isinstance(value, np.ndarray):
+        array = value
+    elif isinstance(value, list | tuple):
+        array = np.asarray(value)
+    else:
+        return None
+    return array if array.dtype.kind in kinds and array.ndim == 1 else None
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, list | tuple | Strings | np.ndarray) and len(value) == 0
 
 
 class Getter(Protocol[T_co]):
@@ -83,14 +159,14 @@ class Config:
     ) -> None:
         self._values, self._path, self._offsets = values, fspath(path), offsets
 
-    string = Typed("a string", convert.as_string)
-    int = Typed("an integer", convert.as_int)
-    float = Typed("a number", convert.as_float)
-    bool = Typed("a boolean", convert.as_bool)
-    strings = Typed("an array of strings", convert.as_strings)
-    ints = Typed("an array of integers", convert.as_ints)
-    floats = Typed("an array of numbers", convert.as_floats)
-    bools = Typed("an array of booleans", convert.as_bools)
+    string = Typed("a string", as_string)
+    int = Typed("an integer", as_int)
+    float = Typed("a number", as_float)
+    bool = Typed("a boolean", as_bool)
+    strings = Typed("an array of strings", as_strings)
+    ints = Typed("an array of integers", as_ints)
+    floats = Typed("an array of numbers", as_floats)
+    bools = Typed("an array of booleans", as_bools)
 
     @cached_property
     def architecture(self) -> str:
@@ -147,13 +223,10 @@ class Config:
         """The error for a value, or for the element of an array at `index`."""
         full = self.resolve(key) or key
         offset, where = self.offset(key), repr(full)
-        found = "no such key" if full not in self._values else convert.describe(value)
+        found = "no such key" if full not in self._values else describe(value)
         if index is not None:
             where = f"element {index} of {where}"
             array = self._values[full]
-            offset = (
-                offset + index * array.itemsize
-                if offset is not None and isinstance(array, np.ndarray)
-                else offset
-            )
+            if offset is not None and isinstance(array, np.ndarray):
+                offset += index * array.itemsize
         return ModelFileError(self._path, offset, f"{expected} in {where}", found)

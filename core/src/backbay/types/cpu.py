@@ -1,4 +1,4 @@
-"""The kind of CPU that an environment variable limits compiled code to, so that the code for each kind can be tested."""
+"""The CPU: the cores that this process may use, and the kind of CPU that compiled code is limited to."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ KINDS = {
 """The kinds, and the instructions that backbay's native code takes for products on each."""
 
 
+def usable_cores() -> int:
+    """The cores that the system lets this process run on; all cores, where the system does not say."""
+    usable = getattr(os, "sched_getaffinity", None)  # neither on macOS nor on Windows
+    return len(usable(0)) if usable is not None else os.cpu_count() or 1
+
+
 def forced_cpu() -> str:
     """The kind of CPU that the environment names; empty if it names none."""
     kind = os.environ.get(VARIABLE, "")
     if kind and kind not in KINDS:
-        raise BackendUnavailableError(
-            f"{VARIABLE}={kind} names no kind of CPU; name one of {', '.join(KINDS)}"
-        )
+        kinds = ", ".join(KINDS)
+        raise BackendUnavailableError(f"{VARIABLE}={kind} names no kind of CPU; name one of {kinds}")
     return kind
 
 

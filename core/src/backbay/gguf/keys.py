@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from backbay.errors import ModelFileError
 
-from ..header.layout import LARGEST_COUNT
-from . import convert
-from .config import Config
+from .config import Config, as_bool, as_float, as_floats, as_int, as_ints, as_string, as_strings
 
 T = TypeVar("T")
 D = TypeVar("D")
 
+LARGEST_COUNT = (1 << 31) - 1  # of whatever the metadata count: C libraries take 32 bits
 _LARGEST_NUMBER: Final = float(np.finfo(np.float32).max)  # ops compute with f32
 
 
@@ -72,7 +71,7 @@ class Key(Generic[T]):
 def whole(name: str, least: int = 0, most: int = LARGEST_COUNT, *, expected: str = "") -> Key[int]:
     """A whole number. `expected` replaces the range in messages, where numbers have names."""
     rule = expected or f"a whole number from {least} to {most}"
-    return Key(name, rule, convert.as_int, lambda value: None if least <= value <= most else 0)
+    return Key(name, rule, as_int, lambda value: None if least <= value <= most else 0)
 
 
 def number(
@@ -93,40 +92,37 @@ def number(
         fits = least <= value <= most and isfinite(nearest) and (above is None or nearest > above)
         return None if fits or (or_zero and value == 0) else 0
 
-    return Key(name, rule, convert.as_float, first_wrong)
+    return Key(name, rule, as_float, first_wrong)
 
 
 def flag(name: str) -> Key[bool]:
-    """True or false."""
-    return Key(name, "a boolean", convert.as_bool, _none_wrong)
+    return Key(name, "a boolean", as_bool, _none_wrong)
 
 
 def text(name: str) -> Key[str]:
-    """A text."""
-    return Key(name, "a string", convert.as_string, _none_wrong)
+    return Key(name, "a string", as_string, _none_wrong)
 
 
 def choice(name: str, *values: str) -> Key[str]:
     """One of several texts."""
     rule = f"{', '.join(values[:-1])} or {values[-1]}"
-    return Key(name, rule, convert.as_string, lambda value: None if value in values else 0)
+    return Key(name, rule, as_string, lambda value: None if value in values else 0)
 
 
 def texts(name: str) -> Key[Sequence[str]]:
-    """An array of texts."""
-    return Key(name, "an array of strings", convert.as_strings, _none_wrong)
+    return Key(name, "an array of strings", as_strings, _none_wrong)
 
 
 def wholes(name: str, least: int = 0, most: int = LARGEST_COUNT) -> Key[npt.NDArray[np.int64]]:
     """An array of whole numbers."""
     rule = f"whole numbers from {least} to {most}"
-    return Key(name, rule, convert.as_ints, lambda values: _first((values < least) | (values > most)))
+    return Key(name, rule, as_ints, lambda values: _first((values < least) | (values > most)))
 
 
 def numbers(name: str) -> Key[npt.NDArray[np.float64]]:
     """An array of finite numbers."""
     rule = "finite numbers"
-    return Key(name, rule, convert.as_floats, lambda values: _first(~np.isfinite(values)))
+    return Key(name, rule, as_floats, lambda values: _first(~np.isfinite(values)))
 
 
 def _none_wrong(_: object) -> None:

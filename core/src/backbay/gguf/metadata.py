@@ -2,28 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError
+from backbay.types.threads import cached_property
 
-from .cursor import Cursor
-from .layout import (
-    MAX_ELEMENTS,
-    MAX_KEY_BYTES,
-    MAX_KEYS,
-    MAX_STRING_BYTES,
-    MIN_PAIR_BYTES,
-    SCALARS,
-    ValueType,
-    unsigned,
-)
-from .strings import Strings, decode, skip_strings
+from .content import SCALARS, U64, Cursor, ValueType, unsigned
+
+MAX_KEY_BYTES = (1 << 16) - 1  # the specification's limit
+MAX_ELEMENTS = 1 << 22  # of all arrays together; a vocabulary of 256k tokens with its merges has 1.3 million
+MAX_STRING_BYTES = 1 << 26  # twice the size of a whole tokenizer.json in a value
+
+
+@final
+class Strings(Sequence[str]):
+    """An array of strings in a file. Bytes that are not UTF-8 become surrogates, as in file names:
+    `text.encode("utf-8", "surrogateescape")` returns the exact bytes of the file."""
+
+    def __init__(self, path: Path, buffer: bytes, start: int, count: int) -> None:
+        self._path, self._buffer, self._start, self._count = path, buffer, start, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self._at(offset) for offset in self._offsets[index]]
+        return self._at(self._offsets[index])
+
+    def __iter__(self) -> Iterator[str]:
+        buffer, offset, length_at = self._buffer, self._start, U64.unpack_from
+        for _ in range(self._count):
+            end = offset + 8 + length_at(buffer, offset)[0]
+            yield decode(self._path, buffer, offset + 8, end)
+            offset = end
+
+    def __repr__(self) -> str:
+        return f"<{self._count} strings of {self._path.name}>"
+
+    def _at(self, offset: int) -> str:
+        start = offset + 8
+        return decode(self._path, self._buffer, start, start + U64.unpack_from(self._buffer, offset)[0])
+
+    @cached_property
+    def _offsets(self) -> array[int]:
+        # Only indexing needs the offsets; opening a file and iterating do not.
+        offsets, offset = array("q"), self._start
+        buffer, length_at, append = self._buffer, U64.unpack_from, offsets.append
+        for _ in range(self._count):
+            append(offset)
+            offset += 8 + length_at(buffer, offset)[0]
+        return offsets
+
+
+def decode(path: Path, buffer: bytes, start: int, end: int) -> str:
+    if end - start > MAX_STRING_BYTES:
+        expected = f"a string of at most {MAX_STRING_BYTES} bytes"
+        raise ModelFileError(path, start - 8, expected, f"a length of {end - start}")
+    return buffer[start:end].decode("utf-8", "surrogateescape")
+
+
+def skip_strings(cursor: Cursor, count: int, what: str) -> None:
+    """Step over `count` strings. Every length is checked here, so reading them later needs no checks."""
+    # Without the cursor's methods: calling them for 256k strings would take most of the time of opening a file.
+    buffer, size, length_at = cursor.buffer, cursor.size, U64.unpack_from
+    offset, last, ready = cursor.offset, cursor.size - 8, len(cursor.buffer) - 8
+    for index in range(count):
+        if offset > ready:
+            if offset > last:
+                found = f"{size - offset} bytes before the end of the file"
+                raise cursor.error(offset, f"the length of string {index} of {what}", found)
+            cursor.read_to(offset + 8)
+            ready = len(buffer) - 8
+        length = length_at(buffer, offset)[0]
+        if length > last - offset:
+            expected = f"string {index} of {what} to fit in the {last - offset} bytes that remain"
+            raise cursor.error(offset, expected, f"a length of {unsigned(length)}")
+        offset += 8 + length
+    cursor.skip(offset - cursor.offset, what)
+
 
 Value: TypeAlias = bool | int | float | str | Strings | npt.NDArray[Any]
 
@@ -50,7 +118,10 @@ class Metadata(Mapping[str, Value]):
     def __getitem__(self, key: str) -> Value:
         entry = self._entries[key]
         if entry.count is None:
-            return self._scalar(entry)
+            if entry.type is ValueType.STRING:
+                return decode(self._path, self._buffer, entry.offset, entry.end)
+            value: int | float = SCALARS[entry.type].unpack_from(self._buffer, entry.offset)[0]
+            return bool(value) if entry.type is ValueType.BOOL else value
         if entry.type is ValueType.STRING:
             array = Strings(self._path, self._buffer, entry.offset, entry.count)
             return self._strings.setdefault(key, array)
@@ -68,12 +139,6 @@ class Metadata(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def _scalar(self, entry: Entry) -> Value:
-        if entry.type is ValueType.STRING:
-            return decode(self._path, self._buffer, entry.offset, entry.end)
-        value: int | float = SCALARS[entry.type].unpack_from(self._buffer, entry.offset)[0]
-        return bool(value) if entry.type is ValueType.BOOL else value
 
     def _numbers(self, key: str, entry: Entry, count: int) -> npt.NDArray[Any]:
         dtype = np.dtype(SCALARS[entry.type].format)
@@ -100,13 +165,6 @@ def read_entries(cursor: Cursor, count: int) -> dict[str, Entry]:
         entries[key] = entry = _read_value(cursor, key, room)
         room -= entry.count or 0
     return entries
-
-
-def check_pair_count(cursor: Cursor, at: int, count: int) -> None:
-    limit = min(MAX_KEYS, cursor.remaining // MIN_PAIR_BYTES)
-    if count > limit:
-        expected = f"at most {limit} keys in the {cursor.remaining} bytes that remain"
-        raise cursor.error(at, expected, f"a count of {unsigned(count)}")
 
 
 def _read_value(cursor: Cursor, key: str, room: int) -> Entry:
