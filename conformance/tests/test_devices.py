@@ -12,7 +12,7 @@ from commands import conform
 
 from backbay import DType, OptionError, Spec, ops
 from backbay_conformance import lab_for, run
-from backbay_conformance.checks.declared_precision import precision_of
+from backbay_conformance.checks.traced_call import precision_of
 
 TWO_DEVICES = "broken_backends:TwoDevices"
 FAR = ("broken_backends:OnlyFar", "--size", "smoke", "--op", "tanh")

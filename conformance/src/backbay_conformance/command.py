@@ -12,27 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import backbay
-from backbay import BackbayError
+from backbay import BackbayError, BackendParams
 from backbay.cli import (
     add_options,
     file_to_write,
     folder_to_write,
+    next_kernels,
     options_of,
     positive,
     say,
+    typed,
     whole,
     write_text,
 )
 
 from .checks.model_calls import model_calls
-from .report.certificate import certify, refusals, too_little
+from .report.certificate import certify, changed, own_files, refusals, too_little
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.next_kernel import show_next
-from .report.outcome import Outcome
-from .report.own_files import changed, own_files
-from .report.report import Report
+from .report.report import Outcome, Report
 from .report.terminal import Bar, show, show_failure
 from .runner.isolation import RunSettings, Try, isolated, told_by_worker
 from .runner.item_run import drawn_again, is_call
@@ -41,9 +40,29 @@ from .runner.run import run
 from .runner.selection import RUN_SIZES, Item
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
-from .suite.lab import lab_with
-from .suite.opening import Opening
+from .suite.lab import Opening, lab_with
 from .suite.profiles import PROFILES, STANDARD
+
+
+def show_next(backend: str, options: Mapping[str, str]) -> None:
+    """Print the kernels that are missing, and the specification of the first."""
+    with backbay.open(
+        None, backend=backend, params=BackendParams(alloc_memory=False, options=options)
+    ) as opened:
+        missing, kernels = next_kernels(opened), len(opened.kernels)
+    say(f"{backend} has {kernels} kernels")
+    seen = ""
+    for goal, ops in missing.items():
+        if ops:
+            say(f"for {goal}{seen}: {', '.join(op.name for op in ops)}")
+        else:
+            say(f"for {goal}{seen}: nothing is missing")
+        seen = " also"
+    first = next((op for ops in missing.values() for op in ops), None)
+    if first is not None:
+        say(f"\nnext: {typed(first)}\n\n{first.doc}\n")
+        say(f"when it is written: backbay conform {backend} --op {first.name} --size smoke")
+
 
 MOST_JOBS = 1024
 

@@ -80,7 +80,7 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     from backbay.cli import parse_option
 
     from .runner.isolation import Pool, RunSettings
-    from .suite.opening import Opening
+    from .suite.lab import Opening
 
     config = request.config
     seed: Any = config.getoption("--backbay-seed")

@@ -12,8 +12,8 @@ from backbay import DType, ops
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
+from ..numbers.encoding import LARGEST, Array
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import LARGEST, Array
 from ..suite.case import Call, case
 from .matrix import rank4
 from .norm import HIDDEN

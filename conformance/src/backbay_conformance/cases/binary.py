@@ -9,8 +9,8 @@ from backbay import ops
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
+from ..numbers.encoding import Array
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
 

@@ -11,8 +11,8 @@ from backbay import DType, ops
 from ..draw.data import Numbers
 from ..draw.delta_rule_data import FILLS
 from ..draw.draw import Draw
+from ..numbers.encoding import Array
 from ..numbers.number import Number, concatenate
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 from .spatial import rank
 

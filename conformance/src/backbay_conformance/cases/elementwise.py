@@ -14,9 +14,8 @@ from backbay import DType, Op, ops
 from ..draw.data import Bits, Fill, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.encoding import encode, opposite
+from ..numbers.encoding import FLOOR, LARGEST, Array, encode, opposite
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import FLOOR, LARGEST, Array
 from ..suite.case import Call, case
 from .write import QUANTIZED, converted, convertible, no_integer
 

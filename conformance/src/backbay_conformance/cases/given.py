@@ -13,9 +13,8 @@ import numpy as np
 
 from backbay import CacheConfig, ops
 
-from ..numbers.encoding import opposite, stored_shape
+from ..numbers.encoding import Array, opposite, stored_shape
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call, given
 from .attention import attention_formula, empty_rows
 from .elementwise import cast_call, clamp_call, fill_call

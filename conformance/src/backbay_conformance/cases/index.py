@@ -10,8 +10,7 @@ from backbay import DType, ops
 
 from ..draw.data import Bits, Integers
 from ..draw.draw import PAST, Draw
-from ..numbers.encoding import decode, encode
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array, decode, encode
 from ..suite.case import Call, case
 
 TABLES: tuple[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]], ...] = (

@@ -11,9 +11,8 @@ from backbay import DType, ops
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.encoding import encode
+from ..numbers.encoding import Array, encode
 from ..numbers.number import Number, concatenate
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
 

@@ -9,8 +9,8 @@ from backbay import DType, ops
 from ..draw.data import Integers, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import longer
+from ..numbers.encoding import Array
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
 

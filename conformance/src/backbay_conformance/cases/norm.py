@@ -14,8 +14,8 @@ from backbay import DType, ops
 from ..draw.data import Fill, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand, longer
+from ..numbers.encoding import LARGEST, Array
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import LARGEST, Array
 from ..suite.case import Call, case
 
 

@@ -10,7 +10,7 @@ from ..draw.data import Made, Making
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.comparison import first_of
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from ..suite.case import Call, case
 
 

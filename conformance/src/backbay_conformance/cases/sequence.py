@@ -13,8 +13,8 @@ from backbay.ops import Yarn
 from ..draw.data import Fill, Integers, Made, Making, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
+from ..numbers.encoding import Array
 from ..numbers.number import Cost, Number, concatenate, scalar
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 from .elementwise import brim
 from .spatial import rank, windows

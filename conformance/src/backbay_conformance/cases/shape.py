@@ -16,9 +16,8 @@ from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import ALONG, PAST, Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
-from ..numbers.encoding import encode, stored_shape
+from ..numbers.encoding import Array, encode, stored_shape
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
 PLAIN = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)

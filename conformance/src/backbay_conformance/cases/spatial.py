@@ -11,9 +11,8 @@ from backbay import DType, ops
 
 from ..draw.data import Numbers
 from ..draw.draw import PAST, Draw
-from ..numbers.encoding import encode
+from ..numbers.encoding import Array, encode
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 
 

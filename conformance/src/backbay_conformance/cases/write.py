@@ -15,9 +15,8 @@ from ..draw.data import QUIET, Bits, Distinct, Fill, Integers, Made, Making, Num
 from ..draw.draw import PAST, Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
-from ..numbers.encoding import NUMPY, decode, encode
+from ..numbers.encoding import LARGEST, NUMPY, Array, decode, encode, significand
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import LARGEST, Array, significand
 from ..suite.case import Call, case
 from .order import shown
 

@@ -20,8 +20,7 @@ from backbay.internals import COMPOSITE, KERNEL
 from ..draw.data import Mode
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault, first_bits, other_bits
-from ..numbers.encoding import from_bytes
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge

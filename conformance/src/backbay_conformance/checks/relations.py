@@ -13,9 +13,8 @@ from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
-from ..numbers.encoding import encode, from_bytes
+from ..numbers.encoding import NARROW, Array, encode, from_bytes
 from ..numbers.number import Cost
-from ..numbers.rounding import NARROW, Array
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .call_check import Observed

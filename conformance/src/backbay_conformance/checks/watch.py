@@ -13,12 +13,11 @@ from backbay.plugin import Cancel, Graph, Node, Plan
 
 from ..draw.operand import elements
 from ..numbers.comparison import Fault
-from ..numbers.encoding import NUMPY, decode, stored_shape
-from ..numbers.rounding import Array
+from ..numbers.encoding import NUMPY, Array, decode, stored_shape
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge
-from .node_call import call_with_data, source_of
+from .model_calls import call_with_data, source_of
 from .traced_call import TracedCall
 
 APART = 0.02

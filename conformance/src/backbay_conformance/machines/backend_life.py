@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import backbay
 from backbay import BackbayError, BackendParams, ClosedError, DType, NotComputedError, ShapeError, Tensor
 
 from ..numbers.comparison import Fault, must_equal
+from ..numbers.encoding import Array
 from ..suite.lab import GUARDED, Lab
 from .machine import Choose, Machine, action
-from .shadow import ContextShadow, Shadow
-from .shadow_ops import TRACED
-from .small_model import WEIGHTS, WIDTH, small_model, weight
+from .shadow import TRACED, WEIGHTS, WIDTH, ContextShadow, Shadow, small_model, weight
 
-Array = NDArray[Any]
 PEAK = 4.0  # largest magnitude in a leaf
 CONTEXTS, NODES = 3, 24
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import DType, Spec, Support, ops
 
 from ..numbers.comparison import Fault
+from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab
 from .cache_graph import Cache, Layout
-from .cost import attention_cost
-from .history import Cell, History, attend, number, require_close, rotated, stored
+from .history import Cell, History, attend, attention_cost, number, require_close, rotated, stored
 from .machine import Choose, Machine, action
 
-Array = NDArray[Any]
 SEQUENCES = 3
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 

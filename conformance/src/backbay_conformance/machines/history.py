@@ -1,4 +1,4 @@
-"""The plain history behind a cache: the position in each cell, and attention recomputed from it."""
+"""The plain history behind a cache: the position in each cell, attention recomputed from it, and the error of attention."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backbay import DType
+from backbay import Backend, DType, Level, Op, Precision, Spec, ops
 
-from ..numbers.comparison import Fault, first_of, plain
+from ..checks.traced_call import coarsest, precision_of
+from ..numbers.comparison import Fault, first_of, note, plain
+from ..numbers.encoding import FLOOR, SIGNIFICAND, Array, unit
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import FLOOR, SIGNIFICAND, unit
-from ..numbers.tightness import note
-
-Array = NDArray[Any]
 
 
 @dataclass
@@ -143,3 +140,24 @@ def require_close(got: Array, expected: Number, what: str) -> None:
             f"within {float(bound[at]):.3g}, got {plain(got[at])}",
             at,
         )
+
+
+def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
+    """The cost of attention's coarsest op."""
+    key, value = Spec(key_type, (32, 1, 8)), Spec(value_type, (32, 1, 8))
+    query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
+    attention = ops.scaled_dot_product_attention
+    fused = backend.supports(attention, [query, key, value, None, None, None]).level is Level.KERNEL
+    used: list[tuple[Op[Any, Any], list[Spec | None]]] = [
+        (ops.mulmat_full_prec, [key, query]),
+        (ops.mulmat, [Spec(DType.F32, (8, 32)), weights]),
+        (ops.softmax, [weights]),
+    ]
+    if fused:
+        used = [(attention, [query, key, value, None, None, None])]
+    return cost_of([precision_of(backend, op, specs) for op, specs in used])
+
+
+def cost_of(declared: list[Precision]) -> Cost:
+    """One cost that covers several precisions; results between ops are rounded to f32."""
+    return Cost.of(coarsest(declared), unit(DType.F32))

@@ -14,8 +14,8 @@ from ..cases.matrix import product
 from ..cases.norm import layer_formula, rms_formula, softmax_formula
 from ..cases.sequence import rope_formula
 from ..draw.draw import Draw
+from ..numbers.encoding import FLOOR, unit
 from ..numbers.number import Number
-from ..numbers.rounding import FLOOR, unit
 
 EPS, BASE = 0.5, 100.0
 LEAVES = ("x", "a", "column", "row", "w")

@@ -10,7 +10,7 @@ import numpy as np
 from backbay import Context, Tensor
 
 from ..numbers.comparison import must_equal
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 
 Evaluate = Callable[..., Array]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from backbay import DType, Precision
 
-from .rounding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, accumulate_unit, round_to, unit
+from .encoding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, accumulate_unit, round_to, unit
 
 HALF = 0.48
 """Of a whole step: half of it, less for the rounding of the scale that the step contains."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from backbay.cli import write_text
+from backbay.discovery import entry
 
-from ..suite.profiles import PROFILES
-from ..suite.version import SUITE_VERSION
+from ..suite.profiles import PROFILES, SUITE_VERSION
 from .html import page
 from .report import Report
 
@@ -97,3 +99,29 @@ def badge(report: Report) -> str:
 <g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
 <text x="{a / 2:g}" y="14">{left}</text><text x="{a + b / 2:g}" y="14">{right}</text></g></svg>
 """
+
+
+Digests = dict[Path, str]
+
+
+def own_files(backend: str) -> Digests:
+    """The digest of each file in the package of an installed backend, or of `module:Class`; nothing is imported."""
+    spec = find_spec(entry(backend).module.partition(":")[0].partition(".")[0])
+    found: Digests = {}
+    places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
+    for place in places:
+        for path in _files(Path(place)):
+            with path.open("rb") as file:
+                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def changed(before: Digests, after: Digests) -> str:
+    """What has changed, as a reason against a certificate; empty if nothing has."""
+    names = sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return f"files of the plugin changed during the run: {', '.join(names)}" if names else ""
+
+
+def _files(place: Path) -> Iterator[Path]:
+    paths = place.rglob("*") if place.is_dir() else [place]
+    return (path for path in paths if path.is_file() and "__pycache__" not in path.parts)

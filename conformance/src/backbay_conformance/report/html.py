@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from ..numbers.tightness import ENOUGH, TIGHT
-from ..suite.version import SUITE_VERSION
-from .outcome import Outcome
-from .report import BINS, STATES, Cell, Report
+from ..numbers.comparison import ENOUGH, TIGHT
+from ..suite.profiles import SUITE_VERSION
+from .report import BINS, STATES, Cell, Outcome, Report
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """

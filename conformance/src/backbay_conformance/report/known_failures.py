@@ -10,8 +10,7 @@ from pathlib import Path
 
 from backbay import BackbayError
 
-from .outcome import Outcome
-from .report import Report
+from .report import Outcome, Report
 
 LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+)")
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
-from ..numbers.tightness import ENOUGH, TIGHT
-from .outcome import Outcome
-from .report import STATES, Cell, Report
+from ..numbers.comparison import ENOUGH, TIGHT
+from .report import STATES, Cell, Outcome, Report
 
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
 COLOURS["under-claimed"] = "33"

@@ -22,9 +22,8 @@ from typing import IO, Any
 from backbay import BackendUnavailableError
 from backbay.internals import kill_helper, start_helper
 
-from ..report.outcome import Outcome
-from ..suite.opening import PLAIN, Opening
-from ..suite.scenario import SCENARIOS
+from ..report.report import Outcome
+from ..suite.lab import PLAIN, SCENARIOS, Opening
 from .item_run import EXPLAINING
 from .selection import Item
 from .shrink import Failing, shrink

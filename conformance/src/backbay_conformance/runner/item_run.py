@@ -14,25 +14,40 @@ from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneErro
 from backbay.internals import keep_large_blocks
 
 from ..checks.call_check import Observed, try_call
-from ..checks.declared_precision import told
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
-from ..checks.origin import origin
 from ..checks.relations import RELATIONS, try_relations
-from ..checks.traced_call import TracedCall, make
+from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
 from ..draw.draw import MODES, Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, measured
+from ..numbers.encoding import Array
 from ..numbers.number import Number
-from ..numbers.rounding import Array
-from ..numbers.tightness import measured
-from ..report.outcome import Outcome
+from ..report.report import Outcome
 from ..suite.case import CASES, Call
-from ..suite.lab import Lab
-from ..suite.scenario import SCENARIOS
+from ..suite.lab import SCENARIOS, Lab
 from .replay import PACKED, script
 from .selection import Item
 from .shrink import Failing, shrink
+
+SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}
+"""Packages that no plugin owns."""
+
+
+def origin(error: BaseException, kind: type[Any]) -> str:
+    """The last place in the files of a backend's class that an error passed, as "engine.py:58, in view"; or ""."""
+    owners = {_package(base.__module__) for base in kind.__mro__} - SHARED
+    places = [
+        f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}, in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _package(str(frame.f_globals.get("__name__"))) in owners
+    ]
+    return places[-1] if places else ""
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
 
 FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
 """Checks that use a call's first data; all other checks use the second data."""

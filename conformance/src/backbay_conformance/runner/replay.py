@@ -16,13 +16,12 @@ from backbay.ops import Yarn
 
 from ..draw.operand import Operand
 from ..numbers.comparison import result_bound
-from ..numbers.encoding import decode
+from ..numbers.encoding import Array, decode
 from ..numbers.number import Number
-from ..numbers.rounding import Array
-from ..report.outcome import Outcome
+from ..report.report import Outcome
 from ..suite.case import Call
-from ..suite.opening import PLAIN, Opening
-from ..suite.version import SUITE_VERSION
+from ..suite.lab import PLAIN, Opening
+from ..suite.profiles import SUITE_VERSION
 from .selection import Item
 
 LONGEST = 20000

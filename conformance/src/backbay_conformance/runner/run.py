@@ -13,12 +13,10 @@ from backbay.discovery import entry
 
 from ..checks.model_calls import LIKE, model_calls
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.outcome import Outcome
-from ..report.report import Like, Report
+from ..report.report import Like, Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, lab_with
-from ..suite.opening import Opening
+from ..suite.lab import Lab, Opening, lab_with
 from ..suite.profiles import STANDARD
 from .isolation import Asked, RunSettings, Try, isolated, told_by_worker
 from .item_run import BRIEFLY, explained, run_item

@@ -14,8 +14,8 @@ from .. import cases, scenarios
 from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
+from ..suite.lab import SCENARIOS
 from ..suite.profiles import PROFILES, STANDARD
-from ..suite.scenario import SCENARIOS
 
 CALLS_BY_SIZE = {"tiny": 1, "smoke": 9, "default": 90, "nightly": 900}
 """The number of calls of a case by size; the first nine combine each mode with each float type."""

@@ -16,10 +16,9 @@ from typing import Any
 from backbay.discovery import entry, trial_seconds
 
 from ..checks.model_calls import model_calls
-from ..report.outcome import Outcome
+from ..report.report import Outcome
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, lab_with
-from ..suite.opening import Opening
+from ..suite.lab import Lab, Opening, lab_with
 from .item_run import BRIEFLY, explained, run_item, shrunk
 from .selection import Item
 

@@ -11,15 +11,13 @@ from backbay import Context, DType, Level, Op, Precision, Tensor, UnsupportedOpE
 
 from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
-from ..checks.declared_precision import coarsest, precision_of
+from ..checks.traced_call import coarsest, precision_of
 from ..draw.draw import Draw
 from ..machines.patterns import drawn_program, rounded
 from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
-from ..numbers.encoding import from_bytes
+from ..numbers.encoding import Array, from_bytes, round_to, unit
 from ..numbers.number import Cost, Number
-from ..numbers.rounding import Array, round_to, unit
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
 Leaves = dict[str, Array]
 Formula = Callable[[dict[str, Number]], Number]

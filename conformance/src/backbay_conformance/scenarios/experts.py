@@ -18,12 +18,10 @@ from ..draw.draw import Draw
 from ..draw.layout import Layout, found
 from ..draw.operand import Operand
 from ..machines.patterns import rounded
-from ..numbers.encoding import decode, encode
+from ..numbers.encoding import Array, decode, encode
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 from .blocks import judge_block, normal
 
 

@@ -13,10 +13,9 @@ from ..checks.judgement import cost_of, judge
 from ..checks.traced_call import TracedCall, make
 from ..draw.draw import MODES, Draw
 from ..machines.wiring import Twin, Wiring
-from ..numbers.rounding import Array, round_to
+from ..numbers.encoding import Array, round_to
 from ..suite.case import CASES, Call, Case
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
 PEAK = 200.0
 """Integers up to it are held by each type that a backend may round activations to."""

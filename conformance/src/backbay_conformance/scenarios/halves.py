@@ -16,8 +16,7 @@ from ..draw.draw import Draw
 from ..machines.patterns import rounded
 from ..numbers.comparison import must_equal
 from ..numbers.number import Cost, Number, scalar
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 from .blocks import judge_block, normal
 from .graphs import numbers
 

@@ -8,9 +8,8 @@ from backbay import BackbayError, Backend, Context, Debug, DType, Spec, Tensor, 
 
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
-from ..numbers.rounding import Array, round_to
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..numbers.encoding import Array, round_to
+from ..suite.lab import Lab, scenario
 from .graphs import PEAK, numbers
 
 UNGUARDED = Debug()

@@ -23,12 +23,10 @@ from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
 from ..machines.wiring import Wiring
 from ..numbers.comparison import Fault, first_bits, must_equal
-from ..numbers.encoding import from_bytes
-from ..numbers.rounding import Array
-from ..suite.cancelling import AfterLooks, cancelled
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..numbers.encoding import Array, from_bytes
+from ..suite.lab import Lab, scenario
 from .graphs import PEAK, chosen, forward, grow, numbers
+from .threads import AfterLooks, cancelled
 
 
 @scenario("core", tiny=1, smoke=6, default=40, nightly=400)

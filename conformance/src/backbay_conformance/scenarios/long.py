@@ -19,10 +19,9 @@ from ..draw.draw import Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
 from ..numbers.comparison import must_equal
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from ..suite.case import Call
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
 LENGTHS = (70001, 65536, 131073, 65535, 65537)
 

@@ -22,8 +22,7 @@ from ..checks.traced_call import TracedCall, make
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault
 from ..suite.case import CASES
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
 
 def require(condition: object, what: str, *values: object) -> None:

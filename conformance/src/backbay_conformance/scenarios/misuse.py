@@ -29,8 +29,7 @@ from ..draw.data import READABLE
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
 from ..numbers.encoding import decode
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
 Error = type[BackbayError]
 Wrong = Callable[["Bench"], Any]

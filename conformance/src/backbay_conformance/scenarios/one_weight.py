@@ -13,9 +13,8 @@ from backbay import Backend, Context, DType, Tensor, ops
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault, must_equal
-from ..numbers.rounding import Array
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..numbers.encoding import Array
+from ..suite.lab import Lab, scenario
 from .lives import STORED, compare_weight, drawn_weight, opened_with
 
 NAME, WIDTH = "blk.0.attn_qkv.weight", 256

@@ -15,8 +15,7 @@ from ..checks.call_check import try_call
 from ..draw.data import Integers, Numbers
 from ..draw.draw import Draw
 from ..suite.case import CASES, Call, Case
-from ..suite.lab import Lab, with_contexts
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario, with_contexts
 from .long import columns
 
 SETTINGS: tuple[dict[str, Any], ...] = (

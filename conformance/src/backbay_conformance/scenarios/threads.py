@@ -1,4 +1,4 @@
-"""Threads: several contexts run in parallel; one context serves one thread at a time."""
+"""Threads: several contexts run in parallel; one context serves one thread at a time, and a call may be cancelled."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 from backbay import (
     BackbayError,
     Backend,
+    CancelledError,
     Context,
     ContextBusyError,
     DType,
@@ -26,9 +27,28 @@ from backbay import (
 
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal
-from ..suite.cancelling import AfterLooks, cancelled
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
+
+
+class AfterLooks:
+    """A cancellation that becomes set after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def cancelled(act: Callable[[], object]) -> bool:
+    """Whether a call ends with CancelledError."""
+    try:
+        act()
+    except CancelledError:
+        return True
+    return False
+
 
 T = TypeVar("T")
 

@@ -29,10 +29,9 @@ from ..draw.layout import plain
 from ..draw.model_file import write_model
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from ..suite.case import Call
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 from .lives import compare_weight, drawn_weight, drawn_weights, product_of_each, with_weights, write_weights
 from .process.bookings import PEAK, mib, resident
 

@@ -13,8 +13,7 @@ from backbay.internals import REQUIRED
 
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.number import Number
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from .profiles import check_profile
 
 Expected = Any
@@ -165,6 +164,3 @@ def call_of(op: Op[Any, Any], args: tuple[Any, ...], cache: CacheConfig) -> Call
         call = own.draw(Draw(f"formula of {op.name}", cache=cache)).with_args(args)
     call.op = op
     return call
-
-
-__all__ = ["CASES", "Call", "Case", "Draw", "Expected", "Number", "Operand", "call_of", "case", "given"]

@@ -19,9 +19,7 @@ from backbay.internals import return_large_blocks
 from ...draw.draw import Draw
 from ...draw.model_file import write_model
 from ...numbers.comparison import Fault
-from ...suite.lab import Lab, lab_with
-from ...suite.opening import Opening
-from ...suite.scenario import scenario
+from ...suite.lab import Lab, Opening, lab_with, scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = (
     256,

@@ -28,8 +28,7 @@ from backbay.internals import return_freed_memory
 from ...draw.draw import Draw
 from ...draw.operand import Operand
 from ...numbers.comparison import Fault
-from ...suite.lab import Lab
-from ...suite.scenario import scenario
+from ...suite.lab import Lab, scenario
 from ..lives import drawn_weight, product_of_each, write_weights
 from .bookings import mib, resident
 
