@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from backbay import (
     DeclaredUnsupportedError,
@@ -10,6 +12,7 @@ from backbay import (
     GuardZoneError,
     KernelBackend,
     Level,
+    Op,
     Precision,
     ShapeError,
     Tensor,
@@ -18,6 +21,7 @@ from backbay import (
 from backbay.internals import COMPOSITE, KERNEL
 
 from ..draw.data import Mode
+from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault, first_bits, other_bits
 from ..numbers.encoding import Array, from_bytes
@@ -51,8 +55,7 @@ class Observed:
 
 def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
     """Run all checks of one call; raises Fault, or the backend's own error."""
-    traced = TracedCall(lab.backend, call)
-    try:
+    with TracedCall(lab.backend, call) as traced:
         observed = Observed(traced.level, precision=traced.precision)
         if lab.model_calls:
             observed.kind = kind_of(call.op, traced.specs)
@@ -67,8 +70,19 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
         except Declined as declined:
             observed.level, observed.why_not = Level.NONE, str(declined)
         return observed
-    finally:
-        traced.close()
+
+
+OpCall = tuple[Op[Any, Any], Call]
+
+
+def try_calls(
+    lab: Lab, draw: Draw, calls: Iterable[OpCall], mode: Mode | None = None, told: str = ""
+) -> None:
+    """Run all checks of a scenario's calls; without a mode, on integers if the results are exact."""
+    for op, call in calls:
+        call.op = op
+        draw.note(f"{call}{told}")
+        try_call(lab, call, mode or ("exact" if call.exact else "wide"))
 
 
 def expect_unsupported(traced: TracedCall) -> None:
@@ -93,14 +107,11 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
     said = backend.supports
     vars(backend)["supports"] = lambda asked, specs: level if asked is op else said(asked, specs)
     try:
-        traced = TracedCall(backend, call)
-        try:
+        with TracedCall(backend, call) as traced:
             if not any(result.size for result in traced.results):
                 return  # an empty result proves nothing
             traced.write()
             judge(call, traced, traced.run(), cost_of(call, level.level, precision), mode)
-        finally:
-            traced.close()
     except Exception:  # noqa: BLE001 the call fails: supports() was right
         return
     finally:

@@ -39,12 +39,9 @@ def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
 
 
 def _run(lab: Lab, call: Call) -> list[Array]:
-    traced = TracedCall(lab.backend, call)
-    try:
+    with TracedCall(lab.backend, call) as traced:
         traced.write()
         return traced.run()
-    finally:
-        traced.close()
 
 
 def _judged(

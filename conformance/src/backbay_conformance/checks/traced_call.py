@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor, ops
 from backbay.internals import cached_property, composite_kernels, trace_op
@@ -145,6 +145,12 @@ class TracedCall:
         if len(data) != result.nbytes:
             raise Fault("shape", f"{result} has {result.nbytes} bytes, the backend gave {len(data)}")
         return data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self.ctx.close()

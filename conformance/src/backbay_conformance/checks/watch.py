@@ -113,16 +113,13 @@ class Nodes:
     def _run(self, node: Node, call: Call) -> None:
         """Run one node alone, keep its result, and note the op if the result is wrong."""
         assert node.op is not None
-        traced = TracedCall(self.watch.lab.backend, call)
-        try:
+        with TracedCall(self.watch.lab.backend, call) as traced:
             traced.write()
             (got, *_) = results = traced.run()
             try:
                 judge(call, traced, results, cost_of(call, traced.level, traced.precision), "wide")
             except Fault as fault:
                 self.watch.alone.setdefault(node.op.name, f"{call}: {fault.message}")
-        finally:
-            traced.close()
         if node.op.writes is None:
             self.values[node.index] = got
         else:

@@ -38,10 +38,7 @@ def rounded(x: Number, dtype: DType = DType.F32) -> Number:
 
 
 def _through(dtype: DType) -> Step:
-    return Step(
-        lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype),
-        lambda x: rounded(x, dtype),
-    )
+    return Step(lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype), lambda x: rounded(x, dtype))
 
 
 def _turned(ctx: Context, x: Tensor) -> Tensor:
@@ -83,10 +80,7 @@ ONE: dict[str, Step] = {
     ),
     "f16": _through(DType.F16),
     "bf16": _through(DType.BF16),
-    "turn": Step(
-        lambda ctx, x: _turned(ctx, _turned(ctx, x)),
-        lambda x: x,
-    ),
+    "turn": Step(lambda ctx, x: _turned(ctx, _turned(ctx, x)), lambda x: x),
     "reshape": Step(lambda ctx, x: x.reshape(ctx, x.size).neg(ctx).reshape(ctx, *x.shape), lambda x: -x),
     "rope": Step(_rope, _roped),
     "set_rows": Step(_stored, lambda x: x[::-1]),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from backbay import BackbayError, DType
+from backbay import BackbayError, DeclaredUnsupportedError, DType
 
 from .encoding import FLOOR, LARGEST, Array, decode, round_to, unit
 from .number import Number
@@ -166,6 +166,28 @@ def first_bits(left: Array, right: Array, dtype: DType) -> str:
         shown = [f"{number} ({text})" for number, text in zip(numbers, shown, strict=True)]
     what = "bytes" if dtype.is_quantized else "elements"
     return f"{int(wrong.sum())} of {wrong.size} {what}, at {at[::-1]} {shown[0]} and {shown[1]}"
+
+
+def require(holds: object, what: str, *values: object, check: str = "memory") -> None:
+    """Raise Fault with `what`, and the values behind it, unless something holds."""
+    if not holds:
+        raise Fault(check, f"{what}: {', '.join(map(str, values))}" if values else what)
+
+
+def must_raise(
+    what: str, expected: type[BackbayError], act: Callable[[], Any], check: str = "errors"
+) -> None:
+    """Raise Fault unless `act` raises the expected error."""
+    try:
+        act()
+    except expected:
+        return
+    except DeclaredUnsupportedError:
+        raise
+    except Exception as other:
+        got = f"{type(other).__name__}: {other}"
+        raise Fault(check, f"{what}: expected {expected.__name__}, got {got}") from other
+    raise Fault(check, f"{what}: expected {expected.__name__}, and nothing was raised")
 
 
 def must_equal(got: Array, want: Array, what: str, check: str = "graph") -> None:

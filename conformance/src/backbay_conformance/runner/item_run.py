@@ -237,12 +237,9 @@ def _traced_again(
     """The call of a case, with the data that failed."""
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
     call = drawn_call(lab, item, draw)
-    traced = TracedCall(lab.backend, call)
-    try:
+    with TracedCall(lab.backend, call) as traced:
         make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
         yield draw, call, traced
-    finally:
-        traced.close()
 
 
 def drawn_again(

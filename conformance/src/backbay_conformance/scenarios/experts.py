@@ -168,5 +168,4 @@ def mixture_of_experts(lab: Lab, draw: Draw) -> None:
             total = rounded(total + y[:, u])
         return total
 
-    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)

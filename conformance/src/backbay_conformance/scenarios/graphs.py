@@ -358,12 +358,9 @@ def composites(lab: Lab, draw: Draw) -> None:
         turn // 2 * len(MODES) + turn % 2
     )  # exact and wide data; composites need not keep special values
     call = case.draw(draw)
-    traced = TracedCall(lab.backend, call, composed=True)
-    try:
+    with TracedCall(lab.backend, call, composed=True) as traced:
         if traced.level is Level.KERNEL:  # else the op's own case runs the composite
             _compare(call, traced, draw)
-    finally:
-        traced.close()
 
 
 def _compare(call: Call, traced: TracedCall, draw: Draw) -> None:

@@ -58,8 +58,7 @@ def halves_of_one_tensor(lab: Lab, draw: Draw) -> None:
         first, second = whole[..., :n], whole[..., n:]
         return rounded(function(second, first) if turned else function(first, second))
 
-    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 JOINED: dict[str, Callable[[Number, Number], Number]] = {
@@ -97,8 +96,7 @@ def a_tensor_and_a_part_of_it(lab: Lab, draw: Draw) -> None:
         x = rounded(x * 2.0) if name != "div" else x.clip(0.5, 4.0)
         return rounded(JOINED[name](x, repeated(x[rows, columns], x.shape)))
 
-    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 @scenario("graph", smoke=1, default=16, nightly=120)
@@ -138,8 +136,7 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
         y = rounded(y + v["bias"])
         return y.clip(0, np.inf) if gated else y
 
-    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 def ones(channels: int, k: int, cost: Cost) -> Number:

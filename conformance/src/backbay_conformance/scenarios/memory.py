@@ -20,15 +20,9 @@ from backbay import (
 
 from ..checks.traced_call import TracedCall, make
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, must_raise, require
 from ..suite.case import CASES
 from ..suite.lab import Lab, scenario
-
-
-def require(condition: object, what: str, *values: object) -> None:
-    """Raise Fault with the values unless the condition holds."""
-    if not condition:
-        raise Fault("memory", what + ": " + ", ".join(map(str, values)))
 
 
 class Extents(NamedTuple):
@@ -65,14 +59,10 @@ def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
     """A graph reserved without memory has the same report as with memory, except for the statuses."""
     size, reports = extents(draw), []
     for alloc in (False, True):
-        backend = lab.fresh(alloc_memory=alloc)
-        try:
-            with backend.new_context() as ctx:
-                _, y = network(ctx, size)
-                ctx.forward(y).reserve()
-                reports.append(backend.memory())
-        finally:
-            backend.close()
+        with lab.fresh(alloc_memory=alloc) as backend, backend.new_context() as ctx:
+            _, y = network(ctx, size)
+            ctx.forward(y).reserve()
+            reports.append(backend.memory())
     dry, real = reports
     require(
         dry.total() == real.total(), "a dry run books other bytes than a real run", dry.total(), real.total()
@@ -108,27 +98,16 @@ def a_dry_run_books_what_each_op_works_in(lab: Lab, draw: Draw) -> None:
 @scenario("memory", tiny=1, smoke=1, default=3, nightly=10)
 def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
     """Without allocated memory, compute, load and read are refused."""
-    backend = lab.fresh(alloc_memory=False)
-    try:
-        with backend.new_context() as ctx:
-            _, y = network(ctx, extents(draw))
-            for act in (lambda: ctx.compute(y), backend.load, y.floats):
-                try:
-                    act()
-                except BackbayError:
-                    continue
-                raise Fault(
-                    "memory", "a backend without allocated memory did not refuse to compute, load or read"
-                )
-    finally:
-        backend.close()
+    with lab.fresh(alloc_memory=False) as backend, backend.new_context() as ctx:
+        _, y = network(ctx, extents(draw))
+        for act in (lambda: ctx.compute(y), backend.load, y.floats):
+            must_raise("a compute, load or read without allocated memory", BackbayError, act, "memory")
 
 
 @scenario("memory", smoke=2, default=10, nightly=100)
 def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
     """After `reserve`, repeated computes allocate and compile nothing."""
-    backend = lab.fresh()
-    try:
+    with lab.fresh() as backend:
         at_rest = backend.memory().total()
         with backend.new_context() as ctx:
             x, y = network(ctx, extents(draw))
@@ -144,15 +123,12 @@ def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
             for what in ("bytes_allocated", "compilations", "traced_nodes"):
                 require(after[what] == before[what], f"computing changed {what}", before[what], after[what])
             require(backend.memory().total() == total, "the report changed", total, backend.memory().total())
-    finally:
-        backend.close()
 
 
 @scenario("memory", tiny=1, smoke=2, default=8, nightly=50)
 def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
     """Closing a context restores the earlier memory report."""
-    backend = lab.fresh()
-    try:
+    with lab.fresh() as backend:
         at_rest = backend.memory().total()
         size = extents(draw)
         for _ in range(3):
@@ -167,8 +143,6 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
             require(
                 backend.memory().total() == at_rest, "a closed context still holds memory", backend.memory()
             )
-    finally:
-        backend.close()
 
 
 @scenario("memory", smoke=2, default=8, nightly=50)
@@ -180,8 +154,7 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
     rest, needed = measured(lab)
     device = max(needed, key=lambda name: needed[name] - rest[name])
     limit = rest[device] + max(1, (needed[device] - rest[device]) * draw.pick(1, 2, 3) // 4)
-    backend = lab.fresh(max_memory={device: limit})
-    try:
+    with lab.fresh(max_memory={device: limit}) as backend:
         held = backend.memory().total()
         _refused(backend, device, limit)
         require(backend.memory().total() == held, "a refused allocation still holds memory", backend.memory())
@@ -190,21 +163,16 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
             y = x.add(ctx, x)
             ctx.compute(y)
             require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
-    finally:
-        backend.close()
 
 
 def measured(lab: Lab) -> tuple[dict[str, int], dict[str, int]]:
     """The bytes by device of a backend without a graph, and with a fixed graph."""
-    backend = lab.fresh(alloc_memory=False)
-    try:
+    with lab.fresh(alloc_memory=False) as backend:
         rest = by_device(backend)
         with backend.new_context() as ctx:
             _, y = wide(ctx)
             ctx.forward(y).reserve()
             return rest, by_device(backend)
-    finally:
-        backend.close()
 
 
 def by_device(backend: Backend) -> dict[str, int]:
@@ -242,23 +210,19 @@ ENDLESS = 1 << 50
 @scenario("memory", smoke=1, default=2, nightly=10)
 def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
     """A leaf or a result larger than any memory is refused even without a limit; other graphs still compute."""
-    backend = lab.fresh()
-    try:
-        with backend.new_context() as ctx:
-            x = ctx.from_floats([1.0, 2.0])
-            y = x.add(ctx, x)
-            ctx.compute(y)
-            held = backend.memory().total()
-            _no_memory(lambda: ctx.empty(DType.F32, ENDLESS), "a leaf")
-            with backend.new_context() as other:
-                huge = other.from_floats([1.0]).repeat(other, 0, ENDLESS)
-                _no_memory(lambda: other.forward(huge).reserve(), "a result")
-            total = backend.memory().total()
-            require(total == held, "a refused allocation still holds memory", held, total)
-            ctx.compute(y)
-            require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
-    finally:
-        backend.close()
+    with lab.fresh() as backend, backend.new_context() as ctx:
+        x = ctx.from_floats([1.0, 2.0])
+        y = x.add(ctx, x)
+        ctx.compute(y)
+        held = backend.memory().total()
+        _no_memory(lambda: ctx.empty(DType.F32, ENDLESS), "a leaf")
+        with backend.new_context() as other:
+            huge = other.from_floats([1.0]).repeat(other, 0, ENDLESS)
+            _no_memory(lambda: other.forward(huge).reserve(), "a result")
+        total = backend.memory().total()
+        require(total == held, "a refused allocation still holds memory", held, total)
+        ctx.compute(y)
+        require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
 
 
 def _no_memory(act: Callable[[], object], what: str) -> None:

@@ -112,11 +112,8 @@ def backends_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
 
     def work(offset: int) -> None:
         for _ in range(1 + offset % 2):
-            backend = lab.fresh()
-            try:
+            with lab.fresh() as backend:
                 steps(backend, offset, rounds, n)
-            finally:
-                backend.close()
 
     together(*[lambda offset=offset: work(offset) for offset in range(draw.by_turn(2, 4, 3))])
 
@@ -177,8 +174,7 @@ def a_context_passes_from_thread_to_thread(lab: Lab, draw: Draw) -> None:
 @scenario("graph", smoke=1, default=4, nightly=20)
 def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
     """Another thread may close the backend at any time: running computes end, later computes are refused."""
-    backend = lab.fresh()
-    try:
+    with lab.fresh() as backend:
         closed = threading.Event()
 
         def work() -> None:
@@ -194,8 +190,6 @@ def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
             closed.set()
 
         together(work, close)
-    finally:
-        backend.close()
 
 
 @scenario("graph", tiny=1, smoke=1, default=3, nightly=20)

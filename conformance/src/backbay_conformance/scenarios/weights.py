@@ -28,11 +28,18 @@ from ..draw.draw import FLOATS, Draw
 from ..draw.layout import plain
 from ..draw.model_file import write_model
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, require
 from ..numbers.encoding import Array
 from ..suite.case import Call
 from ..suite.lab import Lab, scenario
-from .lives import compare_weight, drawn_weight, drawn_weights, product_of_each, with_weights, write_weights
+from .lives import (
+    drawn_weight,
+    drawn_weights,
+    load_and_compare,
+    open_drawn_weights,
+    product_of_each,
+    write_weights,
+)
 from .process.bookings import PEAK, mib, resident
 
 VARIANTS = (0, 1)
@@ -67,16 +74,13 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = write_model(Path(folder) / "weights.gguf", len(VARIANTS), weights(draw, uses))
-            backend = lab.fresh(path, **({"options": {"weights": "copied"}} if copied else {}))
-            try:
+            with lab.fresh(path, **({"options": {"weights": "copied"}} if copied else {})) as backend:
                 backend.load()
                 if copied:
                     spoil(draw, path)
                 for use in uses:
                     for variant in VARIANTS:
                         check(backend, draw, use, variant)
-            finally:
-                backend.close()
     finally:
         for use in uses:
             use.traced.close()
@@ -131,13 +135,10 @@ def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
 def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
     draw.note(f"{use.call}, the first from a file, number {variant}")
     make(use.call, draw.mode, use.traced.precision, variant)
-    traced = TracedCall(backend, use.call, weights={use.weight: use.names()[variant]})
-    try:
+    with TracedCall(backend, use.call, weights={use.weight: use.names()[variant]}) as traced:
         traced.write()
         cost = cost_of(use.call, traced.level, traced.precision)
         judge(use.call, traced, traced.run(), cost, draw.mode)
-    finally:
-        traced.close()
 
 
 # -- files: large ones, and others at the same path -------------------------------------------------------
@@ -153,8 +154,7 @@ def a_large_weight_is_read_to_its_end(lab: Lab, draw: Draw) -> None:
     dtype = draw.by_turn(*ROWS)
     stored, at = large_weight(dtype), (0, WIDTH - 1)
     want = np.stack([column(stored, dtype, n) for n in at])
-    backend = lab.fresh(large_model(dtype))
-    try:
+    with lab.fresh(large_model(dtype)) as backend:
         backend.load()
         w = backend.get(NAME)
         assert w is not None
@@ -170,8 +170,6 @@ def a_large_weight_is_read_to_its_end(lab: Lab, draw: Draw) -> None:
             if wrong.size:
                 told = f"{wrong.size} of {ROWS[dtype]} rows, from row {wrong[0]}"
                 raise Fault("weights", f"a product with {NAME} of {stored.nbytes} bytes is wrong in {told}")
-    finally:
-        backend.close()
 
 
 @cache
@@ -209,31 +207,18 @@ def a_file_is_read_as_it_is_now(lab: Lab, draw: Draw) -> None:
     draw.note(f"a file that is {how}")
     with tempfile.TemporaryDirectory() as folder:
         path = write_weights(Path(folder) / "weights.gguf", first)
-        before = lab.fresh(path)
-        try:
-            holds(before, first)
+        with lab.fresh(path) as before:
+            load_and_compare(before, first)
             if how != "replaced while it is open":
                 before.close()
             if how == "written anew":
                 write_weights(path, second)
             else:
                 write_weights(path.with_suffix(".new"), second).replace(path)
-            after = lab.fresh(path)
-            try:
-                holds(after, second)
-            finally:
-                after.close()
+            with lab.fresh(path) as after:
+                load_and_compare(after, second)
             if not before.closed:
                 product_of_each(before, first)
-        finally:
-            before.close()
-
-
-def holds(backend: Backend, weights: dict[str, Operand]) -> None:
-    backend.load()
-    for name, weight in weights.items():
-        compare_weight(backend, name, weight)
-    product_of_each(backend, weights)
 
 
 # -- the memory that weights take ------------------------------------------------------------------------
@@ -242,8 +227,7 @@ def holds(backend: Backend, weights: dict[str, Operand]) -> None:
 @scenario("memory", smoke=0, default=4, nightly=40)
 def weights_take_nothing_more_when_they_are_used(lab: Lab, draw: Draw) -> None:
     """Once products with weights of a file are reserved, the first compute books nothing more."""
-
-    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+    with open_drawn_weights(lab, draw) as (backend, weights):
         backend.load()
         with backend.new_context() as ctx:
             results = []
@@ -256,12 +240,8 @@ def weights_take_nothing_more_when_they_are_used(lab: Lab, draw: Draw) -> None:
             reserved = backend.memory().total()
             ctx.compute(*results)
             booked = backend.memory().total()
-            if booked != reserved:
-                raise Fault(
-                    "memory", f"{reserved} bytes were reserved, and after a compute {booked} are booked"
-                )
-
-    with_weights(lab, draw, check)
+            told = f"{reserved} bytes were reserved, and after a compute {booked} are booked"
+            require(booked == reserved, told)
 
 
 @scenario("memory", smoke=0, default=1, nightly=1)

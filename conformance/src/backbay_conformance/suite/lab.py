@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -163,6 +164,13 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
         return placing(backend) if opening.device and backend.params.gpu_layers else backend
 
     return Lab(opened, name, spec, opening)
+
+
+@contextmanager
+def open_contexts(backend: Backend, count: int) -> Iterator[list[Context]]:
+    """So many contexts at once."""
+    with ExitStack() as opened:
+        yield [opened.enter_context(backend.new_context()) for _ in range(count)]
 
 
 def placing(backend: Backend) -> Backend:

@@ -38,14 +38,11 @@ Stage = Callable[[str], None]
 
 def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambda stage: None) -> None:
     """Open a backend with the weights of a file, compute, and close it."""
-    backend = lab.fresh(path)
-    try:
+    with lab.fresh(path) as backend:
         backend.load()
         ended("opened")
         product_of_each(backend, weights)
         ended("used")
-    finally:
-        backend.close()
     ended("closed")
 
 
