@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,16 @@ POSITIONS = 4096
 """Rotary positions are drawn below it."""
 
 
-def model_calls(lab: Lab, path: Path) -> tuple[dict[str, list[Node]], list[str]]:
-    """The different calls of a model's steps by op, and descriptions of those that are too large to be judged."""
+@dataclass
+class ModelCalls:
+    """The number of a model's different calls by op, and descriptions of those that are too large to be judged."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
+    """Read the different calls of a model's steps into the lab."""
     if not PROVIDERS:
         raise BackbayError(
             "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./engine"
@@ -157,15 +165,14 @@ def model_calls(lab: Lab, path: Path) -> tuple[dict[str, list[Node]], list[str]]
         for node in graph.nodes:
             if node.op is not None and (not node.is_view or node.op.writes is not None):
                 found.setdefault(_key(node), node)
-    calls: dict[str, list[Node]] = {}
-    left_out = []
+    lab.model_calls, left_out = {}, []
     for node in found.values():
         assert node.op is not None
         if _is_too_large(node):
-            left_out.append(kind_of(node.op, _specs(node)))
+            left_out.append(kind_of(node.op, [node.args[i] for i in node.op.operands]))
         else:
-            calls.setdefault(node.op.name, []).append(node)
-    return calls, left_out
+            lab.model_calls.setdefault(node.op.name, []).append(node)
+    return ModelCalls({op: len(nodes) for op, nodes in lab.model_calls.items()}, left_out)
 
 
 def _graphs(lab: Lab, path: Path) -> list[Graph]:
@@ -187,11 +194,6 @@ def _graphs(lab: Lab, path: Path) -> list[Graph]:
     if not graphs:
         raise BackbayError(f"no step of {path} was compiled")
     return graphs
-
-
-def _specs(node: Node) -> list[Spec | None]:
-    assert node.op is not None
-    return [node.args[i] for i in node.op.operands]
 
 
 def _key(node: Node) -> tuple[Any, ...]:

@@ -21,6 +21,13 @@ SMALLEST = ("core",)
 """The profiles that a certificate requires."""
 
 
+CERTIFIED = (
+    *("suite", "backend", "opening", "seed", "size", "profiles"),
+    *("counts", "states", "tightness", "like", "facts", "seconds"),
+)
+"""The parts of a report that a certificate repeats."""
+
+
 def refusals(report: Report) -> list[str]:
     """The reasons why a report earns no certificate."""
     counts = report.counts
@@ -45,31 +52,12 @@ def too_little(size: str, profiles: Sequence[str]) -> list[str]:
 def certificate(report: Report) -> dict[str, Any]:
     """The certified facts: backend, machine, and calls."""
     full = report.as_dict()
-    kept = (
-        "suite",
-        "backend",
-        "opening",
-        "seed",
-        "size",
-        "profiles",
-        "counts",
-        "states",
-        "tightness",
-        "like",
-        "facts",
-        "seconds",
-    )
     ops = [
         {key: cell[key] for key in ("profile", "name", "dtype", "state", "passed", "worst", "precisions")}
         for cell in full["cells"]
     ]
-    issued = datetime.now(UTC).isoformat(timespec="seconds")
-    return {
-        "certificate": "backbay conformance",
-        "issued": issued,
-        **{key: full[key] for key in kept},
-        "ops": ops,
-    }
+    head = {"certificate": "backbay conformance", "issued": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {**head, **{key: full[key] for key in CERTIFIED}, "ops": ops}
 
 
 def certify(report: Report, folder: Path, at: str = "") -> list[Path]:

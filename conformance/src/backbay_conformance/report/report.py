@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -124,27 +123,9 @@ class Cell:
             self.ratios[sum(outcome.ratio >= edge for edge in BINS) - 1] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        kept = (
-            "profile",
-            "name",
-            "dtype",
-            "passed",
-            "failed",
-            "unsupported",
-            "checks",
-            "ratios",
-            "worst",
-            "tight",
-            "seconds",
-            "why_not",
-        )
-        plain = {key: getattr(self, key) for key in kept}
-        return {
-            **plain,
-            "state": self.state,
-            "levels": sorted(self.levels),
-            "precisions": sorted(self.precisions),
-        }
+        plain = {key: value for key, value in vars(self).items() if not isinstance(value, set)}
+        levels, precisions = sorted(self.levels), sorted(self.precisions)
+        return {**plain, "state": self.state, "levels": levels, "precisions": precisions}
 
 
 @dataclass
@@ -210,11 +191,6 @@ class Report:
         self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
         if outcome.failed:
             self.failures.append(outcome)
-
-    def add_all(self, outcomes: Iterable[Outcome]) -> Report:
-        for outcome in outcomes:
-            self.add(outcome)
-        return self
 
     @property
     def title(self) -> str:
@@ -282,28 +258,30 @@ class Report:
         return {state: found.count(state) for state in STATES}
 
     def as_dict(self) -> dict[str, Any]:
+        plain = (
+            "backend",
+            "ok",
+            "seed",
+            "size",
+            "planned",
+            "stopped",
+            "counts",
+            "states",
+            "facts",
+            "complaints",
+        )
+        outcomes = {"failures": self.failures, "known_failures": self.known, "slowest": self.slowest}
         return {
             "suite": SUITE_VERSION,
-            "backend": self.backend,
+            **{key: getattr(self, key) for key in plain},
             "opening": self.opening.as_dict(),
-            "ok": self.ok,
-            "seed": self.seed,
-            "size": self.size,
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
-            "planned": self.planned,
-            "stopped": self.stopped,
-            "counts": self.counts,
-            "states": self.states,
             "like": self.like.as_dict() if self.like is not None else None,
-            "facts": self.facts,
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}
                 for key, row in self.tightness.items()
             },
-            "complaints": self.complaints,
             "cells": [cell.as_dict() for cell in self.cells.values()],
-            "failures": [outcome.as_dict() for outcome in self.failures],
-            "known_failures": [outcome.as_dict() for outcome in self.known],
-            "slowest": [outcome.as_dict() for outcome in self.slowest],
+            **{key: [outcome.as_dict() for outcome in part] for key, part in outcomes.items()},
         }

@@ -14,18 +14,19 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
 from backbay.internals import kill_helper, start_helper
 
+from ..checks.model_calls import ModelCalls
 from ..report.report import Outcome
-from ..suite.lab import PLAIN, SCENARIOS, Opening
+from ..suite.lab import SCENARIOS
 from .item_run import EXPLAINING
-from .selection import Item
+from .selection import Item, RunSettings
 from .shrink import Failing, shrink
 from .waiting import Patience
 
@@ -47,18 +48,6 @@ AFTER_A_HANG, SHORTEST = 0.1, 1.0
 """After a case's first hang, its other calls may take this share of the timeout, and at least so many seconds."""
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """The settings of every worker of a run."""
-
-    backend: str
-    seed: int
-    timeout: float
-    shrink: float = 4.0  # seconds for shrinking the first failure of a kind
-    opening: Opening = PLAIN
-    like: str = ""  # the model whose calls are tried
-
-
 @dataclass
 class Seen:
     """State shared by all workers of a run: deaths of each case, its hangs, and the kinds of failures already shrunk."""
@@ -77,14 +66,6 @@ class Try:
 
     def message(self) -> list[Any]:
         return [self.item.profile, self.item.name, self.item.turn, self.replay]
-
-
-@dataclass
-class Asked:
-    """The number of a model's different calls by op, and descriptions of those that are left out."""
-
-    calls: dict[str, int] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
 
 
 class DiedError(Exception):
@@ -117,32 +98,19 @@ class Worker:
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
-        start = {
-            "backend": settings.backend,
-            "seed": settings.seed,
-            "shrink": settings.shrink,
-            "like": settings.like,
-        }
-        try:
-            self.tell({**start, "opening": settings.opening.as_dict()})
-            first = self._begin()
-        except DiedError as error:
-            self.close()
-            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {error}") from None
-        if "fatal" in first:
-            self.close()
-            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
-        self.facts: dict[str, Any] = first["facts"]
-        self.asked = Asked(**first["asked"])
-
-    def _begin(self) -> dict[str, Any]:
-        """The first message that is neither a warning nor the time that the backend's trial may take."""
         seconds = STARTING
-        patience = Patience(self.process.pid, seconds)
-        while "trial_seconds" in (first := self._heard(patience, seconds)):
-            seconds += first["trial_seconds"]
-            patience = Patience(self.process.pid, seconds)
-        return first
+        try:
+            self.tell(asdict(settings))
+            while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
+                seconds += first["trial_seconds"]
+            fatal = first.get("fatal")
+        except DiedError as error:
+            fatal = error
+        if fatal is not None:
+            self.close()
+            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {fatal}")
+        self.facts: dict[str, Any] = first["facts"]
+        self.asked = ModelCalls(**first["asked"])
 
     def tell(self, message: Any) -> None:
         assert self.process.stdin is not None
@@ -153,11 +121,8 @@ class Worker:
             raise DiedError("crash", self._ending()) from None
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """The next message; DiedError if the process ends first, or takes longer."""
-        return self._heard(Patience(self.process.pid, seconds), seconds)
-
-    def _heard(self, patience: Patience, seconds: float) -> dict[str, Any]:
-        """The next message but warnings, which are passed on."""
+        """The next message but warnings, which are passed on; DiedError if the process ends first, or takes longer."""
+        patience = Patience(self.process.pid, seconds)
         while "warning" in (message := self._message(patience, seconds)):
             logger.warning("%s", message["warning"])
         return message
@@ -242,7 +207,9 @@ class Pool:
                     known = Outcome(**message["call"])
         except DiedError as error:
             self.close()
-            yield self._smaller(tried, self._casualty(known, error))
+            if not known.failed:  # else the worker died while shrinking a failure
+                known.status, known.check, known.message = "failed", error.check, str(error)
+            yield self._smaller(tried, known)
 
     def _patience(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""
@@ -268,7 +235,8 @@ class Pool:
         found = {tuple(casualty.choices): casualty}
 
         def fails(choices: list[int]) -> Failing | None:
-            outcome = self._again(tried, choices)
+            with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
+                (outcome,) = pool.run([Try(tried.item, choices)])
             if outcome.check != casualty.check:
                 return None
             found[tuple(outcome.choices)] = outcome
@@ -277,24 +245,9 @@ class Pool:
         smallest = shrink(casualty.choices, fails, 2 * self.settings.shrink, casualty.elements)
         return found[tuple(smallest)]
 
-    def _again(self, tried: Try, choices: list[int]) -> Outcome:
-        pool = Pool(replace(self.settings, shrink=0.0))
-        try:
-            (outcome,) = pool.run([Try(tried.item, choices)])
-        finally:
-            pool.close()
-        return outcome
-
-    @staticmethod
-    def _casualty(known: Outcome, error: DiedError) -> Outcome:
-        if not known.failed:  # else the worker died while shrinking a failure
-            known.status, known.check, known.message = "failed", error.check, str(error)
-        return known
-
     def kill(self) -> None:
         """End the worker's process, from another thread; its lane notices."""
-        worker = self._worker
-        if worker is not None:
+        if (worker := self._worker) is not None:
             worker.process.kill()
 
     def close(self) -> None:
@@ -303,13 +256,10 @@ class Pool:
             worker.close()
 
 
-def told_by_worker(settings: RunSettings) -> tuple[dict[str, Any], Asked]:
+def ask_worker(settings: RunSettings) -> tuple[dict[str, Any], ModelCalls]:
     """The facts about the backend, and the calls of the settings' model: a worker opens both, and then ends."""
-    worker = Worker(settings)
-    try:
+    with closing(Worker(settings)) as worker:
         return worker.facts, worker.asked
-    finally:
-        worker.close()
 
 
 class Lane:

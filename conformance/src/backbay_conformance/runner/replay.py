@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b85encode
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import compress
@@ -20,9 +19,9 @@ from ..numbers.encoding import Array, decode
 from ..numbers.number import Number
 from ..report.report import Outcome
 from ..suite.case import Call
-from ..suite.lab import PLAIN, Opening
+from ..suite.lab import Opening
 from ..suite.profiles import SUITE_VERSION
-from .selection import Item
+from .selection import Item, RunSettings
 
 LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
@@ -32,35 +31,26 @@ PACKED = "data("
 """The call by which a program unpacks the data of a leaf."""
 
 
-@dataclass(frozen=True)
-class Replay:
-    """What a replay file says of the run: the backend, how it was opened, the seed, and the imitated model."""
-
-    backend: str
-    seed: int
-    opening: Opening = PLAIN
-    like: str = ""
-
-
-def as_file(outcome: Outcome, replay: Replay) -> dict[str, Any]:
+def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:
     """The contents of a replay file: the run, the item, its choices, and the failure."""
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
-        "backend": replay.backend,
-        **replay.opening.as_dict(),
-        "seed": replay.seed,
-        "like": replay.like,
+        "backend": settings.backend,
+        **settings.opening.as_dict(),
+        "seed": settings.seed,
+        "like": settings.like,
         **{key: getattr(outcome, key) for key in kept},
     }
 
 
-def read_file(path: str | Path) -> tuple[Replay, Item, list[int]]:
+def read_file(path: str | Path) -> tuple[RunSettings, Item, list[int]]:
     """The run, the item and the choices of a replay file."""
     try:
         data = json.loads(Path(path).read_text())
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
-        run = Replay(data["backend"], int(data["seed"]), Opening.from_dict(data), str(data.get("like", "")))
+        opening, like = Opening.from_dict(data), str(data.get("like", ""))
+        run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=like)
         found = run, Item(profile, name, int(turn)), [int(n) for n in data["choices"]]
     except OSError as error:
         raise BackbayError(f"the replay file {path} cannot be read: {error.strerror or error}") from error

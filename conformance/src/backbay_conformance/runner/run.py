@@ -11,16 +11,16 @@ from typing import Any
 from backbay import Backend
 from backbay.discovery import entry
 
-from ..checks.model_calls import LIKE, model_calls
+from ..checks.model_calls import LIKE, read_model_calls
 from ..report.known_failures import KnownFailure, set_known_apart
 from ..report.report import Like, Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, Opening, lab_with
 from ..suite.profiles import STANDARD
-from .isolation import Asked, RunSettings, Try, isolated, told_by_worker
+from .isolation import Try, ask_worker, isolated
 from .item_run import BRIEFLY, explained, run_item
-from .selection import Item, SelectionError, items, like_items, names, select
+from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]
 """Called with each outcome and the total number of outcomes."""
@@ -61,7 +61,7 @@ def run(
     """
     started = time.monotonic()
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
-    opening = Opening(options or {}, device)
+    opening = Opening(dict(options or {}), device)
     lab = lab_with(backend, opening) if in_process else None
     if lab is None and ":" in name:
         entry(name).load()  # mistakes in the name show here; an installed backend is left to the workers
@@ -72,9 +72,10 @@ def run(
     if like:
         if not Path(like).is_file():
             raise SelectionError(f"--like: there is no file {str(like)!r}")
-        asked = _asked(lab, Path(like)) if lab else told_by_worker(settings)[1]
-        planned = like_items(asked.calls, ops, expression)
-        report.like = Like(Path(like).name, asked.left_out)
+        load_extensions()
+        found = read_model_calls(lab, Path(like)) if lab else ask_worker(settings)[1]
+        planned = like_items(found.calls, ops, expression)
+        report.like = Like(Path(like).name, found.left_out)
     if chosen != (LIKE,) or not like:
         planned += items(
             select([profile for profile in chosen if profile != LIKE or not like], ops, expression), size
@@ -106,12 +107,6 @@ def run(
     )
     report.seconds = time.monotonic() - started
     return report
-
-
-def _asked(lab: Lab, path: Path) -> Asked:
-    load_extensions()
-    lab.model_calls, left_out = model_calls(lab, path)
-    return Asked({op: len(calls) for op, calls in lab.model_calls.items()}, left_out)
 
 
 def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome]:

@@ -14,7 +14,7 @@ from .. import cases, scenarios
 from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
-from ..suite.lab import SCENARIOS
+from ..suite.lab import PLAIN, SCENARIOS, Opening
 from ..suite.profiles import PROFILES, STANDARD
 
 CALLS_BY_SIZE = {"tiny": 1, "smoke": 9, "default": 90, "nightly": 900}
@@ -45,6 +45,18 @@ class Item:
 
     def seed(self, seed: int) -> str:
         return f"{seed}/{self}"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run: the backend, how it is opened, the seed, and what each worker must know."""
+
+    backend: str
+    seed: int
+    timeout: float = 60.0
+    shrink: float = 4.0  # seconds for shrinking the first failure of a kind
+    opening: Opening = PLAIN
+    like: str = ""  # the model whose calls are tried
 
 
 def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:
