@@ -4,7 +4,6 @@ from . import attention as attention
 from . import binary as binary
 from . import delta_rule as delta_rule
 from . import elementwise as elementwise
-from . import given as given
 from . import index as index
 from . import linear as linear
 from . import matrix as matrix

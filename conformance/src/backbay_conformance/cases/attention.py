@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, ops
+from backbay import CacheConfig, DType, ops
 
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import LARGEST, Array
 from ..numbers.number import Number, scalar
-from ..suite.case import Call, case
+from ..suite.case import BUILDERS, Args, Call, case
 from .matrix import rank4
 from .norm import HIDDEN
 
@@ -212,9 +212,19 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     softcap = draw.many_digits(draw.by_turn(0.0, 5.0, 0.0, 0.0, 30.0))
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
     alone = draw.exact and parts["vmla"] is None
-    formula = partial(attention_formula, permuted=permuted, alone=alone)
     altered = {"scale": scale / 2, "softcap": draw.pick(3.0, 0.0)} if draw.flag(4) and not draw.exact else {}
-    return Call(args, formula, exact=False, free=empty_rows, altered=altered)
+    call = call_with_cache(args, draw.cache, alone=alone)
+    call.altered = altered
+    return call
+
+
+def call_with_cache(args: Args, cache: CacheConfig, *, alone: bool = False) -> Call:
+    """The call of any arguments, the last of which tells whether values lie as the cache's configuration says."""
+    formula = partial(attention_formula, permuted=bool(args[-1]) and cache.permuted_v, alone=alone)
+    return Call(args, formula, exact=False, free=empty_rows)
+
+
+BUILDERS[ops.scaled_dot_product_attention] = call_with_cache
 
 
 def extras(

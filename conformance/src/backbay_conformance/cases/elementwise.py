@@ -16,7 +16,7 @@ from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import FLOOR, LARGEST, Array, encode, opposite
 from ..numbers.number import Number, scalar
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 from .write import QUANTIZED, converted, convertible, no_integer
 
 Unary = Callable[[Number], Number]
@@ -97,12 +97,16 @@ simple(ops.softplus, softplus, ALL, exact=False, special=Made(brim))
 simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
 
 
+@builder(ops.neg)
+def neg_call(args: Args, **relations: Any) -> Call:
+    """Compared by bits, since neg also changes the sign of zero."""
+    return Call(args, partial(opposite, dtype=args[0].dtype), raw=True, **relations)
+
+
 @case(ops.neg)
 def neg(draw: Draw) -> Call:
-    """Compared by bits, since neg also changes the sign of zero."""
     shape = draw.shape(scalars=True)
-    x = draw.floats(shape, ALL)
-    return Call((x,), partial(opposite, dtype=x.dtype), raw=True, **draw.batch(shape))
+    return neg_call((draw.floats(shape, ALL),), **draw.batch(shape))
 
 
 # -- gated -----------------------------------------------------------------------------------------------
@@ -181,7 +185,8 @@ def clamp(draw: Draw) -> Call:
     return clamp_call((x, low, high), **draw.batch(shape))
 
 
-def clamp_call(args: tuple[Any, ...], **relations: Any) -> Call:
+@builder(ops.clamp)
+def clamp_call(args: Args, **relations: Any) -> Call:
     return Call(
         args,
         lambda x, low, high: x.clip(low, high),
@@ -224,7 +229,8 @@ def fill(draw: Draw) -> Call:
     return fill_call((x, float(draw.by_turn(*WHOLE.get(dtype, FILLED), each=4))))
 
 
-def fill_call(args: tuple[Any, ...]) -> Call:
+@builder(ops.fill)
+def fill_call(args: Args) -> Call:
     kind = args[0].dtype
     return Call(args, lambda x, value: encode(np.full(x.shape, value), kind), raw=True)
 
@@ -239,7 +245,8 @@ def cast(draw: Draw) -> Call:
     return cast_call((x, target), **draw.batch(shape))
 
 
-def cast_call(args: tuple[Any, ...], **relations: Any) -> Call:
+@builder(ops.cast)
+def cast_call(args: Args, **relations: Any) -> Call:
     source, target = args[0].dtype, args[1]
     return Call(
         args,

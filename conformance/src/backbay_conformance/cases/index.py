@@ -11,7 +11,7 @@ from backbay import DType, ops
 from ..draw.data import Bits, Integers
 from ..draw.draw import PAST, Draw
 from ..numbers.encoding import Array, decode, encode
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 
 TABLES: tuple[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]], ...] = (
     # n, rows of the table, ids; the slices of ids and of tables
@@ -47,11 +47,15 @@ def rows_call(draw: Draw, dtype: DType) -> Call:
     if not dtype.is_quantized and draw.on_turn(5, 29):  # one row, and one id without dimensions
         x = draw.operand(dtype, draw.pick((n, count), (n,)), Bits())
         one = draw.operand(DType.I32, (), Integers(0, x.shape[1] if len(x.shape) > 1 else 1), stays=True)
-        return Call((x, one), partial(taken_rows, dtype), raw=True)
+        return row_call((x, one))
     x = draw.operand(dtype, (n, count, *own), Bits())
     ids = draw.operand(DType.I32, (k, *outer), Integers(0, count), stays=True)
+    return row_call((x, ids))
 
-    return Call((x, ids), partial(taken_rows, dtype), raw=True)
+
+@builder(ops.rows)
+def row_call(args: Args) -> Call:
+    return Call(args, partial(taken_rows, args[0].dtype), raw=True)
 
 
 def taken_rows(dtype: DType, raw: Array, ids: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import Array, encode
 from ..numbers.number import Number, concatenate
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 
 
 @case(ops.diag)
@@ -26,7 +27,12 @@ def diag(draw: Draw) -> Call:
     if draw.on_turn(5, 29):
         shape = ()
     x = draw.floats(shape, Numbers("0nisb"))
-    return Call((x,), partial(diagonal, x.dtype))
+    return diag_call((x,))
+
+
+@builder(ops.diag)
+def diag_call(args: Args) -> Call:
+    return Call(args, partial(diagonal, args[0].dtype))
 
 
 def diagonal(dtype: DType, x: Number) -> Array:
@@ -48,7 +54,12 @@ def tri(draw: Draw) -> Call:
     x = draw.floats(shape, Numbers("0nisb"))
     kind = draw.by_turn("lower-diag", "lower", "upper-diag", "upper")
     other = {"kind": draw.pick(*CUT)} if draw.flag(4) else {}
-    return Call((x, kind), partial(triangle, x.dtype), altered=other)
+    return tri_call((x, kind), altered=other)
+
+
+@builder(ops.tri)
+def tri_call(args: Args, **relations: Any) -> Call:
+    return Call(args, partial(triangle, args[0].dtype), **relations)
 
 
 CUT = {"lower-diag": (np.tril, 0), "lower": (np.tril, -1), "upper-diag": (np.triu, 0), "upper": (np.triu, 1)}
@@ -87,11 +98,7 @@ def solve_tri(draw: Draw) -> Call:
     b = draw.floats(
         (m, n, *outer) if left else (n, m, *outer), Numbers("0n", low=-64, high=64, most=3, few=True)
     )
-
-    def formula(a: Number, b: Number, *given: bool) -> Number:
-        return solved(a, b, lower, left, unit)
-
-    return Call((a, b, lower, left, unit), formula, exact=False, doubled=(False, True))
+    return Call((a, b, lower, left, unit), solved, exact=False, doubled=(False, True))
 
 
 def solved(a: Number, b: Number, lower: bool, left: bool, unit: bool) -> Number:

@@ -18,7 +18,7 @@ from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
 from ..numbers.encoding import Array, encode, stored_shape
 from ..numbers.number import Number
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 
 PLAIN = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 
@@ -100,17 +100,23 @@ def turned(draw: Draw, order: tuple[int, ...] | None) -> Operand:
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
 
 
+@builder(ops.contiguous)
+def contiguous_call(args: Args) -> Call:
+    kind = args[0].dtype
+    return Call(args, lambda x, shape: x.reshape(stored_shape(kind, shape)) if shape else x, raw=True)
+
+
 @case(ops.contiguous)
 def contiguous(draw: Draw) -> Call:
     order = draw.listed(*[None] * len(ALONG), *ORDERS)
     if order is not None or draw.flag(4):
-        return Call((turned(draw, order), ()), lambda x, shape: x, raw=True)
+        return contiguous_call((turned(draw, order), ()))
     x = moved(draw, draw.shape(scalars=True), blocks=True)
     if 0 in x.shape or draw.flag():
-        return Call((x, ()), lambda x, shape: x, raw=True)
+        return contiguous_call((x, ()))
     call = reshaped(draw, x)
     whole = () in call.args  # without extents the result keeps x's shape
-    return Call((x, ()), lambda x, shape: x, raw=True) if whole else call
+    return contiguous_call((x, ())) if whole else call
 
 
 @case(ops.duplicate)
@@ -259,11 +265,20 @@ def padding_case(op: Op[Any, Any], *, both: bool) -> None:
             kept = draw.below(4)
             amounts = [(0, 0)] * kept + [(1 + draw.below(3) if both else 0, draw.below(3))]
         flat = tuple(n for amount in amounts for n in (amount if both else amount[1:]))
-
-        args = (x, flat) if not both else (x, *(*flat, *[0] * 8)[:8])
-        return Call(args, partial(between_zeros, x.dtype, amounts))
+        return pad_ext_call((x, *(*flat, *[0] * 8)[:8])) if both else pad_call((x, flat))
 
     case(op)(draw_call)
+
+
+@builder(ops.pad)
+def pad_call(args: Args) -> Call:
+    return Call(args, partial(between_zeros, args[0].dtype, [(0, n) for n in args[1]]))
+
+
+@builder(ops.pad_ext)
+def pad_ext_call(args: Args) -> Call:
+    amounts = list(zip(args[1::2], args[2::2], strict=True))
+    return Call(args, partial(between_zeros, args[0].dtype, amounts))
 
 
 def between_zeros(dtype: DType, amounts: Sequence[tuple[int, int]], x: Number, *given: Any) -> Array:
@@ -341,9 +356,13 @@ def repeat_4d(draw: Draw) -> Call:
     times = [draw.pick(1, 2, 3) for _ in range(4)]
     times[draw.below(4)] = draw.listed(32, 33, 40, 64, 65, 100, 257, 0) or draw.pick(1, 2, 0)
     dims = tuple(([*x.shape, 1, 1, 1, 1][n]) * times[n] for n in range(4))
-    rank = max([len(x.shape), *(n + 1 for n in range(4) if dims[n] != 1)])
+    return repeat_4d_call((x, *dims))
 
-    def formula(x: Array, *dims: int) -> Array:
-        return np.tile(same_rank(x, rank), times[:rank][::-1])
 
-    return Call((x, *dims), formula, raw=True)
+@builder(ops.repeat_4d)
+def repeat_4d_call(args: Args) -> Call:
+    shape, dims = args[0].shape, args[1:]
+    rank = max([len(shape), *(n + 1 for n in range(4) if dims[n] != 1)])
+    extents = (*shape, 1, 1, 1, 1)
+    times = [dims[n] // extents[n] if extents[n] else 1 for n in range(rank)]
+    return Call(args, lambda x, *dims: np.tile(same_rank(x, rank), times[::-1]), raw=True)

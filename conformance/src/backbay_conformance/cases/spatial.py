@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..draw.data import Numbers
 from ..draw.draw import PAST, Draw
 from ..numbers.encoding import Array, encode
 from ..numbers.number import Number
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 
 
 def windows(x: Number, axis: int, size: int, s: int, p: int, d: int, behind: int | None = None) -> Number:
@@ -151,9 +152,12 @@ def im2col(draw: Draw) -> Call:
         n, s1, p1, d1 = images(patch), s0, p0, d0
     weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
     data = draw.floats((width, height, ic, n), Numbers("0nisb"))
+    return im2col_call((weight, data, s0, s1, p0, p1, d0, d1), batch=(None, 3), batch_out=3)
 
-    args = (weight, data, s0, s1, p0, p1, d0, d1)
-    return Call(args, partial(patches, data.dtype), batch=(None, 3), batch_out=3)
+
+@builder(ops.im2col)
+def im2col_call(args: Args, **relations: Any) -> Call:
+    return Call(args, partial(patches, args[1].dtype), **relations)
 
 
 def patches(dtype: DType, weight: Number, data: Number, *geometry: int) -> Array:

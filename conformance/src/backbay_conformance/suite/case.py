@@ -16,6 +16,7 @@ from ..draw.operand import Operand
 from ..numbers.encoding import Array
 from .profiles import check_profile
 
+Args = tuple[Any, ...]
 Expected = Any
 """A formula's result: a Number, an array of stored elements to match exactly, or a list of these."""
 
@@ -43,7 +44,7 @@ class Call:
     altered   other values of some attributes, by name, for another call with the same operands
     """
 
-    args: tuple[Any, ...]
+    args: Args
     formula: Callable[..., Expected] | None = None
     exact: bool = True
     raw: bool = False
@@ -77,7 +78,7 @@ class Call:
 
         return tuple(map(one, self.args))
 
-    def with_args(self, args: tuple[Any, ...]) -> Call:
+    def with_args(self, args: Args) -> Call:
         """The same call with other args; relations are not copied."""
         call = replace(self, args=args, batch=None, doubled=None, padded=None, altered={})
         call.op = self.op
@@ -136,27 +137,26 @@ def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callab
     return register
 
 
-Builder = Callable[[tuple[Any, ...], CacheConfig], Call]
-GIVEN: dict[Op[Any, Any], Builder] = {}
-"""For an op whose formula depends on more than a call's decoded arguments: the call of given arguments."""
+BUILDERS: dict[Op[Any, Any], Callable[[Args, CacheConfig], Call]] = {}
+"""For an op whose formula depends on more than a call's decoded arguments: the call of any arguments."""
 
-B = TypeVar("B", bound=Builder)
+B = TypeVar("B", bound=Callable[..., Call])
 
 
-def given(op: Op[Any, Any]) -> Callable[[B], B]:
-    """Declare the function that makes a call of given arguments."""
+def builder(op: Op[Any, Any]) -> Callable[[B], B]:
+    """Declare the function that makes the call of any arguments of an op."""
 
     def register(function: B) -> B:
-        GIVEN[op] = function
+        BUILDERS[op] = lambda args, cache: function(args)
         return function
 
     return register
 
 
-def call_of(op: Op[Any, Any], args: tuple[Any, ...], cache: CacheConfig) -> Call | None:
+def call_of(op: Op[Any, Any], args: Args, cache: CacheConfig) -> Call | None:
     """The call of complete arguments, with the formula of the op's case; None for an op without a case."""
-    if op in GIVEN:
-        call = GIVEN[op](args, cache)
+    if op in BUILDERS:
+        call = BUILDERS[op](args, cache)
     else:
         own = next((case for case in CASES.values() if case.op is op), None)
         if own is None:
