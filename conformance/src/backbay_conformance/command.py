@@ -44,7 +44,6 @@ from .suite.profiles import PROFILES, STANDARD
 
 
 def show_next(backend: str, options: Mapping[str, str]) -> None:
-    """Print the kernels that are missing, and the specification of the first."""
     with backbay.open(
         None, backend=backend, params=BackendParams(alloc_memory=False, options=options)
     ) as opened:
@@ -263,7 +262,6 @@ def _certified(report: Report, folder: str, at: str, changes: str) -> int:
 
 
 def again(args: Namespace) -> int:
-    """Try one failing case again, from its file."""
     written, item, choices = read_file(args.repro)
     opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
     backend, like = args.backend or written.backend, args.like or written.like

@@ -192,7 +192,6 @@ def rms_norm(draw: Draw) -> Call:
 
 
 def other_eps(draw: Draw) -> dict[str, Any]:
-    """Now and then another eps for the same data."""
     return {"eps": 7.0} if draw.flag(4) else {}
 
 

@@ -35,7 +35,6 @@ SHOWN = 8
 
 
 def shown(row: Array, place: int) -> str:
-    """The elements of a row around a place."""
     low = max(0, min(place - SHOWN // 2, len(row) - SHOWN))
     part = ", ".join(f"{number:.9g}" for number in row[low : low + SHOWN].tolist())
     return f"[{'... ' * (low > 0)}{part}{' ...' * (low + SHOWN < len(row))}]"

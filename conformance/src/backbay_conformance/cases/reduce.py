@@ -26,7 +26,6 @@ def stddev_formula(x: Number) -> Number:
 def row_case(
     op: Op[Any, Any], formula: Callable[..., Number], *, exact: bool, special: str, whole: bool
 ) -> None:
-    """A case of an op that sums over the rows of one operand."""
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.rows()

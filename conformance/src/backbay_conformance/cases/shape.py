@@ -40,7 +40,6 @@ def moved(draw: Draw, shape: tuple[int, ...], *, blocks: bool = False, layout: b
 
 
 def split_shape(draw: Draw, size: int) -> tuple[int, ...]:
-    """Another shape with `size` elements."""
     if size == 0:
         return draw.pick((0,), (0, 3), (2, 0, 4))
     if size == 1 and draw.flag(3):

@@ -37,7 +37,6 @@ Along = tuple[int, int, int]
 
 
 def geometry(draw: Draw, extent: int, kernel: int) -> Along:
-    """A stride, a padding and a dilation for which the kernel fits into the input."""
     s, p, d = draw.pick(1, 2, 3), draw.pick(0, 1, 2), draw.pick(1, 1, 2, 3)
     while d * (kernel - 1) + 1 > extent + 2 * p:
         p, d = p + 1, max(1, d - 1)

@@ -155,7 +155,6 @@ def with_empty_blocks(target: DType, making: Making, operand: Operand) -> Array:
 
 
 def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tuple[Operand, DType]:
-    """The source operand, and the destination's type."""
     if target:
         source = draw.pick(DType.F32, DType.F16)
         return draw.operand(source, shape, partial(with_empty_blocks, target)), target
@@ -324,7 +323,6 @@ def repeated_rows(args: Args) -> Call:
 
 
 def distinct_rows(args: Args) -> Call:
-    """The call of set_rows with ids that differ within each row of ids."""
     kind, source = args[0].dtype, args[1].dtype
 
     def index(src: Array, ids: Array) -> tuple[Array, ...]:

@@ -38,8 +38,6 @@ class Declined(Exception):  # noqa: N818 no error: the documentation leaves it t
 
 @dataclass
 class Observed:
-    """Observations about a call that passed its checks."""
-
     level: Level = Level.KERNEL
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
     why_not: str = ""  # the reason, if the call is unsupported

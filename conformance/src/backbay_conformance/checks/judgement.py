@@ -130,7 +130,6 @@ def cost_of(call: Call, level: Level, precision: Precision) -> Cost:
 
 
 def expect(call: Call, cost: Cost) -> list[Any]:
-    """The expected results."""
     assert call.formula is not None
 
     def argument(operand: Operand) -> Any:

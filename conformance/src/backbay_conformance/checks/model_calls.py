@@ -30,8 +30,6 @@ Stored = Callable[[Node], Array]
 
 @dataclass(frozen=True)
 class Held:
-    """The data that an operand has in a graph."""
-
     data: Array
 
     def __call__(self, making: Making, operand: Operand) -> Array:
@@ -130,7 +128,6 @@ def _attributes(view: Node) -> str:
 
 
 def _written(view: Node) -> str:
-    """The arguments of a view in a program."""
     assert view.op is not None
     words = ["ctx"]
     for parameter, value in zip(view.op.parameters[1:], view.args[1:], strict=True):
@@ -216,7 +213,6 @@ def _is_too_large(node: Node) -> bool:
 
 
 def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
-    """A call of the model with drawn data."""
     assert node.op is not None
     positions = {value.index: i for i, value in enumerate(node.args) if isinstance(value, Node)}
 

@@ -90,7 +90,6 @@ def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
 
 
 def _part(call: Call, operands: list[Operand], low: int, high: int) -> Call:
-    """The call for [low, high) of its batch."""
     assert call.batch is not None
     made: dict[int, Operand] = {}
     for operand, dim in zip(operands, call.batch, strict=True):

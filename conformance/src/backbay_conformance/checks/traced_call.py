@@ -38,7 +38,6 @@ def precision_of(backend: Backend, op: Op[Any, Any], specs: Sequence[Spec | None
 
 
 def coarsest(precisions: Sequence[Precision]) -> Precision:
-    """The coarsest of several precisions."""
     activation = max((p.activation for p in precisions), key=_coarseness)
     flushes = any(p.flushes_subnormals for p in precisions)
     accumulate, weight = (
@@ -115,7 +114,6 @@ class TracedCall:
         ]
 
     def leave_out_copies(self) -> None:
-        """Read the op's results only directly."""
         del self.results[self.own :]
 
     @property
@@ -136,7 +134,6 @@ class TracedCall:
                 operand.write(leaf)
 
     def run(self) -> list[Array]:
-        """Compute, and read the results as stored."""
         self.ctx.compute(*self.results, *self.kept)
         return [from_bytes(self._read(y), y.dtype, y.shape) for y in self.results]
 

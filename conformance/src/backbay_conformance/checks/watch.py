@@ -50,7 +50,6 @@ class Watch:
         return time.process_time() > self._deadline
 
     def backend(self, backend: Backend) -> Backend:
-        """The backend, watched from now on."""
         compile_graph = backend.compile
         vars(backend)["compile"] = lambda graph: WatchedPlan(compile_graph(graph), graph, self)
         return backend
@@ -88,8 +87,6 @@ def _details(found: dict[str, str]) -> str:
 
 @dataclass
 class Nodes:
-    """The nodes of one graph, run one by one."""
-
     watch: Watch
     graph: Graph
     values: dict[int, Array]
@@ -168,7 +165,6 @@ class Nodes:
 
     @cached_property
     def _writes(self) -> dict[int, list[Node]]:
-        """The writes by the number of the storage that they write into."""
         found: dict[int, list[Node]] = {}
         for node in self.graph.nodes:
             if node.op is not None and node.op.writes is not None:
@@ -188,8 +184,6 @@ class Nodes:
 
 
 class WatchedPlan(Plan):
-    """A plan whose nodes are judged after each run."""
-
     def __init__(self, plan: Plan, graph: Graph, watch: Watch) -> None:
         self.plan, self.graph, self.watch = plan, graph, watch
         self.nbytes = plan.nbytes

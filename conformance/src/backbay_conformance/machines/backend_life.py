@@ -63,7 +63,6 @@ class BackendLife(Machine):
         self.backend.close()
 
     def _cache_bytes(self) -> int:
-        """The memory booked for leaves of layers."""
         return sum(entry.size for device in self.backend.memory().devices for entry in device.cache)
 
     # -- contexts and leaves -----------------------------------------------------------------------------
@@ -115,7 +114,6 @@ class BackendLife(Machine):
 
     @action(has_leaf)
     def refuse_wrong_data(self, choose: Choose) -> None:
-        """Too many numbers are refused, and the leaf keeps its data."""
         leaf = self._leaf(choose)
         more = np.zeros(leaf.tensor.size + 1)
         self.expect(ShapeError, lambda: leaf.tensor.from_floats(more), "too many numbers")
@@ -152,7 +150,6 @@ class BackendLife(Machine):
 
     @action(has_nodes, weight=8)
     def trace(self, choose: Choose) -> None:
-        """Trace an op on nodes of a context, on leaves of other contexts, or on weights."""
         ctx = self._context(choose)
         if not ctx.nodes or len(ctx.nodes) >= NODES:
             return
@@ -350,7 +347,6 @@ class BackendLife(Machine):
                     ctx.results[output] = None
 
     def _place(self, ctx: ContextShadow, leaf: Shadow, low: int, high: int) -> Shadow:
-        """A view of some rows of a leaf."""
         view = leaf.tensor.slice(ctx.ctx, 1, low, high)
         name = f"{leaf.name}[{low}:{high}]"
         return Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[low:high], view=True)

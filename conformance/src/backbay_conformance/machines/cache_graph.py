@@ -15,8 +15,6 @@ from ..numbers.encoding import Array
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a cache, and the parameters of its rotary embedding."""
-
     head: int
     heads: int
     kv_heads: int

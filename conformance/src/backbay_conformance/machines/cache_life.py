@@ -100,7 +100,6 @@ class CacheLife(Machine):
 
     @action(has_cells)
     def share_prefix(self, choose: Choose) -> None:
-        """Let another sequence share the cells of a prefix."""
         source, target, end = self._prefix(choose)
         if target is None:
             return
@@ -111,7 +110,6 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def copy_prefix(self, choose: Choose) -> None:
-        """Copy a prefix into new cells for another sequence."""
         source, target, end = self._prefix(choose)
         wanted = [(n, cell) for n, cell in self.history.of(source).items() if cell.position < end]
         free = self.history.free(self.layout.capacity)
@@ -173,7 +171,6 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def look_inside(self, choose: Choose) -> None:
-        """Compare the key and value in each used cell."""
         self.tell("look inside")
         keys = np.asarray(self.cache.key.numpy(), np.float64)
         values = np.asarray(self.cache.value.numpy(), np.float64)
@@ -202,7 +199,6 @@ class CacheLife(Machine):
             require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
 
     def _batch(self, choose: Choose, tokens: int) -> list[tuple[int, int]]:
-        """The sequence and position of each token."""
         first = choose.below(SEQUENCES)
         other = (first + choose.below(2)) % SEQUENCES
         split = choose.below(tokens + 1)

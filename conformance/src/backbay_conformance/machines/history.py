@@ -28,8 +28,6 @@ class Cell:
 
 @dataclass
 class History:
-    """Used cells by their number."""
-
     cells: dict[int, Cell] = field(default_factory=dict)
 
     def of(self, sequence: int) -> dict[int, Cell]:
@@ -143,7 +141,6 @@ def require_close(got: Array, expected: Number, what: str) -> None:
 
 
 def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
-    """The cost of attention's coarsest op."""
     key, value = Spec(key_type, (32, 1, 8)), Spec(value_type, (32, 1, 8))
     query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
     attention = ops.scaled_dot_product_attention

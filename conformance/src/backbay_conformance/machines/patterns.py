@@ -25,8 +25,6 @@ X, A, COLUMN, ROW, W = range(len(LEAVES))
 
 @dataclass(frozen=True)
 class Step:
-    """An op, or a pair of them, on one or two operands."""
-
     trace: Callable[..., Tensor]
     formula: Callable[..., Number]
 
@@ -151,21 +149,18 @@ class Program:
         return len(LEAVES) + len(self.steps) - 1
 
     def traced(self, ctx: Context, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """The leaves, and the result of each step."""
         made = list(leaves)
         for name, operands in self.steps:
             made.append(STEPS[name].trace(ctx, *[made[i] for i in operands]))
         return made
 
     def computed(self, leaves: Sequence[Number], dtypes: Sequence[DType]) -> list[Number]:
-        """The numbers of all results, each rounded to its type."""
         made = list(leaves)
         for name, operands in self.steps:
             made.append(rounded(STEPS[name].formula(*[made[i] for i in operands]), dtypes[len(made)]))
         return made
 
     def told(self, number: int) -> str:
-        """A step, or a leaf, as text."""
         if number < len(LEAVES):
             return LEAVES[number]
         name, operands = self.steps[number - len(LEAVES)]

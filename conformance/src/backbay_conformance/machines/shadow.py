@@ -97,8 +97,6 @@ class Shadow:
 
 @dataclass(eq=False)
 class ContextShadow:
-    """A context with its traced nodes, its roots, and its readable results."""
-
     ctx: Context
     name: str
     nodes: list[Shadow] = field(default_factory=list)
@@ -121,7 +119,6 @@ class ContextShadow:
         self.results = {}
 
     def needs(self) -> Iterator[Shadow]:
-        """The leaves and weights of the whole graph."""
         for root in self.roots:
             yield from root.leaves()
 
@@ -138,7 +135,6 @@ class ContextShadow:
         return base.written if base.is_leaf else self.known[base]
 
     def _evaluate(self, shadow: Shadow) -> Array:
-        """The array of a node, evaluated once."""
         if shadow in self.values:
             return self.values[shadow]
         operands = [self._evaluate(operand) for operand in shadow.operands]
@@ -162,8 +158,6 @@ EXACT = 2048.0  # integers up to this are exact in every type that a backend may
 
 
 class Life(Protocol):
-    """The source of operands."""
-
     def open_contexts(self) -> list[ContextShadow]: ...
 
     def weight(self, choose: Choose) -> Shadow: ...
@@ -199,7 +193,6 @@ def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow
 
 
 def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
-    """A view of some rows, along dimension 1."""
     extent = x.tensor.dim(1)
     if x.tensor.rank < 2 or extent < 2:
         return None
@@ -217,7 +210,6 @@ def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Sh
 
 
 def _product(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
-    """The product of a weight and x."""
     w = life.weight(choose)
     peak = w.peak * x.peak * WIDTH
     if x.tensor.dim(0) != WIDTH or x.tensor.rank != 2 or peak > EXACT:

@@ -28,7 +28,6 @@ _open: list[Shares] = []
 
 @contextmanager
 def measured() -> Iterator[Shares]:
-    """The shares of all comparisons in this block."""
     shares: Shares = {}
     _open.append(shares)
     try:
@@ -119,7 +118,6 @@ def compare(
 
 
 def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
-    """Marks the numbers that equal one of the values, rounded to the type."""
     found = np.zeros(numbers.shape, bool)
     for value in values:
         found |= np.isnan(numbers) if np.isnan(value) else numbers == round_to(np.asarray(value), dtype)
@@ -177,7 +175,6 @@ def require(holds: object, what: str, *values: object, check: str = "memory") ->
 def must_raise(
     what: str, expected: type[BackbayError], act: Callable[[], Any], check: str = "errors"
 ) -> None:
-    """Raise Fault unless `act` raises the expected error."""
     try:
         act()
     except expected:
@@ -284,7 +281,6 @@ def _refuse(
 
 
 def first_of(wrong: Array) -> tuple[int, ...]:
-    """The index of the first marked element."""
     return tuple(map(int, np.argwhere(wrong)[0]))
 
 

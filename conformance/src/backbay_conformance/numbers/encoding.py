@@ -92,7 +92,6 @@ def decode(raw: Array, dtype: DType) -> Array:
 
 
 def encode(numbers: Array, dtype: DType) -> Array:
-    """Numbers as stored elements, rounded to nearest."""
     with np.errstate(all="ignore"):
         if dtype is DType.BF16:
             return to_bfloat16(round_to(numbers, DType.F32).astype(np.float32))
@@ -133,5 +132,4 @@ def stored_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def from_bytes(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Bytes in logical order as stored elements."""
     return np.frombuffer(data, NUMPY.get(dtype, np.dtype(np.uint8))).reshape(stored_shape(dtype, shape))

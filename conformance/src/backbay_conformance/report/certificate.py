@@ -50,7 +50,6 @@ def too_little(size: str, profiles: Sequence[str]) -> list[str]:
 
 
 def certificate(report: Report) -> dict[str, Any]:
-    """The certified facts: backend, machine, and calls."""
     full = report.as_dict()
     ops = [
         {key: cell[key] for key in ("profile", "name", "dtype", "state", "passed", "worst", "precisions")}

@@ -100,7 +100,6 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _errors(report: Report) -> str:
-    """For each op that is compared with a bound, the distribution of error / bound."""
     plots = []
     for (profile, name), row in rows(report.cells.values()).items():
         counts = [sum(cell.ratios[i] for cell in row.values()) for i in range(len(BINS))]
@@ -117,7 +116,6 @@ def _errors(report: Report) -> str:
 
 
 def _tightness(report: Report) -> str:
-    """For each case and scenario, and each of its checks, the share of elements with a tight bound."""
     shares = report.tightness
     if not shares:
         return ""

@@ -8,7 +8,6 @@ from .report import Report
 
 
 def junit(report: Report) -> str:
-    """JUnit XML: a suite for the run, a case for each op and dtype."""
     cells = list(report.cells.values())
     failures = sum(cell.failed > 0 for cell in cells)
     suite = ET.Element("testsuite", name=f"backbay conform {report.backend}", time=f"{report.seconds:.3f}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -192,6 +193,11 @@ class Report:
         if outcome.failed:
             self.failures.append(outcome)
 
+    def add_all(self, outcomes: Iterable[Outcome]) -> Report:
+        for outcome in outcomes:
+            self.add(outcome)
+        return self
+
     @property
     def title(self) -> str:
         """The backend, with its options and the device on which everything is placed."""
@@ -223,7 +229,6 @@ class Report:
 
     @property
     def tried(self) -> int:
-        """The number of calls that ran."""
         return sum(cell.passed + cell.failed + cell.unsupported for cell in self.cells.values())
 
     @property
@@ -253,7 +258,6 @@ class Report:
 
     @property
     def states(self) -> dict[str, int]:
-        """The number of op and dtype pairs in each state."""
         found = [cell.state for cell in self.cells.values() if cell.dtype]
         return {state: found.count(state) for state in STATES}
 

@@ -134,7 +134,6 @@ def _some(names: list[str]) -> str:
 
 
 def matrix(report: Report, *, colour: bool) -> list[str]:
-    """A line per op, with the backend's state for each dtype."""
     dtypes = columns(report.cells.values())
     widths = [max(5, len(dtype)) for dtype in dtypes]
     lines = (

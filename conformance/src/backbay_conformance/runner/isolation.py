@@ -69,16 +69,12 @@ class Try:
 
 
 class DiedError(Exception):
-    """The worker crashed, or was killed because it took too long."""
-
     def __init__(self, check: str, message: str) -> None:
         super().__init__(message)
         self.check = check
 
 
 class Worker:
-    """A worker process, the pipe on which it reports, and its printed output."""
-
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
@@ -166,7 +162,6 @@ class Pool:
         self._worker: Worker | None = None
 
     def run(self, tries: Sequence[Try]) -> list[Outcome]:
-        """Run all tries, in order."""
         return list(self.each(tries))
 
     def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:

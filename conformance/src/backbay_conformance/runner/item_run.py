@@ -204,7 +204,6 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
 
 
 def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> str:
-    """The standalone program of a failed call."""
     if not is_call(item):
         return ""
     call, expected, *_ = drawn_again(lab, item, seed, outcome)
@@ -234,7 +233,6 @@ def _described(check: str) -> str:
 def _traced_again(
     lab: Lab, item: Item, seed: int, outcome: Outcome
 ) -> Iterator[tuple[Draw, Call, TracedCall]]:
-    """The call of a case, with the data that failed."""
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
     call = drawn_call(lab, item, draw)
     with TracedCall(lab.backend, call) as traced:

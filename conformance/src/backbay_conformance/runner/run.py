@@ -110,7 +110,6 @@ def run(
 
 
 def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome]:
-    """Each item tried in this process."""
     try:
         for item in planned:
             outcome = run_item(lab, item, seed)

@@ -30,8 +30,6 @@ class SelectionError(BackbayError, ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """One call of a case, or one run of a scenario; `turn` counts them."""
-
     profile: str
     name: str
     turn: int
@@ -108,7 +106,6 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
 def like_items(
     calls: Mapping[str, int], ops: Sequence[str] | None = None, expression: str | None = None
 ) -> list[Item]:
-    """The items of a model's own calls, whose number is given by op."""
     wanted = [op for op in calls if not ops or op in ops]
     wanted = [op for op in wanted if not expression or matches(expression, f"{LIKE}/{op}")]
     return [Item(LIKE, op, turn) for op in wanted for turn in range(calls[op])]

@@ -63,8 +63,6 @@ def main() -> None:
 
 
 class _Teller(logging.Handler):
-    """Sends warnings to the run."""
-
     def __init__(self, line: Line) -> None:
         super().__init__(logging.WARNING)
         self._line = line

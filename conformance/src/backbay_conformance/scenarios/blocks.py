@@ -66,7 +66,6 @@ def compare_step(lab: Lab, pairs: Pairs, trace: Trace, at: int, beside: Array) -
 
 
 def cost_of(lab: Lab, *results: Tensor) -> Cost:
-    """The roundoffs of a graph's coarsest op; each step of a composite is rounded to f32."""
     precisions: list[Precision] = []
     composite = False
     for tensor in steps_of(*results):

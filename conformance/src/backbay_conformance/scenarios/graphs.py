@@ -97,7 +97,6 @@ def read_again(draw: Draw, wiring: Wiring) -> None:
 
 
 def viewed(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
-    """A view of x: transposed, a part, or another shape."""
     n, m = x.shape
     way = draw.pick("permute", "slice", "reshape")
     if way == "slice":
@@ -207,7 +206,6 @@ def folded(draw: Draw, wiring: Wiring, x: Twin) -> None:
 
 
 def transposed(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    """A transposed view, and in half of the cases a copy of it."""
     y = wiring.op("permute", x, 1, 0, evaluate=lambda a: a.T)
     if draw.flag():
         wiring.op("contiguous", y, evaluate=np.array)
@@ -297,7 +295,6 @@ STEPS: tuple[Callable[[Draw, Wiring, Twin], object], ...] = (
 
 
 def write(draw: Draw, wiring: Wiring, state: Twin) -> None:
-    """A write into a state; later ops read its result."""
     rows = [t for t in wiring.twins if t.shape[0] == state.shape[0] and 0 < t.shape[1] <= state.shape[1]]
     rows = [t for t in rows if t.tensor.dtype is DType.F32]
     x = small(wiring, rows[draw.below(len(rows))], PEAK)  # states must not grow from run to run

@@ -109,7 +109,6 @@ def contexts_with_the_same_ops_in_other_wirings(lab: Lab, draw: Draw) -> None:
 
 
 def wired(draw: Draw, ctx: Context, n: int, kinds: list[str]) -> tuple[Tensor, Array]:
-    """The result of ops on drawn earlier results, all of one size, and the data that it must hold."""
     arrays = [numbers(draw, (n, n))]
     rng = np.random.default_rng(draw.below(1 << 16))
     moved = np.eye(n)[rng.permutation(n)]  # a product with it moves elements, so that no number grows
@@ -135,7 +134,6 @@ READ = ("itself", "weight", "scaled", "copied")
 
 
 def read_in(ctx: Context, leaf: Tensor, way: str) -> Tensor:
-    """A tensor of the leaf's data."""
     if way == "weight":
         turned = leaf.mulmat(ctx, ctx.from_floats(np.eye(leaf.dim(0))))
         return turned.permute(ctx, 1, 0)
@@ -195,7 +193,6 @@ def leaves_are_booked_with_their_layer(lab: Lab, draw: Draw) -> None:
 
 
 def caches(backend: Backend) -> dict[tuple[str, int], int]:
-    """Bytes of caches by device and layer."""
     return {
         (device.id, layer): entry.size
         for device in backend.memory().devices

@@ -106,7 +106,6 @@ STORED = (DType.F32, DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0, DType.Q4_K, 
 
 
 def drawn_weights(draw: Draw, layers: int = LAYERS) -> dict[str, Operand]:
-    """Weights of several layers, types and sizes, by name."""
     found = {}
     for layer in range(layers):
         for part in ("attn_q", "ffn_down"):
@@ -187,7 +186,6 @@ def a_load_is_cancelled_by_its_progress(lab: Lab, draw: Draw) -> None:
 
 
 def load_and_compare(backend: Backend, weights: dict[str, Operand]) -> None:
-    """Compare all weights, and products with them, with the file's data."""
     backend.load()
     for name, weight in weights.items():
         compare_weight(backend, name, weight)

@@ -87,7 +87,6 @@ def many_rows(lab: Lab, draw: Draw) -> None:
 
 
 def columns(draw: Draw, n: int) -> list[OpCall]:
-    """One call of each kind of op whose grid has a block for each row, or for each position of an image."""
 
     def floats(*shape: int, dtype: DType = DType.F32) -> Operand:
         return draw.operand(dtype, shape, Numbers(terms=2, most=63))
@@ -124,7 +123,6 @@ def columns(draw: Draw, n: int) -> list[OpCall]:
 
 
 def written(x: Array, src: Array, ids: Array) -> Array:
-    """A destination with some of its rows replaced."""
     y = np.array(x)
     y[ids] = src
     return y
@@ -149,7 +147,6 @@ def likely_at_the_end(making: Making, operand: Operand) -> Array:
 
 
 def of_tokens(draw: Draw, n: int) -> list[OpCall]:
-    """One call of each op that a model, or the choice of a token, runs on all tokens of a vocabulary."""
     scores = draw.operand(DType.F32, (n, draw.pick(1, 2)), Made(likely_at_the_end))
     few = draw.operand(DType.F32, (n,), Numbers(terms=n, most=63))
     table = draw.operand(DType.F32, (4, n), Bits())

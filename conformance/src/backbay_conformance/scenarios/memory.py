@@ -26,8 +26,6 @@ from ..suite.lab import Lab, scenario
 
 
 class Extents(NamedTuple):
-    """Columns, tokens and layers of a network."""
-
     n: int
     tokens: int
     layers: int
@@ -166,7 +164,6 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
 
 
 def measured(lab: Lab) -> tuple[dict[str, int], dict[str, int]]:
-    """The bytes by device of a backend without a graph, and with a fixed graph."""
     with lab.fresh(alloc_memory=False) as backend:
         rest = by_device(backend)
         with backend.new_context() as ctx:

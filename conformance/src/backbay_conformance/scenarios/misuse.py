@@ -35,8 +35,6 @@ Wrong = Callable[["Bench"], Any]
 
 
 class Bench:
-    """Tensors for misuse, untyped as in a program without type checks."""
-
     def __init__(self, ctx: Context) -> None:
         self.ctx: Any = ctx
         self.x: Any = ctx.from_floats(np.arange(12.0), 4, 3)

@@ -170,7 +170,6 @@ def beginning_like(first: Operand, other: Operand) -> Operand:
 
 
 def products_and_rows(backend: Backend, weight: Operand, chosen: Array) -> None:
-    """Compare the chosen columns, as products give them, and all rows."""
     w, (width, rows) = backend.get(NAME), weight.shape
     assert w is not None
     with backend.new_context() as ctx:

@@ -115,7 +115,6 @@ def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
 
 
 def announcing(backend: Backend, size: int) -> Backend:
-    """The backend, each of whose contexts gets a batch size from now on."""
 
     def announced(ctx: Context) -> Context:
         ctx.set_batch_size(size)

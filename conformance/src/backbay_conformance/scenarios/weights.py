@@ -98,7 +98,6 @@ def spoil(draw: Draw, path: Path) -> None:
 
 
 def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
-    """A drawn call, or None if the backend does not support it."""
     dtype = (*READABLE, *FLOATS)[(3 * draw.turn + n) % (len(READABLE) + len(FLOATS))]
     kind: Op[..., Any] = draw.pick(ops.mulmat, ops.mulmat, ops.rows, ops.mulmat_id)
     call = {ops.mulmat: product_call, ops.rows: rows_call, ops.mulmat_id: expert_call}[kind](draw, dtype)
@@ -174,7 +173,6 @@ def a_large_weight_is_read_to_its_end(lab: Lab, draw: Draw) -> None:
 
 @cache
 def large_weight(dtype: DType) -> Array:
-    """The stored elements: integers from -8 to 7."""
     rng = np.random.default_rng(5)
     if dtype is DType.F32:
         return rng.integers(-8, 8, (ROWS[dtype], WIDTH)).astype(np.float32)
@@ -184,7 +182,6 @@ def large_weight(dtype: DType) -> Array:
 
 
 def column(stored: Array, dtype: DType, n: int) -> Array:
-    """A column of a stored matrix, as numbers."""
     unit = dtype.type_size // stored.itemsize
     block = np.ascontiguousarray(stored[:, n // dtype.block_size * unit :][:, :unit])
     return decode(block, dtype)[:, n % dtype.block_size]

@@ -44,7 +44,7 @@ class Call:
     altered   other values of some attributes, by name, for another call with the same operands
     """
 
-    args: Args
+    args: tuple[Any, ...]
     formula: Callable[..., Expected] | None = None
     exact: bool = True
     raw: bool = False
@@ -78,7 +78,7 @@ class Call:
 
         return tuple(map(one, self.args))
 
-    def with_args(self, args: Args) -> Call:
+    def with_args(self, args: tuple[Any, ...]) -> Call:
         """The same call with other args; relations are not copied."""
         call = replace(self, args=args, batch=None, doubled=None, padded=None, altered={})
         call.op = self.op
@@ -125,7 +125,6 @@ F = TypeVar("F", bound=Callable[[Draw], Call])
 
 
 def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callable[[F], F]:
-    """Declare a function that draws calls of an op, for a profile."""
 
     def register(function: F) -> F:
         check_profile(profile, f"case of {op.name}")

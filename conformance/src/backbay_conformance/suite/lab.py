@@ -46,7 +46,6 @@ class Opening:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Opening:
-        """An opening from what `as_dict` gave."""
         return cls(dict(data.get("options", {})), str(data.get("device", "")))
 
     def as_dict(self) -> dict[str, Any]:
@@ -149,7 +148,6 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
 
 
 def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
-    """A lab whose backends are opened as a run opens them."""
     kind = entry(backend).load() if isinstance(backend, str) else backend  # once, not at each opening
     spec = backend if isinstance(backend, str) else ""
     name = spec if spec and ":" not in spec else kind.__name__
@@ -168,7 +166,6 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
 
 @contextmanager
 def open_contexts(backend: Backend, count: int) -> Iterator[list[Context]]:
-    """So many contexts at once."""
     with ExitStack() as opened:
         yield [opened.enter_context(backend.new_context()) for _ in range(count)]
 

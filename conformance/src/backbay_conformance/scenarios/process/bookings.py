@@ -66,8 +66,6 @@ class Held(NamedTuple):
 
 
 class Growth:
-    """What this process grows by, stage by stage."""
-
     def __init__(self) -> None:
         self._before = resident()
         self.stages: list[Stage] = []
@@ -105,7 +103,6 @@ def the_report_agrees_with_the_process(lab: Lab, draw: Draw) -> None:
 
 
 def model(path: Path) -> Path:
-    """A file of many weights."""
     weight = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
     return write_model(path, BLOCKS, ((f"blk.{n}.w.weight", DType.F32, weight) for n in range(BLOCKS)))
 
@@ -119,7 +116,6 @@ def quantized_model(path: Path) -> Path:
 
 
 def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
-    """The measurement in a fresh process."""
     program = f"from {__name__} import main; main()"
     told = json.dumps([lab.spec, lab.opening.as_dict(), None if path is None else str(path), mostly])
     done = subprocess.run([sys.executable, "-c", program, told], capture_output=True, text=True, check=False)
@@ -136,7 +132,6 @@ def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
 
 
 def main() -> None:
-    """The child's program."""
     spec, opening, path, mostly = json.loads(sys.argv[1])
     lab = lab_with(spec, Opening.from_dict(opening))
     answer: dict[str, Any]
@@ -190,7 +185,6 @@ def of_quantized_weights(ctx: Context) -> Tensor:
 
 
 def through_layers(ctx: Context, layers: int) -> Tensor:
-    """Some tokens, multiplied by the weight of each layer."""
     y = x = ctx.input().from_floats(np.ones((TOKENS, WIDTH), np.float32))
     for n in range(layers):
         w = ctx.backend.get(f"blk.{n}.w.weight")

@@ -37,7 +37,6 @@ Stage = Callable[[str], None]
 
 
 def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambda stage: None) -> None:
-    """Open a backend with the weights of a file, compute, and close it."""
     with lab.fresh(path) as backend:
         backend.load()
         ended("opened")
@@ -140,7 +139,6 @@ def marked(draw: Draw, folder: Path) -> Iterator[None]:
 
 
 def take_over(number: signal.Signals) -> Any:
-    """Handle a signal as before, by another function; returns the handler of before."""
     before = signal.getsignal(number)
 
     def handle(number: int, frame: Any) -> None:
@@ -219,7 +217,6 @@ def watched_output() -> Iterator[Callable[[], str]]:
 
 
 def written(file: IO[bytes]) -> str:
-    """All of a file to whose descriptor others write."""
     file.seek(0)
     return file.read().decode(errors="replace")
 
@@ -262,7 +259,6 @@ def each_opening_gives_back_what_it_took(lab: Lab, draw: Draw) -> None:
 
 
 def held() -> dict[str, int]:
-    """The descriptors, threads and bytes of this process."""
     gc.collect()
     return_freed_memory()
     descriptors, threads = (len([*(PROCESS / part).iterdir()]) for part in ("fd", "task"))
