@@ -16,6 +16,7 @@ from ..draw.data import QUIET, Bits, Distinct, Fill, Integers, Made, Making, Num
 from ..draw.draw import PAST, Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
+from ..numbers.comparison import same
 from ..numbers.encoding import LARGEST, NUMPY, Array, decode, encode, significand
 from ..numbers.number import Cost, Number, block_error
 from ..suite.case import Args, Call, builder, case
@@ -357,9 +358,9 @@ def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -
     for at, row in np.ndindex(outer, count):
         wanted = rows[at, named[at] == row]
         wanted = wanted if len(wanted) else before[at, row : row + 1]
-        same = (held[at, row] == wanted) | (np.isnan(held[at, row]) & np.isnan(wanted))
-        if not same.all(-1).any():
-            place = int(np.argmin(same[0]))
+        right = same(held[at, row], wanted)
+        if not right.all(-1).any():
+            place = int(np.argmin(right[0]))
             written = ", ".join(str(k) for k in np.flatnonzero(named[at] == row)[:4])
             told = f"from row {written} of the source" if written else "unchanged"
             where = f"row {row}" + (f" of slice {at}" if outer > 1 else "")

@@ -12,7 +12,7 @@ from backbay.internals import Bytes, cached_property
 from backbay.plugin import Cancel, Graph, Node, Plan
 
 from ..draw.operand import elements
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, same
 from ..numbers.encoding import NUMPY, Array, decode, stored_shape
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -177,10 +177,10 @@ class Nodes:
         want = decode(np.array(alone), spec.dtype)
         peak = np.abs(want).max(initial=0.0, where=np.isfinite(want))
         with np.errstate(invalid="ignore"):
-            same = (got == want) | (np.abs(got - want) <= APART * peak) | (np.isnan(got) & np.isnan(want))
-        if not same.all() and node.op is not None:
+            right = bool((same(got, want) | (np.abs(got - want) <= APART * peak)).all())
+        if not right and node.op is not None:
             self.watch.together.setdefault(node.op.name, str(calls.get(node.index, node)))
-        return bool(same.all())
+        return right
 
 
 class WatchedPlan(Plan):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Backend, DType, Level, Op, Precision, Spec, ops
+from backbay import Backend, DType, Level, Op, Spec, ops
 
 from ..checks.traced_call import coarsest, precision_of
-from ..numbers.comparison import Fault, first_of, note, plain
+from ..numbers.comparison import note, refuse
 from ..numbers.encoding import FLOOR, SIGNIFICAND, Array, unit
 from ..numbers.number import Cost, Number, block_error
 
@@ -93,9 +93,9 @@ def turn(position: float, dim: int, base: float, mode: str) -> tuple[Array, Arra
 def attend(query: Number, cells: list[Cell], scale: float) -> Number:
     """Attention of one token, (heads, d), over the cells that it sees; the result is (heads, d)."""
     groups = query.shape[0] // cells[0].key.shape[0]
-    key, value = (
-        stacked([part(cell) for cell in cells], groups) for part in (_key, _value)
-    )  # (history, heads, d)
+    key, value = (  # (history, heads, d)
+        stacked(parts, groups) for parts in ([cell.key for cell in cells], [cell.value for cell in cells])
+    )
     scores = query.activation().einsum("hd,nhd->hn", key.weight(), query.shape[-1]) * scale
     top = scores.value.max(-1, keepdims=True)
     with np.errstate(all="ignore"):  # a bound may be infinite if storage lost much
@@ -113,14 +113,6 @@ def stacked(parts: list[Number], groups: int) -> Number:
     return whole.moved(lambda a: np.repeat(a, groups, axis=1))
 
 
-def _key(cell: Cell) -> Number:
-    return cell.key
-
-
-def _value(cell: Cell) -> Number:
-    return cell.value
-
-
 def number(value: Array, cost: Cost) -> Number:
     return Number(np.asarray(value, np.float64), np.zeros(np.shape(value)), cost)
 
@@ -130,14 +122,7 @@ def require_close(got: Array, expected: Number, what: str) -> None:
     bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
     note("cache", expected.value, bound)
     wrong = ~(np.abs(got - expected.value) <= bound)
-    if wrong.any():
-        at = first_of(wrong)
-        raise Fault(
-            "cache",
-            f"{what}: {int(wrong.sum())} of {wrong.size} wrong: at {at[::-1]} expected {plain(expected.value[at])} "
-            f"within {float(bound[at]):.3g}, got {plain(got[at])}",
-            at,
-        )
+    refuse(wrong, expected.value, got, "cache", bound=bound, what=f"{what}: ")
 
 
 def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
@@ -152,9 +137,5 @@ def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost
     ]
     if fused:
         used = [(attention, [query, key, value, None, None, None])]
-    return cost_of([precision_of(backend, op, specs) for op, specs in used])
-
-
-def cost_of(declared: list[Precision]) -> Cost:
-    """One cost that covers several precisions; results between ops are rounded to f32."""
-    return Cost.of(coarsest(declared), unit(DType.F32))
+    declared = [precision_of(backend, op, specs) for op, specs in used]
+    return Cost.of(coarsest(declared), unit(DType.F32))  # results between ops are rounded to f32

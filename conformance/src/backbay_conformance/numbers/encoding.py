@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import DType, Precision
+from backbay import DType
 
 Array = NDArray[Any]
 
@@ -45,11 +45,6 @@ def unit(dtype: DType) -> float:
 def significand(dtype: DType) -> int:
     """The most bits of an integer that is exact in a type; a block of 8-bit numbers counts as 8 bits."""
     return SIGNIFICAND.get(dtype, 31 if dtype.is_integer else 8)
-
-
-def accumulate_unit(precision: Precision) -> float:
-    """The roundoff of a step, plus the roundoff of the float64 formula."""
-    return unit(precision.accumulate) + 2.0**-53
 
 
 def to_bfloat16(numbers: Array) -> NDArray[np.uint16]:

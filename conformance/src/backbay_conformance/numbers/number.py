@@ -12,7 +12,7 @@ import numpy as np
 
 from backbay import DType, Precision
 
-from .encoding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, accumulate_unit, round_to, unit
+from .encoding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, round_to, unit
 
 HALF = 0.48
 """Of a whole step: half of it, less for the rounding of the scale that the step contains."""
@@ -35,7 +35,7 @@ class Cost:
     @classmethod
     def of(cls, precision: Precision, step: float = 0.0) -> Cost:
         """The roundoffs of a precision, with steps that round at least by `step`."""
-        accumulate = accumulate_unit(precision)
+        accumulate = unit(precision.accumulate) + 2.0**-53  # with the roundoff of the float64 formula
         return cls(max(step, accumulate), accumulate, precision.activation, weight=precision.weight)
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:

@@ -36,17 +36,13 @@ SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}
 
 def origin(error: BaseException, kind: type[Any]) -> str:
     """The last place in the files of a backend's class that an error passed, as "engine.py:58, in view"; or ""."""
-    owners = {_package(base.__module__) for base in kind.__mro__} - SHARED
+    owners = {base.__module__.partition(".")[0] for base in kind.__mro__} - SHARED
     places = [
         f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}, in {frame.f_code.co_name}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if _package(str(frame.f_globals.get("__name__"))) in owners
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in owners
     ]
     return places[-1] if places else ""
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
 
 
 FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
@@ -137,8 +133,7 @@ def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float =
         return failed
     watch = Watch(lab.through(lambda backend: backend), seconds)
     watched = lab.through(watch.backend)
-    again = run_item(watched, item, seed, failed.choices)
-    verdict = watch.verdict() if again.failed else ""
+    verdict = watch.verdict() if run_item(watched, item, seed, failed.choices).failed else ""
     for opened in (watched, watch.lab):
         with suppress(Exception):  # the verdict is known
             opened.discard()
@@ -160,20 +155,19 @@ def _describe(outcome: Outcome, observed: Observed) -> None:
 
 
 def _fail(outcome: Outcome, error: Exception, kind: type[Any]) -> None:
-    outcome.status = "failed"
+    outcome.status, cause = "failed", error.__cause__ if isinstance(error, Fault) else error
+    place = origin(cause, kind) if cause is not None else ""
+    if cause is not None:
+        outcome.trace = "".join(traceback.format_exception(cause))
     if isinstance(error, Fault):
-        place = origin(error.__cause__, kind) if error.__cause__ is not None else ""
         first, newline, others = error.message.partition("\n")
         outcome.check = error.check
         outcome.message = f"{first} ({place}){newline}{others}" if place else error.message
-        if error.__cause__ is not None:
-            outcome.trace = "".join(traceback.format_exception(error.__cause__))
         return
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = origin(error, kind) or f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+    place = place or f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     outcome.check = "guards" if isinstance(error, GuardZoneError) else "raised"
     outcome.message = f"{type(error).__name__}: {error} ({place})"
-    outcome.trace = "".join(traceback.format_exception(error))
 
 
 def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
@@ -197,9 +191,8 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
         best.script = program(lab, item, seed, best, backend)
         best.packed = PACKED in best.script
         if best.script and right_alone(lab, item, seed, best):
-            best.message += (
-                f"\n  the program alone is right: the fault is in the check {_described(best.check)}"
-            )
+            told = f"the fault is in the check {_described(best.check)}"
+            best.message += f"\n  the program alone is right: {told}"
     return best
 
 

@@ -89,31 +89,23 @@ def script(call: Call, backend: str, params: BackendParams, expected: Array | No
     lines += ["from backbay.ops import Yarn"] if any(isinstance(value, Yarn) for value in call.args) else []
     lines += ["def data(text): return zlib.decompress(base64.b85decode(text))"] if packed else []
     layer = ".layer(0)" if params.gpu_layers else ""  # leaves of no layer lie on the host
-    lines += [
-        f"ctx = {_opened(backend, params)}.new_context(){layer}",
-        *leaves,
-        f"y = {_traced(call, names)}",
-    ]
-    lines.append("y = y if isinstance(y, list) else [y]")
+    module, colon, name = backend.partition(":")
+    kind = f"__import__({module!r}, fromlist=['_']).{name}" if colon else repr(backend)
+    lines.append(f"ctx = backbay.open(None, backend={kind}{_params(params)}).new_context(){layer}")
+    lines += [*leaves, f"y = {_traced(call, names)}", "y = y if isinstance(y, list) else [y]"]
     lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
     if expected is not None and expected.size <= 64:
         lines.append(f"print('expected', {_literal(expected.tolist())})")
     text = "\n".join(lines) + "\n"
+    if len(text) <= LONGEST:
+        return text
     return (
-        text
-        if len(text) <= LONGEST
-        else "# too large to print: a run with --failures FOLDER writes a file for each failure,\n"
+        "# too large to print: a run with --failures FOLDER writes a file for each failure,\n"
         f"# and `backbay conform --repro FILE --dump FOLDER` then writes its data\n# {call}\n"
     )
 
 
-def _opened(backend: str, params: BackendParams) -> str:
-    module, colon, name = backend.partition(":")
-    kind = f"__import__({module!r}, fromlist=['_']).{name}" if colon else repr(backend)
-    return f"backbay.open(None, backend={kind}{_given(params)})"
-
-
-def _given(params: BackendParams) -> str:
+def _params(params: BackendParams) -> str:
     """The threads, options and placement of a run as an argument; empty if it has none of them."""
     shown = [f"num_threads={params.num_threads}"] if params.num_threads else []
     shown += [f"options={dict(params.options)!r}"] if params.options else []
@@ -126,22 +118,14 @@ def _given(params: BackendParams) -> str:
 def _leaf(operand: Operand) -> str:
     shape = "".join(f", {n}" for n in operand.layout.source)
     steps = "".join(f".{step.code}" for step in operand.layout.steps)
-    numbers = _readable(operand)
-    if numbers is not None:
-        made = "from_ints" if operand.dtype.is_integer else "from_floats"
-        return f"ctx.empty(DType.{operand.dtype.name}{shape}).{made}({numbers}){steps}"
+    raw, kind = operand.layout.embed(operand.stored), operand.dtype
+    plain = operand.layout.leaf_dtype is kind and not kind.is_quantized
+    if plain and raw.size <= FEW and not np.isnan(operand.decoded).any():  # a NaN may have bits of its own
+        made = "from_ints" if kind.is_integer else "from_floats"
+        numbers = _literal(decode(raw, kind).reshape(-1).tolist())
+        return f"ctx.empty(DType.{kind.name}{shape}).{made}({numbers}){steps}"
     text = b85encode(compress(operand.bytes(), 9)).decode()
     return f"ctx.from_bytes(DType.{operand.layout.leaf_dtype.name}, {PACKED}{text!r}){shape}){steps}"
-
-
-def _readable(operand: Operand) -> str | None:
-    """The leaf's numbers as text, if they are few, and no NaN of the operand may have bits of its own."""
-    raw = operand.layout.embed(operand.stored)
-    if operand.layout.leaf_dtype is not operand.dtype or operand.dtype.is_quantized or raw.size > FEW:
-        return None
-    if np.isnan(operand.decoded).any():
-        return None
-    return _literal(decode(raw, operand.dtype).reshape(-1).tolist())
 
 
 def _literal(numbers: Any) -> str:

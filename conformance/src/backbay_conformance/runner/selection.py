@@ -81,9 +81,9 @@ def select(
     if expression:
         found = [key for key in found if matches(expression, "/".join(key))]
     if not found:
-        raise SelectionError(
-            f"nothing is selected by profiles {', '.join(chosen)}{_narrowed(ops, expression)}"
-        )
+        parts = [f" with ops {', '.join(ops)}"] if ops else []
+        parts += [f" with -k {expression!r}"] if expression else []
+        raise SelectionError(f"nothing is selected by profiles {', '.join(chosen)}{''.join(parts)}")
     return found
 
 
@@ -149,8 +149,3 @@ def _known(name: str, known: Sequence[str], what: str) -> None:
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
         listed = f"known: {', '.join(known)}" if len(known) <= FEW else "`backbay ops` lists the ops"
         raise SelectionError(f"no {what} {name!r}{hint}; {listed}")
-
-
-def _narrowed(ops: Sequence[str] | None, expression: str | None) -> str:
-    parts = [f"ops {', '.join(ops)}" if ops else "", f"-k {expression!r}" if expression else ""]
-    return "".join(f" with {part}" for part in parts if part)

@@ -13,7 +13,7 @@ from ..cases.norm import rms_formula, softmax_formula
 from ..checks.traced_call import coarsest, precision_of
 from ..draw.draw import Draw
 from ..machines.patterns import drawn_program, rounded
-from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
+from ..numbers.comparison import Fault, compare, first_of, must_equal, plain, same
 from ..numbers.encoding import Array, from_bytes, round_to, unit
 from ..numbers.number import Cost, Number
 from ..suite.lab import Lab, scenario
@@ -56,8 +56,7 @@ def compare_step(lab: Lab, pairs: Pairs, trace: Trace, at: int, beside: Array) -
         alone = step.numpy()
     peak = np.abs(alone).max(initial=0.0, where=np.isfinite(alone))
     with np.errstate(invalid="ignore"):
-        same = (beside == alone) | (np.abs(beside - alone) <= STEP * peak)
-    wrong = ~(same | np.isnan(beside) & np.isnan(alone))
+        wrong = ~(same(beside, alone) | (np.abs(beside - alone) <= STEP * peak))
     if wrong.any():
         assert step.op is not None
         first = first_of(wrong)
