@@ -115,8 +115,7 @@ def masked(tokens: int, making: Making, operand: Operand) -> Array:
 
 FAR = (0.0, 0.0, -20480.0, -1024.0)
 """What a mask adds to all that a row sees: it changes nothing, since only differences of scores count."""
-MANY = (8, 8, 1, 2, 1, 5)
-"""The size of several hundred sequences."""
+MANY = (8, 8, 1, 2, 1, 5)  # the size of several hundred sequences
 SIZES = (
     MANY,
     # d, dv, kv_heads, heads of each, tokens, history

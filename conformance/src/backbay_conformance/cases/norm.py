@@ -120,10 +120,8 @@ def l2_formula(x: Number, eps: float) -> Number:
 
 
 EPS = (1e-5, 1e-6, 0.5, 3.0, 0.0, 1e-2, 1e-5)
-MODEST = Numbers("0", low=-250, high=250)
-"""A plain range."""
-BROKEN = Numbers("0n", low=-250, high=250)
-"""MODEST, with NaN: a NaN affects only its own row."""
+MODEST = Numbers("0", low=-250, high=250)  # a plain range
+BROKEN = Numbers("0n", low=-250, high=250)  # MODEST, with NaN: a NaN affects only its own row
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ def sortable(making: Making, operand: Operand) -> Array:
     return numbers
 
 
-SHOWN = 8
-"""The elements of a row that a message shows."""
+SHOWN = 8  # the elements of a row that a message shows
 
 
 def shown(row: Array, place: int) -> str:

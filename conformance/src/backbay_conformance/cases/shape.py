@@ -72,8 +72,7 @@ def reshape(draw: Draw) -> Call:
 
 
 FOUR = (3, 4, 2, 5)
-ORDERS = tuple(permutations(range(4)))[1:]
-"""All other orders of four dimensions."""
+ORDERS = tuple(permutations(range(4)))[1:]  # all other orders of four dimensions
 MATRICES = (
     ((33, 63), (1, 0)),
     ((65, 70), (1, 0)),

@@ -32,8 +32,7 @@ def rank(x: Number, wanted: int) -> Number:
     return x.reshape(*(1,) * (wanted - len(x.shape)), *x.shape)
 
 
-Along = tuple[int, int, int]
-"""A stride, a padding and a dilation."""
+Along = tuple[int, int, int]  # a stride, a padding and a dilation
 
 
 def geometry(draw: Draw, extent: int, kernel: int) -> Along:
@@ -86,8 +85,7 @@ def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
     return w.einsum("ocij,ncyixj->noyx", seen, int(np.prod(w.shape[1:])))
 
 
-MANY = (2, 2, 2, 3, 3, 2, 1, 0, 1)
-"""The convolution of several hundred images."""
+MANY = (2, 2, 2, 3, 3, 2, 1, 0, 1)  # the convolution of several hundred images
 PATCHES = (
     # KW, KH, IC, OC, W, H, stride, padding, dilation
     (14, 14, 3, 5, 28, 42, 14, 0, 1),

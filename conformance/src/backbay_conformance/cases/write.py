@@ -46,8 +46,7 @@ def converted(raw: Array, source: DType, target: DType) -> Array | Number:
     return Number(numbers, block_error(numbers, target) * 1.01 + 1e-7, Cost(0.0, 0.0))
 
 
-LIMITS = {DType.I32: 31, DType.I64: 63}
-"""The powers of two at which integers end."""
+LIMITS = {DType.I32: 31, DType.I64: 63}  # the powers of two at which integers end
 
 
 def convertible(source: DType, target: DType) -> Fill:

@@ -18,8 +18,7 @@ from ..numbers.number import Cost, Number
 from ..suite.case import Call
 from .traced_call import TracedCall
 
-MOST = 4
-"""The numbers of a row that a message shows."""
+MOST = 4  # the numbers of a row that a message shows
 
 Index = tuple[int | None, ...]
 """An index by dimension, dimension 0 first; None stands for the whole of dimension 0."""
@@ -113,10 +112,8 @@ def _numbers(found: Array) -> str:
     return " ".join(f"{number:.9g}" for number in flat[:MOST].tolist()) + more
 
 
-NORMAL = 2.0**-126
-"""The smallest normal number of f32."""
-SHRUNK = 8
-"""The most by which sums in f16 may be kept smaller than they are."""
+NORMAL = 2.0**-126  # the smallest normal number of f32
+SHRUNK = 8  # the most by which sums in f16 may be kept smaller than they are
 
 
 def cost_of(call: Call, level: Level, precision: Precision) -> Cost:

@@ -135,12 +135,10 @@ def _written(view: Node) -> str:
     return ", ".join(words)
 
 
-LIKE = "like"
-"""The profile of a model's own calls."""
+LIKE = "like"  # the profile of a model's own calls
 MOST_ELEMENTS, MOST_PRODUCTS = 1 << 26, 1 << 32
 """Larger calls are left out: their formula would take minutes, or gigabytes in float64."""
-POSITIONS = 4096
-"""Rotary positions are drawn below it."""
+POSITIONS = 4096  # rotary positions are drawn below it
 
 
 @dataclass

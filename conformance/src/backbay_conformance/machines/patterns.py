@@ -18,8 +18,7 @@ from ..numbers.encoding import FLOOR, unit
 from ..numbers.number import Number
 
 EPS, BASE = 0.5, 100.0
-LEAVES = ("x", "a", "column", "row", "w")
-"""(n, tokens) twice, (n), (1, tokens), and (n, n)."""
+LEAVES = ("x", "a", "column", "row", "w")  # (n, tokens) twice, (n), (1, tokens), and (n, n)
 X, A, COLUMN, ROW, W = range(len(LEAVES))
 
 
@@ -99,8 +98,7 @@ STEPS = {
     "mulmat": Step(lambda ctx, w, x: w.mulmat(ctx, x), product),
     "sum_rows": Step(lambda ctx, x: x.sum_rows(ctx), lambda x: x.sum()),
 }
-GATES = ("sigmoid", "silu", "tanh", "relu", "neg", "scale")
-"""Steps that make an operand which is repeated."""
+GATES = ("sigmoid", "silu", "tanh", "relu", "neg", "scale")  # steps that make an operand which is repeated
 
 PATTERNS: tuple[tuple[str, ...], ...] = (
     ("mul", "add"),

@@ -13,15 +13,11 @@ from backbay import BackbayError, DeclaredUnsupportedError, DType
 from .encoding import FLOOR, LARGEST, Array, decode, round_to, unit
 from .number import Number
 
-TIGHT = 0.1
-"""A bound is tight if it is below this share of the value's scale."""
-NOTHING = 1e-6
-"""A bound that is tight even for zeros; most data are near 1."""
-ENOUGH = 0.7
-"""The least share of tight elements that a case or relation should have."""
+TIGHT = 0.1  # a bound is tight if it is below this share of the value's scale
+NOTHING = 1e-6  # a bound that is tight even for zeros; most data are near 1
+ENOUGH = 0.7  # the least share of tight elements that a case or relation should have
 
-Shares = dict[str, list[int]]
-"""By check: the number of tight elements, and of all elements."""
+Shares = dict[str, list[int]]  # by check: the number of tight elements, and of all elements
 
 _open: list[Shares] = []
 

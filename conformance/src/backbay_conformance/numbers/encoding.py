@@ -31,8 +31,7 @@ BLOCK_STEP = {
     DType.IQ4_NL: 1 / 6,
 }
 
-NARROW = 2.0**-16
-"""Between the unit roundoff of f32 and those of f16 and bf16."""
+NARROW = 2.0**-16  # between the unit roundoff of f32 and those of f16 and bf16
 CLIPPED = {DType.Q5_0: 15 / 16, DType.Q4_0: 7 / 8}
 """The share of a block's largest magnitude beyond which codes of the other sign are clipped."""
 

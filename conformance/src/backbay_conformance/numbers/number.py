@@ -14,10 +14,8 @@ from backbay import DType, Precision
 
 from .encoding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, round_to, unit
 
-HALF = 0.48
-"""Of a whole step: half of it, less for the rounding of the scale that the step contains."""
-UNDERFLOW = 1.2e-38
-"""The smallest normal number of f32; any step may flush numbers below it to zero."""
+HALF = 0.48  # of a whole step: half of it, less for the rounding of the scale that the step contains
+UNDERFLOW = 1.2e-38  # the smallest normal number of f32; any step may flush numbers below it to zero
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from ..suite.profiles import PROFILES, SUITE_VERSION
 from .html import page
 from .report import Report
 
-SMALLEST = ("core",)
-"""The profiles that a certificate requires."""
+SMALLEST = ("core",)  # the profiles that a certificate requires
 
 
 CERTIFIED = (

@@ -66,8 +66,7 @@ class Outcome:
 STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
 """The states of a backend for an op and a dtype; the last three fail the run."""
 BAD = STATES[3:]
-BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""Lower edges of the histogram of error / bound."""
+BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # lower edges of the histogram of error / bound
 
 
 def add_shares(whole: Shares, part: Shares) -> None:

@@ -16,8 +16,7 @@ MOST_REASONS = 12
 LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
 
 
-EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+EVERY = 10.0  # seconds between two lines of progress where there is no terminal
 
 
 class Bar:

@@ -33,16 +33,14 @@ from .waiting import Patience
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
 
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-"""The environment variable for the threads of NumPy's products."""
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # the environment variable for the threads of NumPy's products
 
 logger = logging.getLogger(__name__)
 
 ENOUGH = 3
 """After so many crashes or hangs, a case's other calls are left out: each costs a process or a timeout."""
 
-TICK = 0.2
-"""Seconds between two looks whether the run should stop."""
+TICK = 0.2  # seconds between two looks whether the run should stop
 
 AFTER_A_HANG, SHORTEST = 0.1, 1.0
 """After a case's first hang, its other calls may take this share of the timeout, and at least so many seconds."""

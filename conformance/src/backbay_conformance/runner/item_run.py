@@ -30,8 +30,7 @@ from .replay import PACKED, script
 from .selection import Item
 from .shrink import Failing, shrink
 
-SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}
-"""Packages that no plugin owns."""
+SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}  # packages that no plugin owns
 
 
 def origin(error: BaseException, kind: type[Any]) -> str:

@@ -25,10 +25,8 @@ from .selection import Item, RunSettings
 
 LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
-FEW = 64
-"""The most numbers of a leaf that a program shows; more are packed into a text."""
-PACKED = "data("
-"""The call by which a program unpacks the data of a leaf."""
+FEW = 64  # the most numbers of a leaf that a program shows; more are packed into a text
+PACKED = "data("  # the call by which a program unpacks the data of a leaf
 
 
 def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:

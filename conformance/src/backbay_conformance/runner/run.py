@@ -22,8 +22,7 @@ from .isolation import Try, ask_worker, isolated
 from .item_run import BRIEFLY, explained, run_item
 from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
 
-Progress = Callable[[Outcome, int], None]
-"""Called with each outcome and the total number of outcomes."""
+Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
 
 
 def run(

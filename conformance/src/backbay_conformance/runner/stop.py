@@ -7,8 +7,7 @@ import time
 from types import FrameType
 from typing import Any, Self
 
-TIMED_OUT = 124
-"""The exit status of a run that a limit of time has stopped, as of the program `timeout`."""
+TIMED_OUT = 124  # the exit status of a run that a limit of time has stopped, as of the program `timeout`
 
 
 class Stop:

@@ -18,8 +18,7 @@ from ..numbers.encoding import Array, from_bytes, round_to, unit
 from ..numbers.number import Cost, Number
 from ..suite.lab import Lab, scenario
 
-Pairs = dict[str, tuple[Array, Array]]
-"""Two sets of data for each leaf of a block."""
+Pairs = dict[str, tuple[Array, Array]]  # two sets of data for each leaf of a block
 Formula = Callable[[dict[str, Number]], Number]
 Trace = Callable[[Context, dict[str, Tensor]], Tensor]
 

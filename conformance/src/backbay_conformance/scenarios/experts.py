@@ -111,8 +111,7 @@ def ids_that_the_graph_finds(lab: Lab, draw: Draw) -> None:
     try_call(lab, call, draw.mode)
 
 
-GAP = 0.05
-"""The least distance of the scores of two experts: then rounding does not change a token's choice."""
+GAP = 0.05  # the least distance of the scores of two experts: then rounding does not change a token's choice
 
 
 def clear_scores(draw: Draw, experts: int, tokens: int) -> tuple[Array, Array]:

@@ -17,12 +17,10 @@ from ..numbers.encoding import Array, round_to
 from ..suite.case import CASES, Call, Case
 from ..suite.lab import Lab, scenario
 
-PEAK = 200.0
-"""Integers up to it are held by each type that a backend may round activations to."""
+PEAK = 200.0  # integers up to it are held by each type that a backend may round activations to
 WHOLE = 2.0**22
 """Results are at most as large, and sums and differences of two of them exact in single precision."""
-FACTOR = 2000.0
-"""The products of integers up to it are at most WHOLE."""
+FACTOR = 2000.0  # the products of integers up to it are at most WHOLE
 
 
 def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:

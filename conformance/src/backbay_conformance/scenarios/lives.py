@@ -96,10 +96,8 @@ def a_cancelled_compute_is_given_back(lab: Lab, draw: Draw) -> None:
 # -- a load that is cancelled ----------------------------------------------------------------------------
 
 LAYERS = 3
-ALIGNMENTS = (32, 4096, 8, 128)
-"""Of the weights within a file."""
-MORE_PARTS = 3
-"""A load looks at its cancellation at least once in so many parts that its progress tells."""
+ALIGNMENTS = (32, 4096, 8, 128)  # of the weights within a file
+MORE_PARTS = 3  # a load looks at its cancellation at least once in so many parts that its progress tells
 EXACT = Precision(DType.F32, DType.F32)
 STORED = (DType.F32, DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0, DType.Q4_K, DType.Q6_K)
 """The types of weights, among them those that backends rearrange when they load."""
@@ -293,8 +291,7 @@ def bookings_are_no_less_than_the_data(lab: Lab, draw: Draw) -> None:
 # -- a compute that is profiled --------------------------------------------------------------------------
 
 PROFILES, RUNS = 2, 2
-CLOCKS = 1e-4
-"""Seconds by which the clocks of a backend and of core may differ."""
+CLOCKS = 1e-4  # seconds by which the clocks of a backend and of core may differ
 
 
 @scenario("graph", tiny=1, smoke=2, default=16, nightly=100)

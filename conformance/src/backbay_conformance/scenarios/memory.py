@@ -200,8 +200,7 @@ def _refused(backend: Backend, device: str, limit: int) -> None:
         ctx.close()
 
 
-ENDLESS = 1 << 50
-"""A number of f32 elements larger than any address space."""
+ENDLESS = 1 << 50  # a number of f32 elements larger than any address space
 
 
 @scenario("memory", smoke=1, default=2, nightly=10)

@@ -135,8 +135,7 @@ def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
 
 # -- weights that look like those of another file ---------------------------------------------------------
 
-ALIKE = 64
-"""Bytes in which two weights begin alike, and end alike."""
+ALIKE = 64  # bytes in which two weights begin alike, and end alike
 MATRICES = (*STORED, DType.Q5_0, DType.Q5_K)
 
 

@@ -231,8 +231,7 @@ class Looks:
 
 TRIES = 8
 NODES = 64
-BLIND = 12 / NODES
-"""The longest part of a compute of equal nodes without a look at `cancel`."""
+BLIND = 12 / NODES  # the longest part of a compute of equal nodes without a look at `cancel`
 
 
 class Watched(NamedTuple):

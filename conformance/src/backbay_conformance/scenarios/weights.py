@@ -42,8 +42,7 @@ from .lives import (
 )
 from .process.bookings import PEAK, mib, resident
 
-VARIANTS = (0, 1)
-"""The file has two weights for each call, which differ only in their data."""
+VARIANTS = (0, 1)  # the file has two weights for each call, which differ only in their data
 
 
 @dataclass

@@ -118,8 +118,7 @@ class Case:
         return call
 
 
-CASES: dict[tuple[str, str], Case] = {}
-"""Every case, by profile and op name."""
+CASES: dict[tuple[str, str], Case] = {}  # every case, by profile and op name
 
 F = TypeVar("F", bound=Callable[[Draw], Call])
 

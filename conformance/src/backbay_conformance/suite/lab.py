@@ -73,8 +73,7 @@ class Opening:
         return GPULayersList([GPULayers(self.device, range(blocks + 1))])
 
 
-PLAIN = Opening()
-"""No options, and the backend places everything."""
+PLAIN = Opening()  # no options, and the backend places everything
 
 
 GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
@@ -209,8 +208,7 @@ class Scenario:
     timeout: float | None
 
 
-SCENARIOS: dict[tuple[str, str], Scenario] = {}
-"""Every scenario, by profile and name."""
+SCENARIOS: dict[tuple[str, str], Scenario] = {}  # every scenario, by profile and name
 
 F = TypeVar("F", bound=Run)
 

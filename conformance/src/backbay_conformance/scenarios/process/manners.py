@@ -32,8 +32,7 @@ from ...suite.lab import Lab, scenario
 from ..lives import drawn_weight, product_of_each, write_weights
 from .bookings import mib, resident
 
-Stage = Callable[[str], None]
-"""Called at the end of each stage of a use, with its name."""
+Stage = Callable[[str], None]  # called at the end of each stage of a use, with its name
 
 
 def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambda stage: None) -> None:
@@ -56,8 +55,7 @@ def small_file(draw: Draw) -> Iterator[tuple[Path, dict[str, Operand]]]:
 
 # -- the state of the process -----------------------------------------------------------------------------
 
-ENVIRONMENT = dict(os.environ)
-"""The environment before any library of a backend was loaded."""
+ENVIRONMENT = dict(os.environ)  # the environment before any library of a backend was loaded
 MOST_SHOWN = 120
 CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")
 """The parts of the locale that a test can set without harm."""
@@ -234,8 +232,7 @@ FIRST, AGAIN, ROUNDS = 3, 12, 3
 """Openings before the first count, openings between two counts, and how often the second count is tried."""
 MOST = 3 << 18
 """Bytes by which the process may grow with each opening: pools and caches grow now and then, and then no more."""
-SETTLING = 2.0
-"""Seconds in which threads of a closed backend may end."""
+SETTLING = 2.0  # seconds in which threads of a closed backend may end
 
 
 @scenario("memory", smoke=1, default=2, nightly=8)
