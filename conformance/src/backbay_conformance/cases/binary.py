@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 
-from backbay import ops
+from backbay import Op, ops
 
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import PAST, Draw
@@ -70,13 +75,11 @@ repeated in each two dimensions, and in all.
 """
 
 
-def operands(
-    draw: Draw, second: Numbers | Made, special: str = "0nisb"
-) -> tuple[Operand, Operand, dict[str, object]]:
+def operands(draw: Draw, second: Numbers | Made) -> tuple[Operand, Operand, dict[str, Any]]:
     shape = draw.shape(scalars=True)
     other = second_shape(draw, shape)
     shape, other = draw.listed(*REPEATS) or (shape, other)
-    x = draw.floats(shape, Numbers(special))
+    x = draw.floats(shape, Numbers("0nisb"))
     t2 = draw.floats(other, second, dtype=draw.other_float())
     if draw.on_turn(5, 8) and not draw.exact:  # one tensor as both operands
         t2 = x
@@ -87,22 +90,19 @@ def operands(
     return x, t2, {"batch": batch, "batch_out": split}
 
 
-@case(ops.add)
-def add(draw: Draw) -> Call:
-    x, t2, relations = operands(draw, Numbers("0nisb"))
-    return Call((x, t2), lambda x, t2: x + repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
+ARITHMETIC: dict[Op[Any, Any], Callable[[Number, Number], Number]] = {
+    ops.add: operator.add,
+    ops.sub: operator.sub,
+    ops.mul: operator.mul,
+    ops.div: operator.truediv,
+}
 
 
-@case(ops.sub)
-def sub(draw: Draw) -> Call:
-    x, t2, relations = operands(draw, Numbers("0nisb"))
-    return Call((x, t2), lambda x, t2: x - repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
-
-
-@case(ops.mul)
-def mul(draw: Draw) -> Call:
-    x, t2, relations = operands(draw, Numbers("0nisb"))
-    return Call((x, t2), lambda x, t2: x * repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
+def arithmetic(op: Op[Any, Any], draw: Draw) -> Call:
+    divides = op is ops.div and draw.exact
+    x, t2, relations = operands(draw, Made(powers_of_two) if divides else Numbers("0nisb"))
+    function = ARITHMETIC[op]
+    return Call((x, t2), lambda x, t2: function(x, repeated(t2, x.shape)), doubled=(True, True), **relations)
 
 
 def powers_of_two(making: Making, operand: Operand) -> Array:
@@ -110,8 +110,5 @@ def powers_of_two(making: Making, operand: Operand) -> Array:
     return np.asarray(making.rng.choice([1.0, -2.0, 4.0, 0.5, -8.0], size))
 
 
-@case(ops.div)
-def div(draw: Draw) -> Call:
-    divisor = Made(powers_of_two) if draw.exact else Numbers("0nisb")
-    x, t2, relations = operands(draw, divisor)
-    return Call((x, t2), lambda x, t2: x / repeated(t2, x.shape), doubled=(True, True), **relations)  # type: ignore[arg-type]
+for op in ARITHMETIC:
+    case(op)(partial(arithmetic, op))

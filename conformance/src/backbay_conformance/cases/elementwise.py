@@ -53,9 +53,8 @@ NARROW = Numbers("0nis", low=-110, high=100)
 def brim(making: Making, operand: Operand) -> Array:
     """Arguments of both signs near those whose power of e leaves the range of a float type."""
     size = int(np.prod(operand.shape, dtype=np.int64))
-    ends = [
-        abs(log(end)) for kind in (DType.F16, DType.F32, DType.BF16) for end in (LARGEST[kind], FLOOR[kind])
-    ]
+    kinds = (DType.F16, DType.F32, DType.BF16)
+    ends = [abs(log(end)) for kind in kinds for end in (LARGEST[kind], FLOOR[kind])]
     sides = making.rng.choice([-1.0, 1.0], size)
     return np.asarray(sides * (making.rng.choice(ends, size) + making.rng.uniform(-0.7, 0.2, size)))
 
@@ -83,12 +82,8 @@ def softplus(x: Number) -> Number:
     return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
 
 
-def _erfc(x: Array) -> Array:
-    return np.asarray(np.vectorize(erfc, otypes=[np.float64])(x))
-
-
 def gelu_erf(x: Number) -> Number:
-    tail = (x * -float(np.sqrt(0.5))).monotone(_erfc, argument=4)
+    tail = (x * -float(np.sqrt(0.5))).monotone(np.vectorize(erfc, otypes=[np.float64]), argument=4)
     # 1 + erf(z) cancels for large negative z
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
@@ -112,7 +107,7 @@ def neg(draw: Draw) -> Call:
 # -- gated -----------------------------------------------------------------------------------------------
 
 
-def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: Any = None) -> None:
+def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: Any = np.isneginf) -> None:
     """A case of an activation with an optional `up`."""
 
     def formula(x: Number, up: Number | None) -> Number:
@@ -120,6 +115,9 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         if activated and x.cost.activation is DType.F16:  # a lookup table in f16 rounds the result as well
             y = y.activation()
         return y if up is None else y * up
+
+    def opened(x: Array, up: Array | None) -> Array:
+        return np.asarray(free(x))
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
@@ -130,7 +128,7 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
         doubled = None if up is None else (False, True)
         relations = draw.batch(shape, 1 if up is None else 2)
-        return Call((x, up), formula, exact=op is ops.relu, free=free, doubled=doubled, **relations)
+        return Call((x, up), formula, exact=op is ops.relu, free=opened, doubled=doubled, **relations)
 
     case(op)(draw_call)
 
@@ -141,18 +139,10 @@ def gelu(x: Number) -> Number:
     return x * 0.5 * (t + 1.0)
 
 
-def _nan(x: Array, up: Array | None) -> Array:
-    return np.isnan(x)
-
-
-def _low(x: Array, up: Array | None) -> Array:
-    return np.isneginf(x)
-
-
-gated(ops.relu, lambda x: x.clip(0, np.inf), free=_nan)
-gated(ops.silu, lambda x: x * x.sigmoid(), free=_low)
-gated(ops.gelu, gelu, activated=True, free=_low)
-gated(ops.quick_gelu, lambda x: x * (x * scalar(1.702, x.cost)).sigmoid(), activated=True, free=_low)
+gated(ops.relu, lambda x: x.clip(0, np.inf), free=np.isnan)
+gated(ops.silu, lambda x: x * x.sigmoid())
+gated(ops.gelu, gelu, activated=True)
+gated(ops.quick_gelu, lambda x: x * (x * scalar(1.702, x.cost)).sigmoid(), activated=True)
 
 
 @case(ops.swiglu)
@@ -160,9 +150,8 @@ def swiglu(draw: Draw) -> Call:
     shape = draw.shape(scalars=True)
     x = draw.floats(shape, Numbers(low=-60, high=60))
     up = draw.floats(shape, Numbers(), dtype=draw.other_float())
-    alpha, limit = (
-        draw.many_digits(draw.pick(*values)) for values in ((1.702, 1.0, 0.5, 2.25), (7.0, 1.0, 0.25, 100.0))
-    )
+    alpha = draw.many_digits(draw.pick(1.702, 1.0, 0.5, 2.25))
+    limit = draw.many_digits(draw.pick(7.0, 1.0, 0.25, 100.0))
 
     def formula(x: Number, up: Number, alpha: float, limit: float) -> Number:
         gate = x.clip(-np.inf, limit)

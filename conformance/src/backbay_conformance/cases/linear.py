@@ -21,9 +21,8 @@ from ..suite.case import Args, Call, builder, case
 def diag(draw: Draw) -> Call:
     outer = draw.sides(draw.below(3), 6)
     shape = (draw.side(33), 1, *outer) if outer or draw.flag() else (draw.side(65),)
-    shape = (
-        draw.listed((257,), (130, 1, 2), (1030,), (0, 1, 2), (3, 1, 0), (2, 1, 300), (3, 1, 1, 300)) or shape
-    )
+    large = (257,), (130, 1, 2), (1030,), (0, 1, 2), (3, 1, 0), (2, 1, 300), (3, 1, 1, 300)
+    shape = draw.listed(*large) or shape
     if draw.on_turn(5, 29):
         shape = ()
     x = draw.floats(shape, Numbers("0nisb"))
@@ -95,9 +94,8 @@ def solve_tri(draw: Draw) -> Call:
     unit = draw.by_turn(False, True, each=4)
     fill = Made(partial(system, lower=lower, unit=unit))
     a = draw.floats((n, n, *outer), fill, dtype=draw.other_float())
-    b = draw.floats(
-        (m, n, *outer) if left else (n, m, *outer), Numbers("0n", low=-64, high=64, most=3, few=True)
-    )
+    shape = (m, n, *outer) if left else (n, m, *outer)
+    b = draw.floats(shape, Numbers("0n", low=-64, high=64, most=3, few=True))
     return Call((a, b, lower, left, unit), solved, exact=False, doubled=(False, True))
 
 

@@ -87,15 +87,12 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
     if k * (n + m) * int(np.prod(groups)) > 60000:
         outer = groups = ()
     large = draw.listed(*(LARGE if unit == 1 else LARGE_BLOCKS))
-    if large is not None:
-        (k, n, m), outer, groups = large
+    (k, n, m), outer, groups = large or ((k, n, m), outer, groups)
     wide_first = draw.flag()
     w = draw.operand(wtype, (k, n, *outer), Numbers("n", terms=k, most=4095 if wide_first else 7, few=True))
-    fill = (
-        Numbers("n", terms=k, partner=w, most=4095, few=True, loud=True)
-        if unit == 1
-        else Numbers(terms=k, partner=w)
-    )
+    fill = Numbers(terms=k, partner=w)
+    if unit == 1:
+        fill = Numbers("n", terms=k, partner=w, most=4095, few=True, loud=True)
     x = draw.floats((k, m, *groups), fill, dtype=xtype, activated=True)
     call = Call((w, x), product, batch=(None, 1), batch_out=1, doubled=(True, True))
     if wtype.is_float and draw.flag():  # zeros at the end of both rows add nothing
@@ -149,16 +146,13 @@ EXPERTS = (
 
 def expert_call(draw: Draw, wtype: DType) -> Call:
     unit = wtype.block_size
-    experts = (
-        draw.integer(1, 9) if unit > 1 else draw.many(*range(1, 10))
-    )  # many experts only if rows are short
+    # many experts only if rows are short
+    experts = draw.integer(1, 9) if unit > 1 else draw.many(*range(1, 10))
     k = unit * draw.pick(1, 2, 3) if unit > 1 else draw.side(129)
     n = draw.side(33 if experts < 10 else 3)
     used, tokens = draw.integer(1, 4), 0 if draw.flag(20) else draw.pick(1, 2, 5, 17, 33)
-    routed = draw.listed(*EXPERTS)
-    if routed is not None:
-        experts, used, tokens, k, n = routed
-        k = unit * -(-k // unit)
+    experts, used, tokens, k, n = draw.listed(*EXPERTS) or (experts, used, tokens, k, n)
+    k = unit * -(-k // unit)
     scalars = unit == 1 and draw.on_turn(8, 40)
     w = draw.operand(wtype, (k, n, experts), Numbers("n", terms=k, most=63, few=True))
     fill = Numbers("n" if unit == 1 else "0", terms=k, partner=w, few=True, loud=unit == 1)
