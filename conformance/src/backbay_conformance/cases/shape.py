@@ -73,7 +73,7 @@ def reshape(draw: Draw) -> Call:
 
 FOUR = (3, 4, 2, 5)
 ORDERS = tuple(permutations(range(4)))[1:]  # all other orders of four dimensions
-MATRICES = (
+MATRICES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((33, 63), (1, 0)),
     ((65, 70), (1, 0)),
     ((40, 33, 2), (1, 0, 2)),
@@ -88,12 +88,7 @@ def turned(draw: Draw, order: tuple[int, ...] | None) -> Operand:
     four dimensions in an order.
     """
     dtype = any_dtype(draw, blocks=False)
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    if order is not None:
-        shape, axes = FOUR, order
-    else:
-        shape, axes = draw.pick(*MATRICES)
+    shape, axes = draw.pick(*MATRICES) if order is None else (FOUR, order)
     layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
 
@@ -164,11 +159,8 @@ def rows_anywhere(draw: Draw) -> Call:
     for axis, (extent, step) in enumerate(zip(reversed(shape), reversed(steps), strict=True)):
         places = places + (step * np.arange(extent)).reshape((-1, *[1] * (len(shape) - 1 - axis)))
     strides = tuple(step * unit for step in steps[1:])
-    call = Call(
-        (x, offset * unit, tuple(shape), strides), lambda raw, *given: raw.reshape(-1)[places], raw=True
-    )
-    call.placed = True
-    return call
+    args = (x, offset * unit, tuple(shape), strides)
+    return Call(args, lambda raw, *given: raw.reshape(-1)[places], raw=True, placed=True)
 
 
 def box(draw: Draw) -> Call:
@@ -186,16 +178,13 @@ def box(draw: Draw) -> Call:
     around = Spec(x.dtype, x.layout.source)
     strides = [around.stride(n) for n in range(len(shape))]
     offset = low[0] // unit[0] * strides[0] + sum(a * s for a, s in zip(low[1:], strides[1:], strict=True))
-    size = x.dtype.type_size if x.dtype.is_quantized else 1
+    whole = [(a, a + n) for a, n in zip(low, shape, strict=True)]
+    if x.dtype.is_quantized:  # a row is held as bytes
+        whole[0] = (whole[0][0] // unit[0] * x.dtype.type_size, whole[0][1] // unit[0] * x.dtype.type_size)
+    inside = tuple(slice(*ends) for ends in reversed(whole))
 
-    def formula(x: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        scale = (size / unit[0], 1, 1, 1) if size > 1 else (1, 1, 1, 1)
-        return x[
-            tuple(
-                slice(int(a * f), int((a + n) * f))
-                for a, n, f in reversed(list(zip(low, shape, scale[: len(low)], strict=True)))
-            )
-        ]
+    def formula(x: Array, *given: Any) -> Array:
+        return x[inside]
 
     return Call((x, offset, tuple(shape), tuple(strides[1:])), formula, raw=True, placed=True)
 

@@ -11,11 +11,11 @@ from backbay import Context, DType, Tensor
 
 from ..cases.binary import repeated
 from ..cases.matrix import product
-from ..cases.spatial import conv2d_formula, windows
+from ..cases.spatial import conv2d_formula, planes
 from ..draw.draw import Draw
 from ..machines.patterns import rounded
 from ..numbers.comparison import must_equal
-from ..numbers.number import Cost, Number, scalar
+from ..numbers.number import Number, scalar
 from ..suite.lab import Lab, scenario
 from .blocks import judge_block, normal
 from .graphs import numbers
@@ -124,12 +124,13 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
 
     def formula(v: dict[str, Number]) -> Number:
         x = v["x"].moved(lambda a: np.pad(a, ((0, 0), (0, 0), (before, behind), (before, behind))))
-        seen = windows(windows(x, 3, k, s, p, 1), 2, k, s, p, 1)  # (N, C, OH, KH, OW, KW)
+        seen = planes(x, (k, k), (s, s, p, p, 1, 1))  # (N, C, OH, KH, OW, KW)
         if name == "im2col":
             n, _, rows, _, columns, _ = seen.shape
             return seen.transpose(0, 2, 4, 1, 3, 5).reshape(n, rows, columns, channels * k * k)
         if name == "avg_pool2d":
-            sums = seen.einsum("ncyixj,cij->ncyx", ones(channels, k, x.cost), k * k)
+            ones = Number(np.ones((channels, k, k)), 0.0, x.cost)
+            sums = seen.einsum("ncyixj,cij->ncyx", ones, k * k)
             y = rounded(sums / float(k * k))
         else:
             y = rounded(conv2d_formula(v["w"], x, s, s, p, p, 1, 1))
@@ -137,10 +138,6 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
         return y.clip(0, np.inf) if gated else y
 
     judge_block(lab, draw, pairs, trace, formula)
-
-
-def ones(channels: int, k: int, cost: Cost) -> Number:
-    return Number(np.ones((channels, k, k)), 0.0, cost)
 
 
 # -- copies over other parts -----------------------------------------------------------------------------
