@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..cases.binary import repeated
+from ..cases.elementwise import repeated
 from ..cases.matrix import product
 from ..cases.norm import layer_formula, rms_formula, softmax_formula
 from ..cases.sequence import rope_formula

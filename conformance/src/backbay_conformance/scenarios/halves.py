@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..cases.binary import repeated
+from ..cases.elementwise import repeated
 from ..cases.matrix import product
 from ..cases.spatial import conv2d_formula, planes
 from ..draw.draw import Draw
