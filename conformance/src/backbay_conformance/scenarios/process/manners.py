@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -46,9 +46,8 @@ def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambd
 
 @contextmanager
 def small_file(draw: Draw) -> Iterator[tuple[Path, dict[str, Operand]]]:
-    weights = {
-        f"blk.0.{dtype}.weight": drawn_weight(draw, dtype, (256, 4)) for dtype in (DType.F32, DType.Q8_0)
-    }
+    kinds = (DType.F32, DType.Q8_0)
+    weights = {f"blk.0.{dtype}.weight": drawn_weight(draw, dtype, (256, 4)) for dtype in kinds}
     with tempfile.TemporaryDirectory() as folder:
         yield write_weights(Path(folder) / "weights.gguf", weights, 1), weights
 
@@ -138,20 +137,13 @@ def marked(draw: Draw, folder: Path) -> Iterator[None]:
 
 def take_over(number: signal.Signals) -> Any:
     before = signal.getsignal(number)
-
-    def handle(number: int, frame: Any) -> None:
-        if callable(before):
-            before(number, frame)
-
-    return signal.signal(number, handle)
+    return signal.signal(number, lambda *event: before(*event) if callable(before) else None)
 
 
 def set_environment(wanted: Mapping[str, str]) -> None:
     for name in {*os.environ} - {*wanted}:
         del os.environ[name]
-    for name, value in wanted.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+    os.environ.update({name: value for name, value in wanted.items() if os.environ.get(name) != value})
 
 
 @scenario("core", smoke=1, default=6, nightly=60)
@@ -203,7 +195,8 @@ def watched_output() -> Iterator[Callable[[], str]]:
 
         def printed() -> str:
             flush_c()
-            return python.getvalue() + written(file)
+            file.seek(0)
+            return python.getvalue() + file.read().decode(errors="replace")
 
         try:
             yield printed
@@ -212,11 +205,6 @@ def watched_output() -> Iterator[Callable[[], str]]:
             sys.stdout = found
             os.dup2(kept, 1)
             os.close(kept)
-
-
-def written(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode(errors="replace")
 
 
 def flush_c() -> None:
@@ -266,8 +254,7 @@ def settled(before: Mapping[str, int]) -> dict[str, int]:
     """The growth, once threads that end have ended."""
     until = time.monotonic() + SETTLING
     while True:
-        now = held()
-        grown = {name: now[name] - before[name] for name in now}
+        grown = {name: count - before[name] for name, count in held().items()}
         if grown["threads"] < AGAIN or time.monotonic() > until:
             return grown
         time.sleep(0.05)
@@ -277,7 +264,7 @@ def excessive(grown: list[dict[str, int]]) -> list[str]:
     """What grew with each opening, in all rounds."""
     limits = {"descriptors": AGAIN, "threads": AGAIN, "bytes": AGAIN * MOST}
     names = [name for name, limit in limits.items() if all(growth[name] >= limit for growth in grown)]
-    return [told({name: growth[name]}) for name in names for growth in grown[-1:]]
+    return [told({name: grown[-1][name]}) for name in names]
 
 
 def told(grown: Mapping[str, int]) -> str:
