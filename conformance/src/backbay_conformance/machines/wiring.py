@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,19 @@ from ..numbers.encoding import Array
 Evaluate = Callable[..., Array]
 
 
+@dataclass(eq=False)
 class Twin:
     """A tensor and its NumPy function; a leaf holds its array, a view shares its storage's array.
 
     No element is larger than `peak`.
     """
 
-    def __init__(
-        self,
-        tensor: Tensor,
-        name: str,
-        peak: float,
-        parts: tuple[Twin, ...] = (),
-        evaluate: Evaluate | None = None,
-    ) -> None:
-        self.tensor, self.name, self.peak = tensor, name, peak
-        self.parts, self.evaluate = parts, evaluate
-        self.array: Array = np.zeros(tensor.shape[::-1])
+    tensor: Tensor
+    name: str
+    peak: float
+    parts: tuple[Twin, ...] = ()
+    evaluate: Evaluate | None = None
+    array: Array = field(init=False)  # once it is evaluated
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,11 +46,9 @@ class Wiring:
         self._count = 0
 
     def leaf(self, numbers: Array, peak: float) -> Twin:
-        twin = self._keep(
-            Twin(self.ctx.from_floats(numbers), f"leaf{self._next()}", peak), f"leaf {numbers.shape[::-1]}"
-        )
-        twin.array[...] = numbers
-        return twin
+        twin = Twin(self.ctx.from_floats(numbers), f"leaf{self._next()}", peak)
+        twin.array = numbers.copy()
+        return self._keep(twin, f"leaf {numbers.shape[::-1]}")
 
     def ids(self, numbers: Array) -> Twin:
         twin = Twin(self.ctx.from_ints(numbers), "ids", numbers.max(initial=0))
@@ -83,17 +78,14 @@ class Wiring:
         """Compute on the backend and in NumPy, and compare the readable results; each output is a root."""
         named = list(outputs)
         self.ctx.compute(*[twin.tensor for twin in named])
-        self._evaluate()
-        for twin in (*named, *states):
-            must_equal(twin.tensor.numpy(), np.asarray(twin.array, np.float64), f"{when}: {twin.name}")
-
-    def _evaluate(self) -> None:
-        """Evaluate each root in order, after its operands, depth first."""
         done: set[Twin] = set()
         for root in self.roots:
             self._place(root, done)
+        for twin in (*named, *states):
+            must_equal(twin.tensor.numpy(), np.asarray(twin.array, np.float64), f"{when}: {twin.name}")
 
     def _place(self, twin: Twin, done: set[Twin]) -> None:
+        """Evaluate a twin after its operands, depth first."""
         if twin in done or twin.evaluate is None:
             return
         for part in twin.parts:

@@ -47,19 +47,12 @@ VARIANTS = (0, 1)  # the file has two weights for each call, which differ only i
 
 @dataclass
 class Use:
-    """A call whose first operand comes from the file."""
+    """A call whose first operand comes from the file: the weights of these names, one for each variant."""
 
     call: Call
-    name: str
+    weight: Operand
+    names: list[str]
     traced: TracedCall
-
-    @property
-    def weight(self) -> Operand:
-        operand: Operand = self.call.args[0]
-        return operand
-
-    def names(self) -> list[str]:
-        return [self.name.format(variant) for variant in VARIANTS]
 
 
 @scenario("quant", tiny=1, smoke=3, default=30, nightly=300)
@@ -108,7 +101,7 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
         traced.close()
         return None
     part = {ops.mulmat: "attn_{}", ops.rows: "table_{}", ops.mulmat_id: "ffn_{}_exps"}[kind].format("qkv"[n])
-    return Use(call, f"blk.{{}}.{part}.weight", traced)
+    return Use(call, weight, [f"blk.{variant}.{part}.weight" for variant in VARIANTS], traced)
 
 
 def product_call(draw: Draw, dtype: DType) -> Call:
@@ -125,7 +118,7 @@ def product_call(draw: Draw, dtype: DType) -> Call:
 def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
     """Name, type and stored elements of each weight, made one at a time."""
     for use in uses:
-        for variant, name in enumerate(use.names()):
+        for variant, name in enumerate(use.names):
             make(use.call, draw.mode, use.traced.precision, variant)
             yield name, use.weight.dtype, use.weight.stored
 
@@ -133,7 +126,7 @@ def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
 def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
     draw.note(f"{use.call}, the first from a file, number {variant}")
     make(use.call, draw.mode, use.traced.precision, variant)
-    with TracedCall(backend, use.call, weights={use.weight: use.names()[variant]}) as traced:
+    with TracedCall(backend, use.call, weights={use.weight: use.names[variant]}) as traced:
         traced.write()
         cost = cost_of(use.call, traced.level, traced.precision)
         judge(use.call, traced, traced.run(), cost, draw.mode)
@@ -245,8 +238,8 @@ def a_dry_run_holds_no_weights(lab: Lab, draw: Draw) -> None:
     """The process does not grow with the quantized weights of a backend that allocates nothing."""
     path = large_model(DType.Q4_0)
     grown = growth(lambda: lab.fresh(path, alloc_memory=False))
-    if grown > path.stat().st_size // 2:
-        raise Fault("memory", f"a dry run of a file of {mib(path.stat().st_size)} took {mib(grown)}")
+    size = path.stat().st_size
+    require(grown <= size // 2, f"a dry run of a file of {mib(size)} took {mib(grown)}")
 
 
 @scenario("memory", smoke=0, default=1, nightly=1)
@@ -275,9 +268,8 @@ def weights_in_memory_of_their_own_must_fit(lab: Lab, draw: Draw) -> None:
         grown = growth(opened)
     except NoMemoryError:
         return
-    if grown > size // 2:
-        told = f"{mib(size)} of weights were loaded onto devices of {mib(size // 2)} each"
-        raise Fault("memory", f"{told}, and {mib(grown)} of them lie in memory that no file backs")
+    told = f"{mib(size)} of weights were loaded onto devices of {mib(size // 2)} each"
+    require(grown <= size // 2, f"{told}, and {mib(grown)} of them lie in memory that no file backs")
 
 
 def growth(open_backend: Callable[[], Backend]) -> int:
@@ -288,9 +280,6 @@ def growth(open_backend: Callable[[], Backend]) -> int:
     if not PEAK.exists():
         return 0
     before = resident()["RssAnon"]
-    backend = open_backend()
-    try:
+    with open_backend():
         return_freed_memory()
         return resident()["RssAnon"] - before
-    finally:
-        backend.close()
