@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from ..checks.traced_call import TracedCall, make
 from ..draw.draw import MODES, Draw
 from ..machines.wiring import Twin, Wiring
 from ..numbers.encoding import Array, round_to
-from ..suite.case import CASES, Call, Case
+from ..suite.case import CASES, Case
 from ..suite.lab import Lab, scenario
 
 PEAK = 200.0  # integers up to it are held by each type that a backend may round activations to
@@ -66,20 +68,15 @@ def forward(draw: Draw, wiring: Wiring, outputs: list[Twin]) -> None:
 def grow(draw: Draw, wiring: Wiring, states: list[Twin], steps: int) -> None:
     """About half of so many steps."""
     for _ in range(steps):
-        part = draw.branch()
+        part, twins = draw.branch(), wiring.twins
         if part is None:
             continue
         if states and part.flag(4):
             write(part, wiring, part.pick(*states))
-        else:
-            x = recent(part, wiring)
-            part.pick(*STEPS)(part, wiring, x)
-
-
-def recent(draw: Draw, wiring: Wiring) -> Twin:
-    """In half of the cases one of the last four twins, so that chains grow long."""
-    twins = wiring.twins
-    return twins[-1 - draw.below(min(len(twins), 4))] if draw.flag() else twins[draw.below(len(twins))]
+            continue
+        # In half of the cases one of the last four twins, so that chains grow long.
+        x = part.pick(*twins[:-5:-1]) if part.flag() else part.pick(*twins)
+        part.pick(*STEPS)(part, wiring, x)
 
 
 def read_again(draw: Draw, wiring: Wiring) -> None:
@@ -196,11 +193,9 @@ def product(draw: Draw, wiring: Wiring, x: Twin) -> None:
 
 def folded(draw: Draw, wiring: Wiring, x: Twin) -> None:
     n = x.shape[0]
-    x = small(wiring, x, WHOLE / n)
-    if draw.flag():
-        wiring.op("sum_rows", x, evaluate=lambda a: a.sum(-1, keepdims=True), peak=n * x.peak)
-    else:
-        wiring.op("cumsum", x, evaluate=lambda a: a.cumsum(-1), peak=n * x.peak)
+    x, summed = small(wiring, x, WHOLE / n), draw.flag()
+    evaluate = partial(np.sum, axis=-1, keepdims=True) if summed else partial(np.cumsum, axis=-1)
+    wiring.op("sum_rows" if summed else "cumsum", x, evaluate=evaluate, peak=n * x.peak)
 
 
 def transposed(draw: Draw, wiring: Wiring, x: Twin) -> None:
@@ -230,22 +225,16 @@ def sliced(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
 
 
 def joined(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    partners = [
-        t
-        for t in wiring.twins
-        if t.shape[0] == x.shape[0] and t.tensor.dtype is DType.F32 and t.shape[1] < 40
-    ]
-    if x.shape[1] < 40 and x.tensor.dtype is DType.F32:
+    floats = [t for t in wiring.twins if t.tensor.dtype is DType.F32 and t.shape[1] < 40]
+    partners = [t for t in floats if t.shape[0] == x.shape[0]]
+    if x in partners:
         y = partners[draw.below(len(partners))]
         wiring.op("concat", x, y, 1, evaluate=lambda a, b: np.concatenate([a, b]), peak=max(x.peak, y.peak))
 
 
 def gathered(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    ids = (
-        np.random.default_rng(draw.below(1 << 16))
-        .integers(0, x.shape[1], draw.pick(1, 2, 5))
-        .astype(np.int32)
-    )
+    rng = np.random.default_rng(draw.below(1 << 16))
+    ids = rng.integers(0, x.shape[1], draw.pick(1, 2, 5)).astype(np.int32)
     wiring.op("rows", x, wiring.ids(ids), evaluate=lambda a, i: a[i])
 
 
@@ -302,34 +291,25 @@ def write(draw: Draw, wiring: Wiring, state: Twin) -> None:
 def copied(draw: Draw, wiring: Wiring, state: Twin, x: Twin) -> None:
     low = draw.below(state.shape[1] - x.shape[1] + 1)
     target = wiring.op("slice", state, 1, low, low + x.shape[1], evaluate=lambda a: a[low : low + x.shape[1]])
-
-    def evaluate(a: Array, dst: Array) -> Array:
-        dst[...] = np.array(a)
-        return dst
-
-    wiring.forward(wiring.op("copy", x, target, evaluate=evaluate))
+    wiring.forward(wiring.op("copy", x, target, evaluate=lambda a, dst: replaced(dst, ..., a)))
 
 
 def placed(draw: Draw, wiring: Wiring, state: Twin, x: Twin) -> None:
     low = draw.below(state.shape[1] - x.shape[1] + 1)
-
-    def evaluate(dst: Array, a: Array) -> Array:
-        dst[low : low + len(a)] = np.array(a)
-        return dst
-
-    wiring.forward(wiring.op("set", state, x, low * state.tensor.stride(1), evaluate=evaluate))
+    offset, rows = low * state.tensor.stride(1), slice(low, low + x.shape[1])
+    wiring.forward(wiring.op("set", state, x, offset, evaluate=lambda dst, a: replaced(dst, rows, a)))
 
 
 def scattered(draw: Draw, wiring: Wiring, state: Twin, x: Twin) -> None:
-    order = (
-        np.random.default_rng(draw.below(1 << 16)).permutation(state.shape[1])[: x.shape[1]].astype(np.int32)
-    )
+    order = np.random.default_rng(draw.below(1 << 16)).permutation(state.shape[1])[: x.shape[1]]
+    ids = wiring.ids(order.astype(np.int32))
+    wiring.forward(wiring.op("set_rows", state, x, ids, evaluate=lambda dst, a, at: replaced(dst, at, a)))
 
-    def evaluate(dst: Array, a: Array, ids: Array) -> Array:
-        dst[ids] = np.array(a)
-        return dst
 
-    wiring.forward(wiring.op("set_rows", state, x, wiring.ids(order), evaluate=evaluate))
+def replaced(dst: Array, index: Any, a: Array) -> Array:
+    """The destination itself, with new elements, which may be its own."""
+    dst[index] = np.array(a)
+    return dst
 
 
 # -- composites in place of kernels ----------------------------------------------------------------------
@@ -349,18 +329,14 @@ def composites(lab: Lab, draw: Draw) -> None:
     """
     cases = composed()
     case, turn = cases[draw.turn % len(cases)], draw.turn // len(cases)
-    draw.turn = (
-        turn // 2 * len(MODES) + turn % 2
-    )  # exact and wide data; composites need not keep special values
+    draw.turn = turn // 2 * len(MODES) + turn % 2  # exact and wide: composites need not keep special values
     call = case.draw(draw)
     with TracedCall(lab.backend, call, composed=True) as traced:
-        if traced.level is Level.KERNEL:  # else the op's own case runs the composite
-            _compare(call, traced, draw)
-
-
-def _compare(call: Call, traced: TracedCall, draw: Draw) -> None:
-    parts = [op for op, _ in composite_kernels(call.op, traced.args, traced.backend.supports)]
-    draw.note(f"{call} made of {', '.join(sorted({op.name for op in parts}))}")
-    make(call, draw.mode, traced.precision, 0)
-    traced.write()
-    judge(call, traced, traced.run(), cost_of(call, Level.COMPOSITE, traced.precision), "wide", "composed")
+        if traced.level is not Level.KERNEL:
+            return  # the op's own case runs the composite
+        parts = {op.name for op, _ in composite_kernels(call.op, traced.args, traced.backend.supports)}
+        draw.note(f"{call} made of {', '.join(sorted(parts))}")
+        make(call, draw.mode, traced.precision, 0)
+        traced.write()
+        cost = cost_of(call, Level.COMPOSITE, traced.precision)
+        judge(call, traced, traced.run(), cost, "wide", "composed")
