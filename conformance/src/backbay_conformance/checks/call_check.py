@@ -96,13 +96,10 @@ def expect_unsupported(traced: TracedCall) -> None:
 def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> None:
     """Raise Fault if a declined call works nevertheless, by core's composite or the backend's own kernel."""
     backend, op = lab.backend, call.op
-    if isinstance(backend, KernelBackend) and op in backend.kernels:
-        level = KERNEL
-    elif op.composite is not None:
-        level = COMPOSITE
-    else:
+    own = isinstance(backend, KernelBackend) and op in backend.kernels
+    if not own and op.composite is None:
         return
-    said = backend.supports
+    level, said = KERNEL if own else COMPOSITE, backend.supports
     vars(backend)["supports"] = lambda asked, specs: level if asked is op else said(asked, specs)
     try:
         with TracedCall(backend, call) as traced:
@@ -114,9 +111,8 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
         return
     finally:
         del vars(backend)["supports"]
-    raise Fault(
-        "under-claimed", f"supports() says no, but the op's {level.level.value} gives the right result"
-    )
+    told = f"the op's {level.level.value} gives the right result"
+    raise Fault("under-claimed", f"supports() says no, but {told}")
 
 
 def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) -> None:
@@ -185,9 +181,8 @@ def _check_leaves(traced: TracedCall, got: list[Array]) -> None:
     for tensor in traced.kept:
         operand = next(o for o, t in traced.tensors.items() if t is tensor)
         found = from_bytes(tensor.bytes(), tensor.dtype, tensor.shape)
-        if other_bits(
-            operand.stored, found, tensor.dtype
-        ).any():  # not NaN: a transpose by products makes new ones
+        # All NaN are equal: a transpose by products makes new ones.
+        if other_bits(operand.stored, found, tensor.dtype).any():
             told = f"the operand {operand}, also an output, was changed"
             raise Fault("inputs", f"{told}: {first_bits(operand.stored, found, tensor.dtype)}")
 

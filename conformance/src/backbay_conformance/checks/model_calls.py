@@ -28,22 +28,14 @@ Stored = Callable[[Node], Array]
 """The elements that a node with storage of its own holds, in the reversed shape."""
 
 
-@dataclass(frozen=True)
-class Held:
-    data: Array
-
-    def __call__(self, making: Making, operand: Operand) -> Array:
-        return self.data
-
-
 def call_with_data(node: Node, stored: Stored, cache: CacheConfig) -> Call | None:
     """The node on the data of its operands; None for an op without a case."""
 
     def operand(value: Node) -> Operand:
-        root = source_of(value)
-        held = stored(root)
-        made = laid_out(value, Held(elements(held, value).copy()), held)
-        made.hold(made.fill.data)  # type: ignore[attr-defined]
+        held = stored(source_of(value))
+        data = elements(held, value).copy()
+        made = laid_out(value, lambda making, operand: data, held)
+        made.hold(data)
         return made
 
     return node_call(node, operand, cache)
@@ -60,8 +52,7 @@ def node_call(node: Node, operand: Callable[[Node], Operand], cache: CacheConfig
             return made[value.index]
         return tuple(map(argument, value)) if type(value) is tuple else value
 
-    assert node.op is not None
-    return call_of(node.op, tuple(map(argument, node.args)), cache)
+    return call_of(op_of(node), tuple(map(argument, node.args)), cache)
 
 
 def laid_out(node: Node, fill: Fill, held: Array | None = None) -> Operand:
@@ -82,15 +73,20 @@ def views_of(node: Node) -> list[Node]:
     """The views between a node and its storage, the outermost last; aliases of written storage are left out."""
     found = []
     while node.is_view:
-        if node.op is not None and node.op.writes is None:
+        if op_of(node).writes is None:
             found.append(node)
         node = _before(node)
     return found[::-1]
 
 
-def _before(node: Node) -> Node:
+def op_of(node: Node) -> Op[Any, Any]:
+    """The op of a node that is no leaf."""
     assert node.op is not None
-    previous: Node = node.args[node.op.writes or 0]
+    return node.op
+
+
+def _before(node: Node) -> Node:
+    previous: Node = node.args[op_of(node).writes or 0]
     return previous
 
 
@@ -105,32 +101,21 @@ def _views_step(node: Node, views: list[Node], held: Array | None) -> LayoutStep
 
     def trace(ctx: Context, x: Tensor) -> Tensor:
         for view in views:
-            assert view.op is not None
-            x = trace_op(ctx, view.op, (x, *view.args[1:]))
+            x = trace_op(ctx, op_of(view), (x, *view.args[1:]))
         return x
 
     def merged(raw: Array) -> Array:
         return np.array(elements(embed(raw), node))
 
-    return LayoutStep(
-        " > ".join(f"{view.op.name}{_attributes(view)}" for view in views if view.op is not None),
-        source.shape,
-        node.shape,
-        embed,
-        trace,
-        ".".join(f"{view.op.name}({_written(view)})" for view in views if view.op is not None),
-        merged,
-    )
-
-
-def _attributes(view: Node) -> str:
-    return f"({','.join(map(str, view.args[1:]))})".replace(" ", "")
+    attributes = [",".join(map(str, view.args[1:])).replace(" ", "") for view in views]
+    name = " > ".join(f"{op_of(view).name}({text})" for view, text in zip(views, attributes, strict=True))
+    code = ".".join(f"{op_of(view).name}({_written(view)})" for view in views)
+    return LayoutStep(name, source.shape, node.shape, embed, trace, code, merged)
 
 
 def _written(view: Node) -> str:
-    assert view.op is not None
     words = ["ctx"]
-    for parameter, value in zip(view.op.parameters[1:], view.args[1:], strict=True):
+    for parameter, value in zip(op_of(view).parameters[1:], view.args[1:], strict=True):
         words += map(repr, value) if parameter.variadic else [repr(value)]
     return ", ".join(words)
 
@@ -162,11 +147,11 @@ def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
                 found.setdefault(_key(node), node)
     lab.model_calls, left_out = {}, []
     for node in found.values():
-        assert node.op is not None
+        op = op_of(node)
         if _is_too_large(node):
-            left_out.append(kind_of(node.op, [node.args[i] for i in node.op.operands]))
+            left_out.append(kind_of(op, [node.args[i] for i in op.operands]))
         else:
-            lab.model_calls.setdefault(node.op.name, []).append(node)
+            lab.model_calls.setdefault(op.name, []).append(node)
     return ModelCalls({op: len(nodes) for op, nodes in lab.model_calls.items()}, left_out)
 
 
@@ -199,19 +184,16 @@ def _key(node: Node) -> tuple[Any, ...]:
             return int(value.dtype), value.shape, value.strides
         return tuple(map(described, value)) if type(value) is tuple else repr(value)
 
-    assert node.op is not None
-    return node.op.name, *map(described, node.args)
+    return op_of(node).name, *map(described, node.args)
 
 
 def _is_too_large(node: Node) -> bool:
-    assert node.op is not None
     specs = [spec for spec in node.operands if isinstance(spec, Spec)]
-    products = prod(node.shape) * specs[0].shape[0] if node.op.name.startswith("mulmat") else 0
+    products = prod(node.shape) * specs[0].shape[0] if op_of(node).name.startswith("mulmat") else 0
     return sum(prod(spec.shape) for spec in specs) > MOST_ELEMENTS or products > MOST_PRODUCTS
 
 
 def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
-    assert node.op is not None
     positions = {value.index: i for i, value in enumerate(node.args) if isinstance(value, Node)}
 
     def operand(value: Node) -> Operand:
@@ -221,14 +203,13 @@ def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
 
     call = node_call(node, operand, lab.backend.cache_config())
     if call is None:
-        raise BackbayError(f"the suite has no case of {node.op.name}")
+        raise BackbayError(f"the suite has no case of {op_of(node).name}")
     return call
 
 
 def _fill(node: Node, position: int, value: Node) -> Fill:
     """Data that an operand may have: ids in range, masks with a visible position, decays below 0, floats near 1."""
-    op = node.op
-    assert op is not None
+    op = op_of(node)
     if position == op.ids:
         among, dimension = op.among
         bound = node.args[among].dim(dimension)
@@ -272,9 +253,8 @@ def _flat(specs: Sequence[Any]) -> list[Spec | None]:
 
 
 def _class(spec: Spec) -> str:
-    extents = "x".join(
-        next((name for most, name in EDGES if extent <= most), ">4096") for extent in spec.shape
-    )
+    sizes = [next((name for most, name in EDGES if extent <= most), ">4096") for extent in spec.shape]
+    extents = "x".join(sizes)
     if spec.strides is None:
         return f"{spec.dtype}[{extents}]"
     strides = [spec.stride(n) for n in range(len(spec.shape)) if spec.shape[n] > 1]
