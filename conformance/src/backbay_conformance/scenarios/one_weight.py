@@ -12,14 +12,12 @@ from backbay import Backend, Context, DType, Tensor, ops
 
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, must_equal
+from ..numbers.comparison import Fault
 from ..numbers.encoding import Array
 from ..suite.lab import Lab, open_contexts, scenario
-from .lives import STORED, compare_weight, drawn_weight, open_weights
+from .lives import CLOSE, STORED, compare_results, compare_weight, drawn_weight, open_weights
 
 NAME, WIDTH = "blk.0.attn_qkv.weight", 256
-CLOSE = 0.02
-"""The most that a product may be off, relative to the largest: activations may be rounded to blocks."""
 
 
 @contextmanager
@@ -62,9 +60,9 @@ def parts_of_a_weight(lab: Lab, draw: Draw) -> None:
             products.append(part.mulmat(ctx, x))
         for n, ctx in enumerate(contexts):
             ctx.compute(*products[n :: len(contexts)])
+        limit = CLOSE * np.abs(weight.decoded).max(initial=0)
         for (low, high), product in zip(places, products, strict=True):
             want = weight.decoded[low:high, at]
-            limit = CLOSE * np.abs(weight.decoded).max(initial=0)
             if not (np.abs(product.numpy()[0] - want) <= limit).all():
                 raise Fault("weights", f"a product with rows {low} to {high} is not that of the file's data")
 
@@ -99,12 +97,9 @@ def what_is_made_of_a_weight_alone(lab: Lab, draw: Draw) -> None:
     with open_weight(lab, weight) as (backend, w):
         for numbers in ((1, 3), (2,), (1,)):
             with backend.new_context() as ctx:
-                made = [op(ctx, w, n) for n in numbers]
-                ctx.compute(*made)
-                for n, result in zip(numbers, made, strict=True):
-                    must_equal(
-                        result.numpy(), formula(weight.decoded, n), f"{name} of a weight, with {n}", "weights"
-                    )
+                told = f"{name} of a weight, with "
+                made = {f"{told}{n}": (op(ctx, w, n), formula(weight.decoded, n)) for n in numbers}
+                compare_results(ctx, made)
 
 
 SHAPES = ((33,), (16, 3), (5, 3, 2), (3, 3, 2, 4), (1,), (64, 1, 2))
@@ -122,15 +117,12 @@ def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
         want = weight.decoded.reshape((1,) * (4 - len(shape)) + shape[::-1])
         with backend.new_context() as ctx:
             x = ctx.from_floats(np.full(shape[::-1], 0.5))
+            turned = w.permute(ctx, 1, 0, 3, 2).contiguous(ctx)
             made = {
-                "a leaf plus the weight": (x.add(ctx, w), want + 0.5),
-                "turned": (w.permute(ctx, 1, 0, 3, 2).contiguous(ctx), want.transpose(1, 0, 3, 2)),
+                f"{weight.spec}, a leaf plus the weight": (x.add(ctx, w), weight.decoded + 0.5),
+                f"{weight.spec}, turned": (turned, want.transpose(1, 0, 3, 2).reshape(turned.shape[::-1])),
             }
-            ctx.compute(*[result for result, _ in made.values()])
-            for told, (result, numbers) in made.items():
-                must_equal(
-                    result.numpy().reshape(-1), numbers.reshape(-1), f"{weight.spec}, {told}", "weights"
-                )
+            compare_results(ctx, made)
 
 
 # -- weights that look like those of another file ---------------------------------------------------------
@@ -175,10 +167,7 @@ def products_and_rows(backend: Backend, weight: Operand, chosen: Array) -> None:
         x, ids = ctx.from_floats(np.eye(width)[chosen]), ctx.from_ints(range(rows))
         made: dict[str, tuple[Tensor, Array]] = {}
         if backend.supports(ops.mulmat, [w, x]):
-            made["products"] = w.mulmat(ctx, x), weight.decoded[:, chosen].T
+            made[f"columns of {weight.spec}"] = w.mulmat(ctx, x), weight.decoded[:, chosen].T
         if backend.supports(ops.rows, [w, ids]):
-            made["rows"] = w.rows(ctx, ids), weight.decoded
-        ctx.compute(*[result for result, _ in made.values()])
-        for told, (result, want) in made.items():
-            if not np.allclose(result.numpy(), want, rtol=CLOSE, atol=CLOSE * np.abs(want).max(initial=0)):
-                raise Fault("weights", f"{told} of {weight.spec} differ from the file's data")
+            made[f"all rows of {weight.spec}"] = w.rows(ctx, ids), weight.decoded
+        compare_results(ctx, made, close=CLOSE)
