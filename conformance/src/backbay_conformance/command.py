@@ -44,9 +44,8 @@ from .suite.profiles import PROFILES, STANDARD
 
 
 def show_next(backend: str, options: Mapping[str, str]) -> None:
-    with backbay.open(
-        None, backend=backend, params=BackendParams(alloc_memory=False, options=options)
-    ) as opened:
+    params = BackendParams(alloc_memory=False, options=options)
+    with backbay.open(None, backend=backend, params=params) as opened:
         missing, kernels = next_kernels(opened), len(opened.kernels)
     say(f"{backend} has {kernels} kernels")
     seen = ""

@@ -70,9 +70,7 @@ def as_read(rows: Array, dtype: DType) -> Array:
 
 
 def taken_row(raw: Array, at: int, dtype: DType) -> Array:
-    table = raw.reshape(
-        int(np.prod(raw.shape[:-1])), raw.shape[-1]
-    )  # -1 stands for nothing if rows are empty
+    table = raw.reshape(int(np.prod(raw.shape[:-1])), raw.shape[-1])  # rows may be empty
     return as_read(table[at : at + 1], dtype)
 
 

@@ -75,9 +75,8 @@ def sorted_right(x: Array, got: Array) -> None:
     x, got = np.atleast_1d(x), np.atleast_1d(got)
     _each_once(x, got)
     values = np.take_along_axis(x, got.astype(np.int64), -1)
-    wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(
-        -1, keepdims=True
-    )  # NaN may stand anywhere
+    known = ~np.isnan(x).any(-1, keepdims=True)  # NaN may stand anywhere
+    wrong = ~(values[..., 1:] >= values[..., :-1]) & known
     if wrong.any():
         raise AssertionError(f"not in order {_told(*_first(wrong), x, got)}")
 

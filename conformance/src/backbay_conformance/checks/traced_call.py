@@ -40,9 +40,8 @@ def precision_of(backend: Backend, op: Op[Any, Any], specs: Sequence[Spec | None
 def coarsest(precisions: Sequence[Precision]) -> Precision:
     activation = max((p.activation for p in precisions), key=_coarseness)
     flushes = any(p.flushes_subnormals for p in precisions)
-    accumulate, weight = (
-        max((getattr(p, name) for p in precisions), key=unit) for name in ("accumulate", "weight")
-    )
+    accumulate = max((p.accumulate for p in precisions), key=unit)
+    weight = max((p.weight for p in precisions), key=unit)
     return Precision(activation, accumulate, flushes, weight)
 
 
@@ -109,9 +108,8 @@ class TracedCall:
             readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
             self.results += [result.contiguous(ctx) for result in readable]
         self.specs = [args[i] for i in call.op.operands]
-        self.kept = [
-            t for o, t in self.tensors.items() if t.op is not None and t.op.name == "duplicate" and o.seed % 2
-        ]
+        odd = [tensor for operand, tensor in self.tensors.items() if operand.seed % 2]
+        self.kept = [tensor for tensor in odd if tensor.op is not None and tensor.op.name == "duplicate"]
 
     def leave_out_copies(self) -> None:
         del self.results[self.own :]

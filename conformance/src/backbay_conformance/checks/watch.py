@@ -125,9 +125,8 @@ class Nodes:
 
     def _compare(self, plan: Plan, calls: dict[int, Call]) -> None:
         """Note the first results and states of the graph's own run that differ from those of the single nodes."""
-        written = {
-            source_of(node).index: node for node in self.graph.nodes if node.op and node.op.writes is not None
-        }
+        writes = [node for node in self.graph.nodes if node.op and node.op.writes is not None]
+        written = {source_of(node).index: node for node in writes}
         right: set[int] = set()
         wrong: list[Node] = []
         for index, node in written.items():

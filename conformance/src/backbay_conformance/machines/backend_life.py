@@ -170,17 +170,15 @@ class BackendLife(Machine):
         name, inside = f"{leaf.name}[{first}:{first + rows}]", slice(first, first + rows)
         place = Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[inside], view=True)
         # Numbers that a graph writes and reads again must not grow from run to run.
-        bounded = Shadow(
-            x.tensor.clamp(ctx.ctx, -PEAK, PEAK), ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK)
-        )
+        clamped = x.tensor.clamp(ctx.ctx, -PEAK, PEAK)
+        bounded = Shadow(clamped, ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK))
         written = bounded.tensor.copy(ctx.ctx, place.tensor)
         made = Shadow(written, ctx, self._name("w"), PEAK, (bounded, place), lambda a, _: a, target=1)
         ctx.nodes.append(made)
         ctx.ctx.forward(made.tensor)
         ctx.root(made)
-        self.tell(
-            f"{made.name} = {x.name}.clamp(-4, 4).copy({place.name}) in {ctx.name}; forward({made.name})"
-        )
+        written_by = f"{x.name}.clamp(-4, 4).copy({place.name})"
+        self.tell(f"{made.name} = {written_by} in {ctx.name}; forward({made.name})")
 
     @action(has_nodes)
     def forward(self, choose: Choose) -> None:

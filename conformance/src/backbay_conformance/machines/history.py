@@ -107,9 +107,8 @@ def attend(query: Number, cells: list[Cell], scale: float) -> Number:
 
 def stacked(parts: list[Number], groups: int) -> Number:
     """(history, heads, d) from numbers of shape (kv_heads, d)."""
-    whole = Number(
-        np.array([part.value for part in parts]), np.array([part.error for part in parts]), parts[0].cost
-    )
+    values, errors = np.array([part.value for part in parts]), np.array([part.error for part in parts])
+    whole = Number(values, errors, parts[0].cost)
     return whole.moved(lambda a: np.repeat(a, groups, axis=1))
 
 

@@ -50,10 +50,8 @@ def _rope(ctx: Context, x: Tensor) -> Tensor:
 
 def _roped(x: Number) -> Number:
     tokens, n = x.shape
-    y = rope_formula(
-        x.reshape(tokens, 1, n), np.arange(tokens), n, BASE, 1.0, "normal", None, (0, 0, 0, 0), None
-    )
-    return y.reshape(tokens, n)
+    turn = (np.arange(tokens), n, BASE, 1.0, "normal", None, (0, 0, 0, 0), None)
+    return rope_formula(x.reshape(tokens, 1, n), *turn).reshape(tokens, n)
 
 
 def _stored(ctx: Context, x: Tensor) -> Tensor:

@@ -179,9 +179,8 @@ def _unary(
 def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
     """add or mul with a node of the same shape, from this context or a leaf of another context."""
     others = [n for n in ctx.nodes if n.shape == x.shape]
-    others += [
-        n for c in life.open_contexts() if c is not ctx for n in c.nodes if n.is_leaf and n.shape == x.shape
-    ]
+    elsewhere = [n for c in life.open_contexts() if c is not ctx for n in c.nodes]
+    others += [n for n in elsewhere if n.is_leaf and n.shape == x.shape]
     if not others:
         return None
     y = others[choose.below(len(others))]
@@ -198,9 +197,8 @@ def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow |
         return None
     low = choose.below(extent)
     high = low + 1 + choose.below(extent - low)
-    return Shadow(
-        x.tensor.slice(ctx.ctx, 1, low, high), ctx, "", x.peak, (x,), lambda a: a[low:high], view=True
-    )  # fmt: skip
+    view = x.tensor.slice(ctx.ctx, 1, low, high)
+    return Shadow(view, ctx, "", x.peak, (x,), lambda a: a[low:high], view=True)
 
 
 def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:

@@ -83,10 +83,8 @@ class Number:
 
     def __mul__(self, other: Number | Array | float) -> Number:
         other = self.wrap(other)
-        passed = (
-            np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
-        )
-        return self.made(self.value * other.value, passed)
+        passed = np.abs(self.value) * other.error + np.abs(other.value) * self.error
+        return self.made(self.value * other.value, passed + self.error * other.error)
 
     def __truediv__(self, other: Number | Array | float) -> Number:
         other = self.wrap(other)
@@ -109,9 +107,8 @@ class Number:
         finite = np.where(np.isfinite(self.value), self.value, 0.0)  # infinities have no error
         error = self.error + argument * self.cost.step * np.abs(finite)
         value = function(self.value)
-        passed = np.maximum(
-            np.abs(function(self.value + error) - value), np.abs(function(self.value - error) - value)
-        )
+        above, below = function(self.value + error), function(self.value - error)
+        passed = np.maximum(np.abs(above - value), np.abs(below - value))
         return Number(value, passed + steps * self.cost.step * np.abs(value) + UNDERFLOW, self.cost)
 
     def exp(self) -> Number:
@@ -120,9 +117,8 @@ class Number:
 
     def sqrt(self) -> Number:
         value = np.sqrt(self.value)
-        passed = np.where(
-            self.value > self.error, self.error / np.where(value > 0, value, 1), np.sqrt(self.error)
-        )
+        near = self.error / np.where(value > 0, value, 1)
+        passed = np.where(self.value > self.error, near, np.sqrt(self.error))
         return Number(value, passed + 2 * self.cost.step * value, self.cost)
 
     def tanh(self) -> Number:

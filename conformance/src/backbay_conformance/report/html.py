@@ -117,9 +117,8 @@ def _tightness(report: Report) -> str:
     shares = report.tightness
     if not shares:
         return ""
-    checks = sorted(
-        {check for row in shares.values() for check in row}, key=lambda check: (check != "result", check)
-    )
+    found = {check for row in shares.values() for check in row}
+    checks = sorted(found, key=lambda check: (check != "result", check))
     body = {key: "".join(_share(row.get(check)) for check in checks) for key, row in shares.items()}
     return (
         f'<h2>Tightness</h2>\n<p class="faint">The share of compared elements whose bound is finite and below '

@@ -15,9 +15,8 @@ def junit(report: Report) -> str:
     suite.attrib |= {"errors": str(int(bool(report.stopped)))}
     for cell in cells:
         name = f"{cell.name}[{cell.dtype}]" if cell.dtype else cell.name
-        shown = ET.SubElement(
-            suite, "testcase", classname=cell.profile, name=name, time=f"{cell.seconds:.3f}"
-        )
+        about = {"classname": cell.profile, "name": name, "time": f"{cell.seconds:.3f}"}
+        shown = ET.SubElement(suite, "testcase", about)
         own = [
             o
             for o in report.failures

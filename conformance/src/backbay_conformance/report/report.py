@@ -250,9 +250,8 @@ class Report:
     @property
     def loose(self) -> list[tuple[float, str]]:
         """The checks of cases and scenarios that judge too few elements, the loosest first."""
-        named = [
-            (s, f"{'/'.join(key)} {check}") for key, row in self.tightness.items() for check, s in row.items()
-        ]
+        rows = [("/".join(key), row) for key, row in self.tightness.items()]
+        named = [(share, f"{name} {check}") for name, row in rows for check, share in row.items()]
         return sorted(pair for pair in named if pair[0] < ENOUGH)
 
     @property

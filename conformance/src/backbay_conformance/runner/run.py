@@ -76,9 +76,8 @@ def run(
         planned = like_items(found.calls, ops, expression)
         report.like = Like(Path(like).name, found.left_out)
     if chosen != (LIKE,) or not like:
-        planned += items(
-            select([profile for profile in chosen if profile != LIKE or not like], ops, expression), size
-        )
+        others = [profile for profile in chosen if profile != LIKE or not like]
+        planned += items(select(others, ops, expression), size)
 
     def ended() -> bool:
         report.stopped = report.stopped or stop()
@@ -101,9 +100,8 @@ def run(
             if ended():
                 break
     report.planned = len(planned)
-    set_known_apart(
-        report, known, ["/".join(key) for key in (*names(), *((LIKE, name) for _, name in CASES))]
-    )
+    groups = ["/".join(key) for key in (*names(), *((LIKE, name) for _, name in CASES))]
+    set_known_apart(report, known, groups)
     report.seconds = time.monotonic() - started
     return report
 

@@ -101,13 +101,9 @@ def ids_that_the_graph_finds(lab: Lab, draw: Draw) -> None:
     call = drawn(draw)
     call.op = op
     draw.note(str(call))
-    ids = next(
-        part for part in call.args if isinstance(part, Operand) and part.layout.leaf_dtype is not part.dtype
-    )
-    with lab.backend.new_context() as ctx:
-        ctx.forward(
-            ids.layout.trace(ctx, ids.leaf(ctx))
-        ).reserve()  # if it cannot, the scenario is unsupported
+    ids = next(part for part in call.operands() if part.layout.leaf_dtype is not part.dtype)
+    with lab.backend.new_context() as ctx:  # if it cannot find ids, the scenario is unsupported
+        ctx.forward(ids.layout.trace(ctx, ids.leaf(ctx))).reserve()
     try_call(lab, call, draw.mode)
 
 

@@ -334,9 +334,8 @@ def a_profiled_compute(lab: Lab, draw: Draw) -> None:
         for run in runs:
             check_times(run, devices)
     timed = {bool(run.timings) for runs in profiles for run in runs}
-    require(
-        len(timed) < 2, "values", "some profiled runs of a graph tell times of its ops, and some tell none"
-    )
+    told = "some profiled runs of a graph tell times of its ops, and some tell none"
+    require(len(timed) < 2, told, check="values")
 
 
 def check_times(run: ProfiledRun, devices: Collection[str]) -> None:

@@ -50,9 +50,8 @@ class Opening:
 
     def as_dict(self) -> dict[str, Any]:
         """The opening for JSON, without what is not set."""
-        return {
-            key: value for key, value in (("options", dict(self.options)), ("device", self.device)) if value
-        }
+        whole = {"options": dict(self.options), "device": self.device}
+        return {key: value for key, value in whole.items() if value}
 
     def params(self, given: BackendParams, blocks: int, devices: Sequence[DeviceInfo]) -> BackendParams:
         """`given`, with the options and the device; `blocks` are the model's, `devices` the backend's."""
