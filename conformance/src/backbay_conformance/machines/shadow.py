@@ -5,17 +5,18 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from backbay import Context, DType, Tensor
 
 from ..draw.model_file import write_model
+from ..numbers.comparison import must_equal
 from ..numbers.encoding import Array
 from .machine import Choose
 
@@ -152,6 +153,64 @@ class ContextShadow:
             result = result if shadow.view else np.array(result)
         self.values[shadow], self.known[shadow] = result, known
         return result
+
+
+class Wiring(ContextShadow):
+    """A graph in a context, and a shadow of each of its nodes; `log` tells how it was built."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx, "")
+        self.log: list[str] = []
+        self._count = 0
+
+    def leaf(self, numbers: Array, peak: float) -> Shadow:
+        shadow = Shadow(self.ctx.from_floats(numbers), self, self._name("leaf"), peak, data=numbers.copy())
+        return self._keep(shadow, f"leaf {numbers.shape[::-1]}")
+
+    def ids(self, numbers: Array) -> Shadow:
+        return Shadow(self.ctx.from_ints(numbers), self, "ids", numbers.max(initial=0), data=numbers.copy())
+
+    def op(
+        self, name: str, x: Shadow, *args: Any, evaluate: Callable[..., Array], peak: float | None = None
+    ) -> Shadow:
+        """Trace an op by its name; shadows in `args` are operands. Without a `peak`, it is that of x."""
+        given = [arg.tensor if isinstance(arg, Shadow) else arg for arg in args]
+        tensor = getattr(x.tensor, name)(self.ctx, *given)
+        operands = (x, *[arg for arg in args if isinstance(arg, Shadow)])
+        shown = ", ".join(arg.name if isinstance(arg, Shadow) else str(arg) for arg in args)
+        peak, own = x.peak if peak is None else peak, self._name("t")
+        # A view, or an array that the function makes.
+        shadow = Shadow(tensor, self, own, peak, operands, evaluate, view=True)
+        return self._keep(shadow, f"{own} = {x.name}.{name}({shown}) {tensor.shape}")
+
+    def forward(self, shadow: Shadow) -> None:
+        if shadow not in self.roots:
+            self.ctx.forward(shadow.tensor)
+            self.root(shadow)
+            self.log.append(f"forward({shadow.name})")
+
+    def rewrite(self, leaf: Shadow, numbers: Array) -> None:
+        assert leaf.data is not None
+        leaf.tensor.from_floats(numbers)
+        leaf.data[...] = numbers
+
+    def check(self, outputs: Iterable[Shadow], states: Iterable[Shadow], when: str) -> None:
+        """Compute on the backend and in NumPy, and compare the readable results; each output is a root."""
+        named = list(outputs)
+        self.ctx.compute(*[shadow.tensor for shadow in named])
+        self.run()
+        for shadow in (*named, *states):
+            want = shadow.data if shadow.data is not None else self.values[shadow]
+            must_equal(shadow.tensor.numpy(), np.asarray(want, np.float64), f"{when}: {shadow.name}")
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def _keep(self, shadow: Shadow, line: str) -> Shadow:
+        self.nodes.append(shadow)
+        self.log.append(line)
+        return shadow
 
 
 EXACT = 2048.0  # integers up to this are exact in every type that a backend may round activations to

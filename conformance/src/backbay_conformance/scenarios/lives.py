@@ -22,7 +22,7 @@ from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
 from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
-from ..machines.wiring import Wiring
+from ..machines.shadow import Wiring
 from ..numbers.comparison import Fault, first_bits, must_equal, must_raise, require
 from ..numbers.encoding import Array, from_bytes
 from ..suite.lab import Lab, scenario
