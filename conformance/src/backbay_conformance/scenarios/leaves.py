@@ -7,7 +7,7 @@ import numpy as np
 from backbay import BackbayError, Backend, Context, Debug, DType, Spec, Tensor, ops
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal
+from ..numbers.comparison import Fault, must_equal, require
 from ..numbers.encoding import Array, round_to
 from ..suite.lab import Lab, open_contexts, scenario
 from .graphs import PEAK, numbers
@@ -184,12 +184,10 @@ def leaves_are_booked_with_their_layer(lab: Lab, draw: Draw) -> None:
             leaf = ctx.layer(layer).zeros(draw.pick(DType.F32, DType.F16), 64, draw.pick(5, 1, 100))
             grown = {key: size - before.get(key, 0) for key, size in caches(backend).items()}
             grown = {key: size for key, size in grown.items() if size}
-            if [key[1] for key in grown] != [layer] or sum(grown.values()) < leaf.nbytes:
-                raise Fault(
-                    "memory", f"a leaf of layer {layer} with {leaf.nbytes} bytes is booked as {grown}"
-                )
-        if caches(backend) != before:
-            raise Fault("memory", f"after close {caches(backend)} is booked, before it was {before}")
+            right = [key[1] for key in grown] == [layer] and sum(grown.values()) >= leaf.nbytes
+            require(right, f"a leaf of layer {layer} with {leaf.nbytes} bytes is booked as {grown}")
+        after = caches(backend)
+        require(after == before, f"after close {after} is booked, before it was {before}")
 
 
 def caches(backend: Backend) -> dict[tuple[str, int], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,18 +23,14 @@ from ..numbers.comparison import Fault, must_raise, require
 from ..suite.case import CASES
 from ..suite.lab import Lab, scenario
 
-
-class Extents(NamedTuple):
-    n: int
-    tokens: int
-    layers: int
+Extents = tuple[int, int, int]  # columns, tokens and layers of a network
 
 
 def extents(draw: Draw) -> Extents:
     """Small ones, and each second time such that results have MiB, which allocators may keep in other pools."""
     large = draw.by_turn(False, True)
     n, tokens = (64, 8192) if large else (draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17))
-    return Extents(n, tokens, draw.pick(2, 1, 3))
+    return n, tokens, draw.pick(2, 1, 3)
 
 
 def network(ctx: Context, size: Extents) -> tuple[Tensor, Tensor]:
@@ -62,9 +57,8 @@ def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
             ctx.forward(y).reserve()
             reports.append(backend.memory())
     dry, real = reports
-    require(
-        dry.total() == real.total(), "a dry run books other bytes than a real run", dry.total(), real.total()
-    )
+    totals = dry.total(), real.total()
+    require(totals[0] == totals[1], "a dry run books other bytes than a real run", *totals)
     require(dry.allocated() == 0, "a dry run holds memory", dry.allocated())
     sizes = [[m.size for device in report.devices for m in device.entries()] for report in reports]
     require(sizes[0] == sizes[1], "the entries of the reports differ", dry, real)
@@ -138,9 +132,8 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
             require(held.total() > at_rest, "a computed graph takes no memory", held)
             require(held.allocated() == held.total(), "some booked memory is not marked as allocated", held)
             ctx.close()
-            require(
-                backend.memory().total() == at_rest, "a closed context still holds memory", backend.memory()
-            )
+            left = backend.memory()
+            require(left.total() == at_rest, "a closed context still holds memory", left)
 
 
 @scenario("memory", smoke=2, default=8, nightly=50)
@@ -157,37 +150,39 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
         _refused(backend, device, limit)
         require(backend.memory().total() == held, "a refused allocation still holds memory", backend.memory())
         with backend.new_context() as ctx:
-            x = ctx.from_floats([1.0, 2.0])
-            y = x.add(ctx, x)
-            ctx.compute(y)
-            require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
+            computes(ctx)
+
+
+def computes(ctx: Context) -> None:
+    """Raise Fault unless a small graph still computes."""
+    x = ctx.from_floats([1.0, 2.0])
+    y = x.add(ctx, x)
+    ctx.compute(y)
+    require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
 
 
 def measured(lab: Lab) -> tuple[dict[str, int], dict[str, int]]:
     with lab.fresh(alloc_memory=False) as backend:
         rest = by_device(backend)
         with backend.new_context() as ctx:
-            _, y = wide(ctx)
-            ctx.forward(y).reserve()
+            ctx.forward(wide(ctx)).reserve()
             return rest, by_device(backend)
 
 
 def by_device(backend: Backend) -> dict[str, int]:
-    memory = backend.memory()
-    return {device.id: device.total() for device in memory.devices}
+    return {device.id: device.total() for device in backend.memory().devices}
 
 
-def wide(ctx: Context) -> tuple[Tensor, Tensor]:
+def wide(ctx: Context) -> Tensor:
     x = ctx.input().empty(DType.F32, 256, 64)
     y = ctx.layer(0).empty(DType.F32, 256, 256).mulmat(ctx, x)
-    return x, x.add(ctx, y).concat(ctx, y, 1)
+    return x.add(ctx, y).concat(ctx, y, 1)
 
 
 def _refused(backend: Backend, device: str, limit: int) -> None:
     ctx = backend.new_context()
     try:
-        _, y = wide(ctx)
-        ctx.forward(y).reserve()
+        ctx.forward(wide(ctx)).reserve()
     except NoMemoryError as error:
         failed = [row for row in error.memory.rows() if row[3].status is AllocationStatus.Failed]
         require(len(failed) == 1, "expected one entry marked as failed", error.memory)
@@ -224,8 +219,6 @@ def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
 def _no_memory(act: Callable[[], object], what: str) -> None:
     try:
         act()
-    except NoMemoryError:
-        return
-    except UnsupportedOpError:
+    except (NoMemoryError, UnsupportedOpError):
         return  # the backend may decline the op because of its size
     raise Fault("memory", f"{what} larger than any memory was not refused")
