@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 
 from backbay import DeviceInfo, DType, Option, Precision, backends, ops
-from backbay_conformance.machines.small_model import small_model
+from backbay_conformance.machines.shadow import small_model
 
 Reference = backends()["cpu_ref"].load()
 

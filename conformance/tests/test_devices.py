@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from commands import conform
 
 from backbay import DType, OptionError, Spec, ops
 from backbay_conformance import lab_for, run
-from backbay_conformance.checks.declared_precision import precision_of
+from backbay_conformance.checks.traced_call import precision_of
 
 TWO_DEVICES = "broken_backends:TwoDevices"
 FAR = ("broken_backends:OnlyFar", "--size", "smoke", "--op", "tanh")
@@ -71,7 +72,7 @@ def test_the_program_of_a_failure_opens_the_backend_alike(monkeypatch: pytest.Mo
     assert "options={'speed': 2}" in program
     assert "backbay.GPULayers('Far:0', [0])" in program
     assert ".new_context().layer(0)" in program
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     got, expected = done.stdout.split("expected")
     assert got.strip() != expected.strip()

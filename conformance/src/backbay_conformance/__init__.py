@@ -12,38 +12,22 @@ function under `@case(op)` in `cases/`. A scenario is a function `def name(lab, 
 
 from __future__ import annotations
 
-from .draw.draw import Draw
-from .draw.operand import Operand
-from .numbers.comparison import Fault
-from .numbers.number import Number
-from .report.outcome import Outcome
-from .report.report import Report
-from .runner.run import run
-from .runner.selection import SelectionError
-from .suite.case import CASES, Call, Case, case
-from .suite.lab import Lab, lab_for
-from .suite.profiles import PROFILES
-from .suite.scenario import SCENARIOS, Scenario, scenario
-from .suite.version import SUITE_VERSION
-
-__all__ = [
-    "CASES",
-    "PROFILES",
-    "SCENARIOS",
-    "SUITE_VERSION",
-    "Call",
-    "Case",
-    "Draw",
-    "Fault",
-    "Lab",
-    "Number",
-    "Operand",
-    "Outcome",
-    "Report",
-    "Scenario",
-    "SelectionError",
-    "case",
-    "lab_for",
-    "run",
-    "scenario",
-]
+from .draw.draw import Draw as Draw
+from .draw.operand import Operand as Operand
+from .numbers.comparison import Fault as Fault
+from .numbers.number import Number as Number
+from .report.report import Outcome as Outcome
+from .report.report import Report as Report
+from .runner.run import run as run
+from .runner.selection import SelectionError as SelectionError
+from .suite.case import CASES as CASES
+from .suite.case import Call as Call
+from .suite.case import Case as Case
+from .suite.case import case as case
+from .suite.lab import SCENARIOS as SCENARIOS
+from .suite.lab import Lab as Lab
+from .suite.lab import Scenario as Scenario
+from .suite.lab import lab_for as lab_for
+from .suite.lab import scenario as scenario
+from .suite.profiles import PROFILES as PROFILES
+from .suite.profiles import SUITE_VERSION as SUITE_VERSION

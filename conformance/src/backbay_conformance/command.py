@@ -9,41 +9,54 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import backbay
-from backbay import BackbayError
+from backbay import BackbayError, BackendParams
 from backbay.cli import (
     add_options,
     file_to_write,
     folder_to_write,
+    next_kernels,
     options_of,
     positive,
     say,
+    typed,
     whole,
     write_text,
 )
 
-from .checks.model_calls import model_calls
-from .report.certificate import certify, refusals, too_little
+from .checks.model_calls import read_model_calls
+from .report.certificate import certify, changed, own_files, refusals, too_little
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.next_kernel import show_next
-from .report.outcome import Outcome
-from .report.own_files import changed, own_files
-from .report.report import Report
+from .report.report import Outcome, Report
 from .report.terminal import Bar, show, show_failure
-from .runner.isolation import RunSettings, Try, isolated, told_by_worker
+from .runner.isolation import Try, ask_worker, isolated
 from .runner.item_run import drawn_again, is_call
-from .runner.replay import Replay, as_file, dump, read_file
+from .runner.replay import as_file, dump, read_file
 from .runner.run import run
-from .runner.selection import RUN_SIZES, Item
+from .runner.selection import RUN_SIZES, Item, RunSettings
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
-from .suite.lab import lab_with
-from .suite.opening import Opening
+from .suite.lab import Opening, lab_with
 from .suite.profiles import PROFILES, STANDARD
+
+
+def show_next(backend: str, options: Mapping[str, str]) -> None:
+    params = BackendParams(alloc_memory=False, options=options)
+    with backbay.open(None, backend=backend, params=params) as opened:
+        missing, kernels = next_kernels(opened), len(opened.kernels)
+    say(f"{backend} has {kernels} kernels")
+    seen = ""
+    for goal, ops in missing.items():
+        say(f"for {goal}{seen}: {', '.join(op.name for op in ops) or 'nothing is missing'}")
+        seen = " also"
+    first = next((op for ops in missing.values() for op in ops), None)
+    if first is not None:
+        say(f"\nnext: {typed(first)}\n\n{first.doc}\n")
+        say(f"when it is written: backbay conform {backend} --op {first.name} --size smoke")
+
 
 MOST_JOBS = 1024
 
@@ -56,28 +69,29 @@ class Conform:
     """
 
     def add_arguments(self, parser: ArgumentParser, /) -> None:
-        parser.add_argument("backend", nargs="?", help="an installed backend's name, or module:Class")
-        parser.add_argument(
+        add = parser.add_argument
+        add("backend", nargs="?", help="an installed backend's name, or module:Class")
+        add(
             "--profile",
             action="append",
             help=f"some of {', '.join(PROFILES)}, separated by commas; default: all but large",
         )
-        parser.add_argument(
+        add(
             "--size",
             choices=RUN_SIZES,
             default="default",
             help="how many calls each case gets (default); tiny: one call, and at most 100 in all",
         )
-        parser.add_argument("--op", action="append", help="only these ops or scenarios, separated by commas")
-        parser.add_argument("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
-        parser.add_argument("--seed", type=whole(0), default=0, help="seed of all random choices (0)")
-        parser.add_argument(
+        add("--op", action="append", help="only these ops or scenarios, separated by commas")
+        add("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
+        add("--seed", type=whole(0), default=0, help="seed of all random choices (0)")
+        add(
             "--jobs",
             type=whole(1, MOST_JOBS),
             default=max(1, min(2, os.cpu_count() or 1)),
             help="worker processes (%(default)s)",
         )
-        parser.add_argument(
+        add(
             "--timeout",
             type=positive,
             default=60.0,
@@ -85,25 +99,21 @@ class Conform:
             help="the most that one call may take (60); a longer call has failed, and the other calls of its op then get "
             "a tenth of this time",
         )
-        parser.add_argument(
-            "-x", dest="max_failures", action="store_const", const=1, help="stop at the first failure"
-        )
-        parser.add_argument(
+        add("-x", dest="max_failures", action="store_const", const=1, help="stop at the first failure")
+        add(
             "--max-failures",
             type=whole(1),
             metavar="N",
             help="stop after so many failures, known ones not counted",
         )
-        parser.add_argument(
+        add(
             "--time-limit",
             type=positive,
             metavar="SECONDS",
             help="stop the run after this time, and report what has run",
         )
-        parser.add_argument(
-            "--known", help="a file of known failures: profile/name/dtype/check reason https://link"
-        )
-        parser.add_argument(
+        add("--known", help="a file of known failures: profile/name/dtype/check reason https://link")
+        add(
             "--like",
             metavar="MODEL",
             help="also try the calls that this GGUF model makes; with --profile like, try only these",
@@ -114,16 +124,16 @@ class Conform:
         where.add_argument(
             "--devices", action="store_true", help="a run and a report for each device of the backend"
         )
-        parser.add_argument("--json", type=file_to_write, help="write the report to this file")
-        parser.add_argument("--html", type=file_to_write, help="write the report as a page")
-        parser.add_argument("--junit", type=file_to_write, help="write the report for CI servers")
-        parser.add_argument(
+        add("--json", type=file_to_write, help="write the report to this file")
+        add("--html", type=file_to_write, help="write the report as a page")
+        add("--junit", type=file_to_write, help="write the report for CI servers")
+        add(
             "--failures",
             type=folder_to_write,
             help="write a file for each failure into this folder",
             metavar="FOLDER",
         )
-        parser.add_argument(
+        add(
             "--certify",
             nargs="?",
             const=".",
@@ -131,15 +141,13 @@ class Conform:
             metavar="FOLDER",
             help="write a certificate, a page and a badge into this folder (.)",
         )
-        parser.add_argument(
-            "--next", action="store_true", help="run nothing; show which kernel to write next, and for what"
-        )
-        parser.add_argument(
+        add("--next", action="store_true", help="run nothing; show which kernel to write next, and for what")
+        add(
             "--repro",
             help="run a failing call again, from its file in the folder of --failures",
             metavar="FILE",
         )
-        parser.add_argument(
+        add(
             "--dump",
             type=folder_to_write,
             help="with --repro: write the data of the call as .npy files",
@@ -164,8 +172,10 @@ class Conform:
             )
         if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
-        devices = device_ids(args.backend, options_of(args)) if args.devices else [args.device]
-        status = 0
+        devices, status = [args.device], 0
+        if args.devices:  # a worker process opens the backend, whose library may crash
+            facts, _ = ask_worker(RunSettings(args.backend, 0, opening=Opening(options_of(args))))
+            devices = [device.split()[0] for device in facts["devices"]]
         with Stop(args.time_limit) as stop:
             for device in devices:
                 status = max(status, _tried(args, device, stop))
@@ -174,17 +184,11 @@ class Conform:
         return status
 
 
-def device_ids(backend: str, options: Mapping[str, Any]) -> list[str]:
-    """The ids of a backend's devices; a worker process opens the backend, whose library may crash."""
-    facts, _ = told_by_worker(RunSettings(backend, 0, 0.0, opening=Opening(options)))
-    return [device.split()[0] for device in facts["devices"]]
-
-
 def _tried(args: Namespace, device: str, stop: Stop) -> int:
     """The exit status of a run on one device, reported."""
     before = own_files(args.backend) if args.certify else {}
     report = _measured(args, device, stop)
-    show(report, sys.stdout, traces=_traces(args))
+    show(report, sys.stdout, traces=args.debug)
     at = f"-{device.replace(':', '')}" if args.devices else ""
     _write_files(report, args, at)
     status = stop.status or (0 if report.ok else 1)
@@ -226,32 +230,24 @@ def _list(given: Sequence[str] | None) -> Sequence[str] | None:
     return [part.strip() for text in given for part in text.split(",")] if given else None
 
 
+def as_json(report: Report) -> str:
+    return json.dumps(report.as_dict(), indent=1) + "\n"
+
+
 def _write_files(report: Report, args: Namespace, at: str) -> None:
     """Write the files that are asked for; `at`, the device of one run of several, goes into their names."""
-    if args.json:
-        write_text(_named(args.json, at), json.dumps(report.as_dict(), indent=1) + "\n")
-    if args.html:
-        write_text(_named(args.html, at), page(report))
-    if args.junit:
-        write_text(_named(args.junit, at), junit(report))
+    for path, text in ((args.json, as_json), (args.html, page), (args.junit, junit)):
+        if path:
+            write_text(Path(path).with_stem(Path(path).stem + at), text(report))
     if args.failures and report.failures:
         folder = Path(args.failures + at)
         folder.mkdir(parents=True, exist_ok=True)
         like = str(Path(args.like).absolute()) if args.like else ""
-        replay = Replay(report.backend, report.seed, report.opening, like)
+        settings = RunSettings(report.backend, report.seed, opening=report.opening, like=like)
         for outcome in report.failures:
             path = folder / f"{outcome.item.replace('/', '-')}.json"
-            write_text(path, json.dumps(as_file(outcome, replay), indent=1) + "\n")
+            write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
-
-
-def _traces(args: Namespace) -> bool:
-    """Whether tracebacks are shown; the command line adds --debug to each command."""
-    return bool(getattr(args, "debug", False))
-
-
-def _named(path: str, at: str) -> Path:
-    return Path(path).with_stem(Path(path).stem + at)
 
 
 def _certified(report: Report, folder: str, at: str, changes: str) -> int:
@@ -265,32 +261,28 @@ def _certified(report: Report, folder: str, at: str, changes: str) -> int:
 
 
 def again(args: Namespace) -> int:
-    """Try one failing case again, from its file."""
     written, item, choices = read_file(args.repro)
     opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
-    replay = Replay(args.backend or written.backend, written.seed, opening, args.like or written.like)
-    settings = RunSettings(
-        replay.backend, replay.seed, args.timeout, shrink=0.0, opening=opening, like=replay.like
-    )
-    outcomes: list[Outcome] = list(isolated(settings, [Try(item, choices)]))
-    for outcome in outcomes:
-        if outcome.failed:
-            show_failure(outcome, sys.stdout, traces=_traces(args))
-        else:
-            say(f"{outcome.item} {outcome.status}: {outcome.call}")
+    backend, like = args.backend or written.backend, args.like or written.like
+    settings = RunSettings(backend, written.seed, args.timeout, 0.0, opening, like)
+    (outcome,) = isolated(settings, [Try(item, choices)])
+    if outcome.failed:
+        show_failure(outcome, sys.stdout, traces=args.debug)
+    else:
+        say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:
-        _dump(replay, Path(args.dump), item, replace(outcomes[0], choices=choices))
-    return 1 if any(outcome.failed for outcome in outcomes) else 0
+        _dump(settings, Path(args.dump), item, replace(outcome, choices=choices))
+    return int(outcome.failed)
 
 
-def _dump(replay: Replay, folder: Path, item: Item, outcome: Outcome) -> None:
+def _dump(settings: RunSettings, folder: Path, item: Item, outcome: Outcome) -> None:
     if not is_call(item):
         raise BackbayError(f"--dump writes the data of a case's call; {item} is a scenario")
-    lab = lab_with(replay.backend, replay.opening)
-    if replay.like:
-        lab.model_calls, _ = model_calls(lab, Path(replay.like))
+    lab = lab_with(settings.backend, settings.opening)
+    if settings.like:
+        read_model_calls(lab, Path(settings.like))
     try:
-        written = dump(folder, *drawn_again(lab, item, replay.seed, outcome, runs=True))
+        written = dump(folder, *drawn_again(lab, item, settings.seed, outcome, runs=True))
     finally:
         lab.discard()
     say(f"written: {', '.join(map(str, written))}")

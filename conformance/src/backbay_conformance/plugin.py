@@ -5,56 +5,41 @@ All other modules are private, and may move in any release. docs/conformance.md 
 
 from __future__ import annotations
 
-from .draw.data import Bits, Distinct, Fill, Integers, Made, Making, Mode, Numbers
-from .draw.draw import Draw
-from .draw.operand import Operand
-from .machines.cost import attention_cost
-from .machines.history import Cell, History, attend, number, require_close, rotated, stored
-from .machines.machine import Choose, Failure, Machine, action, run_machine, state_machine, walk
-from .numbers.comparison import Fault
-from .numbers.number import Cost, Number, concatenate, scalar
-from .suite.case import Call, Case, case
-from .suite.lab import Lab, lab_for
-from .suite.model_steps import model_steps
-from .suite.scenario import Scenario, scenario
-
-__all__ = [
-    "Bits",
-    "Call",
-    "Case",
-    "Cell",
-    "Choose",
-    "Cost",
-    "Distinct",
-    "Draw",
-    "Failure",
-    "Fault",
-    "Fill",
-    "History",
-    "Integers",
-    "Lab",
-    "Machine",
-    "Made",
-    "Making",
-    "Mode",
-    "Number",
-    "Numbers",
-    "Operand",
-    "Scenario",
-    "action",
-    "attend",
-    "attention_cost",
-    "case",
-    "concatenate",
-    "lab_for",
-    "model_steps",
-    "number",
-    "require_close",
-    "rotated",
-    "run_machine",
-    "scalar",
-    "scenario",
-    "state_machine",
-    "stored",
-    "walk",
-]
+from .draw.data import Bits as Bits
+from .draw.data import Distinct as Distinct
+from .draw.data import Fill as Fill
+from .draw.data import Integers as Integers
+from .draw.data import Made as Made
+from .draw.data import Making as Making
+from .draw.data import Mode as Mode
+from .draw.data import Numbers as Numbers
+from .draw.draw import Draw as Draw
+from .draw.operand import Operand as Operand
+from .machines.history import Cell as Cell
+from .machines.history import History as History
+from .machines.history import attend as attend
+from .machines.history import attention_cost as attention_cost
+from .machines.history import number as number
+from .machines.history import require_close as require_close
+from .machines.history import rotated as rotated
+from .machines.history import stored as stored
+from .machines.machine import Choose as Choose
+from .machines.machine import Failure as Failure
+from .machines.machine import Machine as Machine
+from .machines.machine import action as action
+from .machines.machine import run_machine as run_machine
+from .machines.machine import state_machine as state_machine
+from .machines.machine import walk as walk
+from .numbers.comparison import Fault as Fault
+from .numbers.number import Cost as Cost
+from .numbers.number import Number as Number
+from .numbers.number import concatenate as concatenate
+from .numbers.number import scalar as scalar
+from .suite.case import Call as Call
+from .suite.case import Case as Case
+from .suite.case import case as case
+from .suite.extensions import model_steps as model_steps
+from .suite.lab import Lab as Lab
+from .suite.lab import Scenario as Scenario
+from .suite.lab import lab_for as lab_for
+from .suite.lab import scenario as scenario

@@ -79,8 +79,9 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A worker process of this test process, in which the backend runs."""
     from backbay.cli import parse_option
 
-    from .runner.isolation import Pool, RunSettings
-    from .suite.opening import Opening
+    from .runner.isolation import Pool
+    from .runner.selection import RunSettings
+    from .suite.lab import Opening
 
     config = request.config
     seed: Any = config.getoption("--backbay-seed")

@@ -19,9 +19,7 @@ def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestco
     if failed:
         text = io.StringIO()
         show_failures(failed, text)
-        seed = backbay_pool.settings.seed
-        pytest.fail(
-            f"{len(failed)} of {len(outcomes)} calls failed, seed {seed}\n{text.getvalue()}", pytrace=False
-        )
+        told = f"{len(failed)} of {len(outcomes)} calls failed, seed {backbay_pool.settings.seed}"
+        pytest.fail(f"{told}\n{text.getvalue()}", pytrace=False)
     if all(outcome.status == "unsupported" for outcome in outcomes):
         pytest.skip("the backend declares that it does not run this")

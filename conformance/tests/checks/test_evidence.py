@@ -6,7 +6,7 @@ import numpy as np
 
 import backbay
 from backbay import DType, ops
-from backbay_conformance.checks.evidence import operands_at
+from backbay_conformance.checks.judgement import operands_at
 from backbay_conformance.draw.layout import Layout
 from backbay_conformance.draw.operand import Operand
 from backbay_conformance.suite.case import Call, call_of

@@ -9,9 +9,8 @@ import pytest
 
 import backbay
 from backbay import DType, Op, Precision, ops
-from backbay_conformance.checks.declared_precision import coarsest
 from backbay_conformance.checks.judgement import cost_of, judge
-from backbay_conformance.checks.traced_call import TracedCall
+from backbay_conformance.checks.traced_call import TracedCall, coarsest
 from backbay_conformance.draw.layout import Layout, LayoutStep, negated
 from backbay_conformance.draw.operand import Operand
 from backbay_conformance.numbers.comparison import Fault

@@ -64,7 +64,7 @@ def test_variants_are_other_data_of_the_same_kind() -> None:
 
 @pytest.mark.parametrize("kind", [DType.F16, DType.BF16, DType.F32])
 def test_exact_data_fit_the_activation_type(kind: DType) -> None:
-    from backbay_conformance.numbers.rounding import round_to
+    from backbay_conformance.numbers.encoding import round_to
 
     operand = Draw("exact").operand(DType.F32, (513,), activated=True)
     operand.make("exact", Precision(kind, DType.F32), 0)

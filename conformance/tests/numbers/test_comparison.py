@@ -7,8 +7,8 @@ import pytest
 
 from backbay import DType
 from backbay_conformance.numbers.comparison import Fault, compare, first_bits, must_equal
+from backbay_conformance.numbers.encoding import unit
 from backbay_conformance.numbers.number import Cost, Number
-from backbay_conformance.numbers.rounding import unit
 
 SINGLE = Cost(unit(DType.F32), unit(DType.F32))
 

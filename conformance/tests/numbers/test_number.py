@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backbay import DType
+from backbay_conformance.numbers.encoding import BLOCK_STEP, FLOOR, round_to, to_bfloat16, unit
 from backbay_conformance.numbers.number import Cost, Number, block_error, concatenate
-from backbay_conformance.numbers.rounding import BLOCK_STEP, FLOOR, round_to, to_bfloat16, unit
 
 SINGLE = Cost(unit(DType.F32), unit(DType.F32))
 FINITE = st.floats(-1e4, 1e4, width=32)

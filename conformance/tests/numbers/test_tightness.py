@@ -7,9 +7,8 @@ import pytest
 
 from backbay import DType
 from backbay_conformance import Number, Outcome, Report, run
-from backbay_conformance.numbers.comparison import compare
+from backbay_conformance.numbers.comparison import ENOUGH, compare, measured
 from backbay_conformance.numbers.number import Cost, block_error
-from backbay_conformance.numbers.tightness import ENOUGH, measured
 from backbay_conformance.report.html import page
 from backbay_conformance.report.terminal import tightness
 

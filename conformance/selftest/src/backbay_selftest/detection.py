@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from backbay_conformance.runner.item_run import run_item
 from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.suite.case import CASES
-from backbay_conformance.suite.lab import lab_for
+from backbay_conformance.suite.lab import SCENARIOS, lab_for
 from backbay_conformance.suite.profiles import PROFILES, STANDARD
-from backbay_conformance.suite.scenario import SCENARIOS
 
 from .faults import FAULTS, PlantedFault, reference
 from .rival_checks import Noticed, noticed

@@ -11,8 +11,7 @@ from backbay import Backend
 from backbay_conformance.checks.traced_call import TracedCall, make
 from backbay_conformance.draw.data import Mode
 from backbay_conformance.draw.draw import Draw
-from backbay_conformance.numbers.encoding import decode
-from backbay_conformance.numbers.rounding import Array
+from backbay_conformance.numbers.encoding import Array, decode
 from backbay_conformance.runner.selection import Item
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import Lab

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, ops
+from backbay import CacheConfig, DType, ops
 
 from ..draw.data import Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
+from ..numbers.encoding import LARGEST, Array
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import LARGEST, Array
-from ..suite.case import Call, case
+from ..suite.case import BUILDERS, Args, Call, case
 from .matrix import rank4
 from .norm import HIDDEN
 
@@ -35,9 +35,7 @@ def attention_formula(
 ) -> Number:
     """For each head: softmax(scale * query . key + mask) . value; `alone`: each row sees one position."""
     shape = query.shape
-    q, k, v = (
-        rank4(x) for x in (query.activation(), key, value)
-    )  # (batch, tokens, heads, d), (batch, history, ...)
+    q, k, v = map(rank4, (query.activation(), key, value))  # (batch, tokens, heads, d), (batch, history, ...)
     each = q.shape[2] // k.shape[2]
     k = k.moved(lambda a: np.repeat(a, each, 2))
     if permuted:  # (batch, kv_heads, dv, history)
@@ -64,12 +62,11 @@ def averaged(weights: Number, v: Number, *, zero: bool, alone: bool) -> Number:
     y = used.einsum("bhtp,bphd->bthd", v, weights.shape[3])
     if not weights.shape[3]:
         return y
+    least, most = v.value - v.error, v.value + v.error
     if alone:
-        low, high = (
-            np.einsum("bhtp,bphd->bthd", weights.value, v.value + sign * v.error) for sign in (-1, 1)
-        )
+        low, high = (np.einsum("bhtp,bphd->bthd", weights.value, end) for end in (least, most))
         return y.within(low, high, 1)
-    low, high = (v.value - v.error).min(1)[:, None], (v.value + v.error).max(1)[:, None]
+    low, high = least.min(1)[:, None], most.max(1)[:, None]
     if zero:
         low, high = np.minimum(low, 0), np.maximum(high, 0)
     return y.within(low, high, weights.shape[3])
@@ -78,14 +75,10 @@ def averaged(weights: Number, v: Number, *, zero: bool, alone: bool) -> Number:
 def shares(s: Number, sinks: Number | None) -> Number:
     """The softmax over history; a sink takes part of the sum of 1, and adds nothing to the result."""
     peaks = s.value.max(-1, keepdims=True, initial=-np.inf)
-    if sinks is None:
-        peak = Number(peaks, 0.0, s.cost)
-        powers = (s - peak).exp()
-        return powers / powers.sum()
-    column = sinks.reshape(1, -1, 1, 1)
-    peak = Number(np.maximum(peaks, column.value), 0.0, s.cost)
+    column = None if sinks is None else sinks.reshape(1, -1, 1, 1)
+    peak = Number(peaks if column is None else np.maximum(peaks, column.value), 0.0, s.cost)
     powers = (s - peak).exp()
-    return powers / (powers.sum() + (column - peak).exp())
+    return powers / (powers.sum() if column is None else powers.sum() + (column - peak).exp())
 
 
 def masked(tokens: int, making: Making, operand: Operand) -> Array:
@@ -115,8 +108,7 @@ def masked(tokens: int, making: Making, operand: Operand) -> Array:
 
 FAR = (0.0, 0.0, -20480.0, -1024.0)
 """What a mask adds to all that a row sees: it changes nothing, since only differences of scores count."""
-MANY = (8, 8, 1, 2, 1, 5)
-"""The size of several hundred sequences."""
+MANY = (8, 8, 1, 2, 1, 5)  # the size of several hundred sequences
 SIZES = (
     MANY,
     # d, dv, kv_heads, heads of each, tokens, history
@@ -192,16 +184,12 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     near = Numbers(low=-8, high=8, most=3)
     if kind is DType.F32 and draw.flag(6):
         near = Numbers(low=-3e6, high=3e6, most=3, loud=True)
-    asked = (
-        Numbers(low=-reach, high=reach, most=3) if unit == 1 else Numbers(low=-reach / 40, high=reach / 40)
-    )
-    q = draw.floats(
-        (d, heads, tokens, *batch), asked, dtype=draw.pick(DType.F32, DType.F32, DType.F16), activated=True
-    )
-    k = draw.operand(kind, (d, kv_heads, history, *batch), asked)
-    v = draw.operand(
-        kind, (history, dv, kv_heads, *batch) if permuted else (dv, kv_heads, history, *batch), near
-    )
+    far = Numbers(low=-reach, high=reach, most=3) if unit == 1 else Numbers(low=-reach / 40, high=reach / 40)
+    qtype = draw.pick(DType.F32, DType.F32, DType.F16)
+    q = draw.floats((d, heads, tokens, *batch), far, dtype=qtype, activated=True)
+    k = draw.operand(kind, (d, kv_heads, history, *batch), far)
+    laid = (history, dv, kv_heads) if permuted else (dv, kv_heads, history)
+    v = draw.operand(kind, (*laid, *batch), near)
     parts = extras(draw, heads, tokens, history, dv, batch)
     if size in PICTURES and not draw.exact:
         parts["mask"] = None
@@ -212,9 +200,19 @@ def attention_call(draw: Draw, kind: DType) -> Call:
     softcap = draw.many_digits(draw.by_turn(0.0, 5.0, 0.0, 0.0, 30.0))
     args = (q, k, v, parts["mask"], scale, parts["sinks"], parts["vmla"], softcap, applied)
     alone = draw.exact and parts["vmla"] is None
-    formula = partial(attention_formula, permuted=permuted, alone=alone)
-    altered = {"scale": scale / 2, "softcap": draw.pick(3.0, 0.0)} if draw.flag(4) and not draw.exact else {}
-    return Call(args, formula, exact=False, free=empty_rows, altered=altered)
+    call = call_with_cache(args, draw.cache, alone=alone)
+    if draw.flag(4) and not draw.exact:
+        call.altered = {"scale": scale / 2, "softcap": draw.pick(3.0, 0.0)}
+    return call
+
+
+def call_with_cache(args: Args, cache: CacheConfig, *, alone: bool = False) -> Call:
+    """The call of any arguments, the last of which tells whether values lie as the cache's configuration says."""
+    formula = partial(attention_formula, permuted=bool(args[-1]) and cache.permuted_v, alone=alone)
+    return Call(args, formula, exact=False, free=empty_rows)
+
+
+BUILDERS[ops.scaled_dot_product_attention] = call_with_cache
 
 
 def extras(
@@ -225,9 +223,8 @@ def extras(
     if draw.exact or not draw.flag(3):
         rows = max(1, tokens + draw.by_turn(0, 1, 0, 31))
         outer = (draw.pick(1, heads), draw.pick(*batch, *batch, 1)) if batch and not draw.flag(3) else ()
-        found["mask"] = draw.operand(
-            draw.pick(DType.F32, DType.F16), (history, rows, *outer), Made(partial(masked, tokens))
-        )
+        kind, fill = draw.pick(DType.F32, DType.F16), Made(partial(masked, tokens))
+        found["mask"] = draw.operand(kind, (history, rows, *outer), fill)
     if draw.flag(4) and not draw.exact:
         found["sinks"] = draw.operand(DType.F32, (heads,), Numbers(low=-4, high=4))
     if draw.on_turn(1, 5):

@@ -11,8 +11,8 @@ from backbay import DType, ops
 from ..draw.data import Numbers
 from ..draw.delta_rule_data import FILLS
 from ..draw.draw import Draw
+from ..numbers.encoding import Array
 from ..numbers.number import Number, concatenate
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 from .spatial import rank
 
@@ -45,9 +45,8 @@ hide what is wrong with the decay of a later part.
 def delta_rule(draw: Draw) -> Call:
     key, value, heads = draw.pick(4, 1, 8, 16), draw.pick(4, 1, 3, 16), draw.pick(1, 2, 3)
     tokens, sequences = draw.pick(1, 2, 0, 5, 16, 17, 33, 40), draw.pick(1, 2, 3)
-    size = draw.listed(*SIZES)
-    if size is not None:
-        key, value, heads, tokens, sequences = size
+    size = draw.listed(*SIZES) or (key, value, heads, tokens, sequences)
+    key, value, heads, tokens, sequences = size
     removes, of_all, of_channel = draw.by_turn(False, True), 1, key
     decay = draw.by_turn(of_all, of_channel, each=2)
     share = draw.pick(of_all, of_channel) if removes else of_all

@@ -1,7 +1,8 @@
-"""Cases of elementwise ops."""
+"""Cases of elementwise ops, and of arithmetic on two tensors."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from math import erfc, log, pi
@@ -12,13 +13,112 @@ import numpy as np
 from backbay import DType, Op, ops
 
 from ..draw.data import Bits, Fill, Made, Making, Numbers
-from ..draw.draw import Draw
+from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
-from ..numbers.encoding import encode, opposite
+from ..numbers.encoding import FLOOR, LARGEST, Array, encode, opposite
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import FLOOR, LARGEST, Array
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 from .write import QUANTIZED, converted, convertible, no_integer
+
+# -- arithmetic on two tensors ----------------------------------------------------------------------------
+
+
+def repeated(t2: Number, shape: tuple[int, ...]) -> Number:
+    """t2 repeated to a shape: element i of a dimension is t2's element i mod n."""
+    rank = max(len(shape), len(t2.shape))
+    t2 = t2.reshape(*(1,) * (rank - len(t2.shape)), *t2.shape)
+    for axis, want in enumerate((1,) * (rank - len(shape)) + shape):
+        if t2.shape[axis] != want:
+            index = np.arange(want) % max(1, t2.shape[axis])
+            t2 = t2.moved(lambda a, index=index, axis=axis: np.take(a, index, axis))  # type: ignore[misc]
+    return t2.reshape(*shape)
+
+
+def second_shape(draw: Draw, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that repeats to `shape`: the same, with divisors of some extents, or of lower rank."""
+    kind = draw.below(4)
+    if kind == 0 or not shape:
+        return shape
+    if draw.on_turn(7, 20):
+        return ()
+    divisors = [[d for d in range(1, n + 1) if n % d == 0] or [0] for n in shape]
+    second = [draw.pick(n, *(d[:1] if kind == 1 else d)) for n, d in zip(shape, divisors, strict=True)]
+    while len(second) > 1 and second[-1] == 1 and draw.flag():
+        second.pop()
+    return tuple(second)
+
+
+REPEATS = (
+    # the shape, and that of the second operand
+    ((PAST,), (PAST,)),
+    ((2, PAST), (1, PAST)),
+    ((2, 1, PAST), (2,)),
+    ((1, 1, 1, PAST), (1, 1, 1, 1)),
+    ((66, 3), (2, 3)),
+    ((5, 70), (5, 2)),
+    ((3, 2, 66), (3, 2, 2)),
+    ((2, 3, 1, 102), (2, 1, 1, 3)),
+    ((771, 2), (3, 1)),
+    ((3, 514), (1, 2)),
+    ((2, 1, 1285), (2, 1, 5)),
+    ((1, 2, 2, 600), (1, 2, 2, 2)),
+    ((33, 40, 4, 2), (33, 1, 4, 1)),
+    ((4, 68, 70, 2), (4, 2, 2, 1)),
+    ((2, 2 * PAST), (1, 2)),
+    ((6, 8), (2, 4)),
+    ((4, 1, 6), (2, 1, 3)),
+    ((4, 3, 1, 9), (2, 3, 1, 3)),
+    ((1, 6, 4), (1, 3, 2)),
+    ((2, 6, 1, 4), (1, 3, 1, 2)),
+    ((1, 1, 4, 4), (1, 1, 2, 2)),
+    ((3, 2, 4, 9), (1, 2, 2, 3)),
+    ((4, 6, 6, 4), (2, 3, 2, 2)),
+)
+"""An extent past 2^16 in each dimension, more than 32 or 256 repeats of several elements in each, and several elements
+repeated in each two dimensions, and in all.
+"""
+
+
+def operands(draw: Draw, second: Numbers | Made) -> tuple[Operand, Operand, dict[str, Any]]:
+    shape = draw.shape(scalars=True)
+    other = second_shape(draw, shape)
+    shape, other = draw.listed(*REPEATS) or (shape, other)
+    x = draw.floats(shape, Numbers("0nisb"))
+    t2 = draw.floats(other, second, dtype=draw.other_float())
+    if draw.on_turn(5, 8) and not draw.exact:  # one tensor as both operands
+        t2 = x
+    split = draw.below(len(shape)) if shape else 0
+    same = split < len(t2.shape) and t2.shape[split] == shape[split]
+    once = split >= len(t2.shape) or t2.shape[split] == 1
+    batch = (split, split if same else None) if shape and (same or once) else None
+    return x, t2, {"batch": batch, "batch_out": split}
+
+
+ARITHMETIC: dict[Op[Any, Any], Callable[[Number, Number], Number]] = {
+    ops.add: operator.add,
+    ops.sub: operator.sub,
+    ops.mul: operator.mul,
+    ops.div: operator.truediv,
+}
+
+
+def arithmetic(op: Op[Any, Any], draw: Draw) -> Call:
+    divides = op is ops.div and draw.exact
+    x, t2, relations = operands(draw, Made(powers_of_two) if divides else Numbers("0nisb"))
+    function = ARITHMETIC[op]
+    return Call((x, t2), lambda x, t2: function(x, repeated(t2, x.shape)), doubled=(True, True), **relations)
+
+
+def powers_of_two(making: Making, operand: Operand) -> Array:
+    size = int(np.prod(operand.shape, dtype=np.int64))
+    return np.asarray(making.rng.choice([1.0, -2.0, 4.0, 0.5, -8.0], size))
+
+
+for op in ARITHMETIC:
+    case(op)(partial(arithmetic, op))
+
+
+# -- functions of each element -----------------------------------------------------------------------------
 
 Unary = Callable[[Number], Number]
 
@@ -54,9 +154,8 @@ NARROW = Numbers("0nis", low=-110, high=100)
 def brim(making: Making, operand: Operand) -> Array:
     """Arguments of both signs near those whose power of e leaves the range of a float type."""
     size = int(np.prod(operand.shape, dtype=np.int64))
-    ends = [
-        abs(log(end)) for kind in (DType.F16, DType.F32, DType.BF16) for end in (LARGEST[kind], FLOOR[kind])
-    ]
+    kinds = (DType.F16, DType.F32, DType.BF16)
+    ends = [abs(log(end)) for kind in kinds for end in (LARGEST[kind], FLOOR[kind])]
     sides = making.rng.choice([-1.0, 1.0], size)
     return np.asarray(sides * (making.rng.choice(ends, size) + making.rng.uniform(-0.7, 0.2, size)))
 
@@ -84,12 +183,8 @@ def softplus(x: Number) -> Number:
     return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
 
 
-def _erfc(x: Array) -> Array:
-    return np.asarray(np.vectorize(erfc, otypes=[np.float64])(x))
-
-
 def gelu_erf(x: Number) -> Number:
-    tail = (x * -float(np.sqrt(0.5))).monotone(_erfc, argument=4)
+    tail = (x * -float(np.sqrt(0.5))).monotone(np.vectorize(erfc, otypes=[np.float64]), argument=4)
     # 1 + erf(z) cancels for large negative z
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
@@ -98,18 +193,22 @@ simple(ops.softplus, softplus, ALL, exact=False, special=Made(brim))
 simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
 
 
+@builder(ops.neg)
+def neg_call(args: Args, **relations: Any) -> Call:
+    """Compared by bits, since neg also changes the sign of zero."""
+    return Call(args, partial(opposite, dtype=args[0].dtype), raw=True, **relations)
+
+
 @case(ops.neg)
 def neg(draw: Draw) -> Call:
-    """Compared by bits, since neg also changes the sign of zero."""
     shape = draw.shape(scalars=True)
-    x = draw.floats(shape, ALL)
-    return Call((x,), partial(opposite, dtype=x.dtype), raw=True, **draw.batch(shape))
+    return neg_call((draw.floats(shape, ALL),), **draw.batch(shape))
 
 
 # -- gated -----------------------------------------------------------------------------------------------
 
 
-def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: Any = None) -> None:
+def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: Any = np.isneginf) -> None:
     """A case of an activation with an optional `up`."""
 
     def formula(x: Number, up: Number | None) -> Number:
@@ -117,6 +216,9 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         if activated and x.cost.activation is DType.F16:  # a lookup table in f16 rounds the result as well
             y = y.activation()
         return y if up is None else y * up
+
+    def opened(x: Array, up: Array | None) -> Array:
+        return np.asarray(free(x))
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
@@ -127,7 +229,7 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
         doubled = None if up is None else (False, True)
         relations = draw.batch(shape, 1 if up is None else 2)
-        return Call((x, up), formula, exact=op is ops.relu, free=free, doubled=doubled, **relations)
+        return Call((x, up), formula, exact=op is ops.relu, free=opened, doubled=doubled, **relations)
 
     case(op)(draw_call)
 
@@ -138,18 +240,10 @@ def gelu(x: Number) -> Number:
     return x * 0.5 * (t + 1.0)
 
 
-def _nan(x: Array, up: Array | None) -> Array:
-    return np.isnan(x)
-
-
-def _low(x: Array, up: Array | None) -> Array:
-    return np.isneginf(x)
-
-
-gated(ops.relu, lambda x: x.clip(0, np.inf), free=_nan)
-gated(ops.silu, lambda x: x * x.sigmoid(), free=_low)
-gated(ops.gelu, gelu, activated=True, free=_low)
-gated(ops.quick_gelu, lambda x: x * (x * scalar(1.702, x.cost)).sigmoid(), activated=True, free=_low)
+gated(ops.relu, lambda x: x.clip(0, np.inf), free=np.isnan)
+gated(ops.silu, lambda x: x * x.sigmoid())
+gated(ops.gelu, gelu, activated=True)
+gated(ops.quick_gelu, lambda x: x * (x * scalar(1.702, x.cost)).sigmoid(), activated=True)
 
 
 @case(ops.swiglu)
@@ -157,9 +251,8 @@ def swiglu(draw: Draw) -> Call:
     shape = draw.shape(scalars=True)
     x = draw.floats(shape, Numbers(low=-60, high=60))
     up = draw.floats(shape, Numbers(), dtype=draw.other_float())
-    alpha, limit = (
-        draw.many_digits(draw.pick(*values)) for values in ((1.702, 1.0, 0.5, 2.25), (7.0, 1.0, 0.25, 100.0))
-    )
+    alpha = draw.many_digits(draw.pick(1.702, 1.0, 0.5, 2.25))
+    limit = draw.many_digits(draw.pick(7.0, 1.0, 0.25, 100.0))
 
     def formula(x: Number, up: Number, alpha: float, limit: float) -> Number:
         gate = x.clip(-np.inf, limit)
@@ -182,7 +275,8 @@ def clamp(draw: Draw) -> Call:
     return clamp_call((x, low, high), **draw.batch(shape))
 
 
-def clamp_call(args: tuple[Any, ...], **relations: Any) -> Call:
+@builder(ops.clamp)
+def clamp_call(args: Args, **relations: Any) -> Call:
     return Call(
         args,
         lambda x, low, high: x.clip(low, high),
@@ -225,7 +319,8 @@ def fill(draw: Draw) -> Call:
     return fill_call((x, float(draw.by_turn(*WHOLE.get(dtype, FILLED), each=4))))
 
 
-def fill_call(args: tuple[Any, ...]) -> Call:
+@builder(ops.fill)
+def fill_call(args: Args) -> Call:
     kind = args[0].dtype
     return Call(args, lambda x, value: encode(np.full(x.shape, value), kind), raw=True)
 
@@ -240,7 +335,8 @@ def cast(draw: Draw) -> Call:
     return cast_call((x, target), **draw.batch(shape))
 
 
-def cast_call(args: tuple[Any, ...], **relations: Any) -> Call:
+@builder(ops.cast)
+def cast_call(args: Args, **relations: Any) -> Call:
     source, target = args[0].dtype, args[1]
     return Call(
         args,

@@ -10,9 +10,8 @@ from backbay import DType, ops
 
 from ..draw.data import Bits, Integers
 from ..draw.draw import PAST, Draw
-from ..numbers.encoding import decode, encode
-from ..numbers.rounding import Array
-from ..suite.case import Call, case
+from ..numbers.encoding import Array, decode, encode
+from ..suite.case import Args, Call, builder, case
 
 TABLES: tuple[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...]], ...] = (
     # n, rows of the table, ids; the slices of ids and of tables
@@ -48,11 +47,15 @@ def rows_call(draw: Draw, dtype: DType) -> Call:
     if not dtype.is_quantized and draw.on_turn(5, 29):  # one row, and one id without dimensions
         x = draw.operand(dtype, draw.pick((n, count), (n,)), Bits())
         one = draw.operand(DType.I32, (), Integers(0, x.shape[1] if len(x.shape) > 1 else 1), stays=True)
-        return Call((x, one), partial(taken_rows, dtype), raw=True)
+        return row_call((x, one))
     x = draw.operand(dtype, (n, count, *own), Bits())
     ids = draw.operand(DType.I32, (k, *outer), Integers(0, count), stays=True)
+    return row_call((x, ids))
 
-    return Call((x, ids), partial(taken_rows, dtype), raw=True)
+
+@builder(ops.rows)
+def row_call(args: Args) -> Call:
+    return Call(args, partial(taken_rows, args[0].dtype), raw=True)
 
 
 def taken_rows(dtype: DType, raw: Array, ids: Array) -> Array:
@@ -67,9 +70,7 @@ def as_read(rows: Array, dtype: DType) -> Array:
 
 
 def taken_row(raw: Array, at: int, dtype: DType) -> Array:
-    table = raw.reshape(
-        int(np.prod(raw.shape[:-1])), raw.shape[-1]
-    )  # -1 stands for nothing if rows are empty
+    table = raw.reshape(int(np.prod(raw.shape[:-1])), raw.shape[-1])  # rows may be empty
     return as_read(table[at : at + 1], dtype)
 
 

@@ -1,4 +1,4 @@
-"""Cases of softmax and the norms, over dimension 0."""
+"""Cases of softmax, the norms and reductions, over dimension 0."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, ops
+from backbay import DType, Op, ops
 
 from ..draw.data import Fill, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand, longer
+from ..numbers.encoding import LARGEST, Array
 from ..numbers.number import Number, scalar
-from ..numbers.rounding import LARGEST, Array
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, case
 
 
-def outer_batch(draw: Draw, rank: int) -> dict[str, Any]:
-    """Relations of an op over dimension 0: one of the other dimensions as the batch."""
-    if rank < 2:
+def rows_batch(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
+    """Relations of an op over dimension 0: one of the other dimensions is a batch, whose rows share the weights."""
+    if len(shape) < 2:
         return {}
-    split = draw.integer(1, rank - 1)
-    return {"batch": (split,), "batch_out": split}
+    split = draw.integer(1, len(shape) - 1)
+    return {"batch": (split, *[None for operand in shared if operand is not None]), "batch_out": split}
 
 
 def of_rows(formula: Callable[..., Number], *, keeps: bool = True) -> Callable[..., Number]:
@@ -64,9 +64,7 @@ def scores(making: Making, operand: Operand) -> Array:
         return np.asarray(numbers)
     hidden = making.rng.choice(HIDDEN)
     numbers[making.rng.random((count, row)) < 0.2 * making.rng.integers(0, 3, (count, 1))] = hidden
-    if (
-        row and making.rng.random() < 0.5
-    ):  # one score far above the others, whose powers overflow if it is missed
+    if row and making.rng.random() < 0.5:  # one far above the others, whose powers overflow if it is missed
         numbers[np.arange(count), making.rng.integers(row, size=count)] = making.rng.uniform(300, 400, count)
     if making.mode == "special" and row and count:
         for value in (-np.inf, np.nan, np.inf):
@@ -81,16 +79,11 @@ def scores(making: Making, operand: Operand) -> Array:
 def softmax(draw: Draw) -> Call:
     shape = draw.rows()
     x = draw.floats(shape, Made(scores))
-    call = Call((x,), of_rows(softmax_formula), exact=False, **outer_batch(draw, len(shape)))
-    if shape and shape[0] and draw.flag():
-        call.padded = _masked(draw, x)
+    call = Call((x,), of_rows(softmax_formula), exact=False, **rows_batch(draw, shape))
+    if shape and shape[0] and draw.flag():  # columns of -infinity at the end, whose softmax is 0
+        extra = draw.integer(1, 40)
+        call.padded = Call((longer(x, extra, -np.inf),), softmax_formula), lambda raw: raw[..., :-extra]
     return call
-
-
-def _masked(draw: Draw, x: Operand) -> tuple[Call, Callable[[Array], Array]]:
-    """The call with columns of -infinity at the end, whose softmax is 0."""
-    extra = draw.integer(1, 40)
-    return Call((longer(x, extra, -np.inf),), softmax_formula), lambda raw: raw[..., :-extra]
 
 
 # -- norms -----------------------------------------------------------------------------------------------
@@ -120,10 +113,8 @@ def l2_formula(x: Number, eps: float) -> Number:
 
 
 EPS = (1e-5, 1e-6, 0.5, 3.0, 0.0, 1e-2, 1e-5)
-MODEST = Numbers("0", low=-250, high=250)
-"""A plain range."""
-BROKEN = Numbers("0n", low=-250, high=250)
-"""MODEST, with NaN: a NaN affects only its own row."""
+MODEST = Numbers("0", low=-250, high=250)  # a plain range
+BROKEN = Numbers("0n", low=-250, high=250)  # MODEST, with NaN: a NaN affects only its own row
 
 
 @dataclass(frozen=True)
@@ -186,22 +177,20 @@ def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
 def rms_norm(draw: Draw) -> Call:
     shape, eps = draw.rows(least=1), draw.many_digits(draw.by_turn(*EPS))
     x = draw.floats(shape, modest(draw, BROKEN, eps))
-    weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    relations = {**rows_batch(draw, shape, weight), "altered": other_eps(draw)}
-    return Call((x, weight, eps), of_rows(rms_formula), exact=False, **relations)
+    weight = maybe_weight(draw, shape)
+    return norm_call(draw, (x, weight, eps), rms_formula)
 
 
-def other_eps(draw: Draw) -> dict[str, Any]:
-    """Now and then another eps for the same data."""
-    return {"eps": 7.0} if draw.flag(4) else {}
+def maybe_weight(draw: Draw, shape: tuple[int, ...]) -> Operand | None:
+    return draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
 
 
-def rows_batch(draw: Draw, shape: tuple[int, ...], *shared: Operand | None) -> dict[str, Any]:
-    """Relations of a norm: rows are a batch, and share the weights."""
-    if len(shape) < 2:
-        return {}
-    split = draw.integer(1, len(shape) - 1)
-    return {"batch": (split, *[None for operand in shared if operand is not None]), "batch_out": split}
+def norm_call(draw: Draw, args: Args, formula: Callable[..., Number]) -> Call:
+    """The call of a norm of x; now and then with another eps for the same data."""
+    x, *shared, _ = args
+    relations = rows_batch(draw, x.shape, *shared)
+    altered = {"eps": 7.0} if draw.flag(4) else {}
+    return Call(args, of_rows(formula), exact=False, altered=altered, **relations)
 
 
 @case(ops.layer_norm)
@@ -209,16 +198,51 @@ def layer_norm(draw: Draw) -> Call:
     shape, eps = draw.rows(least=1), draw.many_digits(draw.by_turn(*EPS))
     fill: Fill = Made(massive) if draw.flag(5) else spread(draw, BROKEN, shape)
     x = draw.floats(shape, Made(partial(as_small, eps)) if eps > 0 and draw.flag(4) else fill)
-    weight = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    bias = draw.floats(shape[:1] or (1,), Numbers(), dtype=draw.other_float()) if draw.flag() else None
-    relations = {**rows_batch(draw, shape, weight, bias), "altered": other_eps(draw)}
-    return Call((x, weight, bias, eps), of_rows(layer_formula), exact=False, **relations)
+    weight, bias = maybe_weight(draw, shape), maybe_weight(draw, shape)
+    return norm_call(draw, (x, weight, bias, eps), layer_formula)
 
 
 @case(ops.l2_norm)
 def l2_norm(draw: Draw) -> Call:
     shape, eps = draw.rows(least=1), draw.many_digits(draw.pick(1e-12, 1e-6, 0.5, 0.0, 50.0))
     squares = eps * eps / max((*shape[:1], 1))  # their sum is about eps^2
-    x = draw.floats(shape, modest(draw, MODEST, squares))
-    relations = {**rows_batch(draw, shape), "altered": other_eps(draw)}
-    return Call((x, eps), of_rows(l2_formula), exact=False, **relations)
+    return norm_call(draw, (draw.floats(shape, modest(draw, MODEST, squares)), eps), l2_formula)
+
+
+def variance_formula(x: Number) -> Number:
+    centred = x - mean_of(x)
+    return mean_of(centred * centred)
+
+
+def stddev_formula(x: Number) -> Number:
+    return variance_formula(x).sqrt()
+
+
+def row_case(
+    op: Op[Any, Any], formula: Callable[..., Number], *, exact: bool, special: str, whole: bool
+) -> None:
+
+    def draw_call(draw: Draw) -> Call:
+        shape = draw.rows()
+        if draw.exact and not whole and shape and shape[0]:  # a mean of 2^n integers is exact
+            shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
+        terms = max(1, *shape[:1], 1)
+        lone = draw.flag() or terms > 64  # many special values make every long sum NaN
+        fill: Fill = Numbers(special, terms=terms, lone=lone, loud=True)
+        if not whole:
+            numbers = Numbers(special, terms=terms, lone=lone, low=-250, high=250)
+            fill = spread(draw, numbers, shape)
+            fill = Made(massive) if draw.flag(5) else fill
+            fill = numbers if exact and draw.exact else fill  # sums of the others are rounded
+        x = draw.floats(shape, fill)
+        own = of_rows(formula, keeps=op is ops.cumsum)
+        return Call((x,), own, exact=exact, **rows_batch(draw, shape))
+
+    case(op)(draw_call)
+
+
+row_case(ops.sum_rows, lambda x: x.sum(), exact=True, special="0ni", whole=True)
+row_case(ops.mean, mean_of, exact=True, special="0ni", whole=False)
+row_case(ops.cumsum, lambda x: x.cumsum(), exact=True, special="0ni", whole=True)
+row_case(ops.variance, variance_formula, exact=False, special="0n", whole=False)
+row_case(ops.stddev, stddev_formula, exact=False, special="0n", whole=False)

@@ -10,7 +10,7 @@ from ..draw.data import Made, Making
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.comparison import first_of
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from ..suite.case import Call, case
 
 
@@ -30,12 +30,10 @@ def sortable(making: Making, operand: Operand) -> Array:
     return numbers
 
 
-SHOWN = 8
-"""The elements of a row that a message shows."""
+SHOWN = 8  # the elements of a row that a message shows
 
 
 def shown(row: Array, place: int) -> str:
-    """The elements of a row around a place."""
     low = max(0, min(place - SHOWN // 2, len(row) - SHOWN))
     part = ", ".join(f"{number:.9g}" for number in row[low : low + SHOWN].tolist())
     return f"[{'... ' * (low > 0)}{part}{' ...' * (low + SHOWN < len(row))}]"
@@ -77,9 +75,8 @@ def sorted_right(x: Array, got: Array) -> None:
     x, got = np.atleast_1d(x), np.atleast_1d(got)
     _each_once(x, got)
     values = np.take_along_axis(x, got.astype(np.int64), -1)
-    wrong = ~(values[..., 1:] >= values[..., :-1]) & ~np.isnan(x).any(
-        -1, keepdims=True
-    )  # NaN may stand anywhere
+    known = ~np.isnan(x).any(-1, keepdims=True)  # NaN may stand anywhere
+    wrong = ~(values[..., 1:] >= values[..., :-1]) & known
     if wrong.any():
         raise AssertionError(f"not in order {_told(*_first(wrong), x, got)}")
 

@@ -13,8 +13,8 @@ from backbay.ops import Yarn
 from ..draw.data import Fill, Integers, Made, Making, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
+from ..numbers.encoding import Array
 from ..numbers.number import Cost, Number, concatenate, scalar
-from ..numbers.rounding import Array
 from ..suite.case import Call, case
 from .elementwise import brim
 from .spatial import rank, windows
@@ -100,12 +100,8 @@ def stretched(theta: Number, dim: int, base: float, scale: float, yarn: Yarn | N
         return dim * log(yarn.n_ctx_orig / (2 * pi * beta)) / (2 * log(base))
 
     low, high = max(0, floor(edge(yarn.beta_fast))), min(dim - 1, ceil(edge(yarn.beta_slow)))
-    r = np.array(
-        [
-            yarn.ext_factor * (1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))))
-            for i in range(theta.shape[-1])
-        ]
-    )
+    ramp = (np.arange(theta.shape[-1]) - low) / max(0.001, high - low)
+    r = yarn.ext_factor * (1 - np.clip(ramp, 0.0, 1.0))
     mixed = theta * scalar(scale, theta.cost) * (1 - r) + theta * r
     m = yarn.attn_factor * (1 + 0.1 * log(1 / scale))
     return mixed, scalar(m, theta.cost) * scalar(1.0, theta.cost)
@@ -113,11 +109,9 @@ def stretched(theta: Number, dim: int, base: float, scale: float, yarn: Yarn | N
 
 def beyond_single_precision(making: Making, operand: Operand) -> Array:
     """Odd positions of both signs beyond 2^24. Rounding them is right only where sums are declared in f32 or less."""
-    size = int(np.prod(operand.shape))
-    numbers = 2.0 ** making.rng.integers(24, 31, size)
-    return np.asarray(
-        making.rng.choice([-1, 1], size) * (numbers + 2 * making.rng.integers(0, 2**10, size) + 1)
-    )
+    rng, size = making.rng, int(np.prod(operand.shape))
+    numbers, signs = 2.0 ** rng.integers(24, 31, size), rng.choice([-1, 1], size)
+    return np.asarray(signs * (numbers + 2 * rng.integers(0, 2**10, size) + 1))
 
 
 HEADS = (
@@ -180,10 +174,8 @@ def rope(draw: Draw) -> Call:
     split = draw.pick(1, 3)
     shared: tuple[None, ...] = (None,) if factors is None else (None, None)
     batched: Any = (split, *shared) if split < len(x.shape) else None
-    call = Call(
-        args, rope_formula, exact=zero, batch=batched, batch_out=split, doubled=(True, *[False] * len(shared))
-    )
-    call.free, call.instead = broken_pairs, (np.nan, np.inf, -np.inf)
+    call = Call(args, rope_formula, exact=zero, free=broken_pairs, instead=(np.nan, np.inf, -np.inf))
+    call.batch, call.batch_out, call.doubled = batched, split, (True, *[False] * len(shared))
     if draw.flag():
         call.altered = {"scale": scale / 2} if draw.flag() else {"base": 2 * base}
     return call
@@ -215,28 +207,18 @@ def draw_yarn(draw: Draw, plain: bool) -> Yarn | None:
 # -- state-space models ----------------------------------------------------------------------------------
 
 
+CONVOLUTIONS = (
+    # K, tokens, channels, sequences
+    *((4, 3, 64, 1), (4, 40, 65, 2), (4, 0, 130, 1), (4, 1, 200, 3), (4, 2, 0, 2)),
+    *((4, 3, 2, 0), (9, 70, 33, 1), (4, PAST, 1, 1), (4, 2, PAST, 1), (4, 1, 3, 300)),
+)
+
+
 @case(ops.ssm_conv)
 def ssm_conv(draw: Draw) -> Call:
-    k, tokens, channels, n = (
-        draw.pick(4, 1, 2, 3, 6),
-        draw.side(130),
-        draw.pick(1, 3, 8, 17, 33),
-        draw.pick(1, 2, 3),
-    )
-    size = draw.listed(
-        (4, 3, 64, 1),
-        (4, 40, 65, 2),
-        (4, 0, 130, 1),
-        (4, 1, 200, 3),
-        (4, 2, 0, 2),
-        (4, 3, 2, 0),
-        (9, 70, 33, 1),
-        (4, PAST, 1, 1),
-        (4, 2, PAST, 1),
-        (4, 1, 3, 300),
-    )
-    if size is not None:
-        k, tokens, channels, n = size
+    k, tokens = draw.pick(4, 1, 2, 3, 6), draw.side(130)
+    channels, n = draw.pick(1, 3, 8, 17, 33), draw.pick(1, 2, 3)
+    k, tokens, channels, n = draw.listed(*CONVOLUTIONS) or (k, tokens, channels, n)
     weight = draw.floats((k, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
     fill = Numbers("ni", terms=k, partner=weight, few=True)
     x = draw.floats((k - 1 + tokens, channels, n), fill, activated=True)
@@ -318,18 +300,9 @@ def scan_formula(s: Number, x: Number, dt: Number, a: Number, b: Number, c: Numb
     for t in range(tokens):
         step = d[:, t].reshape(sequences, heads, 1, 1)
         decay = (step * a.reshape(1, heads, 1, a.shape[-1])).exp()
-        inflow = (
-            b[:, t].reshape(sequences, heads, 1, states)
-            * x[:, t].reshape(sequences, heads, head_dim, 1)
-            * step
-        )
-        h = h * decay + inflow
-        outputs.append(
-            (h * c[:, t].reshape(sequences, heads, 1, states)).sum()[..., 0]
-        )  # (sequences, heads, head_dim)
-    y = (
-        [Number(np.stack([o.value for o in outputs], 1), np.stack([o.error for o in outputs], 1), x.cost)]
-        if tokens
-        else []
-    )
+        wide = b[:, t].reshape(sequences, heads, 1, states)
+        h = h * decay + wide * x[:, t].reshape(sequences, heads, head_dim, 1) * step
+        seen = (h * c[:, t].reshape(sequences, heads, 1, states)).sum()[..., 0]
+        outputs.append(seen.reshape(sequences, 1, heads, head_dim))
+    y = [concatenate(outputs, 1)] if tokens else []
     return concatenate([part.reshape(-1) for part in (*y, h)], 0)

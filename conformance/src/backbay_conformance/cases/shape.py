@@ -16,10 +16,9 @@ from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import ALONG, PAST, Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
-from ..numbers.encoding import encode, stored_shape
+from ..numbers.encoding import Array, encode, stored_shape
 from ..numbers.number import Number
-from ..numbers.rounding import Array
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 
 PLAIN = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 
@@ -41,7 +40,6 @@ def moved(draw: Draw, shape: tuple[int, ...], *, blocks: bool = False, layout: b
 
 
 def split_shape(draw: Draw, size: int) -> tuple[int, ...]:
-    """Another shape with `size` elements."""
     if size == 0:
         return draw.pick((0,), (0, 3), (2, 0, 4))
     if size == 1 and draw.flag(3):
@@ -74,9 +72,8 @@ def reshape(draw: Draw) -> Call:
 
 
 FOUR = (3, 4, 2, 5)
-ORDERS = tuple(permutations(range(4)))[1:]
-"""All other orders of four dimensions."""
-MATRICES = (
+ORDERS = tuple(permutations(range(4)))[1:]  # all other orders of four dimensions
+MATRICES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((33, 63), (1, 0)),
     ((65, 70), (1, 0)),
     ((40, 33, 2), (1, 0, 2)),
@@ -91,27 +88,28 @@ def turned(draw: Draw, order: tuple[int, ...] | None) -> Operand:
     four dimensions in an order.
     """
     dtype = any_dtype(draw, blocks=False)
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    if order is not None:
-        shape, axes = FOUR, order
-    else:
-        shape, axes = draw.pick(*MATRICES)
+    shape, axes = draw.pick(*MATRICES) if order is None else (FOUR, order)
     layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
+
+
+@builder(ops.contiguous)
+def contiguous_call(args: Args) -> Call:
+    kind = args[0].dtype
+    return Call(args, lambda x, shape: x.reshape(stored_shape(kind, shape)) if shape else x, raw=True)
 
 
 @case(ops.contiguous)
 def contiguous(draw: Draw) -> Call:
     order = draw.listed(*[None] * len(ALONG), *ORDERS)
     if order is not None or draw.flag(4):
-        return Call((turned(draw, order), ()), lambda x, shape: x, raw=True)
+        return contiguous_call((turned(draw, order), ()))
     x = moved(draw, draw.shape(scalars=True), blocks=True)
     if 0 in x.shape or draw.flag():
-        return Call((x, ()), lambda x, shape: x, raw=True)
+        return contiguous_call((x, ()))
     call = reshaped(draw, x)
     whole = () in call.args  # without extents the result keeps x's shape
-    return Call((x, ()), lambda x, shape: x, raw=True) if whole else call
+    return contiguous_call((x, ())) if whole else call
 
 
 @case(ops.duplicate)
@@ -161,11 +159,8 @@ def rows_anywhere(draw: Draw) -> Call:
     for axis, (extent, step) in enumerate(zip(reversed(shape), reversed(steps), strict=True)):
         places = places + (step * np.arange(extent)).reshape((-1, *[1] * (len(shape) - 1 - axis)))
     strides = tuple(step * unit for step in steps[1:])
-    call = Call(
-        (x, offset * unit, tuple(shape), strides), lambda raw, *given: raw.reshape(-1)[places], raw=True
-    )
-    call.placed = True
-    return call
+    args = (x, offset * unit, tuple(shape), strides)
+    return Call(args, lambda raw, *given: raw.reshape(-1)[places], raw=True, placed=True)
 
 
 def box(draw: Draw) -> Call:
@@ -183,16 +178,13 @@ def box(draw: Draw) -> Call:
     around = Spec(x.dtype, x.layout.source)
     strides = [around.stride(n) for n in range(len(shape))]
     offset = low[0] // unit[0] * strides[0] + sum(a * s for a, s in zip(low[1:], strides[1:], strict=True))
-    size = x.dtype.type_size if x.dtype.is_quantized else 1
+    whole = [(a, a + n) for a, n in zip(low, shape, strict=True)]
+    if x.dtype.is_quantized:  # a row is held as bytes
+        whole[0] = (whole[0][0] // unit[0] * x.dtype.type_size, whole[0][1] // unit[0] * x.dtype.type_size)
+    inside = tuple(slice(*ends) for ends in reversed(whole))
 
-    def formula(x: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-        scale = (size / unit[0], 1, 1, 1) if size > 1 else (1, 1, 1, 1)
-        return x[
-            tuple(
-                slice(int(a * f), int((a + n) * f))
-                for a, n, f in reversed(list(zip(low, shape, scale[: len(low)], strict=True)))
-            )
-        ]
+    def formula(x: Array, *given: Any) -> Array:
+        return x[inside]
 
     return Call((x, offset, tuple(shape), tuple(strides[1:])), formula, raw=True, placed=True)
 
@@ -260,11 +252,20 @@ def padding_case(op: Op[Any, Any], *, both: bool) -> None:
             kept = draw.below(4)
             amounts = [(0, 0)] * kept + [(1 + draw.below(3) if both else 0, draw.below(3))]
         flat = tuple(n for amount in amounts for n in (amount if both else amount[1:]))
-
-        args = (x, flat) if not both else (x, *(*flat, *[0] * 8)[:8])
-        return Call(args, partial(between_zeros, x.dtype, amounts))
+        return pad_ext_call((x, *(*flat, *[0] * 8)[:8])) if both else pad_call((x, flat))
 
     case(op)(draw_call)
+
+
+@builder(ops.pad)
+def pad_call(args: Args) -> Call:
+    return Call(args, partial(between_zeros, args[0].dtype, [(0, n) for n in args[1]]))
+
+
+@builder(ops.pad_ext)
+def pad_ext_call(args: Args) -> Call:
+    amounts = list(zip(args[1::2], args[2::2], strict=True))
+    return Call(args, partial(between_zeros, args[0].dtype, amounts))
 
 
 def between_zeros(dtype: DType, amounts: Sequence[tuple[int, int]], x: Number, *given: Any) -> Array:
@@ -342,9 +343,13 @@ def repeat_4d(draw: Draw) -> Call:
     times = [draw.pick(1, 2, 3) for _ in range(4)]
     times[draw.below(4)] = draw.listed(32, 33, 40, 64, 65, 100, 257, 0) or draw.pick(1, 2, 0)
     dims = tuple(([*x.shape, 1, 1, 1, 1][n]) * times[n] for n in range(4))
-    rank = max([len(x.shape), *(n + 1 for n in range(4) if dims[n] != 1)])
+    return repeat_4d_call((x, *dims))
 
-    def formula(x: Array, *dims: int) -> Array:
-        return np.tile(same_rank(x, rank), times[:rank][::-1])
 
-    return Call((x, *dims), formula, raw=True)
+@builder(ops.repeat_4d)
+def repeat_4d_call(args: Args) -> Call:
+    shape, dims = args[0].shape, args[1:]
+    rank = max([len(shape), *(n + 1 for n in range(4) if dims[n] != 1)])
+    extents = (*shape, 1, 1, 1, 1)
+    times = [dims[n] // extents[n] if extents[n] else 1 for n in range(rank)]
+    return Call(args, lambda x, *dims: np.tile(same_rank(x, rank), times[::-1]), raw=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,9 @@ from backbay import DType, ops
 
 from ..draw.data import Numbers
 from ..draw.draw import PAST, Draw
-from ..numbers.encoding import encode
+from ..numbers.encoding import Array, encode
 from ..numbers.number import Number
-from ..numbers.rounding import Array
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 
 
 def windows(x: Number, axis: int, size: int, s: int, p: int, d: int, behind: int | None = None) -> Number:
@@ -32,12 +32,10 @@ def rank(x: Number, wanted: int) -> Number:
     return x.reshape(*(1,) * (wanted - len(x.shape)), *x.shape)
 
 
-Along = tuple[int, int, int]
-"""A stride, a padding and a dilation."""
+Along = tuple[int, int, int]  # a stride, a padding and a dilation
 
 
 def geometry(draw: Draw, extent: int, kernel: int) -> Along:
-    """A stride, a padding and a dilation for which the kernel fits into the input."""
     s, p, d = draw.pick(1, 2, 3), draw.pick(0, 1, 2), draw.pick(1, 1, 2, 3)
     while d * (kernel - 1) + 1 > extent + 2 * p:
         p, d = p + 1, max(1, d - 1)
@@ -78,17 +76,19 @@ def image_side(draw: Draw) -> int:
     return draw.pick(5, 1, 4, 7, 8, 9, 16, 17)
 
 
-def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
+def planes(x: Number, kernel: tuple[int, ...], geometry: tuple[int, ...]) -> Number:
+    """The windows of a kernel (KH, KW) over images: (N, IC, OH, KH, OW, KW)."""
     s0, s1, p0, p1, d0, d1 = geometry
+    return windows(windows(x, 3, kernel[1], s0, p0, d0), 2, kernel[0], s1, p1, d1)
+
+
+def conv2d_formula(weight: Number, data: Number, *geometry: int) -> Number:
     w, x = rank(weight.weight(), 4), rank(data.activation(), 4)  # (OC, IC, KH, KW), (N, IC, H, W)
-    seen = windows(
-        windows(x, 3, w.shape[3], s0, p0, d0), 2, w.shape[2], s1, p1, d1
-    )  # (N, IC, OH, KH, OW, KW)
+    seen = planes(x, w.shape[2:], geometry)
     return w.einsum("ocij,ncyixj->noyx", seen, int(np.prod(w.shape[1:])))
 
 
-MANY = (2, 2, 2, 3, 3, 2, 1, 0, 1)
-"""The convolution of several hundred images."""
+MANY = (2, 2, 2, 3, 3, 2, 1, 0, 1)  # the convolution of several hundred images
 PATCHES = (
     # KW, KH, IC, OC, W, H, stride, padding, dilation
     (14, 14, 3, 5, 28, 42, 14, 0, 1),
@@ -130,8 +130,7 @@ def conv2d(draw: Draw) -> Call:
     (width, height), (kw, kh), (s0, p0, d0), (s1, p1, d1) = image(draw)
     if draw.flag(8):  # a product by channels, which a kernel of its own may compute
         kw = kh = d0 = d1 = 1
-    patch = draw.listed(*PATCHES)
-    if patch is not None:
+    if patch := draw.listed(*PATCHES):
         kw, kh, ic, oc, width, height, s0, p0, d0 = patch
         n, s1, p1, d1 = images(patch), s0, p0, d0
     terms = kw * kh * max(1, ic)
@@ -146,23 +145,22 @@ def conv2d(draw: Draw) -> Call:
 def im2col(draw: Draw) -> Call:
     ic, _, n = channels(draw)
     (width, height), (kw, kh), (s0, p0, d0), (s1, p1, d1) = image(draw)
-    patch = draw.listed(*PATCHES)
-    if patch is not None:
+    if patch := draw.listed(*PATCHES):
         kw, kh, ic, _, width, height, s0, p0, d0 = patch
         n, s1, p1, d1 = images(patch), s0, p0, d0
     weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
     data = draw.floats((width, height, ic, n), Numbers("0nisb"))
+    return im2col_call((weight, data, s0, s1, p0, p1, d0, d1), batch=(None, 3), batch_out=3)
 
-    args = (weight, data, s0, s1, p0, p1, d0, d1)
-    return Call(args, partial(patches, data.dtype), batch=(None, 3), batch_out=3)
+
+@builder(ops.im2col)
+def im2col_call(args: Args, **relations: Any) -> Call:
+    return Call(args, partial(patches, args[1].dtype), **relations)
 
 
 def patches(dtype: DType, weight: Number, data: Number, *geometry: int) -> Array:
-    s0, s1, p0, p1, d0, d1 = geometry
-    kh, kw = rank(weight, 4).shape[2:]
-    x = rank(data, 4)
-    seen = windows(windows(x, 3, kw, s0, p0, d0), 2, kh, s1, p1, d1).value  # (N, IC, OH, KH, OW, KW)
-    images, channels, oh, _, ow, _ = seen.shape
+    seen = planes(rank(data, 4), rank(weight, 4).shape[2:], geometry).value
+    images, channels, oh, kh, ow, kw = seen.shape
     return encode(seen.transpose(0, 2, 4, 1, 3, 5).reshape(images, oh, ow, channels * kh * kw), dtype)
 
 
@@ -188,8 +186,7 @@ def conv3d(draw: Draw) -> Call:
         ([1, 3, 1], [1, PAST, 1], (1, 1, 1), [(1, 1, 1)] * 3),
         ([1, 1, 3], [1, 2, 4100], (1, 1, 1), [(1, 1, 1)] * 3),
     )
-    if patch is not None:
-        kernel, sides, (c, oc, n), along = patch
+    kernel, sides, (c, oc, n), along = patch or (kernel, sides, (c, oc, n), along)
     terms = c * int(np.prod(kernel))
     weight = draw.floats((*kernel, c * oc), Numbers("", terms=terms, most=63))
     fill = Numbers("ni", terms=terms, partner=weight, few=True, loud=True)
@@ -211,38 +208,24 @@ def conv3d_formula(weight: Number, data: Number, c: int, *geometry: int) -> Numb
     return y.reshape(images * planes, *y.shape[2:])
 
 
+BY_CHANNEL = (
+    # K, T, C, N, s, p, d
+    *((31, 70, 65, 2, 1, 15, 1), (9, 40, 128, 2, 1, 4, 1), (5, 300, 2, 2, 2, 2, 3), (4, 5, 200, 2, 1, 3, 1)),
+    *((3, 9, 0, 1, 1, 0, 1), (3, 9, 2, 0, 1, 0, 1), (3, 0, 4, 2, 1, 2, 1), (33, 33, 3, 1, 1, 0, 1)),
+    *((3, 1030, 2, 2, 1, 1, 1), (3, PAST, 1, 1, 1, 1, 1), (3, 4, 300, 2, 1, 1, 1), (2, 3, 2, 300, 1, 0, 1)),
+    (4, 5, 5120, 1, 1, 3, 1),
+)
+
+
 @case(ops.conv1d_dw)
 def conv1d_dw(draw: Draw) -> Call:
-    k, t, channels, n = (
-        draw.pick(1, 2, 3, 4),
-        draw.side(130, least=1),
-        draw.pick(1, 3, 8, 17, 33),
-        draw.pick(1, 2),
-    )
-    s, p, d = geometry(draw, t, k)
-    long = draw.listed(
-        # K, T, C, N, s, p, d
-        (31, 70, 65, 2, 1, 15, 1),
-        (9, 40, 128, 2, 1, 4, 1),
-        (5, 300, 2, 2, 2, 2, 3),
-        (4, 5, 200, 2, 1, 3, 1),
-        (3, 9, 0, 1, 1, 0, 1),
-        (3, 9, 2, 0, 1, 0, 1),
-        (3, 0, 4, 2, 1, 2, 1),
-        (33, 33, 3, 1, 1, 0, 1),
-        (3, 1030, 2, 2, 1, 1, 1),
-        (3, PAST, 1, 1, 1, 1, 1),
-        (3, 4, 300, 2, 1, 1, 1),
-        (2, 3, 2, 300, 1, 0, 1),
-        (4, 5, 5120, 1, 1, 3, 1),
-    )
-    if long is not None:
-        k, t, channels, n, s, p, d = long
+    k, t = draw.pick(1, 2, 3, 4), draw.side(130, least=1)
+    channels, n = draw.pick(1, 3, 8, 17, 33), draw.pick(1, 2)
+    size = (k, t, channels, n, *geometry(draw, t, k))
+    k, t, channels, n, s, p, d = draw.listed(*BY_CHANNEL) or size
     weight = draw.floats((k, 1, channels), Numbers("", terms=k, most=63), dtype=draw.other_float())
-    x = draw.floats(
-        (t, channels, n), Numbers("ni", terms=k, partner=weight, few=True, loud=True), activated=True
-    )
-
+    fill = Numbers("ni", terms=k, partner=weight, few=True, loud=True)
+    x = draw.floats((t, channels, n), fill, activated=True)
     args = (x, weight, s, p, d)
     return Call(args, conv1d_dw_formula, batch=(2, None), batch_out=2, doubled=(True, True))
 
@@ -271,11 +254,8 @@ POOLS = (
 
 @case(ops.avg_pool2d)
 def avg_pool2d(draw: Draw) -> Call:
-    k, s, p = (
-        draw.pick(2, 1, 4) if draw.exact else draw.pick(2, 1, 3, 5),
-        draw.pick(1, 2, 3),
-        draw.pick(0.0, 0.5, 1.0, 1.5),
-    )
+    k = draw.pick(2, 1, 4) if draw.exact else draw.pick(2, 1, 3, 5)
+    s, p = draw.pick(1, 2, 3), draw.pick(0.0, 0.5, 1.0, 1.5)
     sides = [max(image_side(draw), k) for _ in range(2)]
     large = draw.listed(*POOLS)
     if large is not None and (not draw.exact or large[0] & (large[0] - 1) == 0):
@@ -288,15 +268,9 @@ def avg_pool2d(draw: Draw) -> Call:
 def avg_pool2d_formula(x: Number, k: int, s: int, p: float) -> Number:
     axis, before, behind = len(x.shape) - 1, int(p), int(2 * p) - int(p)
     seen = windows(windows(x, axis, k, s, before, 1, behind), axis - 1, k, s, before, 1, behind)
-    return _both(seen) / float(k * k)
-
-
-def _both(seen: Number) -> Number:
-    """(..., OH, KH, OW, KW) summed over KH and KW."""
-    lead = seen.shape[:-4]
-    oh, kh, ow, kw = seen.shape[-4:]
-    flat = seen.moved(lambda a: a.swapaxes(-3, -2)).reshape(*lead, oh, ow, kh * kw)
-    return flat.sum()[..., 0]
+    *lead, oh, _, ow, _ = seen.shape  # (..., OH, KH, OW, KW)
+    flat = seen.moved(lambda a: a.swapaxes(-3, -2)).reshape(*lead, oh, ow, k * k)
+    return flat.sum()[..., 0] / float(k * k)
 
 
 @case(ops.interpolate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,10 @@ from ..draw.data import QUIET, Bits, Distinct, Fill, Integers, Made, Making, Num
 from ..draw.draw import PAST, Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
-from ..numbers.encoding import NUMPY, decode, encode
+from ..numbers.comparison import same
+from ..numbers.encoding import LARGEST, NUMPY, Array, decode, encode, significand
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import LARGEST, Array, significand
-from ..suite.case import Call, case
+from ..suite.case import Args, Call, builder, case
 from .order import shown
 
 QUANTIZED = (DType.Q8_0, DType.Q4_0, DType.Q5_0, DType.Q4_1, DType.Q5_1)
@@ -45,8 +46,7 @@ def converted(raw: Array, source: DType, target: DType) -> Array | Number:
     return Number(numbers, block_error(numbers, target) * 1.01 + 1e-7, Cost(0.0, 0.0))
 
 
-LIMITS = {DType.I32: 31, DType.I64: 63}
-"""The powers of two at which integers end."""
+LIMITS = {DType.I32: 31, DType.I64: 63}  # the powers of two at which integers end
 
 
 def convertible(source: DType, target: DType) -> Fill:
@@ -68,7 +68,7 @@ def halfway(target: DType, making: Making, operand: Operand) -> Array:
     if significand(operand.dtype) <= significand(target) or not raw.size:
         return raw
     broken = np.flatnonzero(rng.random(raw.size) < 0.03)
-    raw.view(f"u{raw.itemsize}")[broken] = rng.choice(broken_if_converted(operand.dtype), broken.size)
+    raw.view(f"u{raw.itemsize}")[broken] = rng.choice(nan_to_break(operand.dtype), broken.size)
     chosen = np.flatnonzero(rng.random(raw.size) < 0.2)
     least, normal, end = RANGES[target]
     low, high = max(least, RANGES[operand.dtype][1]), min(end, RANGES[operand.dtype][2])
@@ -78,17 +78,15 @@ def halfway(target: DType, making: Making, operand: Operand) -> Array:
     below = np.floor(2.0**exponents * (1 + rng.random(chosen.size)) / steps) * steps
     if LARGEST[target] < LARGEST[operand.dtype]:
         last = rng.random(chosen.size) < 0.1
-        below, steps = (
-            np.where(last, LARGEST[target], below),
-            np.where(last, 2.0 ** (end - significand(target)), steps),
-        )
+        below = np.where(last, LARGEST[target], below)
+        steps = np.where(last, 2.0 ** (end - significand(target)), steps)
     between = (below + steps / 2) * rng.choice([-1, 1], chosen.size)
     bits = encode(between, operand.dtype).view(f"u{raw.itemsize}")
     raw.view(bits.dtype)[chosen] = bits + rng.integers(-1, 2, chosen.size).astype(bits.dtype)
     return raw
 
 
-def broken_if_converted(source: DType) -> list[int]:
+def nan_to_break(source: DType) -> list[int]:
     """The bits of NaN that a conversion may break: rounding as a number gives 0, dropping the low bits an infinity."""
     ones = (1 << 8 * source.type_size) - 1
     quiet = QUIET[source]
@@ -148,10 +146,6 @@ def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Arr
     return result
 
 
-def source_fill(source: DType, target: DType) -> Fill:
-    return partial(with_empty_blocks, target) if target.is_quantized else convertible(source, target)
-
-
 def with_empty_blocks(target: DType, making: Making, operand: Operand) -> Array:
     """Numbers, with zeros alone in some blocks: their scale is 0, by which nothing can be divided."""
     raw = Numbers()(making, operand)
@@ -161,14 +155,12 @@ def with_empty_blocks(target: DType, making: Making, operand: Operand) -> Array:
 
 
 def written_pair(draw: Draw, shape: tuple[int, ...], target: DType | None) -> tuple[Operand, DType]:
-    """The source operand, and the destination's type."""
-    source = (
-        draw.pick(DType.F32, DType.F16)
-        if target
-        else draw.pick(draw.float_dtype(), draw.float_dtype(), DType.F32, DType.I32, DType.I64)
-    )
-    target = target or target_dtype(draw, source)
-    return draw.operand(source, shape, source_fill(source, target)), target
+    if target:
+        source = draw.pick(DType.F32, DType.F16)
+        return draw.operand(source, shape, partial(with_empty_blocks, target)), target
+    source = draw.pick(draw.float_dtype(), draw.float_dtype(), DType.F32, DType.I32, DType.I64)
+    target = target_dtype(draw, source)
+    return draw.operand(source, shape, convertible(source, target)), target
 
 
 def open_elements(source: DType, target: DType, free: Callable[..., Array]) -> dict[str, Any]:
@@ -193,7 +185,8 @@ def regrouped(draw: Draw, shape: tuple[int, ...], plain: bool) -> tuple[int, ...
     return draw.pick((size,), (first, size // first), (first, second, size // first // second))
 
 
-def copied_call(args: tuple[Any, ...]) -> Call:
+@builder(ops.copy)
+def copied_call(args: Args) -> Call:
     source, target = args[0].dtype, args[1].dtype
 
     def formula(x_raw: Array, dst_raw: Array) -> Array | Number:
@@ -222,10 +215,8 @@ def set_(draw: Draw) -> Call:
     """A box inside a leaf or a view of one, with its strides; or rows with strides of their own."""
     source = draw.pick(draw.float_dtype(), draw.float_dtype(), DType.I32)
     kind = target_dtype(draw, source)
-    return rows_apart(draw, source, kind) if draw.on_turn(3, 4) else box_inside(draw, source, kind)
-
-
-def box_inside(draw: Draw, source: DType, kind: DType) -> Call:
+    if draw.on_turn(3, 4):
+        return rows_apart(draw, source, kind)
     whole = draw.shape(least=1)
     low = [draw.below(n) for n in whole]
     shape = tuple(1 + draw.below(n - a) for n, a in zip(whole, low, strict=True))
@@ -236,8 +227,7 @@ def box_inside(draw: Draw, source: DType, kind: DType) -> Call:
     around = Spec(kind, x.layout.source)
     strides = tuple(around.stride(n) for n in range(len(whole)))
     offset = sum(a * s for a, s in zip(low, strides, strict=True))
-    box = tuple(slice(a, a + n) for a, n in zip(low, shape, strict=True))[::-1]
-    return set_call(x, t2, offset, strides[1:] if draw.flag() else (), box, x.shape)
+    return set_call((x, t2, offset, strides[1:] if draw.flag() else ()))
 
 
 def rows_apart(draw: Draw, source: DType, kind: DType) -> Call:
@@ -249,28 +239,34 @@ def rows_apart(draw: Draw, source: DType, kind: DType) -> Call:
     apart = row + draw.below(4)
     count = 1 + draw.below(min(1 + (size - offset - row) // apart, 9))
     t2 = draw.operand(source, (row, count), convertible(source, kind))
-    places = offset + apart * np.arange(count)[:, None] + np.arange(row)
-    return set_call(x, t2, offset * unit, (apart * unit,), places, (size,))
+    return set_call((x, t2, offset * unit, (apart * unit,)))
 
 
-def set_call(
-    x: Operand, t2: Operand, offset: int, strides: tuple[int, ...], index: Any, laid: tuple[int, ...]
-) -> Call:
-    """`index` are the places of t2's elements in x, which is laid out in the shape `laid`."""
+@builder(ops.set)
+def set_call(args: Args) -> Call:
+    x, part, offset, strides = args
+    size, unit, kind = math.prod(x.shape), x.dtype.type_size, x.dtype
+    numbers = x.layout.embed(np.arange(size).reshape(x.shape[::-1])).reshape(-1)  # for each place of the leaf
+    inside = np.flatnonzero((numbers >= 0) & (numbers < size))
+    places = np.empty(size, np.int64)  # for each element
+    places[numbers[inside]] = inside
+    corner = places.reshape(x.shape[::-1])[tuple(slice(2) for _ in x.shape)]
+    apart = [int(np.diff(corner, axis=corner.ndim - 1 - n).ravel()[:1].sum()) for n in range(corner.ndim)]
+    steps = (*apart[:1], *([step // unit for step in strides] or apart[1:]))
+    written = places[0] + offset // unit
+    for n, extent in enumerate(part.shape):
+        written = written + steps[n] * np.arange(extent).reshape(-1, *[1] * n)
 
-    def formula(x_raw: Array, t2_raw: Array, offset: int, strides: tuple[int, ...]) -> Array | Number:
-        flat = x_raw.reshape(laid[::-1])
-        written = placed(flat, index, converted(t2_raw, t2.dtype, x.dtype), x.dtype)
-        assert not isinstance(written, Number)
-        return written.reshape(x_raw.shape)
+    def formula(x_raw: Array, part_raw: Array, offset: int, strides: Any) -> Array | Number:
+        flat = placed(x_raw.reshape(-1), numbers[written], converted(part_raw, part.dtype, kind), kind)
+        return flat.reshape(*x_raw.shape)
 
-    def free(x_raw: Array, t2_raw: Array, *rest: Any) -> Array:
-        marks = np.zeros(laid[::-1], bool)
-        marks[index] = no_integer(t2_raw, x.dtype)
+    def free(x_raw: Array, part_raw: Array, *rest: Any) -> Array:
+        marks = np.zeros(size, bool)
+        marks[numbers[written]] = no_integer(part_raw, kind)
         return marks.reshape(x_raw.shape)
 
-    rules = open_elements(t2.dtype, x.dtype, free)
-    return Call((x, t2, offset, strides), formula, raw=True, placed=True, **rules)
+    return Call(args, formula, raw=True, placed=True, **open_elements(part.dtype, kind, free))
 
 
 WRITTEN: tuple[tuple[tuple[int, int, int], tuple[int, ...]], ...] = (
@@ -298,12 +294,8 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     if large is not None:
         (n, count, k), outer = large
         if target:  # whose conversion is slow
-            n, count, k, outer = (
-                target.block_size,
-                min(count, 9000),
-                min(k, 999),
-                tuple(min(m, 99) for m in outer),
-            )
+            n, count, k = target.block_size, min(count, 9000), min(k, 999)
+            outer = tuple(min(m, 99) for m in outer)
     elif target and draw.flag(8):
         n, outer = target.block_size * draw.pick(5, 33, 128), ()
     src, kind = written_pair(draw, (n, k, *outer), target)
@@ -315,13 +307,22 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     shared = tuple(draw.pick(*[d for d in (1, extent, 2, 3) if extent % d == 0]) for extent in outer)
     fill = Integers(0, min(count, draw.pick(3, count))) if repeated else Distinct(count)
     ids = draw.operand(draw.pick(DType.I32, DType.I64), (src.shape[1], *shared), fill, stays=True)
-    if repeated:
-        return Call((x, src, ids), verify=partial(one_of_the_rows, kind), chance=True)
-    return distinct_rows((x, src, ids))
+    return repeated_rows((x, src, ids)) if repeated else distinct_rows((x, src, ids))
 
 
-def distinct_rows(args: tuple[Any, ...]) -> Call:
-    """The call of set_rows with ids that differ within each row of ids."""
+@builder(ops.set_rows)
+def rows_call(args: Args) -> Call:
+    """The call with ids that are known: whether one comes twice in a row of ids."""
+    ids = args[2]
+    ordered = np.sort(ids.stored, axis=-1) if ids.raw is not None else np.zeros(0)
+    return repeated_rows(args) if (ordered[..., 1:] == ordered[..., :-1]).any() else distinct_rows(args)
+
+
+def repeated_rows(args: Args) -> Call:
+    return Call(args, verify=partial(one_of_the_rows, args[0].dtype), chance=True)
+
+
+def distinct_rows(args: Args) -> Call:
     kind, source = args[0].dtype, args[1].dtype
 
     def index(src: Array, ids: Array) -> tuple[Array, ...]:
@@ -356,9 +357,9 @@ def one_of_the_rows(kind: DType, x: Array, src: Array, ids: Array, got: Array) -
     for at, row in np.ndindex(outer, count):
         wanted = rows[at, named[at] == row]
         wanted = wanted if len(wanted) else before[at, row : row + 1]
-        same = (held[at, row] == wanted) | (np.isnan(held[at, row]) & np.isnan(wanted))
-        if not same.all(-1).any():
-            place = int(np.argmin(same[0]))
+        right = same(held[at, row], wanted)
+        if not right.all(-1).any():
+            place = int(np.argmin(right[0]))
             written = ", ".join(str(k) for k in np.flatnonzero(named[at] == row)[:4])
             told = f"from row {written} of the source" if written else "unchanged"
             where = f"row {row}" + (f" of slice {at}" if outer > 1 else "")

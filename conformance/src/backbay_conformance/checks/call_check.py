@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from backbay import (
     DeclaredUnsupportedError,
@@ -10,6 +12,7 @@ from backbay import (
     GuardZoneError,
     KernelBackend,
     Level,
+    Op,
     Precision,
     ShapeError,
     Tensor,
@@ -18,10 +21,10 @@ from backbay import (
 from backbay.internals import COMPOSITE, KERNEL
 
 from ..draw.data import Mode
+from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault, first_bits, other_bits
-from ..numbers.encoding import from_bytes
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge
@@ -35,8 +38,6 @@ class Declined(Exception):  # noqa: N818 no error: the documentation leaves it t
 
 @dataclass
 class Observed:
-    """Observations about a call that passed its checks."""
-
     level: Level = Level.KERNEL
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
     why_not: str = ""  # the reason, if the call is unsupported
@@ -52,8 +53,7 @@ class Observed:
 
 def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
     """Run all checks of one call; raises Fault, or the backend's own error."""
-    traced = TracedCall(lab.backend, call)
-    try:
+    with TracedCall(lab.backend, call) as traced:
         observed = Observed(traced.level, precision=traced.precision)
         if lab.model_calls:
             observed.kind = kind_of(call.op, traced.specs)
@@ -68,8 +68,19 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
         except Declined as declined:
             observed.level, observed.why_not = Level.NONE, str(declined)
         return observed
-    finally:
-        traced.close()
+
+
+OpCall = tuple[Op[Any, Any], Call]
+
+
+def try_calls(
+    lab: Lab, draw: Draw, calls: Iterable[OpCall], mode: Mode | None = None, told: str = ""
+) -> None:
+    """Run all checks of a scenario's calls; without a mode, on integers if the results are exact."""
+    for op, call in calls:
+        call.op = op
+        draw.note(f"{call}{told}")
+        try_call(lab, call, mode or ("exact" if call.exact else "wide"))
 
 
 def expect_unsupported(traced: TracedCall) -> None:
@@ -85,30 +96,23 @@ def expect_unsupported(traced: TracedCall) -> None:
 def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> None:
     """Raise Fault if a declined call works nevertheless, by core's composite or the backend's own kernel."""
     backend, op = lab.backend, call.op
-    if isinstance(backend, KernelBackend) and op in backend.kernels:
-        level = KERNEL
-    elif op.composite is not None:
-        level = COMPOSITE
-    else:
+    own = isinstance(backend, KernelBackend) and op in backend.kernels
+    if not own and op.composite is None:
         return
-    said = backend.supports
+    level, said = KERNEL if own else COMPOSITE, backend.supports
     vars(backend)["supports"] = lambda asked, specs: level if asked is op else said(asked, specs)
     try:
-        traced = TracedCall(backend, call)
-        try:
+        with TracedCall(backend, call) as traced:
             if not any(result.size for result in traced.results):
                 return  # an empty result proves nothing
             traced.write()
             judge(call, traced, traced.run(), cost_of(call, level.level, precision), mode)
-        finally:
-            traced.close()
     except Exception:  # noqa: BLE001 the call fails: supports() was right
         return
     finally:
         del vars(backend)["supports"]
-    raise Fault(
-        "under-claimed", f"supports() says no, but the op's {level.level.value} gives the right result"
-    )
+    told = f"the op's {level.level.value} gives the right result"
+    raise Fault("under-claimed", f"supports() says no, but {told}")
 
 
 def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) -> None:
@@ -177,9 +181,8 @@ def _check_leaves(traced: TracedCall, got: list[Array]) -> None:
     for tensor in traced.kept:
         operand = next(o for o, t in traced.tensors.items() if t is tensor)
         found = from_bytes(tensor.bytes(), tensor.dtype, tensor.shape)
-        if other_bits(
-            operand.stored, found, tensor.dtype
-        ).any():  # not NaN: a transpose by products makes new ones
+        # All NaN are equal: a transpose by products makes new ones.
+        if other_bits(operand.stored, found, tensor.dtype).any():
             told = f"the operand {operand}, also an output, was changed"
             raise Fault("inputs", f"{told}: {first_bits(operand.stored, found, tensor.dtype)}")
 

@@ -1,37 +1,141 @@
-"""The calls that a model makes on a backend, read from its compiled steps, with drawn data."""
+"""Nodes of graphs as calls of their own: with the data of a graph, or, for the calls that a model makes, with drawn data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from backbay import BackbayError, Backend, Op, Spec, ops
+from backbay import BackbayError, Backend, CacheConfig, Context, Op, Spec, Tensor, ops
+from backbay.internals import trace_op
 from backbay.plugin import Graph, Node, Plan
 
 from ..draw.data import Distinct, Fill, Integers, Made, Making, Numbers
 from ..draw.delta_rule_data import FILLS
 from ..draw.draw import Draw
-from ..draw.operand import Operand
-from ..numbers.rounding import Array
-from ..suite.case import Call
+from ..draw.layout import Layout, LayoutStep, junk
+from ..draw.operand import Operand, elements
+from ..numbers.encoding import Array, stored_shape
+from ..suite.case import Call, call_of
+from ..suite.extensions import PROVIDERS
 from ..suite.lab import Lab
-from ..suite.model_steps import PROVIDERS
-from .node_call import laid_out, node_call
 
-LIKE = "like"
-"""The profile of a model's own calls."""
+Stored = Callable[[Node], Array]
+"""The elements that a node with storage of its own holds, in the reversed shape."""
+
+
+def call_with_data(node: Node, stored: Stored, cache: CacheConfig) -> Call | None:
+    """The node on the data of its operands; None for an op without a case."""
+
+    def operand(value: Node) -> Operand:
+        held = stored(source_of(value))
+        data = elements(held, value).copy()
+        made = laid_out(value, lambda making, operand: data, held)
+        made.hold(data)
+        return made
+
+    return node_call(node, operand, cache)
+
+
+def node_call(node: Node, operand: Callable[[Node], Operand], cache: CacheConfig) -> Call | None:
+    """The node as a call, of one operand for each node that it reads or writes."""
+    made: dict[int, Operand] = {}
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, Node):
+            if value.index not in made:
+                made[value.index] = operand(value)
+            return made[value.index]
+        return tuple(map(argument, value)) if type(value) is tuple else value
+
+    return call_of(op_of(node), tuple(map(argument, node.args)), cache)
+
+
+def laid_out(node: Node, fill: Fill, held: Array | None = None) -> Operand:
+    """An operand with a node's layout; `held` are the elements around it, junk if not given."""
+    views = views_of(node)
+    steps = (_views_step(node, views, held),) if views else ()
+    return Operand(node.dtype, node.shape, fill, Layout(node.dtype, node.shape, steps), 0)
+
+
+def source_of(node: Node) -> Node:
+    """The node with storage of its own that a view or alias reads."""
+    while node.is_view:
+        node = _before(node)
+    return node
+
+
+def views_of(node: Node) -> list[Node]:
+    """The views between a node and its storage, the outermost last; aliases of written storage are left out."""
+    found = []
+    while node.is_view:
+        if op_of(node).writes is None:
+            found.append(node)
+        node = _before(node)
+    return found[::-1]
+
+
+def op_of(node: Node) -> Op[Any, Any]:
+    """The op of a node that is no leaf."""
+    assert node.op is not None
+    return node.op
+
+
+def _before(node: Node) -> Node:
+    previous: Node = node.args[op_of(node).writes or 0]
+    return previous
+
+
+def _views_step(node: Node, views: list[Node], held: Array | None) -> LayoutStep:
+    source = source_of(node)
+
+    def embed(raw: Array) -> Array:
+        shape = stored_shape(source.dtype, source.shape)
+        whole = junk(source.dtype, raw, shape) if held is None else held.reshape(shape).copy()
+        elements(whole, node)[...] = raw
+        return whole
+
+    def trace(ctx: Context, x: Tensor) -> Tensor:
+        for view in views:
+            x = trace_op(ctx, op_of(view), (x, *view.args[1:]))
+        return x
+
+    def merged(raw: Array) -> Array:
+        return np.array(elements(embed(raw), node))
+
+    attributes = [",".join(map(str, view.args[1:])).replace(" ", "") for view in views]
+    name = " > ".join(f"{op_of(view).name}({text})" for view, text in zip(views, attributes, strict=True))
+    code = ".".join(f"{op_of(view).name}({_written(view)})" for view in views)
+    return LayoutStep(name, source.shape, node.shape, embed, trace, code, merged)
+
+
+def _written(view: Node) -> str:
+    words = ["ctx"]
+    for parameter, value in zip(op_of(view).parameters[1:], view.args[1:], strict=True):
+        words += map(repr, value) if parameter.variadic else [repr(value)]
+    return ", ".join(words)
+
+
+LIKE = "like"  # the profile of a model's own calls
 MOST_ELEMENTS, MOST_PRODUCTS = 1 << 26, 1 << 32
 """Larger calls are left out: their formula would take minutes, or gigabytes in float64."""
-POSITIONS = 4096
-"""Rotary positions are drawn below it."""
+POSITIONS = 4096  # rotary positions are drawn below it
 
 
-def model_calls(lab: Lab, path: Path) -> tuple[dict[str, list[Node]], list[str]]:
-    """The different calls of a model's steps by op, and descriptions of those that are too large to be judged."""
+@dataclass
+class ModelCalls:
+    """The number of a model's different calls by op, and descriptions of those that are too large to be judged."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
+    """Read the different calls of a model's steps into the lab."""
     if not PROVIDERS:
         raise BackbayError(
             "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./engine"
@@ -41,15 +145,14 @@ def model_calls(lab: Lab, path: Path) -> tuple[dict[str, list[Node]], list[str]]
         for node in graph.nodes:
             if node.op is not None and (not node.is_view or node.op.writes is not None):
                 found.setdefault(_key(node), node)
-    calls: dict[str, list[Node]] = {}
-    left_out = []
+    lab.model_calls, left_out = {}, []
     for node in found.values():
-        assert node.op is not None
+        op = op_of(node)
         if _is_too_large(node):
-            left_out.append(kind_of(node.op, _specs(node)))
+            left_out.append(kind_of(op, [node.args[i] for i in op.operands]))
         else:
-            calls.setdefault(node.op.name, []).append(node)
-    return calls, left_out
+            lab.model_calls.setdefault(op.name, []).append(node)
+    return ModelCalls({op: len(nodes) for op, nodes in lab.model_calls.items()}, left_out)
 
 
 def _graphs(lab: Lab, path: Path) -> list[Graph]:
@@ -73,11 +176,6 @@ def _graphs(lab: Lab, path: Path) -> list[Graph]:
     return graphs
 
 
-def _specs(node: Node) -> list[Spec | None]:
-    assert node.op is not None
-    return [node.args[i] for i in node.op.operands]
-
-
 def _key(node: Node) -> tuple[Any, ...]:
     """Equal for calls that differ only in data, and in the offsets of their views."""
 
@@ -86,20 +184,16 @@ def _key(node: Node) -> tuple[Any, ...]:
             return int(value.dtype), value.shape, value.strides
         return tuple(map(described, value)) if type(value) is tuple else repr(value)
 
-    assert node.op is not None
-    return node.op.name, *map(described, node.args)
+    return op_of(node).name, *map(described, node.args)
 
 
 def _is_too_large(node: Node) -> bool:
-    assert node.op is not None
     specs = [spec for spec in node.operands if isinstance(spec, Spec)]
-    products = prod(node.shape) * specs[0].shape[0] if node.op.name.startswith("mulmat") else 0
+    products = prod(node.shape) * specs[0].shape[0] if op_of(node).name.startswith("mulmat") else 0
     return sum(prod(spec.shape) for spec in specs) > MOST_ELEMENTS or products > MOST_PRODUCTS
 
 
 def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
-    """A call of the model with drawn data."""
-    assert node.op is not None
     positions = {value.index: i for i, value in enumerate(node.args) if isinstance(value, Node)}
 
     def operand(value: Node) -> Operand:
@@ -109,14 +203,13 @@ def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
 
     call = node_call(node, operand, lab.backend.cache_config())
     if call is None:
-        raise BackbayError(f"the suite has no case of {node.op.name}")
+        raise BackbayError(f"the suite has no case of {op_of(node).name}")
     return call
 
 
 def _fill(node: Node, position: int, value: Node) -> Fill:
     """Data that an operand may have: ids in range, masks with a visible position, decays below 0, floats near 1."""
-    op = node.op
-    assert op is not None
+    op = op_of(node)
     if position == op.ids:
         among, dimension = op.among
         bound = node.args[among].dim(dimension)
@@ -160,9 +253,8 @@ def _flat(specs: Sequence[Any]) -> list[Spec | None]:
 
 
 def _class(spec: Spec) -> str:
-    extents = "x".join(
-        next((name for most, name in EDGES if extent <= most), ">4096") for extent in spec.shape
-    )
+    sizes = [next((name for most, name in EDGES if extent <= most), ">4096") for extent in spec.shape]
+    extents = "x".join(sizes)
     if spec.strides is None:
         return f"{spec.dtype}[{extents}]"
     strides = [spec.stride(n) for n in range(len(spec.shape)) if spec.shape[n] > 1]

@@ -12,10 +12,9 @@ from backbay.internals import trace_op
 from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
-from ..numbers.encoding import encode, from_bytes
+from ..numbers.comparison import Fault, same
+from ..numbers.encoding import NARROW, Array, encode, from_bytes
 from ..numbers.number import Cost
-from ..numbers.rounding import NARROW, Array
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .call_check import Observed
@@ -40,30 +39,25 @@ def try_relations(lab: Lab, call: Call, draw: Draw, observed: Observed) -> None:
 
 
 def _run(lab: Lab, call: Call) -> list[Array]:
-    traced = TracedCall(lab.backend, call)
-    try:
+    with TracedCall(lab.backend, call) as traced:
         traced.write()
         return traced.run()
-    finally:
-        traced.close()
 
 
 def _judged(
     lab: Lab, call: Call, draw: Draw, cost: Cost, check: str, got: Array | None = None, way: str = ""
-) -> None:
+) -> bool:
     """Raise Fault unless a call with its current data, or what calls `got` in another way, is the expected result."""
-    traced = TracedCall(lab.backend, call)
-    try:
-        if got is None:
-            traced.write()
-            judge(call, traced, traced.run(), cost, draw.mode, check)
-        else:
-            del traced.results[1:]  # copies of a view
-            judge(call, traced, [got], cost, draw.mode, check)
-    except Fault as fault:
-        raise Fault(fault.check, f"{fault.message}\n  in {way or call}", fault.place) from fault.__cause__
-    finally:
-        traced.close()
+    with TracedCall(lab.backend, call) as traced:
+        try:
+            if got is None:
+                traced.write()
+            else:
+                del traced.results[1:]  # copies of a view
+            judge(call, traced, traced.run() if got is None else [got], cost, draw.mode, check)
+        except Fault as fault:
+            raise Fault(fault.check, f"{fault.message}\n  in {way or call}", fault.place) from fault.__cause__
+    return True
 
 
 def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
@@ -71,8 +65,7 @@ def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> b
     if call.placed or not any(operand.layout.steps for operand in call.operands()):
         return False
     plain = call.with_args(call.mapped(lambda o: o.of(o.stored, Layout(o.dtype, o.shape))))
-    _judged(lab, plain, draw, cost, "layout")
-    return True
+    return _judged(lab, plain, draw, cost, "layout")
 
 
 def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
@@ -80,21 +73,18 @@ def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     if call.batch is None:
         return False
     operands = list(call.operands())
-    extents = [
-        o.shape[d] for o, d in zip(operands, call.batch, strict=True) if d is not None and d < len(o.shape)
-    ]
-    if not extents or min(extents) != max(extents) or extents[0] < 2:
+    split = [(o, d) for o, d in zip(operands, call.batch, strict=True) if d is not None and d < len(o.shape)]
+    extents = {o.shape[d] for o, d in split}
+    if len(extents) != 1 or (extent := extents.pop()) < 2:
         return False
-    cut = 1 + draw.below(extents[0] - 1)
-    parts = [_run(lab, _part(call, operands, low, high))[0] for low, high in ((0, cut), (cut, extents[0]))]
+    cut = 1 + draw.below(extent - 1)
+    parts = [_run(lab, _part(call, operands, low, high))[0] for low, high in ((0, cut), (cut, extent))]
     joined = np.concatenate(parts, axis=parts[0].ndim - 1 - call.batch_out)
-    way = f"its parts [0, {cut}) and [{cut}, {extents[0]}) of the batch, computed by themselves"
-    _judged(lab, call, draw, cost, "parts", joined, way)
-    return True
+    way = f"its parts [0, {cut}) and [{cut}, {extent}) of the batch, computed by themselves"
+    return _judged(lab, call, draw, cost, "parts", joined, way)
 
 
 def _part(call: Call, operands: list[Operand], low: int, high: int) -> Call:
-    """The call for [low, high) of its batch."""
     assert call.batch is not None
     made: dict[int, Operand] = {}
     for operand, dim in zip(operands, call.batch, strict=True):
@@ -116,20 +106,11 @@ def scaled_operands(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     if not chosen:
         return False
     power = draw.pick(1, 2, 3)
-
-    def larger(operand: Operand) -> Operand:
-        if operand not in chosen:
-            return operand
-        return operand.of(encode(operand.decoded * 2.0**power, operand.dtype), operand.layout)
-
-    other = call.with_args(call.mapped(larger))
-    for operand, made in zip(call.operands(), other.operands(), strict=True):
-        if operand in chosen and not np.array_equal(
-            made.decoded, operand.decoded * 2.0**power, equal_nan=True
-        ):
-            return False  # the scaled numbers do not fit the type
-    _judged(lab, other, draw, cost, "scaling")
-    return True
+    scaled = {o: o.of(encode(o.decoded * 2.0**power, o.dtype), o.layout) for o in chosen}
+    if not all(same(made.decoded, o.decoded * 2.0**power).all() for o, made in scaled.items()):
+        return False  # the scaled numbers do not fit the type
+    other = call.with_args(call.mapped(lambda o: scaled.get(o, o)))
+    return _judged(lab, other, draw, cost, "scaling")
 
 
 def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
@@ -139,31 +120,27 @@ def padding_changes_nothing(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
     longer, cut = call.padded
     for operand in longer.operands():  # the call's own data, followed by padding
         operand.make(draw.mode, Precision(DType.F32, DType.F32), 1)
-    _judged(lab, call, draw, cost, "padding", cut(_run(lab, longer)[0]), str(longer))
-    return True
+    return _judged(lab, call, draw, cost, "padding", cut(_run(lab, longer)[0]), str(longer))
 
 
 def attributes_count(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     """The same operands with other attributes give the right result too."""
     if not call.altered:
         return False
-    _judged(lab, _altered(call), draw, cost, "attributes")
-    return True
+    return _judged(lab, _altered(call), draw, cost, "attributes")
 
 
 def _altered(call: Call) -> Call:
-    names = [parameter.name for parameter in call.op.parameters]
-    return call.with_args(
-        tuple(call.altered.get(name, value) for name, value in zip(names, call.args, strict=True))
-    )
+    named = zip((parameter.name for parameter in call.op.parameters), call.args, strict=True)
+    return call.with_args(tuple(call.altered.get(name, value) for name, value in named))
 
 
 def each_has_its_attributes(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
     """Two calls in one graph, with the same operands and different attributes, have their own results."""
     if not call.altered:
         return False
-    traced, other = TracedCall(lab.backend, call), _altered(call)
-    try:
+    other = _altered(call)
+    with TracedCall(lab.backend, call) as traced:
         second = trace_op(traced.ctx, call.op, other.mapped(traced.tensors.__getitem__))
         traced.write()
         traced.ctx.compute(*traced.results, second)
@@ -173,8 +150,6 @@ def each_has_its_attributes(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
                 judge(each, traced, [got], cost, draw.mode, "together")
             except Fault as fault:
                 raise Fault(fault.check, f"{fault.message}\n  in a graph of {call} and {other}") from None
-    finally:
-        traced.close()
     return True
 
 

@@ -1,21 +1,61 @@
-"""A call traced on a backend: its leaves, its results, and the backend's declarations."""
+"""A call traced on a backend: its leaves, its results, and the precision that the backend declares for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, Self
 
-from backbay import Backend, Context, Level, Precision, Spec, Tensor, ops
-from backbay.internals import cached_property, trace_op
+from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor, ops
+from backbay.internals import cached_property, composite_kernels, trace_op
 
 from ..draw.data import Mode
 from ..draw.layout import runs
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
-from ..numbers.encoding import from_bytes
-from ..numbers.rounding import Array
+from ..numbers.encoding import BLOCK_STEP, SIGNIFICAND, Array, from_bytes, unit
 from ..suite.case import Call
-from .declared_precision import declared_precision
+
+
+def declared_precision(
+    backend: Backend, op: Op[Any, Any], args: Sequence[Any], *, composed: bool
+) -> Precision:
+    """The precision of an op on complete, prepared arguments; for a composite, the coarsest of its kernels."""
+    own = precision_of(backend, op, [args[i] for i in op.operands])
+    if not composed or op.composite is None:
+        return own
+    kernels = composite_kernels(op, args, backend.supports)
+    return coarsest([own, *[precision_of(backend, part, specs) for part, specs in kernels]])
+
+
+def precision_of(backend: Backend, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+    """The precision of an op where the params place it, on the CPU or on GPUs; without placement, the backend's own."""
+    placed = backend.params.gpu_layers
+    if placed is None:
+        return backend.precision(op, specs)
+    used = [backend.ledger.devices[0][0], *(gpu.id for gpu in placed)]
+    return coarsest([backend.precision_on(device, op, specs) for device in used])
+
+
+def coarsest(precisions: Sequence[Precision]) -> Precision:
+    activation = max((p.activation for p in precisions), key=_coarseness)
+    flushes = any(p.flushes_subnormals for p in precisions)
+    accumulate = max((p.accumulate for p in precisions), key=unit)
+    weight = max((p.weight for p in precisions), key=unit)
+    return Precision(activation, accumulate, flushes, weight)
+
+
+def told(precision: Precision) -> str:
+    """A precision in reports: the types of activations and of sums, that of weights if it is not f32, and whether subnormal
+    operands are flushed.
+    """
+    weights = "" if precision.weight is DType.F32 else f" (weights {precision.weight})"
+    flushed = " (subnormals as zeros)" if precision.flushes_subnormals else ""
+    return f"{precision.activation}/{precision.accumulate}{weights}{flushed}"
+
+
+def _coarseness(dtype: DType) -> float:
+    return unit(dtype) if dtype in SIGNIFICAND else BLOCK_STEP.get(dtype, 1.0)
 
 
 def weight(backend: Backend, name: str, spec: Spec) -> Tensor:
@@ -68,12 +108,10 @@ class TracedCall:
             readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
             self.results += [result.contiguous(ctx) for result in readable]
         self.specs = [args[i] for i in call.op.operands]
-        self.kept = [
-            t for o, t in self.tensors.items() if t.op is not None and t.op.name == "duplicate" and o.seed % 2
-        ]
+        odd = [tensor for operand, tensor in self.tensors.items() if operand.seed % 2]
+        self.kept = [tensor for tensor in odd if tensor.op is not None and tensor.op.name == "duplicate"]
 
     def leave_out_copies(self) -> None:
-        """Read the op's results only directly."""
         del self.results[self.own :]
 
     @property
@@ -94,7 +132,6 @@ class TracedCall:
                 operand.write(leaf)
 
     def run(self) -> list[Array]:
-        """Compute, and read the results as stored."""
         self.ctx.compute(*self.results, *self.kept)
         return [from_bytes(self._read(y), y.dtype, y.shape) for y in self.results]
 
@@ -103,6 +140,12 @@ class TracedCall:
         if len(data) != result.nbytes:
             raise Fault("shape", f"{result} has {result.nbytes} bytes, the backend gave {len(data)}")
         return data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self.ctx.close()

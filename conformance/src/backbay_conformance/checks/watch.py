@@ -12,13 +12,12 @@ from backbay.internals import Bytes, cached_property
 from backbay.plugin import Cancel, Graph, Node, Plan
 
 from ..draw.operand import elements
-from ..numbers.comparison import Fault
-from ..numbers.encoding import NUMPY, decode, stored_shape
-from ..numbers.rounding import Array
+from ..numbers.comparison import Fault, same
+from ..numbers.encoding import NUMPY, Array, decode, stored_shape
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge
-from .node_call import call_with_data, source_of
+from .model_calls import call_with_data, source_of
 from .traced_call import TracedCall
 
 APART = 0.02
@@ -51,7 +50,6 @@ class Watch:
         return time.process_time() > self._deadline
 
     def backend(self, backend: Backend) -> Backend:
-        """The backend, watched from now on."""
         compile_graph = backend.compile
         vars(backend)["compile"] = lambda graph: WatchedPlan(compile_graph(graph), graph, self)
         return backend
@@ -89,8 +87,6 @@ def _details(found: dict[str, str]) -> str:
 
 @dataclass
 class Nodes:
-    """The nodes of one graph, run one by one."""
-
     watch: Watch
     graph: Graph
     values: dict[int, Array]
@@ -114,16 +110,13 @@ class Nodes:
     def _run(self, node: Node, call: Call) -> None:
         """Run one node alone, keep its result, and note the op if the result is wrong."""
         assert node.op is not None
-        traced = TracedCall(self.watch.lab.backend, call)
-        try:
+        with TracedCall(self.watch.lab.backend, call) as traced:
             traced.write()
             (got, *_) = results = traced.run()
             try:
                 judge(call, traced, results, cost_of(call, traced.level, traced.precision), "wide")
             except Fault as fault:
                 self.watch.alone.setdefault(node.op.name, f"{call}: {fault.message}")
-        finally:
-            traced.close()
         if node.op.writes is None:
             self.values[node.index] = got
         else:
@@ -132,9 +125,8 @@ class Nodes:
 
     def _compare(self, plan: Plan, calls: dict[int, Call]) -> None:
         """Note the first results and states of the graph's own run that differ from those of the single nodes."""
-        written = {
-            source_of(node).index: node for node in self.graph.nodes if node.op and node.op.writes is not None
-        }
+        writes = [node for node in self.graph.nodes if node.op and node.op.writes is not None]
+        written = {source_of(node).index: node for node in writes}
         right: set[int] = set()
         wrong: list[Node] = []
         for index, node in written.items():
@@ -172,7 +164,6 @@ class Nodes:
 
     @cached_property
     def _writes(self) -> dict[int, list[Node]]:
-        """The writes by the number of the storage that they write into."""
         found: dict[int, list[Node]] = {}
         for node in self.graph.nodes:
             if node.op is not None and node.op.writes is not None:
@@ -185,15 +176,13 @@ class Nodes:
         want = decode(np.array(alone), spec.dtype)
         peak = np.abs(want).max(initial=0.0, where=np.isfinite(want))
         with np.errstate(invalid="ignore"):
-            same = (got == want) | (np.abs(got - want) <= APART * peak) | (np.isnan(got) & np.isnan(want))
-        if not same.all() and node.op is not None:
+            right = bool((same(got, want) | (np.abs(got - want) <= APART * peak)).all())
+        if not right and node.op is not None:
             self.watch.together.setdefault(node.op.name, str(calls.get(node.index, node)))
-        return bool(same.all())
+        return right
 
 
 class WatchedPlan(Plan):
-    """A plan whose nodes are judged after each run."""
-
     def __init__(self, plan: Plan, graph: Graph, watch: Watch) -> None:
         self.plan, self.graph, self.watch = plan, graph, watch
         self.nbytes = plan.nbytes

@@ -10,8 +10,7 @@ import numpy as np
 
 from backbay import DType, Precision
 
-from ..numbers.encoding import NUMPY, encode
-from ..numbers.rounding import LARGEST, Array, significand
+from ..numbers.encoding import LARGEST, NUMPY, Array, encode, significand
 
 if TYPE_CHECKING:
     from .operand import Operand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from .data import Fill, Made, Making
 from .operand import Operand
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
 
-from ..numbers.encoding import decode, opposite, stored_shape
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array, decode, opposite, stored_shape
 
 Shape = tuple[int, ...]
 

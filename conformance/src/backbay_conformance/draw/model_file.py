@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import DType
 
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 
 DEFAULT_ALIGNMENT = 32
 """What a file has that says nothing."""

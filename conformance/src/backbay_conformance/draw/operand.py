@@ -8,8 +8,7 @@ import numpy as np
 
 from backbay import Context, DType, Precision, Spec, Tensor
 
-from ..numbers.encoding import NUMPY, decode, encode, stored_shape
-from ..numbers.rounding import Array
+from ..numbers.encoding import NUMPY, Array, decode, encode, stored_shape
 from .data import Fill, Making, Mode
 from .layout import Layout
 

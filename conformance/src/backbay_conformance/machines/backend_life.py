@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import backbay
 from backbay import BackbayError, BackendParams, ClosedError, DType, NotComputedError, ShapeError, Tensor
 
-from ..numbers.comparison import Fault, must_equal
+from ..numbers.comparison import Fault, must_equal, require
+from ..numbers.encoding import Array
 from ..suite.lab import GUARDED, Lab
 from .machine import Choose, Machine, action
-from .shadow import ContextShadow, Shadow
-from .shadow_ops import TRACED
-from .small_model import WEIGHTS, WIDTH, small_model, weight
+from .shadow import TRACED, WEIGHTS, WIDTH, ContextShadow, Shadow, small_model, weight
 
-Array = NDArray[Any]
 PEAK = 4.0  # largest magnitude in a leaf
 CONTEXTS, NODES = 3, 24
 
@@ -59,14 +56,11 @@ class BackendLife(Machine):
     def close(self) -> None:
         for ctx in self.open_contexts():
             self._close(ctx)
-        if self._cache_bytes() != self.at_rest:
-            raise Fault(
-                "life", f"all contexts are closed, and {self._cache_bytes()} bytes of leaves are still booked"
-            )
+        left = f"all contexts are closed, and {self._cache_bytes()} bytes of leaves are still booked"
+        require(self._cache_bytes() == self.at_rest, left, check="life")
         self.backend.close()
 
     def _cache_bytes(self) -> int:
-        """The memory booked for leaves of layers."""
         return sum(entry.size for device in self.backend.memory().devices for entry in device.cache)
 
     # -- contexts and leaves -----------------------------------------------------------------------------
@@ -91,11 +85,7 @@ class BackendLife(Machine):
         kind = ("from_floats", "zeros", "empty")[choose.below(3)]
         data = self._data(choose, shape) if kind == "from_floats" else np.zeros(shape[::-1])
         at = (ctx.ctx, ctx.ctx.input(), ctx.ctx.layer(0), ctx.ctx.layer(1))[choose.below(4)]
-        made = {
-            "from_floats": lambda: at.from_floats(data),
-            "zeros": lambda: at.zeros(DType.F32, *shape),
-            "empty": lambda: at.empty(DType.F32, *shape),
-        }[kind]()
+        made = at.from_floats(data) if kind == "from_floats" else getattr(at, kind)(DType.F32, *shape)
         leaf = Shadow(made, ctx, self._name("leaf"), PEAK, data=data, written=kind != "empty")
         ctx.nodes.append(leaf)
         if leaf.written:  # a new leaf's data may or may not invalidate the context's results
@@ -118,17 +108,16 @@ class BackendLife(Machine):
 
     @action(has_leaf)
     def refuse_wrong_data(self, choose: Choose) -> None:
-        """Too many numbers are refused, and the leaf keeps its data."""
         leaf = self._leaf(choose)
         more = np.zeros(leaf.tensor.size + 1)
         self.expect(ShapeError, lambda: leaf.tensor.from_floats(more), "too many numbers")
-        self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
+        self._compare_leaf(leaf)
 
     @action(has_leaf)
     def read_leaf(self, choose: Choose) -> None:
         leaf = self._leaf(choose)
         self.tell(f"read {leaf.name}")
-        self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
+        self._compare_leaf(leaf)
 
     # -- weights -----------------------------------------------------------------------------------------
 
@@ -155,7 +144,6 @@ class BackendLife(Machine):
 
     @action(has_nodes, weight=8)
     def trace(self, choose: Choose) -> None:
-        """Trace an op on nodes of a context, on leaves of other contexts, or on weights."""
         ctx = self._context(choose)
         if not ctx.nodes or len(ctx.nodes) >= NODES:
             return
@@ -170,7 +158,7 @@ class BackendLife(Machine):
     @action(has_nodes, weight=4)
     def trace_write(self, choose: Choose) -> None:
         """Trace a copy into a leaf or some of its rows; the leaf may belong to another context."""
-        ctx, leaf = self._context(choose), self._any_leaf(choose)
+        ctx, leaf = self._context(choose), self._leaf(choose) if has_leaf(self) else None
         if leaf is None or not ctx.nodes or len(ctx.nodes) >= NODES:
             return
         x = self._node(ctx, choose)
@@ -178,19 +166,19 @@ class BackendLife(Machine):
         if x.tensor.dim(0) != WIDTH or rows > leaf.tensor.dim(1) or x.tensor.rank != 2:
             return
         first = choose.below(leaf.tensor.dim(1) - rows + 1)
-        place = self._place(ctx, leaf, first, first + rows)
+        view = leaf.tensor.slice(ctx.ctx, 1, first, first + rows)
+        name, inside = f"{leaf.name}[{first}:{first + rows}]", slice(first, first + rows)
+        place = Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[inside], view=True)
         # Numbers that a graph writes and reads again must not grow from run to run.
-        bounded = Shadow(
-            x.tensor.clamp(ctx.ctx, -PEAK, PEAK), ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK)
-        )
+        clamped = x.tensor.clamp(ctx.ctx, -PEAK, PEAK)
+        bounded = Shadow(clamped, ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK))
         written = bounded.tensor.copy(ctx.ctx, place.tensor)
         made = Shadow(written, ctx, self._name("w"), PEAK, (bounded, place), lambda a, _: a, target=1)
         ctx.nodes.append(made)
         ctx.ctx.forward(made.tensor)
         ctx.root(made)
-        self.tell(
-            f"{made.name} = {x.name}.clamp(-4, 4).copy({place.name}) in {ctx.name}; forward({made.name})"
-        )
+        written_by = f"{x.name}.clamp(-4, 4).copy({place.name})"
+        self.tell(f"{made.name} = {written_by} in {ctx.name}; forward({made.name})")
 
     @action(has_nodes)
     def forward(self, choose: Choose) -> None:
@@ -235,7 +223,7 @@ class BackendLife(Machine):
             return
         node = ctx.nodes[choose.below(len(ctx.nodes))]
         if node.is_leaf:
-            self._compare(node.tensor, node.data if node.written else None, node.name)
+            self._compare_leaf(node)
         elif node in ctx.results:
             self._compare(node.tensor, ctx.results[node], node.name)
         elif node not in ctx.doubtful:
@@ -257,9 +245,8 @@ class BackendLife(Machine):
         ]
         if node.is_leaf:
             uses.append(("write", lambda: node.tensor.from_floats(np.zeros(node.tensor.size))))
-            uses += [("trace elsewhere", lambda: node.tensor.neg(self.open_contexts()[0].ctx))] * has_context(
-                self
-            )
+            if has_context(self):
+                uses.append(("trace elsewhere", lambda: node.tensor.neg(self.open_contexts()[0].ctx)))
         name, use = uses[choose.below(len(uses))]
         self.expect(ClosedError, use, f"{name} with {node.name} of {ctx.name}, which is closed")
 
@@ -294,9 +281,12 @@ class BackendLife(Machine):
         before = self.backend.counters
         ctx.ctx.compute(*[output.tensor for output in outputs])
         after = self.backend.counters
-        self._check_economy(
-            ctx, after.traced_nodes - before.traced_nodes, after.bytes_allocated - before.bytes_allocated
-        )
+        traced = after.traced_nodes - before.traced_nodes
+        allocated = after.bytes_allocated - before.bytes_allocated
+        if traced or (allocated and not ctx.stale and not ctx.moved):  # it may be traced and allocated once
+            told = f"a compute of the same outputs as before traced {traced} nodes and allocated {allocated} bytes"
+            raise Fault("life", f"{told}; both must be 0")
+        self._compiled(ctx)
         ctx.run()
         for node in ctx.values:
             if node.target is not None:
@@ -317,16 +307,6 @@ class BackendLife(Machine):
         except NotComputedError:
             if owner is latest or not owner.moved:
                 raise
-
-    def _check_economy(self, ctx: ContextShadow, traced: int, allocated: int) -> None:
-        """A compiled graph is neither traced nor allocated again."""
-        if traced or (allocated and not ctx.stale and not ctx.moved):
-            raise Fault(
-                "life",
-                f"a compute of the same outputs as before traced {traced} nodes and allocated {allocated} bytes; "
-                "both must be 0",
-            )
-        self._compiled(ctx)
 
     def _compiled(self, ctx: ContextShadow) -> None:
         if ctx.stale:
@@ -352,12 +332,6 @@ class BackendLife(Machine):
                 if output.base is leaf:
                     ctx.results[output] = None
 
-    def _place(self, ctx: ContextShadow, leaf: Shadow, low: int, high: int) -> Shadow:
-        """A view of some rows of a leaf."""
-        view = leaf.tensor.slice(ctx.ctx, 1, low, high)
-        name = f"{leaf.name}[{low}:{high}]"
-        return Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[low:high], view=True)
-
     def _close(self, ctx: ContextShadow) -> None:
         ctx.ctx.close()
         ctx.closed, ctx.results = True, {}
@@ -370,9 +344,6 @@ class BackendLife(Machine):
     def _leaf(self, choose: Choose) -> Shadow:
         leaves = [node for ctx in self.open_contexts() for node in ctx.nodes if node.is_leaf]
         return leaves[choose.below(len(leaves))]
-
-    def _any_leaf(self, choose: Choose) -> Shadow | None:
-        return self._leaf(choose) if has_leaf(self) else None
 
     def _node(self, ctx: ContextShadow, choose: Choose) -> Shadow:
         """A node of a context; every second time one of the last three, so that chains grow."""
@@ -393,6 +364,9 @@ class BackendLife(Machine):
     def _name(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
+
+    def _compare_leaf(self, leaf: Shadow) -> None:
+        self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
 
     def _compare(self, tensor: Tensor, expected: Array | None, name: str) -> None:
         got = tensor.numpy()

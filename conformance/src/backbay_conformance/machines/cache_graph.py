@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import Backend, Context, DType, Tensor
 
-Array = NDArray[Any]
+from ..numbers.encoding import Array
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a cache, and the parameters of its rotary embedding."""
-
     head: int
     heads: int
     kv_heads: int

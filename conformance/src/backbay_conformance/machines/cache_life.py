@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay import DType, Spec, Support, ops
 
 from ..numbers.comparison import Fault
+from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab
 from .cache_graph import Cache, Layout
-from .cost import attention_cost
-from .history import Cell, History, attend, number, require_close, rotated, stored
+from .history import Cell, History, attend, attention_cost, number, require_close, rotated, stored
 from .machine import Choose, Machine, action
 
-Array = NDArray[Any]
 SEQUENCES = 3
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 
@@ -104,7 +100,6 @@ class CacheLife(Machine):
 
     @action(has_cells)
     def share_prefix(self, choose: Choose) -> None:
-        """Let another sequence share the cells of a prefix."""
         source, target, end = self._prefix(choose)
         if target is None:
             return
@@ -115,7 +110,6 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def copy_prefix(self, choose: Choose) -> None:
-        """Copy a prefix into new cells for another sequence."""
         source, target, end = self._prefix(choose)
         wanted = [(n, cell) for n, cell in self.history.of(source).items() if cell.position < end]
         free = self.history.free(self.layout.capacity)
@@ -177,7 +171,6 @@ class CacheLife(Machine):
 
     @action(has_cells, weight=2)
     def look_inside(self, choose: Choose) -> None:
-        """Compare the key and value in each used cell."""
         self.tell("look inside")
         keys = np.asarray(self.cache.key.numpy(), np.float64)
         values = np.asarray(self.cache.value.numpy(), np.float64)
@@ -206,7 +199,6 @@ class CacheLife(Machine):
             require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
 
     def _batch(self, choose: Choose, tokens: int) -> list[tuple[int, int]]:
-        """The sequence and position of each token."""
         first = choose.below(SEQUENCES)
         other = (first + choose.below(2)) % SEQUENCES
         split = choose.below(tokens + 1)

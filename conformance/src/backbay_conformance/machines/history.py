@@ -1,4 +1,4 @@
-"""The plain history behind a cache: the position in each cell, and attention recomputed from it."""
+"""The plain history behind a cache: the position in each cell, attention recomputed from it, and the error of attention."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backbay import DType
+from backbay import Backend, DType, Level, Op, Spec, ops
 
-from ..numbers.comparison import Fault, first_of, plain
+from ..checks.traced_call import coarsest, precision_of
+from ..numbers.comparison import note, refuse
+from ..numbers.encoding import FLOOR, SIGNIFICAND, Array, unit
 from ..numbers.number import Cost, Number, block_error
-from ..numbers.rounding import FLOOR, SIGNIFICAND, unit
-from ..numbers.tightness import note
-
-Array = NDArray[Any]
 
 
 @dataclass
@@ -31,8 +28,6 @@ class Cell:
 
 @dataclass
 class History:
-    """Used cells by their number."""
-
     cells: dict[int, Cell] = field(default_factory=dict)
 
     def of(self, sequence: int) -> dict[int, Cell]:
@@ -98,9 +93,9 @@ def turn(position: float, dim: int, base: float, mode: str) -> tuple[Array, Arra
 def attend(query: Number, cells: list[Cell], scale: float) -> Number:
     """Attention of one token, (heads, d), over the cells that it sees; the result is (heads, d)."""
     groups = query.shape[0] // cells[0].key.shape[0]
-    key, value = (
-        stacked([part(cell) for cell in cells], groups) for part in (_key, _value)
-    )  # (history, heads, d)
+    key, value = (  # (history, heads, d)
+        stacked(parts, groups) for parts in ([cell.key for cell in cells], [cell.value for cell in cells])
+    )
     scores = query.activation().einsum("hd,nhd->hn", key.weight(), query.shape[-1]) * scale
     top = scores.value.max(-1, keepdims=True)
     with np.errstate(all="ignore"):  # a bound may be infinite if storage lost much
@@ -112,18 +107,9 @@ def attend(query: Number, cells: list[Cell], scale: float) -> Number:
 
 def stacked(parts: list[Number], groups: int) -> Number:
     """(history, heads, d) from numbers of shape (kv_heads, d)."""
-    whole = Number(
-        np.array([part.value for part in parts]), np.array([part.error for part in parts]), parts[0].cost
-    )
+    values, errors = np.array([part.value for part in parts]), np.array([part.error for part in parts])
+    whole = Number(values, errors, parts[0].cost)
     return whole.moved(lambda a: np.repeat(a, groups, axis=1))
-
-
-def _key(cell: Cell) -> Number:
-    return cell.key
-
-
-def _value(cell: Cell) -> Number:
-    return cell.value
 
 
 def number(value: Array, cost: Cost) -> Number:
@@ -135,11 +121,20 @@ def require_close(got: Array, expected: Number, what: str) -> None:
     bound = expected.error + unit(DType.F32) * (np.abs(expected.value) + 1e-30)
     note("cache", expected.value, bound)
     wrong = ~(np.abs(got - expected.value) <= bound)
-    if wrong.any():
-        at = first_of(wrong)
-        raise Fault(
-            "cache",
-            f"{what}: {int(wrong.sum())} of {wrong.size} wrong: at {at[::-1]} expected {plain(expected.value[at])} "
-            f"within {float(bound[at]):.3g}, got {plain(got[at])}",
-            at,
-        )
+    refuse(wrong, expected.value, got, "cache", bound=bound, what=f"{what}: ")
+
+
+def attention_cost(backend: Backend, key_type: DType, value_type: DType) -> Cost:
+    key, value = Spec(key_type, (32, 1, 8)), Spec(value_type, (32, 1, 8))
+    query, weights = Spec(DType.F32, (32, 1, 1)), Spec(DType.F32, (8, 1, 1))
+    attention = ops.scaled_dot_product_attention
+    fused = backend.supports(attention, [query, key, value, None, None, None]).level is Level.KERNEL
+    used: list[tuple[Op[Any, Any], list[Spec | None]]] = [
+        (ops.mulmat_full_prec, [key, query]),
+        (ops.mulmat, [Spec(DType.F32, (8, 32)), weights]),
+        (ops.softmax, [weights]),
+    ]
+    if fused:
+        used = [(attention, [query, key, value, None, None, None])]
+    declared = [precision_of(backend, op, specs) for op, specs in used]
+    return Cost.of(coarsest(declared), unit(DType.F32))  # results between ops are rounded to f32

@@ -166,9 +166,8 @@ def _rule(own: str, name: str, when: Condition, rule: Any, precondition: Any, st
             raise
 
     act.__name__ = own
-    return precondition(lambda self: hasattr(self, "machine") and when(self.machine))(
-        rule(data=st.data())(act)
-    )
+    ready = precondition(lambda self: hasattr(self, "machine") and when(self.machine))
+    return ready(rule(data=st.data())(act))
 
 
 def run_machine(
@@ -203,10 +202,10 @@ def run_machine(
     except Fault as fault:
         story = tuple(made.latest[0].log) if made.latest else ()
         notes = "\n".join(getattr(fault, "__notes__", ()))
-        again = (
-            f"run_machine({machine.__name__}, {lab.name!r}, seed={seed}, steps={steps}, examples={examples})"
-        )
-        return [Failure(machine.__name__, fault.check, fault.message, story, f"{again}\n{notes}")]
+        given = f"{machine.__name__}, {lab.name!r}, seed={seed}, steps={steps}, examples={examples}"
+        return [
+            Failure(machine.__name__, fault.check, fault.message, story, f"run_machine({given})\n{notes}")
+        ]
     finally:
         lab.discard()
     return []

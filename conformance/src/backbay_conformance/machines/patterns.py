@@ -9,24 +9,21 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..cases.binary import repeated
+from ..cases.elementwise import repeated
 from ..cases.matrix import product
 from ..cases.norm import layer_formula, rms_formula, softmax_formula
 from ..cases.sequence import rope_formula
 from ..draw.draw import Draw
+from ..numbers.encoding import FLOOR, unit
 from ..numbers.number import Number
-from ..numbers.rounding import FLOOR, unit
 
 EPS, BASE = 0.5, 100.0
-LEAVES = ("x", "a", "column", "row", "w")
-"""(n, tokens) twice, (n), (1, tokens), and (n, n)."""
+LEAVES = ("x", "a", "column", "row", "w")  # (n, tokens) twice, (n), (1, tokens), and (n, n)
 X, A, COLUMN, ROW, W = range(len(LEAVES))
 
 
 @dataclass(frozen=True)
 class Step:
-    """An op, or a pair of them, on one or two operands."""
-
     trace: Callable[..., Tensor]
     formula: Callable[..., Number]
 
@@ -38,10 +35,7 @@ def rounded(x: Number, dtype: DType = DType.F32) -> Number:
 
 
 def _through(dtype: DType) -> Step:
-    return Step(
-        lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype),
-        lambda x: rounded(x, dtype),
-    )
+    return Step(lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype), lambda x: rounded(x, dtype))
 
 
 def _turned(ctx: Context, x: Tensor) -> Tensor:
@@ -56,10 +50,8 @@ def _rope(ctx: Context, x: Tensor) -> Tensor:
 
 def _roped(x: Number) -> Number:
     tokens, n = x.shape
-    y = rope_formula(
-        x.reshape(tokens, 1, n), np.arange(tokens), n, BASE, 1.0, "normal", None, (0, 0, 0, 0), None
-    )
-    return y.reshape(tokens, n)
+    turn = (np.arange(tokens), n, BASE, 1.0, "normal", None, (0, 0, 0, 0), None)
+    return rope_formula(x.reshape(tokens, 1, n), *turn).reshape(tokens, n)
 
 
 def _stored(ctx: Context, x: Tensor) -> Tensor:
@@ -83,10 +75,7 @@ ONE: dict[str, Step] = {
     ),
     "f16": _through(DType.F16),
     "bf16": _through(DType.BF16),
-    "turn": Step(
-        lambda ctx, x: _turned(ctx, _turned(ctx, x)),
-        lambda x: x,
-    ),
+    "turn": Step(lambda ctx, x: _turned(ctx, _turned(ctx, x)), lambda x: x),
     "reshape": Step(lambda ctx, x: x.reshape(ctx, x.size).neg(ctx).reshape(ctx, *x.shape), lambda x: -x),
     "rope": Step(_rope, _roped),
     "set_rows": Step(_stored, lambda x: x[::-1]),
@@ -107,8 +96,7 @@ STEPS = {
     "mulmat": Step(lambda ctx, w, x: w.mulmat(ctx, x), product),
     "sum_rows": Step(lambda ctx, x: x.sum_rows(ctx), lambda x: x.sum()),
 }
-GATES = ("sigmoid", "silu", "tanh", "relu", "neg", "scale")
-"""Steps that make an operand which is repeated."""
+GATES = ("sigmoid", "silu", "tanh", "relu", "neg", "scale")  # steps that make an operand which is repeated
 
 PATTERNS: tuple[tuple[str, ...], ...] = (
     ("mul", "add"),
@@ -157,21 +145,18 @@ class Program:
         return len(LEAVES) + len(self.steps) - 1
 
     def traced(self, ctx: Context, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """The leaves, and the result of each step."""
         made = list(leaves)
         for name, operands in self.steps:
             made.append(STEPS[name].trace(ctx, *[made[i] for i in operands]))
         return made
 
     def computed(self, leaves: Sequence[Number], dtypes: Sequence[DType]) -> list[Number]:
-        """The numbers of all results, each rounded to its type."""
         made = list(leaves)
         for name, operands in self.steps:
             made.append(rounded(STEPS[name].formula(*[made[i] for i in operands]), dtypes[len(made)]))
         return made
 
     def told(self, number: int) -> str:
-        """A step, or a leaf, as text."""
         if number < len(LEAVES):
             return LEAVES[number]
         name, operands = self.steps[number - len(LEAVES)]

@@ -1,17 +1,57 @@
-"""The shadow of a context: its graph in plain NumPy, node by node."""
+"""The shadow of a context: its graph in plain NumPy, node by node; the ops that a backend's life traces, and its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from backbay import Context, Tensor
+from backbay import Context, DType, Tensor
 
-Array = NDArray[Any]
+from ..draw.model_file import write_model
+from ..numbers.comparison import must_equal
+from ..numbers.encoding import Array
+from .machine import Choose
+
+WIDTH = 8
+WEIGHTS: dict[str, tuple[int, ...]] = {
+    "token_embd.weight": (WIDTH, 5),
+    "blk.0.attn_k.weight": (WIDTH, 3),
+    "blk.0.attn_q.weight": (WIDTH, WIDTH),
+    "blk.1.attn_q.weight": (WIDTH, WIDTH),
+    "output.weight": (WIDTH, 3),
+}
+"""Names and shapes, dimension 0 first."""
+HALF = ("blk.0.attn_k.weight", "blk.1.attn_q.weight")
+"""Names of the f16 weights; the others are f32. The first leaves a gap up to the next multiple of 32 bytes."""
+
+
+def weight(name: str) -> Array:
+    """The numbers of a weight: small integers, different for each weight."""
+    shape = WEIGHTS[name]
+    rng = np.random.default_rng(list(WEIGHTS).index(name))
+    return rng.integers(-3, 4, shape[::-1]).astype(np.float64)
+
+
+@cache
+def small_model() -> Path:
+    """The path of the file, which is removed when the process exits."""
+    folder = Path(tempfile.mkdtemp(prefix="backbay-conformance-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    stored = (
+        (name, DType.F16, weight(name).astype(np.float16))
+        if name in HALF
+        else (name, DType.F32, weight(name).astype(np.float32))
+        for name in WEIGHTS
+    )
+    return write_model(folder / "small.gguf", 2, stored, WIDTH)
 
 
 @dataclass(eq=False)
@@ -58,8 +98,6 @@ class Shadow:
 
 @dataclass(eq=False)
 class ContextShadow:
-    """A context with its traced nodes, its roots, and its readable results."""
-
     ctx: Context
     name: str
     nodes: list[Shadow] = field(default_factory=list)
@@ -82,7 +120,6 @@ class ContextShadow:
         self.results = {}
 
     def needs(self) -> Iterator[Shadow]:
-        """The leaves and weights of the whole graph."""
         for root in self.roots:
             yield from root.leaves()
 
@@ -99,7 +136,6 @@ class ContextShadow:
         return base.written if base.is_leaf else self.known[base]
 
     def _evaluate(self, shadow: Shadow) -> Array:
-        """The array of a node, evaluated once."""
         if shadow in self.values:
             return self.values[shadow]
         operands = [self._evaluate(operand) for operand in shadow.operands]
@@ -117,3 +153,136 @@ class ContextShadow:
             result = result if shadow.view else np.array(result)
         self.values[shadow], self.known[shadow] = result, known
         return result
+
+
+class Wiring(ContextShadow):
+    """A graph in a context, and a shadow of each of its nodes; `log` tells how it was built."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx, "")
+        self.log: list[str] = []
+        self._count = 0
+
+    def leaf(self, numbers: Array, peak: float) -> Shadow:
+        shadow = Shadow(self.ctx.from_floats(numbers), self, self._name("leaf"), peak, data=numbers.copy())
+        return self._keep(shadow, f"leaf {numbers.shape[::-1]}")
+
+    def ids(self, numbers: Array) -> Shadow:
+        return Shadow(self.ctx.from_ints(numbers), self, "ids", numbers.max(initial=0), data=numbers.copy())
+
+    def op(
+        self, name: str, x: Shadow, *args: Any, evaluate: Callable[..., Array], peak: float | None = None
+    ) -> Shadow:
+        """Trace an op by its name; shadows in `args` are operands. Without a `peak`, it is that of x."""
+        given = [arg.tensor if isinstance(arg, Shadow) else arg for arg in args]
+        tensor = getattr(x.tensor, name)(self.ctx, *given)
+        operands = (x, *[arg for arg in args if isinstance(arg, Shadow)])
+        shown = ", ".join(arg.name if isinstance(arg, Shadow) else str(arg) for arg in args)
+        peak, own = x.peak if peak is None else peak, self._name("t")
+        # A view, or an array that the function makes.
+        shadow = Shadow(tensor, self, own, peak, operands, evaluate, view=True)
+        return self._keep(shadow, f"{own} = {x.name}.{name}({shown}) {tensor.shape}")
+
+    def forward(self, shadow: Shadow) -> None:
+        if shadow not in self.roots:
+            self.ctx.forward(shadow.tensor)
+            self.root(shadow)
+            self.log.append(f"forward({shadow.name})")
+
+    def rewrite(self, leaf: Shadow, numbers: Array) -> None:
+        assert leaf.data is not None
+        leaf.tensor.from_floats(numbers)
+        leaf.data[...] = numbers
+
+    def check(self, outputs: Iterable[Shadow], states: Iterable[Shadow], when: str) -> None:
+        """Compute on the backend and in NumPy, and compare the readable results; each output is a root."""
+        named = list(outputs)
+        self.ctx.compute(*[shadow.tensor for shadow in named])
+        self.run()
+        for shadow in (*named, *states):
+            want = shadow.data if shadow.data is not None else self.values[shadow]
+            must_equal(shadow.tensor.numpy(), np.asarray(want, np.float64), f"{when}: {shadow.name}")
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def _keep(self, shadow: Shadow, line: str) -> Shadow:
+        self.nodes.append(shadow)
+        self.log.append(line)
+        return shadow
+
+
+EXACT = 2048.0  # integers up to this are exact in every type that a backend may round activations to
+
+
+class Life(Protocol):
+    def open_contexts(self) -> list[ContextShadow]: ...
+
+    def weight(self, choose: Choose) -> Shadow: ...
+
+
+Traced = Callable[[Life, ContextShadow, Shadow, Choose], Shadow | None]
+
+
+def _unary(
+    peak: Callable[[float], float], trace: Callable[..., Tensor], function: Callable[[Array], Array]
+) -> Traced:
+    def made(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+        top = peak(x.peak)
+        return Shadow(trace(x.tensor, ctx.ctx), ctx, "", top, (x,), function) if top <= EXACT else None
+
+    return made
+
+
+def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+    """add or mul with a node of the same shape, from this context or a leaf of another context."""
+    others = [n for n in ctx.nodes if n.shape == x.shape]
+    elsewhere = [n for c in life.open_contexts() if c is not ctx for n in c.nodes]
+    others += [n for n in elsewhere if n.is_leaf and n.shape == x.shape]
+    if not others:
+        return None
+    y = others[choose.below(len(others))]
+    if choose.below(2):
+        made = Shadow(x.tensor.mul(ctx.ctx, y.tensor), ctx, "", x.peak * y.peak, (x, y), np.multiply)
+    else:
+        made = Shadow(x.tensor.add(ctx.ctx, y.tensor), ctx, "", x.peak + y.peak, (x, y), np.add)
+    return made if made.peak <= EXACT else None
+
+
+def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+    extent = x.tensor.dim(1)
+    if x.tensor.rank < 2 or extent < 2:
+        return None
+    low = choose.below(extent)
+    high = low + 1 + choose.below(extent - low)
+    view = x.tensor.slice(ctx.ctx, 1, low, high)
+    return Shadow(view, ctx, "", x.peak, (x,), lambda a: a[low:high], view=True)
+
+
+def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+    if x.tensor.rank != 2:
+        return None
+    return Shadow(x.tensor.permute(ctx.ctx, 1, 0), ctx, "", x.peak, (x,), np.transpose, view=True)
+
+
+def _product(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+    w = life.weight(choose)
+    peak = w.peak * x.peak * WIDTH
+    if x.tensor.dim(0) != WIDTH or x.tensor.rank != 2 or peak > EXACT:
+        return None
+    return Shadow(w.tensor.mulmat(ctx.ctx, x.tensor), ctx, "", peak, (w, x), lambda a, b: b @ a.T)
+
+
+TRACED: dict[str, Traced] = {
+    "neg": _unary(lambda p: p, Tensor.neg, np.negative),
+    "double": _unary(lambda p: 2 * p, lambda x, ctx: x.scale(ctx, 2.0), lambda a: 2 * a),
+    "relu": _unary(lambda p: p, Tensor.relu, lambda a: np.maximum(a, 0)),
+    "sqr": _unary(lambda p: p * p, Tensor.sqr, np.square),
+    "contiguous": _unary(lambda p: p, Tensor.contiguous, lambda a: a),
+    "sum_rows": _unary(lambda p: p * WIDTH, Tensor.sum_rows, lambda a: a.sum(-1, keepdims=True)),
+    "binary": _binary,
+    "slice": _rows,
+    "permute": _transposed,
+    "product": _product,
+}

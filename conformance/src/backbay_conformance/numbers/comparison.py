@@ -1,18 +1,67 @@
-"""Comparison of results with expected results: by bits, or against a bound for each element."""
+"""Comparison of results with expected results, by bits or against a bound for each element; and how much it proves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from backbay import BackbayError, DType
+from backbay import BackbayError, DeclaredUnsupportedError, DType
 
-from .encoding import decode
+from .encoding import FLOOR, LARGEST, Array, decode, round_to, unit
 from .number import Number
-from .rounding import FLOOR, LARGEST, Array, round_to, unit
-from .tightness import note
+
+TIGHT = 0.1  # a bound is tight if it is below this share of the value's scale
+NOTHING = 1e-6  # a bound that is tight even for zeros; most data are near 1
+ENOUGH = 0.7  # the least share of tight elements that a case or relation should have
+
+Shares = dict[str, list[int]]  # by check: the number of tight elements, and of all elements
+
+_open: list[Shares] = []
+
+
+@contextmanager
+def measured() -> Iterator[Shares]:
+    shares: Shares = {}
+    _open.append(shares)
+    try:
+        yield shares
+    finally:
+        _open.remove(shares)
+
+
+def note(
+    check: str, value: Array, bound: Array | float, free: Array | None = None, *, blocks: bool = False
+) -> None:
+    """Count the elements of a comparison.
+
+    The scale of a value is its magnitude, or the root mean square of all values if that is larger: an element near
+    zero is the difference of larger terms. A bound below NOTHING is tight at any scale. Infinities and NaN must be met;
+    elements that the documentation leaves open are never tight. In `blocks`, the scale is the row's largest magnitude.
+    """
+    if not _open or not value.size:
+        return
+    if isinstance(bound, float) and bound == 0:  # tight at any scale
+        tight = np.ones(value.shape, bool)
+    else:
+        tight = _below_scale(value, bound, blocks=blocks)
+    if free is not None:
+        tight = tight & ~free
+    found = int(np.broadcast_to(tight, value.shape).sum())
+    for shares in _open:
+        own = shares.setdefault(check, [0, 0])
+        own[0], own[1] = own[0] + found, own[1] + value.size
+
+
+def _below_scale(value: Array, bound: Array | float, *, blocks: bool) -> Array:
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(value)
+        magnitude = np.abs(np.where(finite, value, 0)).astype(np.float64)
+        typical = magnitude.max(-1, keepdims=True) if blocks else np.sqrt(np.square(magnitude).mean())
+        scale = np.maximum(magnitude, typical)
+        return np.asarray((np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite)
 
 
 class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an error of the suite
@@ -44,28 +93,36 @@ def compare(
     zero must have the expected sign. `other` is a second right result, such as that of the other reading of subnormal
     operands; each element must be that of one of both.
     """
-    numbers, opened = decode(got, dtype), free
-    if free is not None and instead is not None and numbers.shape == expected.shape:
+    numbers, opened, bounded = decode(got, dtype), free, isinstance(expected, Number)
+    shape, found = tuple(expected.shape), numbers.shape if bounded else got.shape
+    if shape != found:
+        raise Fault(check or "shape", f"expected the shape {shape[::-1]}, got {found[::-1]}")
+    if free is not None and instead is not None and numbers.shape == shape:
         free = free & _is_one_of(numbers, instead, dtype)
-    if isinstance(expected, Number):
-        _same_shape(expected.shape, numbers.shape, check)
-        if signed:
-            compare_zeros(expected.value, numbers, check or "sign")
-        if exact and not dtype.is_quantized:
-            note(check or "result", expected.value, 0.0, opened)
-            compare_exactly(round_to(expected.value, dtype), numbers, free, check or "exact")
-            return None
-        bound = result_bound(expected, dtype)
-        note(check or "result", expected.value, bound, opened, blocks=dtype.is_quantized)
-        return compare_bound(expected, bound, numbers, dtype, free, check or "bound", other)
-    _same_shape(expected.shape, got.shape, check)
-    note(check or "result", expected, 0.0, opened)
-    compare_bits(expected, got, dtype, free, check or "bits", other)
-    return None
+    if not isinstance(expected, Number):
+        note(check or "result", expected, 0.0, opened)
+        compare_bits(expected, got, dtype, free, check or "bits", other)
+        return None
+    value = expected.value
+    if signed:
+        other_signs = (value == 0) & (numbers == 0) & (np.signbit(value) != np.signbit(numbers))
+        refuse(other_signs, value, numbers, check or "sign")
+    if exact and not dtype.is_quantized:  # -0 equals +0, since a sum may start from either
+        note(check or "result", value, 0.0, opened)
+        whole = round_to(value, dtype)
+        refuse(~same(whole, numbers), whole, numbers, check or "exact", free=free)
+        return None
+    bound = result_bound(expected, dtype)
+    note(check or "result", value, bound, opened, blocks=dtype.is_quantized)
+    wrong, ratios = _beyond(expected, bound, numbers, dtype)
+    if other is not None:
+        still_wrong, others = _beyond(other, result_bound(other, dtype), numbers, dtype)
+        wrong, ratios = wrong & still_wrong, np.where(wrong, others, ratios)
+    refuse(wrong, value, numbers, check or "bound", bound=bound, free=free)
+    return float(np.nanmax(ratios if free is None else np.where(free, 0.0, ratios), initial=0.0))
 
 
 def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
-    """Marks the numbers that equal one of the values, rounded to the type."""
     found = np.zeros(numbers.shape, bool)
     for value in values:
         found |= np.isnan(numbers) if np.isnan(value) else numbers == round_to(np.asarray(value), dtype)
@@ -81,11 +138,10 @@ def compare_bits(
         wrong &= other_bits(other, got, dtype)
     a, b = decode(expected, dtype), decode(got, dtype)
     if dtype.is_quantized and wrong.any():
-        numbers = (a != b) & ~(np.isnan(a) & np.isnan(b))
-        if not numbers.any():
+        wrong = ~same(a, b)
+        if not wrong.any():
             raise Fault(check, f"other bytes for the same numbers: {first_bits(expected, got, dtype)}")
-        wrong = numbers
-    _refuse(wrong, a, b, None, free, check)
+    refuse(wrong, a, b, check, free=free)
 
 
 def other_bits(expected: Array, got: Array, dtype: DType) -> Array:
@@ -114,55 +170,42 @@ def first_bits(left: Array, right: Array, dtype: DType) -> str:
     return f"{int(wrong.sum())} of {wrong.size} {what}, at {at[::-1]} {shown[0]} and {shown[1]}"
 
 
+def require(holds: object, what: str, *values: object, check: str = "memory") -> None:
+    """Raise Fault with `what`, and the values behind it, unless something holds."""
+    if not holds:
+        raise Fault(check, f"{what}: {', '.join(map(str, values))}" if values else what)
+
+
+def must_raise(
+    what: str, expected: type[BackbayError], act: Callable[[], Any], check: str = "errors"
+) -> None:
+    try:
+        act()
+    except expected:
+        return
+    except DeclaredUnsupportedError:
+        raise
+    except Exception as other:
+        got = f"{type(other).__name__}: {other}"
+        raise Fault(check, f"{what}: expected {expected.__name__}, got {got}") from other
+    raise Fault(check, f"{what}: expected {expected.__name__}, and nothing was raised")
+
+
 def must_equal(got: Array, want: Array, what: str, check: str = "graph") -> None:
     """Raise Fault with `what` and the first element that differs; NaN equals NaN."""
     if got.shape != want.shape:
         raise Fault(check, f"{what}: expected the shape {want.shape[::-1]}, got {got.shape[::-1]}")
-    wrong = (got != want) & ~(np.isnan(got) & np.isnan(want))
-    if wrong.any():
-        at = first_of(wrong)
-        values = f"expected {plain(want[at])}, got {plain(got[at])}"
-        raise Fault(check, f"{what}: {int(wrong.sum())} of {wrong.size} wrong: at {at[::-1]} {values}", at)
-
-
-def compare_exactly(expected: Array, got: Array, free: Array | None, check: str) -> None:
-    """Raise Fault unless numbers are equal; -0 equals +0, since a sum may start from either."""
-    wrong = (expected != got) & ~(np.isnan(expected) & np.isnan(got))
-    _refuse(wrong, expected, got, None, free, check)
-
-
-def compare_zeros(expected: Array, got: Array, check: str) -> None:
-    """Raise Fault unless each zero that is expected and found has the expected sign."""
-    zeros = (expected == 0) & (got == 0)
-    _refuse(zeros & (np.signbit(expected) != np.signbit(got)), expected, got, None, None, check)
-
-
-def compare_bound(
-    expected: Number,
-    bound: Array,
-    got: Array,
-    dtype: DType,
-    free: Array | None,
-    check: str,
-    other: Number | None = None,
-) -> float:
-    """Raise Fault unless each finite element is within its bound, infinities are equal, and NaN meets NaN."""
-    wrong, ratios = _beyond(expected, bound, got, dtype)
-    if other is not None:
-        still_wrong, others = _beyond(other, result_bound(other, dtype), got, dtype)
-        wrong, ratios = wrong & still_wrong, np.where(wrong, others, ratios)
-    _refuse(wrong, expected.value, got, bound, free, check)
-    if free is not None:
-        ratios = np.where(free, 0.0, ratios)
-    return float(np.nanmax(ratios, initial=0.0))
+    refuse(~same(got, want), want, got, check, what=f"{what}: ")
 
 
 def _beyond(expected: Number, bound: Array, got: Array, dtype: DType) -> tuple[Array, Array]:
-    """Marks the elements beyond their bounds, and the errors / bounds."""
+    """Marks the elements beyond their bounds, and the errors / bounds.
+
+    Infinities must be equal, and NaN meet NaN.
+    """
     value = expected.value
     with np.errstate(all="ignore"):
         distance = np.abs(got - value)
-        same = (got == value) | (np.isnan(value) & np.isnan(got))
         # A result that rounding may push beyond the type's range may be infinite.
         over = (
             np.isinf(got)
@@ -171,7 +214,7 @@ def _beyond(expected: Number, bound: Array, got: Array, dtype: DType) -> tuple[A
         )
         # A narrow accumulator may overflow to either infinity.
         spilled = np.isinf(bound) & (expected.cost.largest < np.inf)
-        wrong = ~(same | over | spilled | (distance <= bound))
+        wrong = ~(same(got, value) | over | spilled | (distance <= bound))
         ratios = np.where(np.isfinite(value) & np.isfinite(got) & (bound > 0), distance / bound, 0.0)
     return wrong, ratios
 
@@ -188,27 +231,34 @@ def result_bound(expected: Number, dtype: DType) -> Array:
     return np.asarray(np.broadcast_to(error, expected.value.shape))
 
 
-def _same_shape(expected: Sequence[int], got: Sequence[int], check: str) -> None:
-    if tuple(expected) != tuple(got):
-        raise Fault(check or "shape", f"expected the shape {tuple(expected)[::-1]}, got {tuple(got)[::-1]}")
+def same(a: Array, b: Array) -> Array:
+    """Marks equal numbers; NaN equals NaN."""
+    return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _refuse(
-    wrong: Array, expected: Array, got: Array, bound: Array | None, free: Array | None, check: str
+def refuse(
+    wrong: Array,
+    expected: Array,
+    got: Array,
+    check: str,
+    *,
+    bound: Array | None = None,
+    free: Array | None = None,
+    what: str = "",
 ) -> None:
     """Raise Fault with the first wrong element and its position, dimension 0 first."""
     if free is not None:
         wrong = wrong & ~free
-    if not wrong.any():
-        return
-    place = first_of(wrong)
-    limit = "" if bound is None else f" within {float(bound[place]):.3g}"
-    values = f"expected {plain(expected[place])}{limit}, got {plain(got[place])}"
-    raise Fault(check, f"{int(wrong.sum())} of {wrong.size} wrong: at {place[::-1]} {values}", place)
+    if wrong.any():
+        place = first_of(wrong)
+        limit = "" if bound is None else f" within {float(bound[place]):.3g}"
+        values = f"expected {plain(expected[place])}{limit}, got {plain(got[place])}"
+        raise Fault(
+            check, f"{what}{int(wrong.sum())} of {wrong.size} wrong: at {place[::-1]} {values}", place
+        )
 
 
 def first_of(wrong: Array) -> tuple[int, ...]:
-    """The index of the first marked element."""
     return tuple(map(int, np.argwhere(wrong)[0]))
 
 

@@ -12,12 +12,10 @@ import numpy as np
 
 from backbay import DType, Precision
 
-from .rounding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, accumulate_unit, round_to, unit
+from .encoding import BLOCK_STEP, CLIPPED, FLOOR, SIGNIFICAND, Array, round_to, unit
 
-HALF = 0.48
-"""Of a whole step: half of it, less for the rounding of the scale that the step contains."""
-UNDERFLOW = 1.2e-38
-"""The smallest normal number of f32; any step may flush numbers below it to zero."""
+HALF = 0.48  # of a whole step: half of it, less for the rounding of the scale that the step contains
+UNDERFLOW = 1.2e-38  # the smallest normal number of f32; any step may flush numbers below it to zero
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Cost:
     @classmethod
     def of(cls, precision: Precision, step: float = 0.0) -> Cost:
         """The roundoffs of a precision, with steps that round at least by `step`."""
-        accumulate = accumulate_unit(precision)
+        accumulate = unit(precision.accumulate) + 2.0**-53  # with the roundoff of the float64 formula
         return cls(max(step, accumulate), accumulate, precision.activation, weight=precision.weight)
 
     def of_sum(self, terms: int, magnitude: Array) -> Array:
@@ -85,10 +83,8 @@ class Number:
 
     def __mul__(self, other: Number | Array | float) -> Number:
         other = self.wrap(other)
-        passed = (
-            np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
-        )
-        return self.made(self.value * other.value, passed)
+        passed = np.abs(self.value) * other.error + np.abs(other.value) * self.error
+        return self.made(self.value * other.value, passed + self.error * other.error)
 
     def __truediv__(self, other: Number | Array | float) -> Number:
         other = self.wrap(other)
@@ -111,9 +107,8 @@ class Number:
         finite = np.where(np.isfinite(self.value), self.value, 0.0)  # infinities have no error
         error = self.error + argument * self.cost.step * np.abs(finite)
         value = function(self.value)
-        passed = np.maximum(
-            np.abs(function(self.value + error) - value), np.abs(function(self.value - error) - value)
-        )
+        above, below = function(self.value + error), function(self.value - error)
+        passed = np.maximum(np.abs(above - value), np.abs(below - value))
         return Number(value, passed + steps * self.cost.step * np.abs(value) + UNDERFLOW, self.cost)
 
     def exp(self) -> Number:
@@ -122,9 +117,8 @@ class Number:
 
     def sqrt(self) -> Number:
         value = np.sqrt(self.value)
-        passed = np.where(
-            self.value > self.error, self.error / np.where(value > 0, value, 1), np.sqrt(self.error)
-        )
+        near = self.error / np.where(value > 0, value, 1)
+        passed = np.where(self.value > self.error, near, np.sqrt(self.error))
         return Number(value, passed + 2 * self.cost.step * value, self.cost)
 
     def tanh(self) -> Number:

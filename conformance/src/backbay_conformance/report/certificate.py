@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from backbay.cli import write_text
+from backbay.discovery import entry
 
-from ..suite.profiles import PROFILES
-from ..suite.version import SUITE_VERSION
+from ..suite.profiles import PROFILES, SUITE_VERSION
 from .html import page
 from .report import Report
 
-SMALLEST = ("core",)
-"""The profiles that a certificate requires."""
+SMALLEST = ("core",)  # the profiles that a certificate requires
+
+
+CERTIFIED = (
+    *("suite", "backend", "opening", "seed", "size", "profiles"),
+    *("counts", "states", "tightness", "like", "facts", "seconds"),
+)
+"""The parts of a report that a certificate repeats."""
 
 
 def refusals(report: Report) -> list[str]:
@@ -41,33 +49,13 @@ def too_little(size: str, profiles: Sequence[str]) -> list[str]:
 
 
 def certificate(report: Report) -> dict[str, Any]:
-    """The certified facts: backend, machine, and calls."""
     full = report.as_dict()
-    kept = (
-        "suite",
-        "backend",
-        "opening",
-        "seed",
-        "size",
-        "profiles",
-        "counts",
-        "states",
-        "tightness",
-        "like",
-        "facts",
-        "seconds",
-    )
     ops = [
         {key: cell[key] for key in ("profile", "name", "dtype", "state", "passed", "worst", "precisions")}
         for cell in full["cells"]
     ]
-    issued = datetime.now(UTC).isoformat(timespec="seconds")
-    return {
-        "certificate": "backbay conformance",
-        "issued": issued,
-        **{key: full[key] for key in kept},
-        "ops": ops,
-    }
+    head = {"certificate": "backbay conformance", "issued": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {**head, **{key: full[key] for key in CERTIFIED}, "ops": ops}
 
 
 def certify(report: Report, folder: Path, at: str = "") -> list[Path]:
@@ -97,3 +85,29 @@ def badge(report: Report) -> str:
 <g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
 <text x="{a / 2:g}" y="14">{left}</text><text x="{a + b / 2:g}" y="14">{right}</text></g></svg>
 """
+
+
+Digests = dict[Path, str]
+
+
+def own_files(backend: str) -> Digests:
+    """The digest of each file in the package of an installed backend, or of `module:Class`; nothing is imported."""
+    spec = find_spec(entry(backend).module.partition(":")[0].partition(".")[0])
+    found: Digests = {}
+    places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
+    for place in places:
+        for path in _files(Path(place)):
+            with path.open("rb") as file:
+                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def changed(before: Digests, after: Digests) -> str:
+    """What has changed, as a reason against a certificate; empty if nothing has."""
+    names = sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return f"files of the plugin changed during the run: {', '.join(names)}" if names else ""
+
+
+def _files(place: Path) -> Iterator[Path]:
+    paths = place.rglob("*") if place.is_dir() else [place]
+    return (path for path in paths if path.is_file() and "__pycache__" not in path.parts)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from ..numbers.tightness import ENOUGH, TIGHT
-from ..suite.version import SUITE_VERSION
-from .outcome import Outcome
-from .report import BINS, STATES, Cell, Report
+from ..numbers.comparison import ENOUGH, TIGHT
+from ..suite.profiles import SUITE_VERSION
+from .report import BINS, STATES, Cell, Outcome, Report
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """
@@ -38,15 +38,7 @@ svg text { font: 10px system-ui, sans-serif; fill: var(--ink) }
 
 def page(report: Report) -> str:
     """The whole page, without external resources."""
-    parts = [
-        _head(report),
-        _matrix(report),
-        _errors(report),
-        _tightness(report),
-        _failures(report),
-        _scenarios(report),
-        _slowest(report),
-    ]
+    parts = [part(report) for part in PARTS]
     title = f"{escape(report.backend)}: backbay conformance"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -58,10 +50,13 @@ def page(report: Report) -> str:
 def _head(report: Report) -> str:
     words = {"known": "known failures"}
     told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
-    facts = "; ".join(f"{key} {_flat(value)}" for key, value in report.facts.items())
-    told_too = [report.ending, *report.complaints] if report.stopped else report.complaints
-    told_too = [*told_too, str(report.like)] if report.like is not None else told_too
-    complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in told_too)
+    lists = {
+        key: ", ".join(map(str, value)) for key, value in report.facts.items() if isinstance(value, list)
+    }
+    facts = "; ".join(f"{key} {value}" for key, value in {**report.facts, **lists}.items())
+    like = "" if report.like is None else str(report.like)
+    more = [text for text in (report.ending, *report.complaints, like) if text]
+    complaints = "".join(f"<p><b>{escape(text)}</b></p>" for text in more)
     return (
         f"<h1>{escape(report.backend)}</h1>\n"
         f'<p><span class="verdict {"ok" if report.ok else "bad"}">{report.verdict}</span> {told}</p>\n'
@@ -70,24 +65,26 @@ def _head(report: Report) -> str:
     )
 
 
-def _flat(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def _matrix(report: Report) -> str:
     cells = [cell for cell in report.cells.values() if cell.dtype]
     if not cells:
         return ""
     dtypes = columns(cells)
-    head = "".join(f"<th>{escape(dtype)}</th>" for dtype in dtypes)
-    body = []
-    for (profile, name), row in rows(cells).items():
-        shown = "".join(_cell(row.get(dtype)) for dtype in dtypes)
-        body.append(f'<tr><th><span class="faint">{profile}</span> {escape(name)}</th>{shown}</tr>\n')
+    body = {key: "".join(_cell(row.get(dtype)) for dtype in dtypes) for key, row in rows(cells).items()}
     key = "".join(f'<span class="{state}">{state}</span>' for state in STATES)
+    return f'<h2>Ops and dtypes</h2>\n<p class="key">{key}</p>\n{_table(dtypes, body, "matrix")}'
+
+
+def _table(heads: Sequence[str], rows: Mapping[tuple[str, str], str], kind: str = "") -> str:
+    """A table whose rows begin with a profile and a name."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    body = "".join(
+        f'<tr><th><span class="faint">{profile}</span> {escape(name)}</th>{cells}</tr>\n'
+        for (profile, name), cells in rows.items()
+    )
     return (
-        f'<h2>Ops and dtypes</h2>\n<p class="key">{key}</p>\n<div class="scroll"><table class="matrix">'
-        f"<thead><tr><th></th>{head}</tr></thead>\n<tbody>{''.join(body)}</tbody></table></div>\n"
+        f'<div class="scroll"><table class="{kind}"><thead><tr><th></th>{head}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div>\n"
     )
 
 
@@ -101,7 +98,6 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _errors(report: Report) -> str:
-    """For each op that is compared with a bound, the distribution of error / bound."""
     plots = []
     for (profile, name), row in rows(report.cells.values()).items():
         counts = [sum(cell.ratios[i] for cell in row.values()) for i in range(len(BINS))]
@@ -118,22 +114,15 @@ def _errors(report: Report) -> str:
 
 
 def _tightness(report: Report) -> str:
-    """For each case and scenario, and each of its checks, the share of elements with a tight bound."""
     shares = report.tightness
     if not shares:
         return ""
-    checks = sorted(
-        {check for row in shares.values() for check in row}, key=lambda check: (check != "result", check)
-    )
-    head = "".join(f"<th>{escape(check)}</th>" for check in checks)
-    body = []
-    for (profile, name), row in shares.items():
-        cells = "".join(_share(row.get(check)) for check in checks)
-        body.append(f'<tr><th><span class="faint">{profile}</span> {escape(name)}</th>{cells}</tr>\n')
+    found = {check for row in shares.values() for check in row}
+    checks = sorted(found, key=lambda check: (check != "result", check))
+    body = {key: "".join(_share(row.get(check)) for check in checks) for key, row in shares.items()}
     return (
         f'<h2>Tightness</h2>\n<p class="faint">The share of compared elements whose bound is finite and below '
-        f"{TIGHT:.0%} of the value's scale; shares under {ENOUGH:.0%} are marked.</p>\n"
-        f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead>\n<tbody>{"".join(body)}</tbody></table></div>\n'
+        f"{TIGHT:.0%} of the value's scale; shares under {ENOUGH:.0%} are marked.</p>\n{_table(checks, body)}"
     )
 
 
@@ -169,15 +158,11 @@ def _plot(name: str, counts: list[int], worst: float, width: int) -> str:
 def _failures(report: Report) -> str:
     if not report.failures and not report.known:
         return ""
-    shown = first_of_kind(report.failures)
-    told = (
-        f"<p>{len(report.failures)} calls failed; one of each kind is shown, as small as it was found.</p>\n"
-    )
-    known = "".join(
-        f"<li>{escape(outcome.item)}: {escape(outcome.check)}</li>" for outcome in first_of_kind(report.known)
-    )
+    shown = "".join(map(_failure, first_of_kind(report.failures)))
+    told = f"{len(report.failures)} calls failed; one of each kind is shown, as small as it was found."
+    known = "".join(f"<li>{escape(o.item)}: {escape(o.check)}</li>" for o in first_of_kind(report.known))
     known = f"<h2>Known failures</h2><ul>{known}</ul>\n" if known else ""
-    return f"<h2>Failures</h2>\n{told if shown else ''}{''.join(map(_failure, shown))}{known}"
+    return f"<h2>Failures</h2>\n{f'<p>{told}</p>' if shown else ''}\n{shown}{known}"
 
 
 def _failure(outcome: Outcome) -> str:
@@ -190,16 +175,15 @@ def _failure(outcome: Outcome) -> str:
 
 
 def _scenarios(report: Report) -> str:
-    lines = [
-        f'<tr><th><span class="faint">{cell.profile}</span> {escape(cell.name)}</th><td>{cell.passed}</td>'
-        f"<td>{cell.failed}</td><td>{cell.seconds:.2f} s</td></tr>\n"
+    body = {
+        (
+            cell.profile,
+            cell.name,
+        ): f"<td>{cell.passed}</td><td>{cell.failed}</td><td>{cell.seconds:.2f} s</td>"
         for cell in sorted(report.cells.values(), key=lambda cell: not cell.bad)
         if not cell.dtype
-    ]
-    if not lines:
-        return ""
-    head = "<thead><tr><th></th><th>passed</th><th>failed</th><th>time</th></tr></thead>"
-    return f"<h2>Scenarios</h2>\n<table>{head}<tbody>{''.join(lines)}</tbody></table>\n"
+    }
+    return f"<h2>Scenarios</h2>\n{_table(('passed', 'failed', 'time'), body)}" if body else ""
 
 
 def _slowest(report: Report) -> str:
@@ -209,3 +193,6 @@ def _slowest(report: Report) -> str:
         for outcome in report.slowest
     ]
     return f"<h2>What took longest</h2>\n<div class='scroll'><table>{''.join(lines)}</table></div>\n"
+
+
+PARTS = (_head, _matrix, _errors, _tightness, _failures, _scenarios, _slowest)

@@ -8,7 +8,6 @@ from .report import Report
 
 
 def junit(report: Report) -> str:
-    """JUnit XML: a suite for the run, a case for each op and dtype."""
     cells = list(report.cells.values())
     failures = sum(cell.failed > 0 for cell in cells)
     suite = ET.Element("testsuite", name=f"backbay conform {report.backend}", time=f"{report.seconds:.3f}")
@@ -16,9 +15,8 @@ def junit(report: Report) -> str:
     suite.attrib |= {"errors": str(int(bool(report.stopped)))}
     for cell in cells:
         name = f"{cell.name}[{cell.dtype}]" if cell.dtype else cell.name
-        shown = ET.SubElement(
-            suite, "testcase", classname=cell.profile, name=name, time=f"{cell.seconds:.3f}"
-        )
+        about = {"classname": cell.profile, "name": name, "time": f"{cell.seconds:.3f}"}
+        shown = ET.SubElement(suite, "testcase", about)
         own = [
             o
             for o in report.failures

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from backbay import BackbayError
 
-from .outcome import Outcome
-from .report import Report
+from .report import Outcome, Report
 
 LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+)")
 
@@ -63,6 +62,5 @@ def set_known_apart(report: Report, known: Iterable[KnownFailure], groups: Itera
         if not any(line.covers(group) for group in every):
             report.complaints.append(f"known failure {line.pattern} (line {line.line}) matches nothing")
         elif not matched and not report.stopped and any(line.covers(group) for group in ran):
-            report.complaints.append(
-                f"known failure {line.pattern} (line {line.line}) does not fail: remove it"
-            )
+            told = f"known failure {line.pattern} (line {line.line}) does not fail: remove it"
+            report.complaints.append(told)

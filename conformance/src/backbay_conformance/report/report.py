@@ -1,21 +1,72 @@
-"""The outcomes of a run, counted by op and dtype."""
+"""The outcome of each item, and the outcomes of a run, counted by op and dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..numbers.tightness import ENOUGH, Shares
-from ..suite.opening import PLAIN, Opening
-from ..suite.version import SUITE_VERSION
-from .outcome import Outcome
+from ..numbers.comparison import ENOUGH, Shares
+from ..suite.lab import PLAIN, Opening
+from ..suite.profiles import SUITE_VERSION
+
+
+@dataclass
+class Outcome:
+    """The result of one item: `status` is passed, failed or unsupported.
+
+    check     the check that failed: bound, exact, bits, repeat, replay, inputs, storage, guards, raised,
+              over-claimed, under-claimed, crash, hang, or the name of a relation
+    ratio     the largest error / bound, if results were compared with a bound
+    tight     by check: the compared elements whose bound is finite and tight, and all compared elements
+    choices   the drawn choices; with item and seed they give the same call again
+    """
+
+    item: str
+    status: str = "passed"
+    dtype: str = ""
+    level: str = ""
+    mode: str = ""
+    precision: str = ""
+    check: str = ""
+    message: str = ""
+    call: str = ""
+    kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
+    elements: int = 0  # of all operands of a case's call
+    ratio: float | None = None
+    seconds: float = 0.0
+    choices: list[int] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    tight: Shares = field(default_factory=dict)
+    script: str = ""
+    trace: str = ""  # the traceback of an error of the backend
+    packed: bool = False  # the program holds data that nobody can read
+    count: int = 1  # the number of similar failures, of which only one is shown
+
+    @property
+    def profile(self) -> str:
+        return self.item.split("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.item.split("/")[1]
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "failed"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key != "trace" and value not in ("", None, [], {}, 0)
+        }
+
 
 STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
 """The states of a backend for an op and a dtype; the last three fail the run."""
 BAD = STATES[3:]
-BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""Lower edges of the histogram of error / bound."""
+BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # lower edges of the histogram of error / bound
 
 
 def add_shares(whole: Shares, part: Shares) -> None:
@@ -72,27 +123,9 @@ class Cell:
             self.ratios[sum(outcome.ratio >= edge for edge in BINS) - 1] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        kept = (
-            "profile",
-            "name",
-            "dtype",
-            "passed",
-            "failed",
-            "unsupported",
-            "checks",
-            "ratios",
-            "worst",
-            "tight",
-            "seconds",
-            "why_not",
-        )
-        plain = {key: getattr(self, key) for key in kept}
-        return {
-            **plain,
-            "state": self.state,
-            "levels": sorted(self.levels),
-            "precisions": sorted(self.precisions),
-        }
+        plain = {key: value for key, value in vars(self).items() if not isinstance(value, set)}
+        levels, precisions = sorted(self.levels), sorted(self.precisions)
+        return {**plain, "state": self.state, "levels": levels, "precisions": precisions}
 
 
 @dataclass
@@ -195,7 +228,6 @@ class Report:
 
     @property
     def tried(self) -> int:
-        """The number of calls that ran."""
         return sum(cell.passed + cell.failed + cell.unsupported for cell in self.cells.values())
 
     @property
@@ -218,40 +250,40 @@ class Report:
     @property
     def loose(self) -> list[tuple[float, str]]:
         """The checks of cases and scenarios that judge too few elements, the loosest first."""
-        named = [
-            (s, f"{'/'.join(key)} {check}") for key, row in self.tightness.items() for check, s in row.items()
-        ]
+        rows = [("/".join(key), row) for key, row in self.tightness.items()]
+        named = [(share, f"{name} {check}") for name, row in rows for check, share in row.items()]
         return sorted(pair for pair in named if pair[0] < ENOUGH)
 
     @property
     def states(self) -> dict[str, int]:
-        """The number of op and dtype pairs in each state."""
         found = [cell.state for cell in self.cells.values() if cell.dtype]
         return {state: found.count(state) for state in STATES}
 
     def as_dict(self) -> dict[str, Any]:
+        plain = (
+            "backend",
+            "ok",
+            "seed",
+            "size",
+            "planned",
+            "stopped",
+            "counts",
+            "states",
+            "facts",
+            "complaints",
+        )
+        outcomes = {"failures": self.failures, "known_failures": self.known, "slowest": self.slowest}
         return {
             "suite": SUITE_VERSION,
-            "backend": self.backend,
+            **{key: getattr(self, key) for key in plain},
             "opening": self.opening.as_dict(),
-            "ok": self.ok,
-            "seed": self.seed,
-            "size": self.size,
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
-            "planned": self.planned,
-            "stopped": self.stopped,
-            "counts": self.counts,
-            "states": self.states,
             "like": self.like.as_dict() if self.like is not None else None,
-            "facts": self.facts,
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}
                 for key, row in self.tightness.items()
             },
-            "complaints": self.complaints,
             "cells": [cell.as_dict() for cell in self.cells.values()],
-            "failures": [outcome.as_dict() for outcome in self.failures],
-            "known_failures": [outcome.as_dict() for outcome in self.known],
-            "slowest": [outcome.as_dict() for outcome in self.slowest],
+            **{key: [outcome.as_dict() for outcome in part] for key, part in outcomes.items()},
         }

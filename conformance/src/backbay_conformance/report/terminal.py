@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self, TextIO
 
-from ..numbers.tightness import ENOUGH, TIGHT
-from .outcome import Outcome
-from .report import STATES, Cell, Report
+from ..numbers.comparison import ENOUGH, TIGHT
+from .report import STATES, Cell, Outcome, Report
 
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
 COLOURS["under-claimed"] = "33"
@@ -18,8 +16,7 @@ MOST_REASONS = 12
 LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
 
 
-EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+EVERY = 10.0  # seconds between two lines of progress where there is no terminal
 
 
 class Bar:
@@ -58,9 +55,7 @@ class Bar:
         self._stream.write(text)
         self._stream.flush()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._visible:
             self._stream.write("\r" + " " * 100 + "\r")
 
@@ -73,24 +68,20 @@ def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
     more = len(report.failures) - show_failures(report.failures, stream, traces=traces)
     if more:
         stream.write(f"\nand {more} more like these; --failures FOLDER writes them all\n")
-    stream.writelines(f"! {complaint}\n" for complaint in report.complaints)
-    if report.stopped:
-        stream.write(f"! {report.ending}\n")
-    stream.writelines(f"{line}\n" for line in tightness(report))
-    if report.like is not None:
-        stream.write(f"{report.like}\n")
-    precisions = declarations(report.cells.values())
-    if precisions:
-        stream.write(f"declared precision, of activations and of sums: {precisions}\n")
+    lines = [f"! {line}" for line in (*report.complaints, report.ending) if line]
+    lines += [*tightness(report), *([] if report.like is None else [str(report.like)])]
+    if precisions := declarations(report.cells.values()):
+        lines.append(f"declared precision, of activations and of sums: {precisions}")
     if "llama" in report.facts:
-        stream.write(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}\n")
-    counts, states = report.counts, report.states
-    told = ", ".join(f"{n} {state}" for state, n in states.items() if n)
-    stream.write(
+        lines.append(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}")
+    counts = report.counts
+    told = ", ".join(f"{n} {state}" for state, n in report.states.items() if n)
+    lines.append(
         f"{report.title}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
-        f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}\n"
-        f"{report.verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)\n"
+        f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}"
     )
+    lines.append(f"{report.verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)")
+    stream.writelines(f"{line}\n" for line in lines)
 
 
 def reasons(cells: Iterable[Cell]) -> list[str]:
@@ -100,11 +91,8 @@ def reasons(cells: Iterable[Cell]) -> list[str]:
         if cell.unsupported:
             found.setdefault(cell.why_not, []).append(f"{cell.name} {cell.dtype}".rstrip())
     lines = [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
-    return (
-        lines
-        if len(lines) <= MOST_REASONS
-        else [*lines[:MOST_REASONS], f"and {len(lines) - MOST_REASONS} more reasons"]
-    )
+    more = [f"and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
+    return [*lines[:MOST_REASONS], *more]
 
 
 def tightness(report: Report) -> list[str]:
@@ -135,26 +123,18 @@ def _some(names: list[str]) -> str:
 
 
 def matrix(report: Report, *, colour: bool) -> list[str]:
-    """A line per op, with the backend's state for each dtype."""
     dtypes = columns(report.cells.values())
     widths = [max(5, len(dtype)) for dtype in dtypes]
-    lines = (
-        [f"{'':<40} " + " ".join(f"{d:>{w}}" for d, w in zip(dtypes, widths, strict=True))] if dtypes else []
-    )
+    head = " ".join(f"{d:>{w}}" for d, w in zip(dtypes, widths, strict=True))
+    lines = [f"{'':<40} {head}"] if dtypes else []
     for (profile, name), row in rows(report.cells.values()).items():
-        marks = [
-            " " * (w - 1) + (_mark(row[d], colour) if d in row else ".")
-            for d, w in zip(dtypes, widths, strict=True)
-        ]
-        extra = row.get("")
-        told = "" if extra is None else ("ok" if extra.state == "full" else extra.state)
-        cells = " ".join(marks) if extra is None else told
+        marks = [_mark(row[d], colour) if d in row else "." for d in dtypes]
+        cells = " ".join(" " * (w - 1) + mark for mark, w in zip(marks, widths, strict=True))
+        if "" in row:
+            cells = "ok" if row[""].state == "full" else row[""].state
         lines.append(f"{profile + ' ' + name:<40} {cells}".rstrip())
-    if dtypes:
-        lines.append(
-            "F full, C composite, - unsupported, X failing, O over-claimed, U under-claimed, . not drawn"
-        )
-    return lines
+    key = "F full, C composite, - unsupported, X failing, O over-claimed, U under-claimed, . not drawn"
+    return [*lines, key] if dtypes else lines
 
 
 def columns(cells: Iterable[Cell]) -> list[str]:

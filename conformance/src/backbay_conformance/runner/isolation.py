@@ -14,50 +14,36 @@ import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
 from backbay.internals import kill_helper, start_helper
 
-from ..report.outcome import Outcome
-from ..suite.opening import PLAIN, Opening
-from ..suite.scenario import SCENARIOS
+from ..checks.model_calls import ModelCalls
+from ..report.report import Outcome
+from ..suite.lab import SCENARIOS
 from .item_run import EXPLAINING
-from .selection import Item
+from .selection import Item, RunSettings
 from .shrink import Failing, shrink
 from .waiting import Patience
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
 
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-"""The environment variable for the threads of NumPy's products."""
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # the environment variable for the threads of NumPy's products
 
 logger = logging.getLogger(__name__)
 
 ENOUGH = 3
 """After so many crashes or hangs, a case's other calls are left out: each costs a process or a timeout."""
 
-TICK = 0.2
-"""Seconds between two looks whether the run should stop."""
+TICK = 0.2  # seconds between two looks whether the run should stop
 
 AFTER_A_HANG, SHORTEST = 0.1, 1.0
 """After a case's first hang, its other calls may take this share of the timeout, and at least so many seconds."""
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The settings of every worker of a run."""
-
-    backend: str
-    seed: int
-    timeout: float
-    shrink: float = 4.0  # seconds for shrinking the first failure of a kind
-    opening: Opening = PLAIN
-    like: str = ""  # the model whose calls are tried
 
 
 @dataclass
@@ -80,25 +66,13 @@ class Try:
         return [self.item.profile, self.item.name, self.item.turn, self.replay]
 
 
-@dataclass
-class Asked:
-    """The number of a model's different calls by op, and descriptions of those that are left out."""
-
-    calls: dict[str, int] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-
 class DiedError(Exception):
-    """The worker crashed, or was killed because it took too long."""
-
     def __init__(self, check: str, message: str) -> None:
         super().__init__(message)
         self.check = check
 
 
 class Worker:
-    """A worker process, the pipe on which it reports, and its printed output."""
-
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
@@ -118,32 +92,19 @@ class Worker:
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
-        start = {
-            "backend": settings.backend,
-            "seed": settings.seed,
-            "shrink": settings.shrink,
-            "like": settings.like,
-        }
-        try:
-            self.tell({**start, "opening": settings.opening.as_dict()})
-            first = self._begin()
-        except DiedError as error:
-            self.close()
-            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {error}") from None
-        if "fatal" in first:
-            self.close()
-            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
-        self.facts: dict[str, Any] = first["facts"]
-        self.asked = Asked(**first["asked"])
-
-    def _begin(self) -> dict[str, Any]:
-        """The first message that is neither a warning nor the time that the backend's trial may take."""
         seconds = STARTING
-        patience = Patience(self.process.pid, seconds)
-        while "trial_seconds" in (first := self._heard(patience, seconds)):
-            seconds += first["trial_seconds"]
-            patience = Patience(self.process.pid, seconds)
-        return first
+        try:
+            self.tell(asdict(settings))
+            while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
+                seconds += first["trial_seconds"]
+            fatal = first.get("fatal")
+        except DiedError as error:
+            fatal = error
+        if fatal is not None:
+            self.close()
+            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {fatal}")
+        self.facts: dict[str, Any] = first["facts"]
+        self.asked = ModelCalls(**first["asked"])
 
     def tell(self, message: Any) -> None:
         assert self.process.stdin is not None
@@ -154,11 +115,8 @@ class Worker:
             raise DiedError("crash", self._ending()) from None
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """The next message; DiedError if the process ends first, or takes longer."""
-        return self._heard(Patience(self.process.pid, seconds), seconds)
-
-    def _heard(self, patience: Patience, seconds: float) -> dict[str, Any]:
-        """The next message but warnings, which are passed on."""
+        """The next message but warnings, which are passed on; DiedError if the process ends first, or takes longer."""
+        patience = Patience(self.process.pid, seconds)
         while "warning" in (message := self._message(patience, seconds)):
             logger.warning("%s", message["warning"])
         return message
@@ -202,7 +160,6 @@ class Pool:
         self._worker: Worker | None = None
 
     def run(self, tries: Sequence[Try]) -> list[Outcome]:
-        """Run all tries, in order."""
         return list(self.each(tries))
 
     def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:
@@ -243,7 +200,9 @@ class Pool:
                     known = Outcome(**message["call"])
         except DiedError as error:
             self.close()
-            yield self._smaller(tried, self._casualty(known, error))
+            if not known.failed:  # else the worker died while shrinking a failure
+                known.status, known.check, known.message = "failed", error.check, str(error)
+            yield self._smaller(tried, known)
 
     def _patience(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""
@@ -269,7 +228,8 @@ class Pool:
         found = {tuple(casualty.choices): casualty}
 
         def fails(choices: list[int]) -> Failing | None:
-            outcome = self._again(tried, choices)
+            with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
+                (outcome,) = pool.run([Try(tried.item, choices)])
             if outcome.check != casualty.check:
                 return None
             found[tuple(outcome.choices)] = outcome
@@ -278,24 +238,9 @@ class Pool:
         smallest = shrink(casualty.choices, fails, 2 * self.settings.shrink, casualty.elements)
         return found[tuple(smallest)]
 
-    def _again(self, tried: Try, choices: list[int]) -> Outcome:
-        pool = Pool(replace(self.settings, shrink=0.0))
-        try:
-            (outcome,) = pool.run([Try(tried.item, choices)])
-        finally:
-            pool.close()
-        return outcome
-
-    @staticmethod
-    def _casualty(known: Outcome, error: DiedError) -> Outcome:
-        if not known.failed:  # else the worker died while shrinking a failure
-            known.status, known.check, known.message = "failed", error.check, str(error)
-        return known
-
     def kill(self) -> None:
         """End the worker's process, from another thread; its lane notices."""
-        worker = self._worker
-        if worker is not None:
+        if (worker := self._worker) is not None:
             worker.process.kill()
 
     def close(self) -> None:
@@ -304,13 +249,10 @@ class Pool:
             worker.close()
 
 
-def told_by_worker(settings: RunSettings) -> tuple[dict[str, Any], Asked]:
+def ask_worker(settings: RunSettings) -> tuple[dict[str, Any], ModelCalls]:
     """The facts about the backend, and the calls of the settings' model: a worker opens both, and then ends."""
-    worker = Worker(settings)
-    try:
+    with closing(Worker(settings)) as worker:
         return worker.facts, worker.asked
-    finally:
-        worker.close()
 
 
 class Lane:

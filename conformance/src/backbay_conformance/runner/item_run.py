@@ -14,25 +14,35 @@ from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneErro
 from backbay.internals import keep_large_blocks
 
 from ..checks.call_check import Observed, try_call
-from ..checks.declared_precision import told
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
-from ..checks.origin import origin
 from ..checks.relations import RELATIONS, try_relations
-from ..checks.traced_call import TracedCall, make
+from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
 from ..draw.draw import MODES, Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, measured
+from ..numbers.encoding import Array
 from ..numbers.number import Number
-from ..numbers.rounding import Array
-from ..numbers.tightness import measured
-from ..report.outcome import Outcome
+from ..report.report import Outcome
 from ..suite.case import CASES, Call
-from ..suite.lab import Lab
-from ..suite.scenario import SCENARIOS
+from ..suite.lab import SCENARIOS, Lab
 from .replay import PACKED, script
 from .selection import Item
 from .shrink import Failing, shrink
+
+SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}  # packages that no plugin owns
+
+
+def origin(error: BaseException, kind: type[Any]) -> str:
+    """The last place in the files of a backend's class that an error passed, as "engine.py:58, in view"; or ""."""
+    owners = {base.__module__.partition(".")[0] for base in kind.__mro__} - SHARED
+    places = [
+        f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}, in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in owners
+    ]
+    return places[-1] if places else ""
+
 
 FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
 """Checks that use a call's first data; all other checks use the second data."""
@@ -122,8 +132,7 @@ def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float =
         return failed
     watch = Watch(lab.through(lambda backend: backend), seconds)
     watched = lab.through(watch.backend)
-    again = run_item(watched, item, seed, failed.choices)
-    verdict = watch.verdict() if again.failed else ""
+    verdict = watch.verdict() if run_item(watched, item, seed, failed.choices).failed else ""
     for opened in (watched, watch.lab):
         with suppress(Exception):  # the verdict is known
             opened.discard()
@@ -145,20 +154,19 @@ def _describe(outcome: Outcome, observed: Observed) -> None:
 
 
 def _fail(outcome: Outcome, error: Exception, kind: type[Any]) -> None:
-    outcome.status = "failed"
+    outcome.status, cause = "failed", error.__cause__ if isinstance(error, Fault) else error
+    place = origin(cause, kind) if cause is not None else ""
+    if cause is not None:
+        outcome.trace = "".join(traceback.format_exception(cause))
     if isinstance(error, Fault):
-        place = origin(error.__cause__, kind) if error.__cause__ is not None else ""
         first, newline, others = error.message.partition("\n")
         outcome.check = error.check
         outcome.message = f"{first} ({place}){newline}{others}" if place else error.message
-        if error.__cause__ is not None:
-            outcome.trace = "".join(traceback.format_exception(error.__cause__))
         return
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = origin(error, kind) or f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+    place = place or f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
     outcome.check = "guards" if isinstance(error, GuardZoneError) else "raised"
     outcome.message = f"{type(error).__name__}: {error} ({place})"
-    outcome.trace = "".join(traceback.format_exception(error))
 
 
 def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
@@ -182,14 +190,12 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
         best.script = program(lab, item, seed, best, backend)
         best.packed = PACKED in best.script
         if best.script and right_alone(lab, item, seed, best):
-            best.message += (
-                f"\n  the program alone is right: the fault is in the check {_described(best.check)}"
-            )
+            told = f"the fault is in the check {_described(best.check)}"
+            best.message += f"\n  the program alone is right: {told}"
     return best
 
 
 def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> str:
-    """The standalone program of a failed call."""
     if not is_call(item):
         return ""
     call, expected, *_ = drawn_again(lab, item, seed, outcome)
@@ -219,15 +225,11 @@ def _described(check: str) -> str:
 def _traced_again(
     lab: Lab, item: Item, seed: int, outcome: Outcome
 ) -> Iterator[tuple[Draw, Call, TracedCall]]:
-    """The call of a case, with the data that failed."""
     draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
     call = drawn_call(lab, item, draw)
-    traced = TracedCall(lab.backend, call)
-    try:
+    with TracedCall(lab.backend, call) as traced:
         make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
         yield draw, call, traced
-    finally:
-        traced.close()
 
 
 def drawn_again(

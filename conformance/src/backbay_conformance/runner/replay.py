@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b85encode
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zlib import compress
@@ -16,52 +15,40 @@ from backbay.ops import Yarn
 
 from ..draw.operand import Operand
 from ..numbers.comparison import result_bound
-from ..numbers.encoding import decode
+from ..numbers.encoding import Array, decode
 from ..numbers.number import Number
-from ..numbers.rounding import Array
-from ..report.outcome import Outcome
+from ..report.report import Outcome
 from ..suite.case import Call
-from ..suite.opening import PLAIN, Opening
-from ..suite.version import SUITE_VERSION
-from .selection import Item
+from ..suite.lab import Opening
+from ..suite.profiles import SUITE_VERSION
+from .selection import Item, RunSettings
 
 LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
-FEW = 64
-"""The most numbers of a leaf that a program shows; more are packed into a text."""
-PACKED = "data("
-"""The call by which a program unpacks the data of a leaf."""
+FEW = 64  # the most numbers of a leaf that a program shows; more are packed into a text
+PACKED = "data("  # the call by which a program unpacks the data of a leaf
 
 
-@dataclass(frozen=True)
-class Replay:
-    """What a replay file says of the run: the backend, how it was opened, the seed, and the imitated model."""
-
-    backend: str
-    seed: int
-    opening: Opening = PLAIN
-    like: str = ""
-
-
-def as_file(outcome: Outcome, replay: Replay) -> dict[str, Any]:
+def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:
     """The contents of a replay file: the run, the item, its choices, and the failure."""
     kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
     return {
         "suite": SUITE_VERSION,
-        "backend": replay.backend,
-        **replay.opening.as_dict(),
-        "seed": replay.seed,
-        "like": replay.like,
+        "backend": settings.backend,
+        **settings.opening.as_dict(),
+        "seed": settings.seed,
+        "like": settings.like,
         **{key: getattr(outcome, key) for key in kept},
     }
 
 
-def read_file(path: str | Path) -> tuple[Replay, Item, list[int]]:
+def read_file(path: str | Path) -> tuple[RunSettings, Item, list[int]]:
     """The run, the item and the choices of a replay file."""
     try:
         data = json.loads(Path(path).read_text())
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
-        run = Replay(data["backend"], int(data["seed"]), Opening.from_dict(data), str(data.get("like", "")))
+        opening, like = Opening.from_dict(data), str(data.get("like", ""))
+        run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=like)
         found = run, Item(profile, name, int(turn)), [int(n) for n in data["choices"]]
     except OSError as error:
         raise BackbayError(f"the replay file {path} cannot be read: {error.strerror or error}") from error
@@ -100,31 +87,23 @@ def script(call: Call, backend: str, params: BackendParams, expected: Array | No
     lines += ["from backbay.ops import Yarn"] if any(isinstance(value, Yarn) for value in call.args) else []
     lines += ["def data(text): return zlib.decompress(base64.b85decode(text))"] if packed else []
     layer = ".layer(0)" if params.gpu_layers else ""  # leaves of no layer lie on the host
-    lines += [
-        f"ctx = {_opened(backend, params)}.new_context(){layer}",
-        *leaves,
-        f"y = {_traced(call, names)}",
-    ]
-    lines.append("y = y if isinstance(y, list) else [y]")
+    module, colon, name = backend.partition(":")
+    kind = f"__import__({module!r}, fromlist=['_']).{name}" if colon else repr(backend)
+    lines.append(f"ctx = backbay.open(None, backend={kind}{_params(params)}).new_context(){layer}")
+    lines += [*leaves, f"y = {_traced(call, names)}", "y = y if isinstance(y, list) else [y]"]
     lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
     if expected is not None and expected.size <= 64:
         lines.append(f"print('expected', {_literal(expected.tolist())})")
     text = "\n".join(lines) + "\n"
+    if len(text) <= LONGEST:
+        return text
     return (
-        text
-        if len(text) <= LONGEST
-        else "# too large to print: a run with --failures FOLDER writes a file for each failure,\n"
+        "# too large to print: a run with --failures FOLDER writes a file for each failure,\n"
         f"# and `backbay conform --repro FILE --dump FOLDER` then writes its data\n# {call}\n"
     )
 
 
-def _opened(backend: str, params: BackendParams) -> str:
-    module, colon, name = backend.partition(":")
-    kind = f"__import__({module!r}, fromlist=['_']).{name}" if colon else repr(backend)
-    return f"backbay.open(None, backend={kind}{_given(params)})"
-
-
-def _given(params: BackendParams) -> str:
+def _params(params: BackendParams) -> str:
     """The threads, options and placement of a run as an argument; empty if it has none of them."""
     shown = [f"num_threads={params.num_threads}"] if params.num_threads else []
     shown += [f"options={dict(params.options)!r}"] if params.options else []
@@ -137,22 +116,14 @@ def _given(params: BackendParams) -> str:
 def _leaf(operand: Operand) -> str:
     shape = "".join(f", {n}" for n in operand.layout.source)
     steps = "".join(f".{step.code}" for step in operand.layout.steps)
-    numbers = _readable(operand)
-    if numbers is not None:
-        made = "from_ints" if operand.dtype.is_integer else "from_floats"
-        return f"ctx.empty(DType.{operand.dtype.name}{shape}).{made}({numbers}){steps}"
+    raw, kind = operand.layout.embed(operand.stored), operand.dtype
+    plain = operand.layout.leaf_dtype is kind and not kind.is_quantized
+    if plain and raw.size <= FEW and not np.isnan(operand.decoded).any():  # a NaN may have bits of its own
+        made = "from_ints" if kind.is_integer else "from_floats"
+        numbers = _literal(decode(raw, kind).reshape(-1).tolist())
+        return f"ctx.empty(DType.{kind.name}{shape}).{made}({numbers}){steps}"
     text = b85encode(compress(operand.bytes(), 9)).decode()
     return f"ctx.from_bytes(DType.{operand.layout.leaf_dtype.name}, {PACKED}{text!r}){shape}){steps}"
-
-
-def _readable(operand: Operand) -> str | None:
-    """The leaf's numbers as text, if they are few, and no NaN of the operand may have bits of its own."""
-    raw = operand.layout.embed(operand.stored)
-    if operand.layout.leaf_dtype is not operand.dtype or operand.dtype.is_quantized or raw.size > FEW:
-        return None
-    if np.isnan(operand.decoded).any():
-        return None
-    return _literal(decode(raw, operand.dtype).reshape(-1).tolist())
 
 
 def _literal(numbers: Any) -> str:

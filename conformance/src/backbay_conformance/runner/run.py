@@ -11,21 +11,18 @@ from typing import Any
 from backbay import Backend
 from backbay.discovery import entry
 
-from ..checks.model_calls import LIKE, model_calls
+from ..checks.model_calls import LIKE, read_model_calls
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.outcome import Outcome
-from ..report.report import Like, Report
+from ..report.report import Like, Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, lab_with
-from ..suite.opening import Opening
+from ..suite.lab import Lab, Opening, lab_with
 from ..suite.profiles import STANDARD
-from .isolation import Asked, RunSettings, Try, isolated, told_by_worker
+from .isolation import Try, ask_worker, isolated
 from .item_run import BRIEFLY, explained, run_item
-from .selection import Item, SelectionError, items, like_items, names, select
+from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
 
-Progress = Callable[[Outcome, int], None]
-"""Called with each outcome and the total number of outcomes."""
+Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
 
 
 def run(
@@ -63,7 +60,7 @@ def run(
     """
     started = time.monotonic()
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
-    opening = Opening(options or {}, device)
+    opening = Opening(dict(options or {}), device)
     lab = lab_with(backend, opening) if in_process else None
     if lab is None and ":" in name:
         entry(name).load()  # mistakes in the name show here; an installed backend is left to the workers
@@ -74,13 +71,13 @@ def run(
     if like:
         if not Path(like).is_file():
             raise SelectionError(f"--like: there is no file {str(like)!r}")
-        asked = _asked(lab, Path(like)) if lab else told_by_worker(settings)[1]
-        planned = like_items(asked.calls, ops, expression)
-        report.like = Like(Path(like).name, asked.left_out)
+        load_extensions()
+        found = read_model_calls(lab, Path(like)) if lab else ask_worker(settings)[1]
+        planned = like_items(found.calls, ops, expression)
+        report.like = Like(Path(like).name, found.left_out)
     if chosen != (LIKE,) or not like:
-        planned += items(
-            select([profile for profile in chosen if profile != LIKE or not like], ops, expression), size
-        )
+        others = [profile for profile in chosen if profile != LIKE or not like]
+        planned += items(select(others, ops, expression), size)
 
     def ended() -> bool:
         report.stopped = report.stopped or stop()
@@ -103,21 +100,13 @@ def run(
             if ended():
                 break
     report.planned = len(planned)
-    set_known_apart(
-        report, known, ["/".join(key) for key in (*names(), *((LIKE, name) for _, name in CASES))]
-    )
+    groups = ["/".join(key) for key in (*names(), *((LIKE, name) for _, name in CASES))]
+    set_known_apart(report, known, groups)
     report.seconds = time.monotonic() - started
     return report
 
 
-def _asked(lab: Lab, path: Path) -> Asked:
-    load_extensions()
-    lab.model_calls, left_out = model_calls(lab, path)
-    return Asked({op: len(calls) for op, calls in lab.model_calls.items()}, left_out)
-
-
 def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome]:
-    """Each item tried in this process."""
     try:
         for item in planned:
             outcome = run_item(lab, item, seed)

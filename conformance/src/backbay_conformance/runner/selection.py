@@ -14,8 +14,8 @@ from .. import cases, scenarios
 from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
+from ..suite.lab import PLAIN, SCENARIOS, Opening
 from ..suite.profiles import PROFILES, STANDARD
-from ..suite.scenario import SCENARIOS
 
 CALLS_BY_SIZE = {"tiny": 1, "smoke": 9, "default": 90, "nightly": 900}
 """The number of calls of a case by size; the first nine combine each mode with each float type."""
@@ -30,8 +30,6 @@ class SelectionError(BackbayError, ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """One call of a case, or one run of a scenario; `turn` counts them."""
-
     profile: str
     name: str
     turn: int
@@ -45,6 +43,18 @@ class Item:
 
     def seed(self, seed: int) -> str:
         return f"{seed}/{self}"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run: the backend, how it is opened, the seed, and what each worker must know."""
+
+    backend: str
+    seed: int
+    timeout: float = 60.0
+    shrink: float = 4.0  # seconds for shrinking the first failure of a kind
+    opening: Opening = PLAIN
+    like: str = ""  # the model whose calls are tried
 
 
 def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:
@@ -71,9 +81,9 @@ def select(
     if expression:
         found = [key for key in found if matches(expression, "/".join(key))]
     if not found:
-        raise SelectionError(
-            f"nothing is selected by profiles {', '.join(chosen)}{_narrowed(ops, expression)}"
-        )
+        parts = [f" with ops {', '.join(ops)}"] if ops else []
+        parts += [f" with -k {expression!r}"] if expression else []
+        raise SelectionError(f"nothing is selected by profiles {', '.join(chosen)}{''.join(parts)}")
     return found
 
 
@@ -96,7 +106,6 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
 def like_items(
     calls: Mapping[str, int], ops: Sequence[str] | None = None, expression: str | None = None
 ) -> list[Item]:
-    """The items of a model's own calls, whose number is given by op."""
     wanted = [op for op in calls if not ops or op in ops]
     wanted = [op for op in wanted if not expression or matches(expression, f"{LIKE}/{op}")]
     return [Item(LIKE, op, turn) for op in wanted for turn in range(calls[op])]
@@ -140,8 +149,3 @@ def _known(name: str, known: Sequence[str], what: str) -> None:
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
         listed = f"known: {', '.join(known)}" if len(known) <= FEW else "`backbay ops` lists the ops"
         raise SelectionError(f"no {what} {name!r}{hint}; {listed}")
-
-
-def _narrowed(ops: Sequence[str] | None, expression: str | None) -> str:
-    parts = [f"ops {', '.join(ops)}" if ops else "", f"-k {expression!r}" if expression else ""]
-    return "".join(f" with {part}" for part in parts if part)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
-TIMED_OUT = 124
-"""The exit status of a run that a limit of time has stopped, as of the program `timeout`."""
+TIMED_OUT = 124  # the exit status of a run that a limit of time has stopped, as of the program `timeout`
 
 
 class Stop:
@@ -22,7 +21,10 @@ class Stop:
 
     def reason(self) -> str:
         """Why the run should end now; empty if it may go on. The first reason stays."""
-        self._told = self._told or self._new_reason()
+        if not self._told and self._signal is not None:
+            self._told = f"{self._signal.name} came"
+        if not self._told and self._deadline is not None and time.monotonic() >= self._deadline:
+            self._told = f"the time limit of {self._seconds:g} s is over"
         return self._told
 
     @property
@@ -32,21 +34,12 @@ class Stop:
             return 0
         return 128 + self._signal if self._signal is not None else TIMED_OUT
 
-    def _new_reason(self) -> str:
-        if self._signal is not None:
-            return f"{self._signal.name} came"
-        if self._deadline is not None and time.monotonic() >= self._deadline:
-            return f"the time limit of {self._seconds:g} s is over"
-        return ""
-
     def __enter__(self) -> Self:
         for one in (signal.SIGINT, signal.SIGTERM):
             self._before[one] = signal.signal(one, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -26,7 +26,6 @@ class Patience:
 
     @property
     def pause(self) -> float:
-        """The seconds until the next look."""
         return max(0.0, min(FIRST_LOOK if self._held is None else LOOK, self._seconds - self._used))
 
     @property

@@ -7,21 +7,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from backbay.discovery import entry, trial_seconds
 
-from ..checks.model_calls import model_calls
-from ..report.outcome import Outcome
+from ..checks.model_calls import ModelCalls, read_model_calls
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, lab_with
-from ..suite.opening import Opening
+from ..suite.lab import Lab, Opening, lab_with
 from .item_run import BRIEFLY, explained, run_item, shrunk
-from .selection import Item
+from .selection import Item, RunSettings
 
 
 class Line:
@@ -39,41 +35,34 @@ class Line:
 
 def main() -> None:
     """Read jobs from standard input, one per line, until it ends."""
-    for one in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # they reach the whole process group; the run ends its workers itself
+    for one in (signal.SIGINT, signal.SIGTERM):  # which all of the group get; the run ends its workers itself
         signal.signal(one, signal.SIG_IGN)
     line = Line(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
+    settings = RunSettings(**{**start, "opening": Opening.from_dict(start["opening"])})
     load_extensions()
-    opening = Opening.from_dict(start["opening"])
+    handler, logger = _Teller(line), logging.getLogger("backbay")
+    logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
     try:
-        with _warnings_told(line):
-            line.say(trial_seconds=trial_seconds(entry(start["backend"]).load()))
-            lab = lab_with(start["backend"], opening)
-            facts = lab.facts()
-        left_out: list[str] = []
-        if start["like"]:
-            lab.model_calls, left_out = model_calls(lab, Path(start["like"]))
+        line.say(trial_seconds=trial_seconds(entry(settings.backend).load()))
+        lab = lab_with(settings.backend, settings.opening)
+        facts = lab.facts()
+        logger.removeHandler(handler)
+        found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCalls()
     except BaseException as error:  # noqa: BLE001 a plugin that cannot be opened may even exit
         line.say(fatal=f"{type(error).__name__}: {error}")
         return
-    line.say(
-        facts=facts, asked={"calls": {op: len(c) for op, c in lab.model_calls.items()}, "left_out": left_out}
-    )
+    line.say(facts=facts, asked=vars(found))
     for text in sys.stdin:
         job = json.loads(text)
         shown = {(group, check) for group, check in job["shown"]}
         for profile, name, turn, replay in job["tries"]:
-            _try(line, lab, Item(profile, name, turn), start, replay, shown)
+            _try(line, lab, Item(profile, name, turn), settings, replay, shown)
         line.say(idle=True)
     lab.discard()
 
 
 class _Teller(logging.Handler):
-    """Sends warnings to the run."""
-
     def __init__(self, line: Line) -> None:
         super().__init__(logging.WARNING)
         self._line = line
@@ -85,40 +74,25 @@ class _Teller(logging.Handler):
             self.handleError(record)
 
 
-@contextmanager
-def _warnings_told(line: Line) -> Iterator[None]:
-    """Send backbay's warnings to the run, such as those about a device's trial, which takes minutes."""
-    handler, logger = _Teller(line), logging.getLogger("backbay")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
 def _try(
     line: Line,
     lab: Lab,
     item: Item,
-    start: dict[str, Any],
+    settings: RunSettings,
     replay: list[int] | None,
     shown: set[tuple[str, str]],
 ) -> None:
-    outcome = run_item(lab, item, start["seed"], replay, lambda known: line.say(call=vars(known)))
-    if outcome.failed and start["shrink"] > 0:
+    seed = settings.seed
+    outcome = run_item(lab, item, seed, replay, lambda known: line.say(call=vars(known)))
+    if outcome.failed and settings.shrink > 0:
         line.say(call=vars(outcome), shrinking=True)
         kind = (item.group, outcome.check)
-        outcome = (
-            explained(lab, item, start["seed"], outcome, BRIEFLY)
-            if kind in shown
-            else _shrunk(lab, item, start, outcome)
-        )
+        if kind in shown:
+            outcome = explained(lab, item, seed, outcome, BRIEFLY)
+        else:
+            outcome = shrunk(lab, item, seed, outcome, settings.backend, settings.shrink)
         shown.add(kind)
     line.say(done=vars(outcome))
-
-
-def _shrunk(lab: Lab, item: Item, start: dict[str, Any], outcome: Outcome) -> Outcome:
-    return shrunk(lab, item, start["seed"], outcome, start["backend"], start["shrink"])
 
 
 if __name__ == "__main__":

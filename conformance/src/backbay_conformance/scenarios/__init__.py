@@ -1,23 +1,16 @@
 """The scenarios, tests beyond single calls: graphs, lives, memory, misuse; importing this package declares them."""
 
-from . import (
-    blocks,
-    experts,
-    graphs,
-    halves,
-    leaves,
-    lives,
-    long,
-    memory,
-    misuse,
-    one_weight,
-    process,
-    settings,
-    threads,
-    weights,
-)
-
-SUBJECTS = (
-    *(blocks, experts, graphs, halves, leaves, lives),
-    *(long, memory, misuse, one_weight, process, settings, threads, weights),
-)
+from . import blocks as blocks
+from . import experts as experts
+from . import graphs as graphs
+from . import halves as halves
+from . import leaves as leaves
+from . import lives as lives
+from . import long as long
+from . import memory as memory
+from . import misuse as misuse
+from . import one_weight as one_weight
+from . import process as process
+from . import settings as settings
+from . import threads as threads
+from . import weights as weights

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from backbay import Context, DType, Level, Op, Precision, Tensor, UnsupportedOpError
+from backbay import Context, DType, Level, Precision, Tensor, UnsupportedOpError
 
 from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
-from ..checks.declared_precision import coarsest, precision_of
+from ..checks.traced_call import coarsest, precision_of
 from ..draw.draw import Draw
 from ..machines.patterns import drawn_program, rounded
-from ..numbers.comparison import Fault, compare, first_of, must_equal, plain
-from ..numbers.encoding import from_bytes
+from ..numbers.comparison import Fault, compare, first_of, must_equal, plain, same
+from ..numbers.encoding import Array, from_bytes, round_to, unit
 from ..numbers.number import Cost, Number
-from ..numbers.rounding import Array, round_to, unit
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
-Leaves = dict[str, Array]
+Pairs = dict[str, tuple[Array, Array]]  # two sets of data for each leaf of a block
 Formula = Callable[[dict[str, Number]], Number]
 Trace = Callable[[Context, dict[str, Tensor]], Tensor]
 
@@ -30,39 +27,35 @@ STEP = 0.02
 """Tolerance relative to a step's largest magnitude: fused kernels round differently; bounds are checked elsewhere."""
 
 
-def judge_block(lab: Lab, draw: Draw, leaves: Leaves, trace: Trace, formula: Formula, other: Leaves) -> None:
+def judge_block(lab: Lab, draw: Draw, pairs: Pairs, trace: Trace, formula: Formula) -> None:
     """Compute a block twice, the second time with other data; each result within the coarsest step's bound."""
     with lab.backend.new_context() as ctx:
-        tensors, y = traced(ctx, leaves, trace)
+        tensors = {name: ctx.from_floats(first) for name, (first, _) in pairs.items()}
+        y = trace(ctx, tensors)
         cost = cost_of(lab, y)
-        for arrays, check in ((leaves, "block"), (other, "replay")):
-            for name, array in arrays.items():
-                tensors[name].from_floats(array)
+        for turn, check in enumerate(("block", "replay")):
+            for name, pair in pairs.items():
+                tensors[name].from_floats(pair[turn])
             ctx.compute(y)
-            numbers = {name: Number(array.astype(np.float64), 0.0, cost) for name, array in arrays.items()}
+            numbers = {name: Number(pair[turn].astype(np.float64), 0.0, cost) for name, pair in pairs.items()}
             with np.errstate(all="ignore"):
                 compare(formula(numbers), y.numpy(), y.dtype, exact=False, check=check)
         steps = steps_of(y)
         at = draw.below(len(steps))
         ctx.compute(y, steps[at])
-        compare_step(lab, other, trace, at, steps[at].numpy())
+        compare_step(lab, pairs, trace, at, steps[at].numpy())
 
 
-def traced(ctx: Context, leaves: Leaves, trace: Trace) -> tuple[dict[str, Tensor], Tensor]:
-    tensors = {name: ctx.from_floats(array) for name, array in leaves.items()}
-    return tensors, trace(ctx, tensors)
-
-
-def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array) -> None:
+def compare_step(lab: Lab, pairs: Pairs, trace: Trace, at: int, beside: Array) -> None:
     """Raise Fault unless a step that is also an output gives the same result as without the rest of the block."""
     with lab.backend.new_context() as ctx:
-        step = steps_of(traced(ctx, leaves, trace)[1])[at]
+        leaves = {name: ctx.from_floats(second) for name, (_, second) in pairs.items()}
+        step = steps_of(trace(ctx, leaves))[at]
         ctx.compute(step)
         alone = step.numpy()
     peak = np.abs(alone).max(initial=0.0, where=np.isfinite(alone))
     with np.errstate(invalid="ignore"):
-        same = (beside == alone) | (np.abs(beside - alone) <= STEP * peak)
-    wrong = ~(same | np.isnan(beside) & np.isnan(alone))
+        wrong = ~(same(beside, alone) | (np.abs(beside - alone) <= STEP * peak))
     if wrong.any():
         assert step.op is not None
         first = first_of(wrong)
@@ -71,24 +64,18 @@ def compare_step(lab: Lab, leaves: Leaves, trace: Trace, at: int, beside: Array)
 
 
 def cost_of(lab: Lab, *results: Tensor) -> Cost:
-    """The roundoffs of a graph's coarsest op; each step of a composite is rounded to f32."""
     precisions: list[Precision] = []
     composite = False
-    for tensor in ancestors(*results):
-        op: Op[Any, Any] | None = tensor.op
-        if op is not None and not op.view:
-            specs = [tensor.args[i] for i in op.operands]
-            precisions.append(precision_of(lab.backend, op, specs))
-            composite |= lab.backend.supports(op, specs).level is Level.COMPOSITE
+    for tensor in steps_of(*results):
+        assert tensor.op is not None
+        specs = [tensor.args[i] for i in tensor.op.operands]
+        precisions.append(precision_of(lab.backend, tensor.op, specs))
+        composite |= lab.backend.supports(tensor.op, specs).level is Level.COMPOSITE
     return Cost.of(coarsest(precisions), unit(DType.F32) if composite else 0.0)
 
 
-def steps_of(y: Tensor) -> list[Tensor]:
-    """The steps of a block, including its result."""
-    return [tensor for tensor in ancestors(y) if tensor.op is not None and not tensor.op.view]
-
-
-def ancestors(*results: Tensor) -> list[Tensor]:
+def steps_of(*results: Tensor) -> list[Tensor]:
+    """The steps of a block, including its results; views are no steps."""
     found, stack = dict.fromkeys(results), [*results]
     while stack:
         tensor = stack.pop()
@@ -96,7 +83,7 @@ def ancestors(*results: Tensor) -> list[Tensor]:
             if operand not in found:
                 found[operand] = None
                 stack.append(operand)
-    return list(found)
+    return [tensor for tensor in found if tensor.op is not None and not tensor.op.view]
 
 
 def normal(draw: Draw, *shape: int, scale: float = 1.0) -> tuple[Array, Array]:
@@ -130,8 +117,7 @@ def feed_forward(lab: Lab, draw: Draw) -> None:
         y = rounded(rounded(product(v["down"], y)) + v["x"])
         return rounded(y + h) if reused else y
 
-    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 @scenario("graph", smoke=3, default=30, nightly=300)
@@ -150,8 +136,7 @@ def scores_and_values(lab: Lab, draw: Draw) -> None:
         s = rounded(rounded(rounded(product(v["k"], v["q"])) * 0.25) + v["mask"])
         return rounded(product(v["v"], rounded(softmax_formula(s))))
 
-    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 @scenario("graph", smoke=3, default=30, nightly=300)
@@ -176,8 +161,7 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
         y = rounded(y + rounded(rounded(rms_formula(p, None, 0.5)) * v["a"]))
         return rounded(rounded(y + p.clip(-0.5, 0.25)) + p.clip(-1.0, 1.0))
 
-    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 @scenario("graph", tiny=1, smoke=6, default=210, nightly=1500)
@@ -203,7 +187,11 @@ def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
                 given = [Number(numbers, 0.0, cost) for numbers in held]
                 results = program.computed(given, [tensor.dtype for tensor in made])
             for number, output in zip(program.outputs, outputs, strict=True):
-                judge_output(results[number], output, program.told(number), check)
+                got = from_bytes(output.bytes(), output.dtype, output.shape)
+                try:
+                    compare(results[number], got, output.dtype, exact=False, check=check)
+                except Fault as fault:
+                    raise Fault(check, f"{program.told(number)}: {fault.message}", fault.place) from None
 
 
 @scenario("graph", smoke=3, default=28, nightly=150)
@@ -234,21 +222,12 @@ def casts_there_and_back(lab: Lab, draw: Draw) -> None:
             raise Fault("casts", f"what a cast of f32 to {kind} loses: {told}", at)
 
 
-def judge_output(want: Number, output: Tensor, told: str, check: str) -> None:
-    try:
-        got = from_bytes(output.bytes(), output.dtype, output.shape)
-        compare(want, got, output.dtype, exact=False, check=check)
-    except Fault as fault:
-        raise Fault(check, f"{told}: {fault.message}", fault.place) from None
-
-
 @scenario("graph", smoke=1, default=8, nightly=60)
 def long_graph(lab: Lab, draw: Draw) -> None:
     """Up to 8,000 nodes and 64 outputs, with recent and distant operands; small integers, known to the bit."""
     rng = np.random.default_rng(draw.below(1 << 16))
-    steps, count = draw.by_turn(
-        (150, 4), (40, 64), (400, 16), (1000, 4), (4000, 4), (40, 32), (150, 2), (1500, 24)
-    )
+    sizes = (150, 4), (40, 64), (400, 16), (1000, 4), (4000, 4), (40, 32), (150, 2), (1500, 24)
+    steps, count = draw.by_turn(*sizes)
     with lab.backend.new_context() as ctx:
         arrays = [rng.integers(-9, 10, (3, 8)).astype(np.float64) for _ in range(3)]
         tensors = [ctx.from_floats(array) for array in arrays]
@@ -261,9 +240,8 @@ def long_graph(lab: Lab, draw: Draw) -> None:
         outputs = {len(arrays) - 1, *(3 + rng.permutation(steps)[: count - 1]).tolist()}
         ctx.compute(*[tensors[i] for i in outputs])
         for i in sorted(outputs):
-            must_equal(
-                tensors[i].numpy(), arrays[i], f"node {i} of {len(arrays)}, one of {len(outputs)} outputs"
-            )
+            told = f"node {i} of {len(arrays)}, one of {len(outputs)} outputs"
+            must_equal(tensors[i].numpy(), arrays[i], told)
 
 
 READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (

@@ -18,12 +18,10 @@ from ..draw.draw import Draw
 from ..draw.layout import Layout, found
 from ..draw.operand import Operand
 from ..machines.patterns import rounded
-from ..numbers.encoding import decode, encode
+from ..numbers.encoding import Array, decode, encode
 from ..numbers.number import Number
-from ..numbers.rounding import Array
 from ..suite.case import Call
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 from .blocks import judge_block, normal
 
 
@@ -103,18 +101,13 @@ def ids_that_the_graph_finds(lab: Lab, draw: Draw) -> None:
     call = drawn(draw)
     call.op = op
     draw.note(str(call))
-    ids = next(
-        part for part in call.args if isinstance(part, Operand) and part.layout.leaf_dtype is not part.dtype
-    )
-    with lab.backend.new_context() as ctx:
-        ctx.forward(
-            ids.layout.trace(ctx, ids.leaf(ctx))
-        ).reserve()  # if it cannot, the scenario is unsupported
+    ids = next(part for part in call.operands() if part.layout.leaf_dtype is not part.dtype)
+    with lab.backend.new_context() as ctx:  # if it cannot find ids, the scenario is unsupported
+        ctx.forward(ids.layout.trace(ctx, ids.leaf(ctx))).reserve()
     try_call(lab, call, draw.mode)
 
 
-GAP = 0.05
-"""The least distance of the scores of two experts: then rounding does not change a token's choice."""
+GAP = 0.05  # the least distance of the scores of two experts: then rounding does not change a token's choice
 
 
 def clear_scores(draw: Draw, experts: int, tokens: int) -> tuple[Array, Array]:
@@ -170,5 +163,4 @@ def mixture_of_experts(lab: Lab, draw: Draw) -> None:
             total = rounded(total + y[:, u])
         return total
 
-    first, second = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)

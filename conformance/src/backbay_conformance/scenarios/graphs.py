@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +14,15 @@ from backbay.internals import composite_kernels
 from ..checks.judgement import cost_of, judge
 from ..checks.traced_call import TracedCall, make
 from ..draw.draw import MODES, Draw
-from ..machines.wiring import Twin, Wiring
-from ..numbers.rounding import Array, round_to
-from ..suite.case import CASES, Call, Case
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..machines.shadow import Shadow, Wiring
+from ..numbers.encoding import Array, round_to
+from ..suite.case import CASES, Case
+from ..suite.lab import Lab, scenario
 
-PEAK = 200.0
-"""Integers up to it are held by each type that a backend may round activations to."""
+PEAK = 200.0  # integers up to it are held by each type that a backend may round activations to
 WHOLE = 2.0**22
 """Results are at most as large, and sums and differences of two of them exact in single precision."""
-FACTOR = 2000.0
-"""The products of integers up to it are at most WHOLE."""
+FACTOR = 2000.0  # the products of integers up to it are at most WHOLE
 
 
 def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
@@ -60,45 +59,39 @@ def random_graph(lab: Lab, draw: Draw) -> None:
             wiring.check(outputs, states, "after tracing more")
 
 
-def forward(draw: Draw, wiring: Wiring, outputs: list[Twin]) -> None:
+def forward(draw: Draw, wiring: Wiring, outputs: list[Shadow]) -> None:
     for output in outputs:
         wiring.forward(output)
     draw.note("; ".join(wiring.log))
 
 
-def grow(draw: Draw, wiring: Wiring, states: list[Twin], steps: int) -> None:
+def grow(draw: Draw, wiring: Wiring, states: list[Shadow], steps: int) -> None:
     """About half of so many steps."""
     for _ in range(steps):
-        part = draw.branch()
+        part, nodes = draw.branch(), wiring.nodes
         if part is None:
             continue
         if states and part.flag(4):
             write(part, wiring, part.pick(*states))
-        else:
-            x = recent(part, wiring)
-            part.pick(*STEPS)(part, wiring, x)
-
-
-def recent(draw: Draw, wiring: Wiring) -> Twin:
-    """In half of the cases one of the last four twins, so that chains grow long."""
-    twins = wiring.twins
-    return twins[-1 - draw.below(min(len(twins), 4))] if draw.flag() else twins[draw.below(len(twins))]
+            continue
+        # In half of the cases one of the last four nodes, so that chains grow long.
+        x = part.pick(*nodes[:-5:-1]) if part.flag() else part.pick(*nodes)
+        part.pick(*STEPS)(part, wiring, x)
 
 
 def read_again(draw: Draw, wiring: Wiring) -> None:
     """A result with one more reader, then a view of views of it that is read last: memory that was taken too early shows."""
-    made = [twin for twin in wiring.twins if twin.evaluate is not None] or wiring.twins
+    made = [node for node in wiring.nodes if not node.is_leaf] or wiring.nodes
     x = seen = made[draw.below(len(made))]
     for _ in range(draw.pick(1, 0, 2, 3, 4)):
         seen = viewed(draw, wiring, seen)
     draw.pick(binary, unary, scaled)(draw, wiring, x)
     for _ in range(draw.below(3)):
-        draw.pick(binary, unary)(draw, wiring, wiring.twins[-1])
+        draw.pick(binary, unary)(draw, wiring, wiring.nodes[-1])
     draw.pick(binary, unary)(draw, wiring, seen)
 
 
-def viewed(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
-    """A view of x: transposed, a part, or another shape."""
+def viewed(draw: Draw, wiring: Wiring, x: Shadow) -> Shadow:
     n, m = x.shape
     way = draw.pick("permute", "slice", "reshape")
     if way == "slice":
@@ -108,19 +101,19 @@ def viewed(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
     return wiring.op("reshape", x, m, n, evaluate=lambda a: a.reshape(n, m))
 
 
-def chosen(draw: Draw, wiring: Wiring) -> list[Twin]:
-    """The outputs: the last twin and a few others, which may be inputs of other nodes, or views; or all that nothing
+def chosen(draw: Draw, wiring: Wiring) -> list[Shadow]:
+    """The outputs: the last node and a few others, which may be inputs of other nodes, or views; or all that nothing
     reads; or all.
     """
-    made = [twin for twin in wiring.twins if twin.evaluate is not None] or wiring.twins
-    read = {part for twin in wiring.twins for part in twin.parts}
-    ends = [twin for twin in made if twin not in read]
+    made = [node for node in wiring.nodes if not node.is_leaf] or wiring.nodes
+    read = {part for node in wiring.nodes for part in node.operands}
+    ends = [node for node in made if node not in read]
     few = [made[draw.below(len(made))] for _ in range(draw.below(3))]
     picked = {made[-1], *draw.pick(few, ends, [*few, *ends], made)}
-    return sorted(picked, key=wiring.twins.index)
+    return sorted(picked, key=wiring.nodes.index)
 
 
-def small(wiring: Wiring, x: Twin, most: float) -> Twin:
+def small(wiring: Wiring, x: Shadow, most: float) -> Shadow:
     """x, or x clamped if it may be larger than `most`."""
     if x.peak <= most:
         return x
@@ -130,7 +123,7 @@ def small(wiring: Wiring, x: Twin, most: float) -> Twin:
 # -- steps -----------------------------------------------------------------------------------------------
 
 
-def unary(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def unary(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     name = draw.pick("neg", "relu", "contiguous", "duplicate", "sqr")
     function: Callable[[Array], Array] = {
         "neg": lambda a: -a,
@@ -142,19 +135,19 @@ def unary(draw: Draw, wiring: Wiring, x: Twin) -> None:
     wiring.op(name, x, evaluate=function, peak=x.peak**2 if name == "sqr" else x.peak)
 
 
-def scaled(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def scaled(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     s, x = draw.pick(2.0, -1.0, 3.0), small(wiring, x, WHOLE / 3)
     wiring.op("scale", x, s, evaluate=lambda a: a * s, peak=x.peak * 3)
 
 
-def narrowed(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def narrowed(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     """x cast to another float type and back; in half of the cases the type cannot hold x, and the loss is used."""
     kind, x = draw.pick(DType.F16, DType.BF16), small(wiring, x, PEAK)
     if draw.flag():
         x = wiring.op("scale", x, WIDE, evaluate=lambda a: a * WIDE, peak=x.peak * WIDE)
     there = wiring.op("cast", x, kind, evaluate=lambda a: round_to(a, kind))
     back = wiring.op("cast", there, DType.F32, evaluate=np.array)
-    wiring.twins.remove(there)
+    wiring.nodes.remove(there)
     if x.peak > PEAK:
         wiring.op("sub", x, back, evaluate=np.subtract, peak=PEAK)
 
@@ -163,10 +156,10 @@ WIDE = 257.0
 """Multiples of it up to WIDE * PEAK need more bits than f16 has, and end below 65504; f16 and bf16 lose at most 128."""
 
 
-def binary(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def binary(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     """Two results, in either order, or one twice; the second may be repeated."""
     shapes = (x.shape, (x.shape[0], 1), (1, x.shape[1]), (1, 1))
-    partners = [twin for twin in wiring.twins if twin.shape in shapes and twin.tensor.dtype is DType.F32]
+    partners = [node for node in wiring.nodes if node.shape in shapes and node.tensor.dtype is DType.F32]
     y = partners[draw.below(len(partners))] if partners and not draw.flag(6) else x
     name = draw.pick("add", "mul", "sub", "relu", "add", "mul")
     most = FACTOR if name in ("mul", "relu") else WHOLE / 2
@@ -186,35 +179,32 @@ def binary(draw: Draw, wiring: Wiring, x: Twin) -> None:
     wiring.op(name, x, y, evaluate=functions[name], peak=peak)
 
 
-def pair(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def pair(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     """Two ops in a row, which an optimizer may merge; other nodes may read the first one's result, too."""
     draw.pick(binary, binary, scaled, product)(draw, wiring, x)
-    draw.pick(binary, binary, scaled, unary, narrowed)(draw, wiring, wiring.twins[-1])
+    draw.pick(binary, binary, scaled, unary, narrowed)(draw, wiring, wiring.nodes[-1])
 
 
-def product(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def product(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     x, n = small(wiring, x, PEAK), x.shape[0]
     weight = wiring.leaf(numbers(draw, (n, draw.pick(n, 1, 3, 16)), 2), 2)
     wiring.op("mulmat", weight, x, evaluate=lambda w, a: a @ w.T, peak=2 * n * x.peak)
 
 
-def folded(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def folded(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     n = x.shape[0]
-    x = small(wiring, x, WHOLE / n)
-    if draw.flag():
-        wiring.op("sum_rows", x, evaluate=lambda a: a.sum(-1, keepdims=True), peak=n * x.peak)
-    else:
-        wiring.op("cumsum", x, evaluate=lambda a: a.cumsum(-1), peak=n * x.peak)
+    x, summed = small(wiring, x, WHOLE / n), draw.flag()
+    evaluate = partial(np.sum, axis=-1, keepdims=True) if summed else partial(np.cumsum, axis=-1)
+    wiring.op("sum_rows" if summed else "cumsum", x, evaluate=evaluate, peak=n * x.peak)
 
 
-def transposed(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    """A transposed view, and in half of the cases a copy of it."""
+def transposed(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     y = wiring.op("permute", x, 1, 0, evaluate=lambda a: a.T)
     if draw.flag():
         wiring.op("contiguous", y, evaluate=np.array)
 
 
-def reshaped(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def reshaped(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     """A view of another shape, an op on it, and a view of the first shape."""
     n, m = x.shape
     if not x.tensor.is_contiguous:
@@ -225,7 +215,7 @@ def reshaped(draw: Draw, wiring: Wiring, x: Twin) -> None:
     wiring.op("reshape", y, n, m, evaluate=lambda a: a.reshape(m, n))
 
 
-def sliced(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
+def sliced(draw: Draw, wiring: Wiring, x: Shadow) -> Shadow:
     dim = draw.below(2)
     low = draw.below(x.shape[dim])
     high = low + 1 + draw.below(x.shape[dim] - low)
@@ -234,27 +224,21 @@ def sliced(draw: Draw, wiring: Wiring, x: Twin) -> Twin:
     return wiring.op("slice", x, dim, low, high, step, evaluate=lambda a: a[index])
 
 
-def joined(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    partners = [
-        t
-        for t in wiring.twins
-        if t.shape[0] == x.shape[0] and t.tensor.dtype is DType.F32 and t.shape[1] < 40
-    ]
-    if x.shape[1] < 40 and x.tensor.dtype is DType.F32:
+def joined(draw: Draw, wiring: Wiring, x: Shadow) -> None:
+    floats = [t for t in wiring.nodes if t.tensor.dtype is DType.F32 and t.shape[1] < 40]
+    partners = [t for t in floats if t.shape[0] == x.shape[0]]
+    if x in partners:
         y = partners[draw.below(len(partners))]
         wiring.op("concat", x, y, 1, evaluate=lambda a, b: np.concatenate([a, b]), peak=max(x.peak, y.peak))
 
 
-def gathered(draw: Draw, wiring: Wiring, x: Twin) -> None:
-    ids = (
-        np.random.default_rng(draw.below(1 << 16))
-        .integers(0, x.shape[1], draw.pick(1, 2, 5))
-        .astype(np.int32)
-    )
+def gathered(draw: Draw, wiring: Wiring, x: Shadow) -> None:
+    rng = np.random.default_rng(draw.below(1 << 16))
+    ids = rng.integers(0, x.shape[1], draw.pick(1, 2, 5)).astype(np.int32)
     wiring.op("rows", x, wiring.ids(ids), evaluate=lambda a, i: a[i])
 
 
-def routed(draw: Draw, wiring: Wiring, x: Twin) -> None:
+def routed(draw: Draw, wiring: Wiring, x: Shadow) -> None:
     """Rows of a table, with ids that sort a row of x."""
     n = x.shape[0]
     if x.tensor.dtype is not DType.F32 or n > 128:
@@ -271,11 +255,11 @@ def routed(draw: Draw, wiring: Wiring, x: Twin) -> None:
     table = wiring.leaf(numbers(draw, (draw.pick(n, 4), n)), 9)
     taken = wiring.op("rows", table, row, evaluate=lambda a, i: a[i])
     for hidden in (fractions, keys, ids, row, taken):
-        wiring.twins.remove(hidden)
+        wiring.nodes.remove(hidden)
     wiring.op("reshape", taken, *taken.shape[:2], evaluate=lambda a: a[0])
 
 
-STEPS: tuple[Callable[[Draw, Wiring, Twin], object], ...] = (
+STEPS: tuple[Callable[[Draw, Wiring, Shadow], object], ...] = (
     unary,
     scaled,
     binary,
@@ -297,45 +281,35 @@ STEPS: tuple[Callable[[Draw, Wiring, Twin], object], ...] = (
 # -- writes ----------------------------------------------------------------------------------------------
 
 
-def write(draw: Draw, wiring: Wiring, state: Twin) -> None:
-    """A write into a state; later ops read its result."""
-    rows = [t for t in wiring.twins if t.shape[0] == state.shape[0] and 0 < t.shape[1] <= state.shape[1]]
+def write(draw: Draw, wiring: Wiring, state: Shadow) -> None:
+    rows = [t for t in wiring.nodes if t.shape[0] == state.shape[0] and 0 < t.shape[1] <= state.shape[1]]
     rows = [t for t in rows if t.tensor.dtype is DType.F32]
     x = small(wiring, rows[draw.below(len(rows))], PEAK)  # states must not grow from run to run
     draw.pick(copied, placed, scattered)(draw, wiring, state, x)
 
 
-def copied(draw: Draw, wiring: Wiring, state: Twin, x: Twin) -> None:
+def copied(draw: Draw, wiring: Wiring, state: Shadow, x: Shadow) -> None:
     low = draw.below(state.shape[1] - x.shape[1] + 1)
     target = wiring.op("slice", state, 1, low, low + x.shape[1], evaluate=lambda a: a[low : low + x.shape[1]])
-
-    def evaluate(a: Array, dst: Array) -> Array:
-        dst[...] = np.array(a)
-        return dst
-
-    wiring.forward(wiring.op("copy", x, target, evaluate=evaluate))
+    wiring.forward(wiring.op("copy", x, target, evaluate=lambda a, dst: replaced(dst, ..., a)))
 
 
-def placed(draw: Draw, wiring: Wiring, state: Twin, x: Twin) -> None:
+def placed(draw: Draw, wiring: Wiring, state: Shadow, x: Shadow) -> None:
     low = draw.below(state.shape[1] - x.shape[1] + 1)
-
-    def evaluate(dst: Array, a: Array) -> Array:
-        dst[low : low + len(a)] = np.array(a)
-        return dst
-
-    wiring.forward(wiring.op("set", state, x, low * state.tensor.stride(1), evaluate=evaluate))
+    offset, rows = low * state.tensor.stride(1), slice(low, low + x.shape[1])
+    wiring.forward(wiring.op("set", state, x, offset, evaluate=lambda dst, a: replaced(dst, rows, a)))
 
 
-def scattered(draw: Draw, wiring: Wiring, state: Twin, x: Twin) -> None:
-    order = (
-        np.random.default_rng(draw.below(1 << 16)).permutation(state.shape[1])[: x.shape[1]].astype(np.int32)
-    )
+def scattered(draw: Draw, wiring: Wiring, state: Shadow, x: Shadow) -> None:
+    order = np.random.default_rng(draw.below(1 << 16)).permutation(state.shape[1])[: x.shape[1]]
+    ids = wiring.ids(order.astype(np.int32))
+    wiring.forward(wiring.op("set_rows", state, x, ids, evaluate=lambda dst, a, at: replaced(dst, at, a)))
 
-    def evaluate(dst: Array, a: Array, ids: Array) -> Array:
-        dst[ids] = np.array(a)
-        return dst
 
-    wiring.forward(wiring.op("set_rows", state, x, wiring.ids(order), evaluate=evaluate))
+def replaced(dst: Array, index: Any, a: Array) -> Array:
+    """The destination itself, with new elements, which may be its own."""
+    dst[index] = np.array(a)
+    return dst
 
 
 # -- composites in place of kernels ----------------------------------------------------------------------
@@ -355,21 +329,14 @@ def composites(lab: Lab, draw: Draw) -> None:
     """
     cases = composed()
     case, turn = cases[draw.turn % len(cases)], draw.turn // len(cases)
-    draw.turn = (
-        turn // 2 * len(MODES) + turn % 2
-    )  # exact and wide data; composites need not keep special values
+    draw.turn = turn // 2 * len(MODES) + turn % 2  # exact and wide: composites need not keep special values
     call = case.draw(draw)
-    traced = TracedCall(lab.backend, call, composed=True)
-    try:
-        if traced.level is Level.KERNEL:  # else the op's own case runs the composite
-            _compare(call, traced, draw)
-    finally:
-        traced.close()
-
-
-def _compare(call: Call, traced: TracedCall, draw: Draw) -> None:
-    parts = [op for op, _ in composite_kernels(call.op, traced.args, traced.backend.supports)]
-    draw.note(f"{call} made of {', '.join(sorted({op.name for op in parts}))}")
-    make(call, draw.mode, traced.precision, 0)
-    traced.write()
-    judge(call, traced, traced.run(), cost_of(call, Level.COMPOSITE, traced.precision), "wide", "composed")
+    with TracedCall(lab.backend, call, composed=True) as traced:
+        if traced.level is not Level.KERNEL:
+            return  # the op's own case runs the composite
+        parts = {op.name for op, _ in composite_kernels(call.op, traced.args, traced.backend.supports)}
+        draw.note(f"{call} made of {', '.join(sorted(parts))}")
+        make(call, draw.mode, traced.precision, 0)
+        traced.write()
+        cost = cost_of(call, Level.COMPOSITE, traced.precision)
+        judge(call, traced, traced.run(), cost, "wide", "composed")

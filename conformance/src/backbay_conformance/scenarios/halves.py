@@ -9,15 +9,14 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..cases.binary import repeated
+from ..cases.elementwise import repeated
 from ..cases.matrix import product
-from ..cases.spatial import conv2d_formula, windows
+from ..cases.spatial import conv2d_formula, planes
 from ..draw.draw import Draw
 from ..machines.patterns import rounded
 from ..numbers.comparison import must_equal
-from ..numbers.number import Cost, Number, scalar
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..numbers.number import Number, scalar
+from ..suite.lab import Lab, scenario
 from .blocks import judge_block, normal
 from .graphs import numbers
 
@@ -59,8 +58,7 @@ def halves_of_one_tensor(lab: Lab, draw: Draw) -> None:
         first, second = whole[..., :n], whole[..., n:]
         return rounded(function(second, first) if turned else function(first, second))
 
-    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 JOINED: dict[str, Callable[[Number, Number], Number]] = {
@@ -98,8 +96,7 @@ def a_tensor_and_a_part_of_it(lab: Lab, draw: Draw) -> None:
         x = rounded(x * 2.0) if name != "div" else x.clip(0.5, 4.0)
         return rounded(JOINED[name](x, repeated(x[rows, columns], x.shape)))
 
-    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 @scenario("graph", smoke=1, default=16, nightly=120)
@@ -127,24 +124,20 @@ def images_between_zeros(lab: Lab, draw: Draw) -> None:
 
     def formula(v: dict[str, Number]) -> Number:
         x = v["x"].moved(lambda a: np.pad(a, ((0, 0), (0, 0), (before, behind), (before, behind))))
-        seen = windows(windows(x, 3, k, s, p, 1), 2, k, s, p, 1)  # (N, C, OH, KH, OW, KW)
+        seen = planes(x, (k, k), (s, s, p, p, 1, 1))  # (N, C, OH, KH, OW, KW)
         if name == "im2col":
             n, _, rows, _, columns, _ = seen.shape
             return seen.transpose(0, 2, 4, 1, 3, 5).reshape(n, rows, columns, channels * k * k)
         if name == "avg_pool2d":
-            sums = seen.einsum("ncyixj,cij->ncyx", ones(channels, k, x.cost), k * k)
+            ones = Number(np.ones((channels, k, k)), 0.0, x.cost)
+            sums = seen.einsum("ncyixj,cij->ncyx", ones, k * k)
             y = rounded(sums / float(k * k))
         else:
             y = rounded(conv2d_formula(v["w"], x, s, s, p, p, 1, 1))
         y = rounded(y + v["bias"])
         return y.clip(0, np.inf) if gated else y
 
-    first, second = ({key: pair[i] for key, pair in pairs.items()} for i in (0, 1))
-    judge_block(lab, draw, first, trace, formula, second)
-
-
-def ones(channels: int, k: int, cost: Cost) -> Number:
-    return Number(np.ones((channels, k, k)), 0.0, cost)
+    judge_block(lab, draw, pairs, trace, formula)
 
 
 # -- copies over other parts -----------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import numpy as np
 from backbay import BackbayError, Backend, Context, Debug, DType, Spec, Tensor, ops
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal
-from ..numbers.rounding import Array, round_to
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..numbers.comparison import Fault, must_equal, require
+from ..numbers.encoding import Array, round_to
+from ..suite.lab import Lab, open_contexts, scenario
 from .graphs import PEAK, numbers
 
 UNGUARDED = Debug()
@@ -31,25 +30,21 @@ def expect(what: str, got: Tensor, want: Array) -> None:
 @scenario("graph", smoke=1, default=12, nightly=100)
 def each_new_element_counts(lab: Lab, draw: Draw) -> None:
     """Compute again after one element of a leaf has changed, at any position."""
-    backend = lab.fresh(debug=UNGUARDED)
-    try:
-        with backend.new_context() as ctx:
-            shape = (draw.pick(33, 5, 100, 257), draw.pick(5, 1, 12))
-            before, other = numbers(draw, shape), numbers(draw, shape)
-            x, y = place(draw, ctx).from_floats(before), ctx.from_floats(other)
-            total = x.mul(ctx, y).add(ctx, y)
-            for _ in range(4):
-                ctx.compute(total)
-                expect("a changed element", total, before * other + other)
-                flat = before.reshape(-1)
-                at = draw.pick(flat.size - 1, flat.size // 2, draw.below(flat.size))
-                flat[at] += draw.pick(1, -3)
-                x.from_floats(before)
-                draw.note(f"element {at} of {shape}")
+    with lab.fresh(debug=UNGUARDED) as backend, backend.new_context() as ctx:
+        shape = (draw.pick(33, 5, 100, 257), draw.pick(5, 1, 12))
+        before, other = numbers(draw, shape), numbers(draw, shape)
+        x, y = place(draw, ctx).from_floats(before), ctx.from_floats(other)
+        total = x.mul(ctx, y).add(ctx, y)
+        for _ in range(4):
             ctx.compute(total)
             expect("a changed element", total, before * other + other)
-    finally:
-        backend.close()
+            flat = before.reshape(-1)
+            at = draw.pick(flat.size - 1, flat.size // 2, draw.below(flat.size))
+            flat[at] += draw.pick(1, -3)
+            x.from_floats(before)
+            draw.note(f"element {at} of {shape}")
+        ctx.compute(total)
+        expect("a changed element", total, before * other + other)
 
 
 @scenario("graph", smoke=1, default=8, nightly=60)
@@ -61,9 +56,8 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
         graphs = []
         for ctx in contexts:
             data = [numbers(draw, shape) for _ in range(2)]
-            leaves = [
-                (ctx, ctx.input(), ctx.layer(0), ctx.layer(1))[where].from_floats(part) for part in data
-            ]
+            at = (ctx, ctx.input(), ctx.layer(0), ctx.layer(1))[where]
+            leaves = [at.from_floats(part) for part in data]
             graphs.append((ctx, leaves, leaves[0].sub(ctx, leaves[1]).scale(ctx, 2.0)))
         for _ in range(3):
             drawn = [[numbers(draw, shape) for _ in leaves] for _, leaves, _ in graphs]
@@ -84,9 +78,8 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
 @scenario("graph", smoke=0, default=1, nightly=2)
 def many_contexts_of_other_sizes(lab: Lab, draw: Draw) -> None:
     """More open contexts than a table of compiled graphs may hold, no two of one size, all compute again and again."""
-    backend, count = lab.backend, draw.by_turn(150, 300)
-    contexts = [backend.new_context() for _ in range(count)]
-    try:
+    count = draw.by_turn(150, 300)
+    with open_contexts(lab.backend, count) as contexts:
         leaves = [ctx.from_floats(np.ones((1, 1 + n))) for n, ctx in enumerate(contexts)]
         results = [x.scale(ctx, 2.0).add(ctx, x) for ctx, x in zip(contexts, leaves, strict=True)]
         for turn in range(2):
@@ -96,9 +89,6 @@ def many_contexts_of_other_sizes(lab: Lab, draw: Draw) -> None:
                 leaves[n].from_floats(data)
                 contexts[n].compute(results[n])
                 must_equal(results[n].numpy(), 3 * data, f"turn {turn}: context {n} of {count}")
-    finally:
-        for ctx in contexts:
-            ctx.close()
 
 
 @scenario("graph", tiny=1, smoke=2, default=20, nightly=150)
@@ -107,9 +97,8 @@ def contexts_with_the_same_ops_in_other_wirings(lab: Lab, draw: Draw) -> None:
     n, length = draw.pick(4, 1, 32, 33), draw.pick(4, 3, 6, 12, 40)
     kinds = [draw.pick("mulmat", "add", "neg", "sub") for _ in range(length)]
     kinds[: min(length, 3)] = ["mulmat"] * min(length, 3)  # whose results take no operand's place
-    contexts = [lab.backend.new_context() for _ in range(draw.pick(2, 3, 6))]
-    draw.note(f"{len(contexts)} contexts, each with {', '.join(kinds)} of ({n}, {n})")
-    try:
+    with open_contexts(lab.backend, draw.pick(2, 3, 6)) as contexts:
+        draw.note(f"{len(contexts)} contexts, each with {', '.join(kinds)} of ({n}, {n})")
         graphs = [wired(draw, ctx, n, kinds) for ctx in contexts]
         for turn in range(2):
             for k in sorted(range(len(graphs)), key=lambda k: draw.below(100)):
@@ -117,20 +106,16 @@ def contexts_with_the_same_ops_in_other_wirings(lab: Lab, draw: Draw) -> None:
                 expect(f"turn {turn}: context {k}", *graphs[k])
             for k, graph in enumerate(graphs):
                 expect(f"turn {turn}: context {k}, read after others ran", *graph)
-    finally:
-        for ctx in contexts:
-            ctx.close()
 
 
 def wired(draw: Draw, ctx: Context, n: int, kinds: list[str]) -> tuple[Tensor, Array]:
-    """The result of ops on drawn earlier results, all of one size, and the data that it must hold."""
     arrays = [numbers(draw, (n, n))]
     rng = np.random.default_rng(draw.below(1 << 16))
     moved = np.eye(n)[rng.permutation(n)]  # a product with it moves elements, so that no number grows
     tensors, w = [ctx.from_floats(arrays[0])], ctx.from_floats(moved)
 
-    def made(kind: str, i: int, j: int) -> None:
-        x, a = tensors[i], arrays[i]
+    for kind in (*kinds, "add", "add"):  # the last two read early results
+        x, a, j = tensors[-1], arrays[-1], draw.below(len(tensors))
         if kind == "mulmat":
             y, b = w.mulmat(ctx, x), a @ moved.T
         elif kind == "neg":
@@ -141,11 +126,6 @@ def wired(draw: Draw, ctx: Context, n: int, kinds: list[str]) -> tuple[Tensor, A
             y, b = x.sub(ctx, tensors[j]), a - arrays[j]
         tensors.append(y.clamp(ctx, -PEAK, PEAK))
         arrays.append(np.clip(b, -PEAK, PEAK))
-
-    for kind in kinds:
-        made(kind, len(tensors) - 1, draw.below(len(tensors)))
-    for _ in range(2):  # readers of early results
-        made("add", len(tensors) - 1, draw.below(len(tensors)))
     return tensors[-1], arrays[-1]
 
 
@@ -154,7 +134,6 @@ READ = ("itself", "weight", "scaled", "copied")
 
 
 def read_in(ctx: Context, leaf: Tensor, way: str) -> Tensor:
-    """A tensor of the leaf's data."""
     if way == "weight":
         turned = leaf.mulmat(ctx, ctx.from_floats(np.eye(leaf.dim(0))))
         return turned.permute(ctx, 1, 0)
@@ -166,18 +145,14 @@ def read_in(ctx: Context, leaf: Tensor, way: str) -> Tensor:
 @scenario("graph", smoke=1, default=8, nightly=60)
 def a_leaf_of_another_context_is_read_when_it_runs(lab: Lab, draw: Draw) -> None:
     """One context owns a leaf, a second one writes to it, and a third one, or the owner, reads it in each compute."""
-    backend = lab.backend
-    owner, writer, reader = (backend.new_context() for _ in range(3))
-    try:
+    with open_contexts(lab.backend, 3) as (owner, writer, reader):
         way = draw.by_turn(*READ)
         n, rows = draw.pick(4, 1, 33), draw.pick(3, 2, 9)
         if way == "weight":
             n, rows = draw.pick((64, 96), (256, 65))
         held, own = numbers(draw, (n, rows)), draw.by_turn(True, False, each=len(READ))
-        leaf, one = (
-            place(draw, reader if own else owner).from_floats(held),
-            reader.from_floats(np.ones((1, n))),
-        )
+        leaf = place(draw, reader if own else owner).from_floats(held)
+        one = reader.from_floats(np.ones((1, n)))
         result = read_in(reader, leaf, way).add(reader, one)
         if own:  # the reader's graph is compiled before any other knows its leaf
             reader.compute(result)
@@ -196,36 +171,26 @@ def a_leaf_of_another_context_is_read_when_it_runs(lab: Lab, draw: Draw) -> None
                 writer.compute(wrote)
         reader.compute(result)
         expect("what another context wrote", result, held + 1)
-    finally:
-        for ctx in (reader, writer, owner):
-            ctx.close()
 
 
 @scenario("memory", smoke=1, default=4, nightly=20)
 def leaves_are_booked_with_their_layer(lab: Lab, draw: Draw) -> None:
     """A layer's leaf is reported as that layer's cache, on one device, until its context closes."""
-    backend = lab.fresh()
-    try:
-        with backend.new_context() as first:
-            for layer in range(3):
-                first.layer(layer).zeros(DType.F32, 4)
-            layer, before = draw.below(3), caches(backend)
-            with backend.new_context() as ctx:
-                leaf = ctx.layer(layer).zeros(draw.pick(DType.F32, DType.F16), 64, draw.pick(5, 1, 100))
-                grown = {key: size - before.get(key, 0) for key, size in caches(backend).items()}
-                grown = {key: size for key, size in grown.items() if size}
-                if [key[1] for key in grown] != [layer] or sum(grown.values()) < leaf.nbytes:
-                    raise Fault(
-                        "memory", f"a leaf of layer {layer} with {leaf.nbytes} bytes is booked as {grown}"
-                    )
-            if caches(backend) != before:
-                raise Fault("memory", f"after close {caches(backend)} is booked, before it was {before}")
-    finally:
-        backend.close()
+    with lab.fresh() as backend, backend.new_context() as first:
+        for layer in range(3):
+            first.layer(layer).zeros(DType.F32, 4)
+        layer, before = draw.below(3), caches(backend)
+        with backend.new_context() as ctx:
+            leaf = ctx.layer(layer).zeros(draw.pick(DType.F32, DType.F16), 64, draw.pick(5, 1, 100))
+            grown = {key: size - before.get(key, 0) for key, size in caches(backend).items()}
+            grown = {key: size for key, size in grown.items() if size}
+            right = [key[1] for key in grown] == [layer] and sum(grown.values()) >= leaf.nbytes
+            require(right, f"a leaf of layer {layer} with {leaf.nbytes} bytes is booked as {grown}")
+        after = caches(backend)
+        require(after == before, f"after close {after} is booked, before it was {before}")
 
 
 def caches(backend: Backend) -> dict[tuple[str, int], int]:
-    """Bytes of caches by device and layer."""
     return {
         (device.id, layer): entry.size
         for device in backend.memory().devices
@@ -253,7 +218,7 @@ def rows_behind_those_that_are_read_are_kept(lab: Lab, draw: Draw) -> None:
                 new = numbers(draw, (width, count))
                 upto = 1 + draw.below(rows)
                 draw.note(f"{state}, row axis {axis}: rows {places.tolist()} are written, {upto} are read")
-                written = _write(ctx, state, axis, new, places)
+                written = write(ctx, state, axis, new, places)
                 held[places] = new
                 ctx.forward(*written)
                 seen = written[-1] if axis and draw.flag() else state  # after all writes, as they are roots
@@ -265,7 +230,7 @@ def rows_behind_those_that_are_read_are_kept(lab: Lab, draw: Draw) -> None:
             must_equal(whole, held if axis else held.T, f"the state after graph {turn}")
 
 
-def _write(ctx: Context, state: Tensor, axis: int, new: np.ndarray, places: np.ndarray) -> list[Tensor]:
+def write(ctx: Context, state: Tensor, axis: int, new: np.ndarray, places: np.ndarray) -> list[Tensor]:
     """Rows written by set_rows, or columns one by one."""
     if axis:
         return [state.set_rows(ctx, ctx.from_floats(new), ctx.from_ints(places))]
@@ -284,16 +249,12 @@ ALIKE = ((2.0**-21, 2.0**-22), (1 + 2.0**-22, 1 + 2.0**-23), (2.0**30, 2.0**30 +
 def contexts_alike_but_for_an_attribute(lab: Lab, draw: Draw) -> None:
     """Contexts whose graphs differ in nothing but a number that is nearly the same, each with its own results."""
     pair, data = draw.by_turn(*ALIKE), 2.0 ** numbers(draw, (draw.pick(4, 33), 3), 3)
-    contexts = [lab.backend.new_context() for _ in pair]
-    try:
+    with open_contexts(lab.backend, len(pair)) as contexts:
         results = [ctx.from_floats(data).scale(ctx, s) for ctx, s in zip(contexts, pair, strict=True)]
         for ctx, result, s in zip(contexts, results, pair, strict=True):
             ctx.compute(result)
             draw.note(f"scale by {s}")
             expect(f"scale by {s}, one of {pair}", result, data * s)
-    finally:
-        for ctx in contexts:
-            ctx.close()
 
 
 @scenario("graph", smoke=1, default=4, nightly=40)
@@ -302,9 +263,9 @@ def fresh_leaves_hold_zeros(lab: Lab, draw: Draw) -> None:
 
     Once they have MiB, which allocators may keep in other pools.
     """
-    backend, rows = lab.fresh(debug=UNGUARDED), draw.pick(3, 1, 33)
+    rows = draw.pick(3, 1, 33)
     shape = draw.by_turn((64, rows), (5, rows), (4096, 300), (256, rows))
-    try:
+    with lab.fresh(debug=UNGUARDED) as backend:
         for _ in range(3):
             with backend.new_context() as ctx:
                 zeros = [place(draw, ctx).zeros(DType.F32, *shape) for _ in range(3)]
@@ -314,17 +275,13 @@ def fresh_leaves_hold_zeros(lab: Lab, draw: Draw) -> None:
                     expect("fresh zeros", tensor, np.zeros(shape[::-1]))
                 filled = ctx.from_floats(numbers(draw, shape) + 100)
                 ctx.compute(filled.scale(ctx, 2.0).copy(ctx, zeros[2]))
-    finally:
-        backend.close()
 
 
 @scenario("core", smoke=1, default=8, nightly=60)
 def what_the_host_writes_is_taken_at_once(lab: Lab, draw: Draw) -> None:
     """The caller's array may change as soon as a leaf is written: the leaf and its readers have what was written."""
-    size, way = (
-        draw.by_turn(4096, 1, 65, 1 << 18),
-        draw.by_turn("from_floats", "from_ints", "from_bytes", each=2),
-    )
+    size = draw.by_turn(4096, 1, 65, 1 << 18)
+    way = draw.by_turn("from_floats", "from_ints", "from_bytes", each=2)
     with lab.backend.new_context() as ctx:
         at, dtype = place(draw, ctx), DType.I32 if way == "from_ints" else DType.F32
         given = (np.arange(size) % 61 - 30).astype(np.int32 if dtype is DType.I32 else np.float32)
@@ -332,10 +289,7 @@ def what_the_host_writes_is_taken_at_once(lab: Lab, draw: Draw) -> None:
         y = leaf.contiguous(ctx) if dtype is DType.I32 else leaf.scale(ctx, 2.0)
         draw.note(f"{way} of {size} numbers")
         for turn in range(2):
-            if way == "from_bytes":
-                leaf.from_bytes(given.view(np.uint8))
-            else:
-                getattr(leaf, way)(given)
+            getattr(leaf, way)(given.view(np.uint8) if way == "from_bytes" else given)
             given[:] = 9 + turn
             if draw.flag():
                 expect("a leaf", leaf, held)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -21,14 +22,12 @@ from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
 from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
-from ..machines.wiring import Wiring
-from ..numbers.comparison import Fault, first_bits, must_equal
-from ..numbers.encoding import from_bytes
-from ..numbers.rounding import Array
-from ..suite.cancelling import AfterLooks, cancelled
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..machines.shadow import Wiring
+from ..numbers.comparison import Fault, first_bits, must_equal, must_raise, require
+from ..numbers.encoding import Array, from_bytes
+from ..suite.lab import Lab, scenario
 from .graphs import PEAK, chosen, forward, grow, numbers
+from .threads import AfterLooks, cancelled
 
 
 @scenario("core", tiny=1, smoke=6, default=40, nightly=400)
@@ -62,8 +61,8 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
         for looks in (draw.below(3), draw.below(layers * 3), draw.below(layers * 6)):
             draw.note(f"{layers} layers, cancelled after {looks} looks")
             x.from_floats(numbers(draw, (n, 3)))
-            if cancelled(lambda looks=looks: ctx.compute(total, cancel=AfterLooks(looks))):  # type: ignore[misc]
-                _unreadable(total)
+            if cancelled(partial(ctx.compute, total, cancel=AfterLooks(looks))):
+                must_raise("a read after a cancelled compute", NotComputedError, total.floats, "life")
             data = numbers(draw, (n, 3))
             x.from_floats(data)
             state.from_floats(np.zeros((3, n)))
@@ -76,51 +75,35 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
             must_equal(state.numpy(), want, f"{after}, a state", "life")
 
 
-def _unreadable(tensor: Tensor) -> None:
-    try:
-        tensor.floats()
-    except NotComputedError:
-        return
-    raise Fault("life", "what a cancelled compute or load left can be read")
-
-
 @scenario("memory", smoke=1, default=4, nightly=40)
 def a_cancelled_compute_is_given_back(lab: Lab, draw: Draw) -> None:
     """Once its context is closed, a compute that was cancelled books nothing more."""
-    backend, n, layers = lab.fresh(), draw.pick(33, 8, 160), draw.pick(12, 3)
-    try:
-        booked = []
+    n, layers, booked = draw.pick(33, 8, 160), draw.pick(12, 3), []
+    with lab.fresh() as backend:
         for looks in (None, draw.below(3), draw.below(layers * 3), None):
             with backend.new_context() as ctx:
                 y = x = ctx.from_floats(numbers(draw, (n, 3)))
                 for _ in range(layers):
                     y = y.add(ctx, x).clamp(ctx, -99.0, 99.0)
-                cancel = None if looks is None else AfterLooks(looks)
-                cancelled(lambda: ctx.compute(y, cancel=cancel))  # noqa: B023 it is called at once
+                cancelled(partial(ctx.compute, y, cancel=None if looks is None else AfterLooks(looks)))
             booked.append(backend.memory().total())
             draw.note(f"cancelled after {looks} looks; {booked} bytes are booked")
-        if len(set(booked)) > 1:
-            raise Fault(
-                "memory", f"after contexts that computed, were cancelled twice, and computed: {booked} bytes"
-            )
-    finally:
-        backend.close()
+    if len(set(booked)) > 1:
+        told = "after contexts that computed, were cancelled twice, and computed"
+        raise Fault("memory", f"{told}: {booked} bytes")
 
 
 # -- a load that is cancelled ----------------------------------------------------------------------------
 
 LAYERS = 3
-ALIGNMENTS = (32, 4096, 8, 128)
-"""Of the weights within a file."""
-MORE_PARTS = 3
-"""A load looks at its cancellation at least once in so many parts that its progress tells."""
+ALIGNMENTS = (32, 4096, 8, 128)  # of the weights within a file
+MORE_PARTS = 3  # a load looks at its cancellation at least once in so many parts that its progress tells
 EXACT = Precision(DType.F32, DType.F32)
 STORED = (DType.F32, DType.F16, DType.Q8_0, DType.BF16, DType.Q4_0, DType.Q4_K, DType.Q6_K)
 """The types of weights, among them those that backends rearrange when they load."""
 
 
 def drawn_weights(draw: Draw, layers: int = LAYERS) -> dict[str, Operand]:
-    """Weights of several layers, types and sizes, by name."""
     found = {}
     for layer in range(layers):
         for part in ("attn_q", "ffn_down"):
@@ -139,26 +122,25 @@ def drawn_weight(draw: Draw, dtype: DType, shape: tuple[int, ...]) -> Operand:
     return operand
 
 
-def with_weights(
-    lab: Lab, draw: Draw, check: Callable[[Backend, dict[str, Operand]], None], layers: int = LAYERS
-) -> None:
-    """Call `check` with a backend of drawn weights, which are not loaded yet."""
+@contextmanager
+def open_drawn_weights(
+    lab: Lab, draw: Draw, layers: int = LAYERS
+) -> Iterator[tuple[Backend, dict[str, Operand]]]:
+    """A backend with the drawn weights of a file, which are not loaded yet."""
     weights = drawn_weights(draw, layers)
-    with opened_with(lab, weights, layers, draw.by_turn(*ALIGNMENTS)) as backend:
-        check(backend, weights)
+    with open_weights(lab, weights, layers, draw.by_turn(*ALIGNMENTS)) as backend:
+        yield backend, weights
 
 
 @contextmanager
-def opened_with(
+def open_weights(
     lab: Lab, weights: dict[str, Operand], layers: int, alignment: int = ALIGNMENTS[0]
 ) -> Iterator[Backend]:
     """A backend with the weights of a file, which are not loaded yet."""
     with tempfile.TemporaryDirectory() as folder:
-        backend = lab.fresh(write_weights(Path(folder) / "weights.gguf", weights, layers, alignment))
-        try:
+        path = write_weights(Path(folder) / "weights.gguf", weights, layers, alignment)
+        with lab.fresh(path) as backend:
             yield backend
-        finally:
-            backend.close()
 
 
 def write_weights(
@@ -171,43 +153,41 @@ def write_weights(
 @scenario("core", smoke=1, default=16, nightly=150)
 def a_cancelled_load_can_be_repeated(lab: Lab, draw: Draw) -> None:
     """Cancel a load after any number of looks, once or twice, and load again: every weight is the file's."""
-
-    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+    with open_drawn_weights(lab, draw) as (backend, weights):
         looks = draw.by_turn(1, 2, 3, 0, 5, 9, 4, 17)
         for at in (looks, *[draw.below(looks + 2)] * draw.below(2)):
             draw.note(f"load cancelled after {at} looks")
-            if not cancelled(lambda at=at: backend.load(cancel=AfterLooks(at))):  # type: ignore[misc]
+            if not cancelled(partial(backend.load, cancel=AfterLooks(at))):
                 break
             tensor = backend.get("output.weight")
             if tensor is not None:
-                _unreadable(tensor)
-        backend.load()
-        for name, weight in weights.items():
-            compare_weight(backend, name, weight)
-        product_of_each(backend, weights)
-
-    with_weights(lab, draw, check)
+                must_raise("a read after a cancelled load", NotComputedError, tensor.floats, "life")
+        load_and_compare(backend, weights)
 
 
 @scenario("core", smoke=1, default=4, nightly=40)
 def a_load_is_cancelled_by_its_progress(lab: Lab, draw: Draw) -> None:
     """Cancel a load when its progress first tells a part: it does not go on, part by part, to its end."""
+    later: set[float] = set()
+    stop = Event()
 
-    def check(backend: Backend, weights: dict[str, Operand]) -> None:
-        later: set[float] = set()
-        stop = Event()
+    def progress(part: float) -> None:
+        if 0 < part < 1:
+            later.update([part] if stop.is_set() else [])
+            stop.set()
 
-        def progress(part: float) -> None:
-            if 0 < part < 1:
-                later.update([part] if stop.is_set() else [])
-                stop.set()
+    with open_drawn_weights(lab, draw) as (backend, weights):
+        ended = cancelled(partial(backend.load, progress, stop))
+    draw.note(f"{len(later)} parts of {len(weights)} weights followed the cancellation")
+    if not ended and len(later) >= MORE_PARTS:
+        raise Fault("life", f"a load that was cancelled went on to its end, {len(later)} parts more")
 
-        ended = cancelled(lambda: backend.load(progress, stop))
-        draw.note(f"{len(later)} parts of {len(weights)} weights followed the cancellation")
-        if not ended and len(later) >= MORE_PARTS:
-            raise Fault("life", f"a load that was cancelled went on to its end, {len(later)} parts more")
 
-    with_weights(lab, draw, check)
+def load_and_compare(backend: Backend, weights: dict[str, Operand]) -> None:
+    backend.load()
+    for name, weight in weights.items():
+        compare_weight(backend, name, weight)
+    product_of_each(backend, weights)
 
 
 def compare_weight(backend: Backend, name: str, weight: Operand) -> None:
@@ -226,23 +206,34 @@ def product_of_each(backend: Backend, weights: dict[str, Operand]) -> None:
         unit = ctx.from_floats(np.eye(1, 512)[:, :256]), ctx.from_floats(np.eye(1, 512))
         results: dict[str, tuple[Tensor, Array]] = {}
         for name, weight in weights.items():
-            tensor = backend.get(name)
+            tensor, rows = backend.get(name), weight.shape[1]
             assert tensor is not None
             if backend.supports(ops.mulmat, [tensor, unit[0]]):
-                y = tensor.mulmat(ctx, unit[weight.shape[0] > 256])
-                results[name] = y, weight.decoded[:, 0]
-            if backend.supports(ops.mulmat, [tensor, unit[0]]) and weight.shape[1] > 1:
-                low = weight.shape[1] // 2
-                y = tensor.slice(ctx, 1, low, weight.shape[1]).mulmat(ctx, unit[weight.shape[0] > 256])
-                results[f"rows {low} to {weight.shape[1]} of {name}"] = y, weight.decoded[low:, 0]
-            some = [min(1, weight.shape[1] - 1), weight.shape[1] // 2]
+                x, low = unit[weight.shape[0] > 256], rows // 2
+                results[name] = tensor.mulmat(ctx, x), weight.decoded[:, 0]
+                if rows > 1:
+                    y = tensor.slice(ctx, 1, low, rows).mulmat(ctx, x)
+                    results[f"rows {low} to {rows} of {name}"] = y, weight.decoded[low:, 0]
+            some = [min(1, rows - 1), rows // 2]
             ids = ctx.from_ints(some)
             if backend.supports(ops.rows, [tensor, ids]):  # of a weight that a product may have rearranged
-                results[f"rows of {name}"] = tensor.rows(ctx, ids), weight.decoded[some].reshape(-1)
-        ctx.compute(*[y for y, _ in results.values()])
-        for name, (y, want) in results.items():
-            if not np.allclose(y.floats(), want, rtol=0.02, atol=0.02 * np.abs(want).max(initial=0)):
-                raise Fault("weights", f"a product with or a read of {name} is not that of the file's data")
+                results[f"rows of {name}"] = tensor.rows(ctx, ids), weight.decoded[some]
+        compare_results(ctx, results, close=CLOSE)
+
+
+CLOSE = 0.02
+"""The most that a product may be off, relative to the largest: activations may be rounded to blocks."""
+
+
+def compare_results(ctx: Context, results: dict[str, tuple[Tensor, Array]], close: float = 0.0) -> None:
+    """Compute results of weights, and compare them with what they must be."""
+    ctx.compute(*[y for y, _ in results.values()])
+    for told, (y, want) in results.items():
+        limit = close * np.abs(want).max(initial=0)
+        if close and not np.allclose(y.numpy(), want, rtol=close, atol=limit):
+            raise Fault("weights", f"a product with or a read of {told} is not that of the file's data")
+        if not close:
+            must_equal(y.numpy(), want, told, "weights")
 
 
 # -- reserve without compute, and bookings ---------------------------------------------------------------
@@ -263,8 +254,7 @@ def chain(draw: Draw, ctx: Context) -> tuple[Tensor, list[Tensor]]:
 @scenario("memory", smoke=1, default=8, nightly=50)
 def what_was_only_reserved_is_given_back(lab: Lab, draw: Draw) -> None:
     """Reserve in several contexts without a compute, and close them in any order: all memory comes back."""
-    backend = lab.fresh(alloc_memory=not draw.flag(4))
-    try:
+    with lab.fresh(alloc_memory=not draw.flag(4)) as backend:
         at_rest = backend.memory().total()
         contexts = [backend.new_context() for _ in range(draw.pick(1, 2, 4))]
         for ctx in contexts:
@@ -278,14 +268,10 @@ def what_was_only_reserved_is_given_back(lab: Lab, draw: Draw) -> None:
             held = backend.memory().total()
             ctx.close()
             if backend.memory().total() >= held:
-                raise Fault(
-                    "memory", f"closing a reserved context gives nothing back: {held} bytes stay booked"
-                )
-        if backend.memory().total() != at_rest:
-            left = backend.memory().total() - at_rest
+                told = "closing a reserved context gives nothing back"
+                raise Fault("memory", f"{told}: {held} bytes stay booked")
+        if left := backend.memory().total() - at_rest:
             raise Fault("memory", f"contexts that only reserved are closed, and {left} bytes stay booked")
-    finally:
-        backend.close()
 
 
 @scenario("memory", smoke=1, default=8, nightly=50)
@@ -295,8 +281,7 @@ def bookings_are_no_less_than_the_data(lab: Lab, draw: Draw) -> None:
     Some models have so many layers that the name of one begins as that of another.
     """
     layers = draw.by_turn(LAYERS, 12, LAYERS, 101)
-
-    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+    with open_drawn_weights(lab, draw, layers) as (backend, weights):
         backend.load()
         memory = backend.memory()
         for layer in range(layers):
@@ -314,14 +299,11 @@ def bookings_are_no_less_than_the_data(lab: Lab, draw: Draw) -> None:
             if grown < least:
                 raise Fault("memory", f"{len(outputs)} outputs have {least} bytes, and {grown} are booked")
 
-    with_weights(lab, draw, check, layers)
-
 
 # -- a compute that is profiled --------------------------------------------------------------------------
 
 PROFILES, RUNS = 2, 2
-CLOCKS = 1e-4
-"""Seconds by which the clocks of a backend and of core may differ."""
+CLOCKS = 1e-4  # seconds by which the clocks of a backend and of core may differ
 
 
 @scenario("graph", tiny=1, smoke=2, default=16, nightly=100)
@@ -348,30 +330,29 @@ def a_profiled_compute(lab: Lab, draw: Draw) -> None:
         wiring.check(outputs, states, "after a profile")
     devices = {device.id for device in lab.backend.devices()}
     for runs in profiles:
-        if len(runs) != RUNS:
-            raise Fault("values", f"{len(runs)} runs were profiled, not {RUNS}")
+        require(len(runs) == RUNS, f"{len(runs)} runs were profiled, not {RUNS}", check="values")
         for run in runs:
             check_times(run, devices)
-    if len({bool(run.timings) for runs in profiles for run in runs}) > 1:
-        raise Fault("values", "some profiled runs of a graph tell times of its ops, and some tell none")
+    timed = {bool(run.timings) for runs in profiles for run in runs}
+    told = "some profiled runs of a graph tell times of its ops, and some tell none"
+    require(len(timed) < 2, told, check="values")
 
 
 def check_times(run: ProfiledRun, devices: Collection[str]) -> None:
     """Raise Fault unless the times are of ops of the graph, on devices of the backend, and do not overlap."""
-    total = sum(timing.seconds for timing in run.timings)
-    if total > run.seconds + CLOCKS:
-        raise Fault(
-            "values", f"the times of a profiled run sum up to {total} s, and the run took {run.seconds} s"
-        )
+    total, nodes = sum(timing.seconds for timing in run.timings), run.graph.nodes
+    told = f"the times of a profiled run sum up to {total} s, and the run took {run.seconds} s"
+    require(total <= run.seconds + CLOCKS, told, check="values")
     for timing in run.timings:
-        if not timing.seconds >= 0:
-            raise Fault("values", f"a profile tells a time of {timing.seconds} s: {timing}")
-        if timing.device not in devices:
-            raise Fault(
-                "values", f"a profile names the device {timing.device!r}, which is none of {sorted(devices)}"
-            )
+        require(
+            timing.seconds >= 0, f"a profile tells a time of {timing.seconds} s: {timing}", check="values"
+        )
+        told = f"a profile names the device {timing.device!r}, which is none of {sorted(devices)}"
+        require(timing.device in devices, told, check="values")
         for index in timing.nodes:
-            if not 0 <= index < len(run.graph.nodes) or run.graph.nodes[index].op is None:
-                raise Fault(
-                    "values", f"a profile tells the time of node {index}, which is no op of the graph"
-                )
+            known = 0 <= index < len(nodes) and nodes[index].op is not None
+            require(
+                known,
+                f"a profile tells the time of node {index}, which is no op of the graph",
+                check="values",
+            )

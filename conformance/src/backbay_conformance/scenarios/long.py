@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from backbay import DType, Op, ops
+from backbay import DType, ops
 
 from ..cases.matrix import product
 from ..cases.norm import layer_formula, mean_of, rms_formula, softmax_formula
 from ..cases.order import largest, sorted_right
 from ..cases.spatial import conv2d_formula
-from ..checks.call_check import try_call
+from ..checks.call_check import OpCall, try_calls
 from ..draw.data import Bits, Distinct, Integers, Made, Making, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
 from ..numbers.comparison import must_equal
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from ..suite.case import Call
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
 LENGTHS = (70001, 65536, 131073, 65535, 65537)
 
@@ -32,7 +30,7 @@ def shuffled(making: Making, operand: Operand) -> Array:
     return np.asarray(making.rng.permutation(size).astype(np.float64) - size // 2)
 
 
-def calls(draw: Draw) -> list[Call]:
+def calls(draw: Draw) -> list[OpCall]:
     """One call of each op with rows or columns that may exceed the limits of its kernel's grid."""
     n = draw.pick(*LENGTHS)
     row, column = draw.floats((n, 2), dtype=DType.F32), draw.floats((1, n), Numbers(), dtype=DType.F32)
@@ -40,36 +38,30 @@ def calls(draw: Draw) -> list[Call]:
     w = draw.operand(DType.F32, (n, 2), Numbers(terms=n, most=7))
     x = draw.operand(DType.F32, (n, 1), Numbers(terms=n, partner=w), activated=True)
     tall = draw.operand(DType.F32, (2, n), Numbers(terms=2, most=63), activated=True)
-    made: list[tuple[Op[Any, Any], Call]] = [
+    line = draw.floats((n,), dtype=DType.F32)
+    pairs, others = (draw.floats((2, n + 9), dtype=DType.F32) for _ in range(2))
+    return [
         (ops.softmax, Call((row,), softmax_formula, exact=False)),
         (ops.sum_rows, Call((row,), lambda x: x.sum(), exact=False)),
-        (ops.cumsum, Call((draw.floats((n,), dtype=DType.F32),), lambda x: x.cumsum(), exact=False)),
+        (ops.cumsum, Call((line,), lambda x: x.cumsum(), exact=False)),
         (ops.rms_norm, Call((row, None, 1e-5), rms_formula, exact=False)),
-        (
-            ops.rms_norm,
-            Call((draw.floats((2, n + 9), dtype=DType.F32), None, 1e-5), rms_formula, exact=False),
-        ),
-        (ops.softmax, Call((draw.floats((2, n + 9), dtype=DType.F32),), softmax_formula, exact=False)),
+        (ops.rms_norm, Call((pairs, None, 1e-5), rms_formula, exact=False)),
+        (ops.softmax, Call((others,), softmax_formula, exact=False)),
         (ops.add, Call((column, column), lambda a, b: a + b)),
         (ops.argsort, Call((order,), verify=sorted_right)),
         (ops.top_k, Call((order, draw.pick(5000, 40)), verify=largest)),
         (ops.mulmat, Call((w, x), product)),
         (ops.mulmat, Call((draw.operand(DType.F32, (2, 3), Numbers(terms=2, most=63)), tall), product)),
     ]
-    for op, call in made:
-        call.op = op
-    return [call for _, call in made]
 
 
 @scenario("core", smoke=1, default=3, nightly=15)
 def long_rows(lab: Lab, draw: Draw) -> None:
     """Rows and columns past 2^16, the limit of some grids and counters."""
-    for call in calls(draw):
-        draw.note(str(call))
-        try_call(lab, call, "exact" if call.exact else "wide")
+    try_calls(lab, draw, calls(draw))
 
 
-def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
+def many(draw: Draw) -> list[OpCall]:
     """One call of each op with ids, rows or slices that may exceed the range of its kernel's counters."""
     count, n = draw.pick(1400, 257, 5000), draw.pick(65, 64, 100)
     table = draw.operand(DType.F32, (n, count), Bits())
@@ -91,14 +83,10 @@ def many(draw: Draw) -> list[tuple[Op[Any, Any], Call]]:
 @scenario("core", smoke=1, default=6, nightly=30)
 def many_rows(lab: Lab, draw: Draw) -> None:
     """Hundreds of ids into tables of more than 2^16 elements, and more slices than an 8-bit index can count."""
-    for op, call in many(draw):
-        call.op = op
-        draw.note(str(call))
-        try_call(lab, call, "exact")
+    try_calls(lab, draw, many(draw))
 
 
-def columns(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
-    """One call of each kind of op whose grid has a block for each row, or for each position of an image."""
+def columns(draw: Draw, n: int) -> list[OpCall]:
 
     def floats(*shape: int, dtype: DType = DType.F32) -> Operand:
         return draw.operand(dtype, shape, Numbers(terms=2, most=63))
@@ -135,7 +123,6 @@ def columns(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
 
 
 def written(x: Array, src: Array, ids: Array) -> Array:
-    """A destination with some of its rows replaced."""
     y = np.array(x)
     y[ids] = src
     return y
@@ -144,10 +131,7 @@ def written(x: Array, src: Array, ids: Array) -> Array:
 @scenario("core", smoke=1, default=4, nightly=30)
 def many_columns(lab: Lab, draw: Draw) -> None:
     """More rows, image positions and ids than a grid's second axis may have blocks; half of the calls at a time."""
-    for op, call in columns(draw, draw.pick(65537, 70001, 131073))[draw.turn % 2 :: 2]:
-        call.op = op
-        draw.note(str(call))
-        try_call(lab, call, "exact")
+    try_calls(lab, draw, columns(draw, draw.pick(65537, 70001, 131073))[draw.turn % 2 :: 2], "exact")
 
 
 VOCABULARIES = (151936, 128256, 201088, 262144, 129280)
@@ -162,8 +146,7 @@ def likely_at_the_end(making: Making, operand: Operand) -> Array:
     return np.asarray(numbers)
 
 
-def of_tokens(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
-    """One call of each op that a model, or the choice of a token, runs on all tokens of a vocabulary."""
+def of_tokens(draw: Draw, n: int) -> list[OpCall]:
     scores = draw.operand(DType.F32, (n, draw.pick(1, 2)), Made(likely_at_the_end))
     few = draw.operand(DType.F32, (n,), Numbers(terms=n, most=63))
     table = draw.operand(DType.F32, (4, n), Bits())
@@ -185,10 +168,7 @@ def of_tokens(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
 @scenario("core", smoke=0, default=len(VOCABULARIES), nightly=15)
 def vocabularies(lab: Lab, draw: Draw) -> None:
     """Scores, sums and orders of all tokens of a model, and the first and last products of it."""
-    for op, call in of_tokens(draw, draw.by_turn(*VOCABULARIES)):
-        call.op = op
-        draw.note(str(call))
-        try_call(lab, call, "exact" if call.exact else "wide")
+    try_calls(lab, draw, of_tokens(draw, draw.by_turn(*VOCABULARIES)))
 
 
 @scenario("large", smoke=1, default=1, nightly=1, timeout=900)

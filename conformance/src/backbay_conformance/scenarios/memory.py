@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,31 +19,18 @@ from backbay import (
 
 from ..checks.traced_call import TracedCall, make
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault
+from ..numbers.comparison import Fault, must_raise, require
 from ..suite.case import CASES
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario
 
-
-def require(condition: object, what: str, *values: object) -> None:
-    """Raise Fault with the values unless the condition holds."""
-    if not condition:
-        raise Fault("memory", what + ": " + ", ".join(map(str, values)))
-
-
-class Extents(NamedTuple):
-    """Columns, tokens and layers of a network."""
-
-    n: int
-    tokens: int
-    layers: int
+Extents = tuple[int, int, int]  # columns, tokens and layers of a network
 
 
 def extents(draw: Draw) -> Extents:
     """Small ones, and each second time such that results have MiB, which allocators may keep in other pools."""
     large = draw.by_turn(False, True)
     n, tokens = (64, 8192) if large else (draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17))
-    return Extents(n, tokens, draw.pick(2, 1, 3))
+    return n, tokens, draw.pick(2, 1, 3)
 
 
 def network(ctx: Context, size: Extents) -> tuple[Tensor, Tensor]:
@@ -66,18 +52,13 @@ def dry_run_tells_what_a_real_run_takes(lab: Lab, draw: Draw) -> None:
     """A graph reserved without memory has the same report as with memory, except for the statuses."""
     size, reports = extents(draw), []
     for alloc in (False, True):
-        backend = lab.fresh(alloc_memory=alloc)
-        try:
-            with backend.new_context() as ctx:
-                _, y = network(ctx, size)
-                ctx.forward(y).reserve()
-                reports.append(backend.memory())
-        finally:
-            backend.close()
+        with lab.fresh(alloc_memory=alloc) as backend, backend.new_context() as ctx:
+            _, y = network(ctx, size)
+            ctx.forward(y).reserve()
+            reports.append(backend.memory())
     dry, real = reports
-    require(
-        dry.total() == real.total(), "a dry run books other bytes than a real run", dry.total(), real.total()
-    )
+    totals = dry.total(), real.total()
+    require(totals[0] == totals[1], "a dry run books other bytes than a real run", *totals)
     require(dry.allocated() == 0, "a dry run holds memory", dry.allocated())
     sizes = [[m.size for device in report.devices for m in device.entries()] for report in reports]
     require(sizes[0] == sizes[1], "the entries of the reports differ", dry, real)
@@ -109,27 +90,16 @@ def a_dry_run_books_what_each_op_works_in(lab: Lab, draw: Draw) -> None:
 @scenario("memory", tiny=1, smoke=1, default=3, nightly=10)
 def dry_run_refuses_to_run(lab: Lab, draw: Draw) -> None:
     """Without allocated memory, compute, load and read are refused."""
-    backend = lab.fresh(alloc_memory=False)
-    try:
-        with backend.new_context() as ctx:
-            _, y = network(ctx, extents(draw))
-            for act in (lambda: ctx.compute(y), backend.load, y.floats):
-                try:
-                    act()
-                except BackbayError:
-                    continue
-                raise Fault(
-                    "memory", "a backend without allocated memory did not refuse to compute, load or read"
-                )
-    finally:
-        backend.close()
+    with lab.fresh(alloc_memory=False) as backend, backend.new_context() as ctx:
+        _, y = network(ctx, extents(draw))
+        for act in (lambda: ctx.compute(y), backend.load, y.floats):
+            must_raise("a compute, load or read without allocated memory", BackbayError, act, "memory")
 
 
 @scenario("memory", smoke=2, default=10, nightly=100)
 def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
     """After `reserve`, repeated computes allocate and compile nothing."""
-    backend = lab.fresh()
-    try:
+    with lab.fresh() as backend:
         at_rest = backend.memory().total()
         with backend.new_context() as ctx:
             x, y = network(ctx, extents(draw))
@@ -145,15 +115,12 @@ def what_was_reserved_is_all_that_computing_takes(lab: Lab, draw: Draw) -> None:
             for what in ("bytes_allocated", "compilations", "traced_nodes"):
                 require(after[what] == before[what], f"computing changed {what}", before[what], after[what])
             require(backend.memory().total() == total, "the report changed", total, backend.memory().total())
-    finally:
-        backend.close()
 
 
 @scenario("memory", tiny=1, smoke=2, default=8, nightly=50)
 def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
     """Closing a context restores the earlier memory report."""
-    backend = lab.fresh()
-    try:
+    with lab.fresh() as backend:
         at_rest = backend.memory().total()
         size = extents(draw)
         for _ in range(3):
@@ -165,11 +132,8 @@ def closing_gives_everything_back(lab: Lab, draw: Draw) -> None:
             require(held.total() > at_rest, "a computed graph takes no memory", held)
             require(held.allocated() == held.total(), "some booked memory is not marked as allocated", held)
             ctx.close()
-            require(
-                backend.memory().total() == at_rest, "a closed context still holds memory", backend.memory()
-            )
-    finally:
-        backend.close()
+            left = backend.memory()
+            require(left.total() == at_rest, "a closed context still holds memory", left)
 
 
 @scenario("memory", smoke=2, default=8, nightly=50)
@@ -181,49 +145,44 @@ def what_does_not_fit_is_refused_and_freed(lab: Lab, draw: Draw) -> None:
     rest, needed = measured(lab)
     device = max(needed, key=lambda name: needed[name] - rest[name])
     limit = rest[device] + max(1, (needed[device] - rest[device]) * draw.pick(1, 2, 3) // 4)
-    backend = lab.fresh(max_memory={device: limit})
-    try:
+    with lab.fresh(max_memory={device: limit}) as backend:
         held = backend.memory().total()
         _refused(backend, device, limit)
         require(backend.memory().total() == held, "a refused allocation still holds memory", backend.memory())
         with backend.new_context() as ctx:
-            x = ctx.from_floats([1.0, 2.0])
-            y = x.add(ctx, x)
-            ctx.compute(y)
-            require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
-    finally:
-        backend.close()
+            computes(ctx)
+
+
+def computes(ctx: Context) -> None:
+    """Raise Fault unless a small graph still computes."""
+    x = ctx.from_floats([1.0, 2.0])
+    y = x.add(ctx, x)
+    ctx.compute(y)
+    require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
 
 
 def measured(lab: Lab) -> tuple[dict[str, int], dict[str, int]]:
-    """The bytes by device of a backend without a graph, and with a fixed graph."""
-    backend = lab.fresh(alloc_memory=False)
-    try:
+    with lab.fresh(alloc_memory=False) as backend:
         rest = by_device(backend)
         with backend.new_context() as ctx:
-            _, y = wide(ctx)
-            ctx.forward(y).reserve()
+            ctx.forward(wide(ctx)).reserve()
             return rest, by_device(backend)
-    finally:
-        backend.close()
 
 
 def by_device(backend: Backend) -> dict[str, int]:
-    memory = backend.memory()
-    return {device.id: device.total() for device in memory.devices}
+    return {device.id: device.total() for device in backend.memory().devices}
 
 
-def wide(ctx: Context) -> tuple[Tensor, Tensor]:
+def wide(ctx: Context) -> Tensor:
     x = ctx.input().empty(DType.F32, 256, 64)
     y = ctx.layer(0).empty(DType.F32, 256, 256).mulmat(ctx, x)
-    return x, x.add(ctx, y).concat(ctx, y, 1)
+    return x.add(ctx, y).concat(ctx, y, 1)
 
 
 def _refused(backend: Backend, device: str, limit: int) -> None:
     ctx = backend.new_context()
     try:
-        _, y = wide(ctx)
-        ctx.forward(y).reserve()
+        ctx.forward(wide(ctx)).reserve()
     except NoMemoryError as error:
         failed = [row for row in error.memory.rows() if row[3].status is AllocationStatus.Failed]
         require(len(failed) == 1, "expected one entry marked as failed", error.memory)
@@ -236,37 +195,30 @@ def _refused(backend: Backend, device: str, limit: int) -> None:
         ctx.close()
 
 
-ENDLESS = 1 << 50
-"""A number of f32 elements larger than any address space."""
+ENDLESS = 1 << 50  # a number of f32 elements larger than any address space
 
 
 @scenario("memory", smoke=1, default=2, nightly=10)
 def what_no_machine_has_is_refused(lab: Lab, draw: Draw) -> None:
     """A leaf or a result larger than any memory is refused even without a limit; other graphs still compute."""
-    backend = lab.fresh()
-    try:
-        with backend.new_context() as ctx:
-            x = ctx.from_floats([1.0, 2.0])
-            y = x.add(ctx, x)
-            ctx.compute(y)
-            held = backend.memory().total()
-            _no_memory(lambda: ctx.empty(DType.F32, ENDLESS), "a leaf")
-            with backend.new_context() as other:
-                huge = other.from_floats([1.0]).repeat(other, 0, ENDLESS)
-                _no_memory(lambda: other.forward(huge).reserve(), "a result")
-            total = backend.memory().total()
-            require(total == held, "a refused allocation still holds memory", held, total)
-            ctx.compute(y)
-            require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
-    finally:
-        backend.close()
+    with lab.fresh() as backend, backend.new_context() as ctx:
+        x = ctx.from_floats([1.0, 2.0])
+        y = x.add(ctx, x)
+        ctx.compute(y)
+        held = backend.memory().total()
+        _no_memory(lambda: ctx.empty(DType.F32, ENDLESS), "a leaf")
+        with backend.new_context() as other:
+            huge = other.from_floats([1.0]).repeat(other, 0, ENDLESS)
+            _no_memory(lambda: other.forward(huge).reserve(), "a result")
+        total = backend.memory().total()
+        require(total == held, "a refused allocation still holds memory", held, total)
+        ctx.compute(y)
+        require(y.floats().tolist() == [2.0, 4.0], "a graph does not compute after a refusal", y.floats())
 
 
 def _no_memory(act: Callable[[], object], what: str) -> None:
     try:
         act()
-    except NoMemoryError:
-        return
-    except UnsupportedOpError:
+    except (NoMemoryError, UnsupportedOpError):
         return  # the backend may decline the op because of its size
     raise Fault("memory", f"{what} larger than any memory was not refused")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -12,24 +12,22 @@ from backbay import Backend, Context, DType, Tensor, ops
 
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, must_equal
-from ..numbers.rounding import Array
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
-from .lives import STORED, compare_weight, drawn_weight, opened_with
+from ..numbers.comparison import Fault
+from ..numbers.encoding import Array
+from ..suite.lab import Lab, open_contexts, scenario
+from .lives import CLOSE, STORED, compare_results, compare_weight, drawn_weight, open_weights
 
 NAME, WIDTH = "blk.0.attn_qkv.weight", 256
-CLOSE = 0.02
-"""The most that a product may be off, relative to the largest: activations may be rounded to blocks."""
 
 
-def with_weight(lab: Lab, weight: Operand, check: Callable[[Backend, Tensor], None]) -> None:
-    """Call `check` with a backend and the weight of its file, which afterwards still holds the file's data."""
-    with opened_with(lab, {NAME: weight}, 1) as backend:
+@contextmanager
+def open_weight(lab: Lab, weight: Operand) -> Iterator[tuple[Backend, Tensor]]:
+    """A backend and the weight of its file, which afterwards still holds the file's data."""
+    with open_weights(lab, {NAME: weight}, 1) as backend:
         backend.load()
         tensor = backend.get(NAME)
         assert tensor is not None
-        check(backend, tensor)
+        yield backend, tensor
         compare_weight(backend, NAME, weight)
 
 
@@ -50,29 +48,23 @@ def parts_of_a_weight(lab: Lab, draw: Draw) -> None:
     weight, at = drawn_weight(draw, dtype, (WIDTH, rows * parts)), draw.below(WIDTH)
     places = list(pairwise(range(0, rows * parts + 1, rows)))
     draw.note(f"{parts} parts of {weight.spec}, each {way}, {'in contexts' if apart else 'in one graph'}")
-
-    def check(backend: Backend, w: Tensor) -> None:
-        with ExitStack() as opened:
-            contexts = [opened.enter_context(backend.new_context()) for _ in (places if apart else [0])]
-            products = []
-            for n, (low, high) in enumerate(places):
-                ctx = contexts[n % len(contexts)]
-                x = ctx.from_floats(np.eye(1, WIDTH, at))
-                part = rows_of(ctx, w, way, low, high)
-                if not backend.supports(ops.mulmat, [part, x]):
-                    return
-                products.append(part.mulmat(ctx, x))
-            for n, ctx in enumerate(contexts):
-                ctx.compute(*products[n :: len(contexts)])
-            for (low, high), product in zip(places, products, strict=True):
-                want = weight.decoded[low:high, at]
-                limit = CLOSE * np.abs(weight.decoded).max(initial=0)
-                if not (np.abs(product.numpy()[0] - want) <= limit).all():
-                    raise Fault(
-                        "weights", f"a product with rows {low} to {high} is not that of the file's data"
-                    )
-
-    with_weight(lab, weight, check)
+    count = len(places) if apart else 1
+    with open_weight(lab, weight) as (backend, w), open_contexts(backend, count) as contexts:
+        products = []
+        for n, (low, high) in enumerate(places):
+            ctx = contexts[n % len(contexts)]
+            x = ctx.from_floats(np.eye(1, WIDTH, at))
+            part = rows_of(ctx, w, way, low, high)
+            if not backend.supports(ops.mulmat, [part, x]):
+                return
+            products.append(part.mulmat(ctx, x))
+        for n, ctx in enumerate(contexts):
+            ctx.compute(*products[n :: len(contexts)])
+        limit = CLOSE * np.abs(weight.decoded).max(initial=0)
+        for (low, high), product in zip(places, products, strict=True):
+            want = weight.decoded[low:high, at]
+            if not (np.abs(product.numpy()[0] - want) <= limit).all():
+                raise Fault("weights", f"a product with rows {low} to {high} is not that of the file's data")
 
 
 ALONE: dict[str, tuple[Callable[[Context, Tensor, int], Tensor], Callable[[Array, int], Array]]] = {
@@ -102,18 +94,12 @@ def what_is_made_of_a_weight_alone(lab: Lab, draw: Draw) -> None:
     op, formula = ALONE[name]
     weight = drawn_weight(draw, draw.pick(DType.F32, DType.F32, DType.F16), (WIDTH, draw.pick(5, 4, 33)))
     draw.note(f"{name} of {weight.spec}")
-
-    def check(backend: Backend, w: Tensor) -> None:
+    with open_weight(lab, weight) as (backend, w):
         for numbers in ((1, 3), (2,), (1,)):
             with backend.new_context() as ctx:
-                made = [op(ctx, w, n) for n in numbers]
-                ctx.compute(*made)
-                for n, result in zip(numbers, made, strict=True):
-                    must_equal(
-                        result.numpy(), formula(weight.decoded, n), f"{name} of a weight, with {n}", "weights"
-                    )
-
-    with_weight(lab, weight, check)
+                told = f"{name} of a weight, with "
+                made = {f"{told}{n}": (op(ctx, w, n), formula(weight.decoded, n)) for n in numbers}
+                compare_results(ctx, made)
 
 
 SHAPES = ((33,), (16, 3), (5, 3, 2), (3, 3, 2, 4), (1,), (64, 1, 2))
@@ -125,30 +111,23 @@ def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
     dtype, shape = draw.pick(DType.F32, DType.F16, DType.BF16), draw.by_turn(*SHAPES)
     weight = drawn_weight(draw, dtype, shape)
     draw.note(str(weight.spec))
-
-    def check(backend: Backend, w: Tensor) -> None:
+    with open_weight(lab, weight) as (backend, w):
         if tuple(w.shape) != shape:
             raise Fault("weights", f"a weight of {weight.spec} has the shape {tuple(w.shape)}")
         want = weight.decoded.reshape((1,) * (4 - len(shape)) + shape[::-1])
         with backend.new_context() as ctx:
             x = ctx.from_floats(np.full(shape[::-1], 0.5))
+            turned = w.permute(ctx, 1, 0, 3, 2).contiguous(ctx)
             made = {
-                "a leaf plus the weight": (x.add(ctx, w), want + 0.5),
-                "turned": (w.permute(ctx, 1, 0, 3, 2).contiguous(ctx), want.transpose(1, 0, 3, 2)),
+                f"{weight.spec}, a leaf plus the weight": (x.add(ctx, w), weight.decoded + 0.5),
+                f"{weight.spec}, turned": (turned, want.transpose(1, 0, 3, 2).reshape(turned.shape[::-1])),
             }
-            ctx.compute(*[result for result, _ in made.values()])
-            for told, (result, numbers) in made.items():
-                must_equal(
-                    result.numpy().reshape(-1), numbers.reshape(-1), f"{weight.spec}, {told}", "weights"
-                )
-
-    with_weight(lab, weight, check)
+            compare_results(ctx, made)
 
 
 # -- weights that look like those of another file ---------------------------------------------------------
 
-ALIKE = 64
-"""Bytes in which two weights begin alike, and end alike."""
+ALIKE = 64  # bytes in which two weights begin alike, and end alike
 MATRICES = (*STORED, DType.Q5_0, DType.Q5_K)
 
 
@@ -164,7 +143,7 @@ def weights_that_begin_alike(lab: Lab, draw: Draw) -> None:
     draw.note(f"two files of {first.spec}, {'open together' if together else 'one after the other'}")
     with ExitStack() as opened:
         for weight in (first, second, first):
-            backend = opened.enter_context(opened_with(lab, {NAME: weight}, 1))
+            backend = opened.enter_context(open_weights(lab, {NAME: weight}, 1))
             backend.load()
             products_and_rows(backend, weight, chosen)
             if not together:
@@ -182,17 +161,13 @@ def beginning_like(first: Operand, other: Operand) -> Operand:
 
 
 def products_and_rows(backend: Backend, weight: Operand, chosen: Array) -> None:
-    """Compare the chosen columns, as products give them, and all rows."""
     w, (width, rows) = backend.get(NAME), weight.shape
     assert w is not None
     with backend.new_context() as ctx:
         x, ids = ctx.from_floats(np.eye(width)[chosen]), ctx.from_ints(range(rows))
         made: dict[str, tuple[Tensor, Array]] = {}
         if backend.supports(ops.mulmat, [w, x]):
-            made["products"] = w.mulmat(ctx, x), weight.decoded[:, chosen].T
+            made[f"columns of {weight.spec}"] = w.mulmat(ctx, x), weight.decoded[:, chosen].T
         if backend.supports(ops.rows, [w, ids]):
-            made["rows"] = w.rows(ctx, ids), weight.decoded
-        ctx.compute(*[result for result, _ in made.values()])
-        for told, (result, want) in made.items():
-            if not np.allclose(result.numpy(), want, rtol=CLOSE, atol=CLOSE * np.abs(want).max(initial=0)):
-                raise Fault("weights", f"{told} of {weight.spec} differ from the file's data")
+            made[f"all rows of {weight.spec}"] = w.rows(ctx, ids), weight.decoded
+        compare_results(ctx, made, close=CLOSE)

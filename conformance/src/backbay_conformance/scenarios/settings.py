@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from backbay import Backend, Context, Debug, DType, FlashAttention, Op, ops
+from backbay import Backend, Context, Debug, DType, FlashAttention, ops
 
 from ..cases.attention import attention_formula, empty_rows
 from ..cases.matrix import by_expert, product
 from ..cases.norm import rms_formula, softmax_formula
-from ..checks.call_check import try_call
+from ..checks.call_check import OpCall, try_call, try_calls
 from ..draw.data import Integers, Numbers
 from ..draw.draw import Draw
 from ..suite.case import CASES, Call, Case
-from ..suite.lab import Lab, with_contexts
-from ..suite.scenario import scenario
+from ..suite.lab import Lab, scenario, with_contexts
 from .long import columns
 
 SETTINGS: tuple[dict[str, Any], ...] = (
@@ -66,7 +65,7 @@ THREADS = (12, 5, 16, 9, 3, 7, 10, 6, 14, 11, 15, 13, 8, 1, 2, 4)
 """Each number of threads up to 16; few divide the rows of a model."""
 
 
-def shared_out(draw: Draw, n: int) -> list[tuple[Op[Any, Any], Call]]:
+def shared_out(draw: Draw, n: int) -> list[OpCall]:
     """One call of each op whose rows, heads or experts several threads share, with a rest for any number of them."""
 
     def floats(*shape: int, dtype: DType = DType.F32) -> Any:
@@ -94,10 +93,7 @@ def thread_counts(lab: Lab, draw: Draw) -> None:
     threads, n = draw.by_turn(*THREADS), draw.by_turn(14336, 11008, 9728, 4864)
     other = Lab(lambda _, model: lab.fresh(model, num_threads=threads), lab.name)
     try:
-        for op, call in shared_out(draw, n)[draw.turn % 3 :: 3]:
-            call.op = op
-            draw.note(f"{call} with num_threads={threads}")
-            try_call(other, call, "exact" if call.exact else "wide")
+        try_calls(other, draw, shared_out(draw, n)[draw.turn % 3 :: 3], told=f" with num_threads={threads}")
     finally:
         other.discard()
 
@@ -119,7 +115,6 @@ def a_batch_size_is_a_hint(lab: Lab, draw: Draw) -> None:
 
 
 def announcing(backend: Backend, size: int) -> Backend:
-    """The backend, each of whose contexts gets a batch size from now on."""
 
     def announced(ctx: Context) -> Context:
         ctx.set_batch_size(size)

@@ -1,4 +1,4 @@
-"""Threads: several contexts run in parallel; one context serves one thread at a time."""
+"""Threads: several contexts run in parallel; one context serves one thread at a time, and a call may be cancelled."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from backbay import (
     BackbayError,
     Backend,
+    CancelledError,
     Context,
     ContextBusyError,
     DType,
@@ -25,10 +26,29 @@ from backbay import (
 )
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal
-from ..suite.cancelling import AfterLooks, cancelled
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
+from ..numbers.comparison import Fault, must_equal, require
+from ..suite.lab import Lab, scenario
+
+
+class AfterLooks:
+    """A cancellation that becomes set after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def cancelled(act: Callable[[], object]) -> bool:
+    """Whether a call ends with CancelledError."""
+    try:
+        act()
+    except CancelledError:
+        return True
+    return False
+
 
 T = TypeVar("T")
 
@@ -38,28 +58,20 @@ OFTEN = 1e-5
 
 def together(*works: Callable[[], None]) -> None:
     """Run all functions in parallel, and raise the first error."""
-    errors: list[BaseException] = []
     start = threading.Barrier(len(works))
 
-    def guarded(work: Callable[[], None]) -> None:
+    def begin(work: Callable[[], None]) -> None:
         start.wait()
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 it is raised again below
-            errors.append(error)
+        work()
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
     usual = sys.getswitchinterval()
     sys.setswitchinterval(OFTEN)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(works)) as pool:
+            for _ in pool.map(begin, works):
+                pass
     finally:
         sys.setswitchinterval(usual)
-    if errors:
-        raise errors[0]
 
 
 def steps(backend: Backend, offset: int, rounds: int, n: int) -> None:
@@ -92,11 +104,8 @@ def backends_in_threads_do_not_disturb_each_other(lab: Lab, draw: Draw) -> None:
 
     def work(offset: int) -> None:
         for _ in range(1 + offset % 2):
-            backend = lab.fresh()
-            try:
+            with lab.fresh() as backend:
                 steps(backend, offset, rounds, n)
-            finally:
-                backend.close()
 
     together(*[lambda offset=offset: work(offset) for offset in range(draw.by_turn(2, 4, 3))])
 
@@ -145,20 +154,15 @@ def a_context_passes_from_thread_to_thread(lab: Lab, draw: Draw) -> None:
             elsewhere(lambda: ctx.compute(y))
             total = total + data * 2
             for result, told in ((y, "a result"), (state, "a state"), (y, "a result, read again")):
-                must_equal(
-                    elsewhere(result.floats),
-                    total,
-                    f"{told} in turn {turn}, read in another thread",
-                    "threads",
-                )
+                what = f"{told} in turn {turn}, read in another thread"
+                must_equal(elsewhere(result.floats), total, what, "threads")
         elsewhere(ctx.close)
 
 
 @scenario("graph", smoke=1, default=4, nightly=20)
 def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
     """Another thread may close the backend at any time: running computes end, later computes are refused."""
-    backend = lab.fresh()
-    try:
+    with lab.fresh() as backend:
         closed = threading.Event()
 
         def work() -> None:
@@ -174,8 +178,6 @@ def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
             closed.set()
 
         together(work, close)
-    finally:
-        backend.close()
 
 
 @scenario("graph", tiny=1, smoke=1, default=3, nightly=20)
@@ -217,19 +219,11 @@ class Looks:
 
 TRIES = 8
 NODES = 64
-BLIND = 12 / NODES
-"""The longest part of a compute of equal nodes without a look at `cancel`."""
+BLIND = 12 / NODES  # the longest part of a compute of equal nodes without a look at `cancel`
 
 
-class Watched(NamedTuple):
-    """The seconds of a compute, and the longest part of it in which it did not look at `cancel`."""
-
-    seconds: float
-    blind: float
-
-
-def watched(ctx: Context, y: Tensor) -> Watched:
-    """A compute that nobody cancels.
+def watched(ctx: Context, y: Tensor) -> tuple[float, float]:
+    """The seconds of a compute that nobody cancels, and the longest part of it in which it did not look at `cancel`.
 
     The part is 0 for an engine that nothing can interrupt, which looks before and after its run only.
     """
@@ -240,12 +234,7 @@ def watched(ctx: Context, y: Tensor) -> Watched:
     times = [0.0, *[(look - started) / seconds for look in looks.times], 1.0]
     within = any(1 / NODES < look < 1 - 1 / NODES for look in times)
     kernels = isinstance(ctx.backend, KernelBackend)  # core runs them one by one
-    return Watched(seconds, max(b - a for a, b in pairwise(times)) if within or kernels else 0.0)
-
-
-def longer(n: int, factor: float) -> int:
-    """The width whose products take so many times as long as those of width n, a multiple of 32 up to 1024."""
-    return min(1024, max(n + 32, 32 * math.ceil(n * math.cbrt(factor) / 32)))
+    return seconds, max(b - a for a, b in pairwise(times)) if within or kernels else 0.0
 
 
 @scenario("graph", smoke=1, default=1, nightly=5)
@@ -256,26 +245,26 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
         with lab.backend.new_context() as ctx:
             y = product_chain(ctx, n, NODES)
             ctx.forward(y).reserve()  # compiling does not count
-            first = watched(ctx, y)
-            if first.seconds > LONG:
-                must_end_early(ctx, y, first)
+            seconds, blind = watched(ctx, y)
+            if seconds > LONG:
+                must_end_early(ctx, y, seconds, blind)
             part = product_chain(ctx, n, 2)
             ctx.compute(part)
             must_equal(part.floats(), np.ones(part.size), "after a cancelled compute", "threads")
-        if first.seconds > LONG or n >= 1024:
+        if seconds > LONG or n >= 1024:
             return
-        n = longer(n, 1.4 * LONG / first.seconds)
+        wide = n * math.cbrt(1.4 * LONG / seconds)  # products take time by the cube of their width
+        n = min(1024, max(n + 32, 32 * math.ceil(wide / 32)))
 
 
-def must_end_early(ctx: Context, y: Tensor, first: Watched) -> None:
+def must_end_early(ctx: Context, y: Tensor, seconds: float, blind: float) -> None:
     """Raise Fault unless a long compute ends when it is cancelled, and looks often whether it is."""
     # On a busy machine the thread that checks may get no time, but not in each of three tries.
     if not any(cancelled(lambda: ctx.compute(y, cancel=AfterLooks(1))) for _ in range(3)):
-        raise Fault("threads", f"a compute of {first.seconds:.1f} s was cancelled, but ran to its end")
+        raise Fault("threads", f"a compute of {seconds:.1f} s was cancelled, but ran to its end")
     # A busy machine may stop the compute between two looks, but not in each of several tries.
-    longest, tries = first.blind, 1
-    while longest > BLIND and tries < TRIES:
-        longest, tries = min(longest, watched(ctx, y).blind), tries + 1
-    if longest > BLIND:
-        told = f"{100 * longest:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
-        raise Fault("threads", told)
+    tries = 1
+    while blind > BLIND and tries < TRIES:
+        blind, tries = min(blind, watched(ctx, y)[1]), tries + 1
+    told = f"{100 * blind:.0f} % of a compute of {NODES} long nodes pass without a look at cancel"
+    require(blind <= BLIND, told, check="threads")

@@ -28,33 +28,31 @@ from ..draw.draw import FLOATS, Draw
 from ..draw.layout import plain
 from ..draw.model_file import write_model
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
-from ..numbers.rounding import Array
+from ..numbers.comparison import Fault, require
+from ..numbers.encoding import Array
 from ..suite.case import Call
-from ..suite.lab import Lab
-from ..suite.scenario import scenario
-from .lives import compare_weight, drawn_weight, drawn_weights, product_of_each, with_weights, write_weights
+from ..suite.lab import Lab, scenario
+from .lives import (
+    drawn_weight,
+    drawn_weights,
+    load_and_compare,
+    open_drawn_weights,
+    product_of_each,
+    write_weights,
+)
 from .process.bookings import PEAK, mib, resident
 
-VARIANTS = (0, 1)
-"""The file has two weights for each call, which differ only in their data."""
+VARIANTS = (0, 1)  # the file has two weights for each call, which differ only in their data
 
 
 @dataclass
 class Use:
-    """A call whose first operand comes from the file."""
+    """A call whose first operand comes from the file: the weights of these names, one for each variant."""
 
     call: Call
-    name: str
+    weight: Operand
+    names: list[str]
     traced: TracedCall
-
-    @property
-    def weight(self) -> Operand:
-        operand: Operand = self.call.args[0]
-        return operand
-
-    def names(self) -> list[str]:
-        return [self.name.format(variant) for variant in VARIANTS]
 
 
 @scenario("quant", tiny=1, smoke=3, default=30, nightly=300)
@@ -68,16 +66,13 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = write_model(Path(folder) / "weights.gguf", len(VARIANTS), weights(draw, uses))
-            backend = lab.fresh(path, **({"options": {"weights": "copied"}} if copied else {}))
-            try:
+            with lab.fresh(path, **({"options": {"weights": "copied"}} if copied else {})) as backend:
                 backend.load()
                 if copied:
                     spoil(draw, path)
                 for use in uses:
                     for variant in VARIANTS:
                         check(backend, draw, use, variant)
-            finally:
-                backend.close()
     finally:
         for use in uses:
             use.traced.close()
@@ -95,7 +90,6 @@ def spoil(draw: Draw, path: Path) -> None:
 
 
 def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
-    """A drawn call, or None if the backend does not support it."""
     dtype = (*READABLE, *FLOATS)[(3 * draw.turn + n) % (len(READABLE) + len(FLOATS))]
     kind: Op[..., Any] = draw.pick(ops.mulmat, ops.mulmat, ops.rows, ops.mulmat_id)
     call = {ops.mulmat: product_call, ops.rows: rows_call, ops.mulmat_id: expert_call}[kind](draw, dtype)
@@ -107,7 +101,7 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
         traced.close()
         return None
     part = {ops.mulmat: "attn_{}", ops.rows: "table_{}", ops.mulmat_id: "ffn_{}_exps"}[kind].format("qkv"[n])
-    return Use(call, f"blk.{{}}.{part}.weight", traced)
+    return Use(call, weight, [f"blk.{variant}.{part}.weight" for variant in VARIANTS], traced)
 
 
 def product_call(draw: Draw, dtype: DType) -> Call:
@@ -124,7 +118,7 @@ def product_call(draw: Draw, dtype: DType) -> Call:
 def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
     """Name, type and stored elements of each weight, made one at a time."""
     for use in uses:
-        for variant, name in enumerate(use.names()):
+        for variant, name in enumerate(use.names):
             make(use.call, draw.mode, use.traced.precision, variant)
             yield name, use.weight.dtype, use.weight.stored
 
@@ -132,13 +126,10 @@ def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
 def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
     draw.note(f"{use.call}, the first from a file, number {variant}")
     make(use.call, draw.mode, use.traced.precision, variant)
-    traced = TracedCall(backend, use.call, weights={use.weight: use.names()[variant]})
-    try:
+    with TracedCall(backend, use.call, weights={use.weight: use.names[variant]}) as traced:
         traced.write()
         cost = cost_of(use.call, traced.level, traced.precision)
         judge(use.call, traced, traced.run(), cost, draw.mode)
-    finally:
-        traced.close()
 
 
 # -- files: large ones, and others at the same path -------------------------------------------------------
@@ -154,8 +145,7 @@ def a_large_weight_is_read_to_its_end(lab: Lab, draw: Draw) -> None:
     dtype = draw.by_turn(*ROWS)
     stored, at = large_weight(dtype), (0, WIDTH - 1)
     want = np.stack([column(stored, dtype, n) for n in at])
-    backend = lab.fresh(large_model(dtype))
-    try:
+    with lab.fresh(large_model(dtype)) as backend:
         backend.load()
         w = backend.get(NAME)
         assert w is not None
@@ -171,13 +161,10 @@ def a_large_weight_is_read_to_its_end(lab: Lab, draw: Draw) -> None:
             if wrong.size:
                 told = f"{wrong.size} of {ROWS[dtype]} rows, from row {wrong[0]}"
                 raise Fault("weights", f"a product with {NAME} of {stored.nbytes} bytes is wrong in {told}")
-    finally:
-        backend.close()
 
 
 @cache
 def large_weight(dtype: DType) -> Array:
-    """The stored elements: integers from -8 to 7."""
     rng = np.random.default_rng(5)
     if dtype is DType.F32:
         return rng.integers(-8, 8, (ROWS[dtype], WIDTH)).astype(np.float32)
@@ -187,7 +174,6 @@ def large_weight(dtype: DType) -> Array:
 
 
 def column(stored: Array, dtype: DType, n: int) -> Array:
-    """A column of a stored matrix, as numbers."""
     unit = dtype.type_size // stored.itemsize
     block = np.ascontiguousarray(stored[:, n // dtype.block_size * unit :][:, :unit])
     return decode(block, dtype)[:, n % dtype.block_size]
@@ -210,31 +196,18 @@ def a_file_is_read_as_it_is_now(lab: Lab, draw: Draw) -> None:
     draw.note(f"a file that is {how}")
     with tempfile.TemporaryDirectory() as folder:
         path = write_weights(Path(folder) / "weights.gguf", first)
-        before = lab.fresh(path)
-        try:
-            holds(before, first)
+        with lab.fresh(path) as before:
+            load_and_compare(before, first)
             if how != "replaced while it is open":
                 before.close()
             if how == "written anew":
                 write_weights(path, second)
             else:
                 write_weights(path.with_suffix(".new"), second).replace(path)
-            after = lab.fresh(path)
-            try:
-                holds(after, second)
-            finally:
-                after.close()
+            with lab.fresh(path) as after:
+                load_and_compare(after, second)
             if not before.closed:
                 product_of_each(before, first)
-        finally:
-            before.close()
-
-
-def holds(backend: Backend, weights: dict[str, Operand]) -> None:
-    backend.load()
-    for name, weight in weights.items():
-        compare_weight(backend, name, weight)
-    product_of_each(backend, weights)
 
 
 # -- the memory that weights take ------------------------------------------------------------------------
@@ -243,8 +216,7 @@ def holds(backend: Backend, weights: dict[str, Operand]) -> None:
 @scenario("memory", smoke=0, default=4, nightly=40)
 def weights_take_nothing_more_when_they_are_used(lab: Lab, draw: Draw) -> None:
     """Once products with weights of a file are reserved, the first compute books nothing more."""
-
-    def check(backend: Backend, weights: dict[str, Operand]) -> None:
+    with open_drawn_weights(lab, draw) as (backend, weights):
         backend.load()
         with backend.new_context() as ctx:
             results = []
@@ -257,12 +229,8 @@ def weights_take_nothing_more_when_they_are_used(lab: Lab, draw: Draw) -> None:
             reserved = backend.memory().total()
             ctx.compute(*results)
             booked = backend.memory().total()
-            if booked != reserved:
-                raise Fault(
-                    "memory", f"{reserved} bytes were reserved, and after a compute {booked} are booked"
-                )
-
-    with_weights(lab, draw, check)
+            told = f"{reserved} bytes were reserved, and after a compute {booked} are booked"
+            require(booked == reserved, told)
 
 
 @scenario("memory", smoke=0, default=1, nightly=1)
@@ -270,8 +238,8 @@ def a_dry_run_holds_no_weights(lab: Lab, draw: Draw) -> None:
     """The process does not grow with the quantized weights of a backend that allocates nothing."""
     path = large_model(DType.Q4_0)
     grown = growth(lambda: lab.fresh(path, alloc_memory=False))
-    if grown > path.stat().st_size // 2:
-        raise Fault("memory", f"a dry run of a file of {mib(path.stat().st_size)} took {mib(grown)}")
+    size = path.stat().st_size
+    require(grown <= size // 2, f"a dry run of a file of {mib(size)} took {mib(grown)}")
 
 
 @scenario("memory", smoke=0, default=1, nightly=1)
@@ -300,9 +268,8 @@ def weights_in_memory_of_their_own_must_fit(lab: Lab, draw: Draw) -> None:
         grown = growth(opened)
     except NoMemoryError:
         return
-    if grown > size // 2:
-        told = f"{mib(size)} of weights were loaded onto devices of {mib(size // 2)} each"
-        raise Fault("memory", f"{told}, and {mib(grown)} of them lie in memory that no file backs")
+    told = f"{mib(size)} of weights were loaded onto devices of {mib(size // 2)} each"
+    require(grown <= size // 2, f"{told}, and {mib(grown)} of them lie in memory that no file backs")
 
 
 def growth(open_backend: Callable[[], Backend]) -> int:
@@ -313,9 +280,6 @@ def growth(open_backend: Callable[[], Backend]) -> int:
     if not PEAK.exists():
         return 0
     before = resident()["RssAnon"]
-    backend = open_backend()
-    try:
+    with open_backend():
         return_freed_memory()
         return resident()["RssAnon"] - before
-    finally:
-        backend.close()

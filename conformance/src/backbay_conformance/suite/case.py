@@ -13,10 +13,10 @@ from backbay.internals import REQUIRED
 
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.number import Number
-from ..numbers.rounding import Array
+from ..numbers.encoding import Array
 from .profiles import check_profile
 
+Args = tuple[Any, ...]
 Expected = Any
 """A formula's result: a Number, an array of stored elements to match exactly, or a list of these."""
 
@@ -118,14 +118,12 @@ class Case:
         return call
 
 
-CASES: dict[tuple[str, str], Case] = {}
-"""Every case, by profile and op name."""
+CASES: dict[tuple[str, str], Case] = {}  # every case, by profile and op name
 
 F = TypeVar("F", bound=Callable[[Draw], Call])
 
 
 def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callable[[F], F]:
-    """Declare a function that draws calls of an op, for a profile."""
 
     def register(function: F) -> F:
         check_profile(profile, f"case of {op.name}")
@@ -137,27 +135,26 @@ def case(op: Op[Any, Any], profile: str = "core", weight: float = 1.0) -> Callab
     return register
 
 
-Builder = Callable[[tuple[Any, ...], CacheConfig], Call]
-GIVEN: dict[Op[Any, Any], Builder] = {}
-"""For an op whose formula depends on more than a call's decoded arguments: the call of given arguments."""
+BUILDERS: dict[Op[Any, Any], Callable[[Args, CacheConfig], Call]] = {}
+"""For an op whose formula depends on more than a call's decoded arguments: the call of any arguments."""
 
-B = TypeVar("B", bound=Builder)
+B = TypeVar("B", bound=Callable[..., Call])
 
 
-def given(op: Op[Any, Any]) -> Callable[[B], B]:
-    """Declare the function that makes a call of given arguments."""
+def builder(op: Op[Any, Any]) -> Callable[[B], B]:
+    """Declare the function that makes the call of any arguments of an op."""
 
     def register(function: B) -> B:
-        GIVEN[op] = function
+        BUILDERS[op] = lambda args, cache: function(args)
         return function
 
     return register
 
 
-def call_of(op: Op[Any, Any], args: tuple[Any, ...], cache: CacheConfig) -> Call | None:
+def call_of(op: Op[Any, Any], args: Args, cache: CacheConfig) -> Call | None:
     """The call of complete arguments, with the formula of the op's case; None for an op without a case."""
-    if op in GIVEN:
-        call = GIVEN[op](args, cache)
+    if op in BUILDERS:
+        call = BUILDERS[op](args, cache)
     else:
         own = next((case for case in CASES.values() if case.op is op), None)
         if own is None:
@@ -165,6 +162,3 @@ def call_of(op: Op[Any, Any], args: tuple[Any, ...], cache: CacheConfig) -> Call
         call = own.draw(Draw(f"formula of {op.name}", cache=cache)).with_args(args)
     call.op = op
     return call
-
-
-__all__ = ["CASES", "Call", "Case", "Draw", "Expected", "Number", "Operand", "call_of", "case", "given"]

@@ -1,10 +1,11 @@
-"""Scenarios that installed distributions add to the suite by entry points."""
+"""What other distributions add: scenarios, by entry points, and functions that know the steps of model files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
-from backbay import BackbayError
+from backbay import BackbayError, Backend
 from backbay.discovery import declared
 
 GROUP = "backbay_conformance.scenarios"
@@ -29,3 +30,15 @@ def load_extensions() -> tuple[str, ...]:
                 ) from error
             origins.append(f"{point.name} of {point.origin}")
     return tuple(origins)
+
+
+CompileSteps = Callable[[Backend], None]
+"""Compiles typical steps of the model that a backend was opened with; the backend only measures memory."""
+
+PROVIDERS: list[CompileSteps] = []
+
+
+def model_steps(function: CompileSteps) -> CompileSteps:
+    """Declare a function that compiles the steps of a model, so that `conform --like` can read their calls."""
+    PROVIDERS.append(function)
+    return function

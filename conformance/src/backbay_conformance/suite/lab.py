@@ -1,20 +1,79 @@
-"""The lab: an open backend of the class under test, and fresh backends for scenarios."""
+"""The lab of a run, with the backend under test, and scenarios: checks beyond single calls, each a function of a lab."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import backbay
-from backbay import BackbayError, Backend, BackendParams, Context, ContractVersion, Debug, DeviceInfo, gguf
+from backbay import (
+    BackbayError,
+    Backend,
+    BackendParams,
+    Context,
+    ContractVersion,
+    Debug,
+    DeviceInfo,
+    GPULayers,
+    GPULayersList,
+    OptionError,
+    gguf,
+)
 from backbay.cli import next_kernels
 from backbay.discovery import entry
+from backbay.gguf import nearest
 from backbay.plugin import Node
 
+from ..draw.draw import Draw
 from .extensions import load_extensions
-from .opening import PLAIN, Opening
+from .profiles import check_profile
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What every backend of a run is opened with, unless a scenario asks for something else.
+
+    options   options of the backend, as BackendParams has them
+    device    the device on which everything is placed; empty: the backend chooses
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    device: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Opening:
+        return cls(dict(data.get("options", {})), str(data.get("device", "")))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The opening for JSON, without what is not set."""
+        whole = {"options": dict(self.options), "device": self.device}
+        return {key: value for key, value in whole.items() if value}
+
+    def params(self, given: BackendParams, blocks: int, devices: Sequence[DeviceInfo]) -> BackendParams:
+        """`given`, with the options and the device; `blocks` are the model's, `devices` the backend's."""
+        params = replace(given, options={**self.options, **given.options}) if self.options else given
+        if not self.device or given.gpu_layers is not None:
+            return params
+        return replace(params, gpu_layers=self.layers(blocks, devices))
+
+    def layers(self, blocks: int, devices: Sequence[DeviceInfo]) -> GPULayersList:
+        """All layers on the device; OptionError if the backend does not have it."""
+        known = {device.id: device for device in devices}
+        if self.device not in known:
+            raise OptionError(
+                f"no device {self.device!r}{nearest(self.device, known)}; the backend's are {', '.join(known)}"
+            )
+        if not known[self.device].is_gpu:
+            return GPULayersList()
+        return GPULayersList([GPULayers(self.device, range(blocks + 1))])
+
+
+PLAIN = Opening()  # no options, and the backend places everything
+
 
 GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
 
@@ -87,7 +146,6 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
 
 
 def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
-    """A lab whose backends are opened as a run opens them."""
     kind = entry(backend).load() if isinstance(backend, str) else backend  # once, not at each opening
     spec = backend if isinstance(backend, str) else ""
     name = spec if spec and ":" not in spec else kind.__name__
@@ -102,6 +160,12 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
         return placing(backend) if opening.device and backend.params.gpu_layers else backend
 
     return Lab(opened, name, spec, opening)
+
+
+@contextmanager
+def open_contexts(backend: Backend, count: int) -> Iterator[list[Context]]:
+    with ExitStack() as opened:
+        yield [opened.enter_context(backend.new_context()) for _ in range(count)]
 
 
 def placing(backend: Backend) -> Backend:
@@ -127,3 +191,48 @@ def blocks_of(model: Path) -> int:
             return file.metadata.int("block_count", 0)
     except BackbayError:
         return 0
+
+
+Run = Callable[[Lab, Draw], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A check of a profile, with its number of runs for each size; it fails by raising Fault or any other error."""
+
+    name: str
+    profile: str
+    function: Run
+    times: dict[str, int]
+    timeout: float | None
+
+
+SCENARIOS: dict[tuple[str, str], Scenario] = {}  # every scenario, by profile and name
+
+F = TypeVar("F", bound=Run)
+
+
+def scenario(
+    profile: str,
+    *,
+    tiny: int = 0,
+    smoke: int = 1,
+    default: int = 4,
+    nightly: int = 20,
+    timeout: float | None = None,
+) -> Callable[[F], F]:
+    """Declare a scenario of a profile; `timeout` in seconds, if longer than a call's.
+
+    The quickest scenarios of each profile are also for the size tiny.
+    """
+
+    def register(function: F) -> F:
+        name = function.__name__
+        check_profile(profile, f"scenario {name}")
+        if (profile, name) in SCENARIOS:
+            raise ValueError(f"two scenarios {name} in profile {profile}")
+        times = {"tiny": tiny, "smoke": smoke, "default": default, "nightly": nightly}
+        SCENARIOS[profile, name] = Scenario(name, profile, function, times, timeout)
+        return function
+
+    return register

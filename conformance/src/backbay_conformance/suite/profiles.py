@@ -1,4 +1,4 @@
-"""The profiles of the suite: each case and scenario belongs to one, and a run selects some."""
+"""The suite's version, and its profiles: each case and scenario belongs to one, and a run selects some."""
 
 from __future__ import annotations
 
@@ -11,3 +11,7 @@ def check_profile(profile: str, declared: str) -> None:
     """ValueError for an unknown profile of a case or scenario, described by `declared`."""
     if profile not in PROFILES:
         raise ValueError(f"{declared}: no profile {profile!r}; the profiles are {', '.join(PROFILES)}")
+
+
+SUITE_VERSION = "1.1"
+"""The version in certificates and replay files; only the version that wrote a replay file can replay it."""

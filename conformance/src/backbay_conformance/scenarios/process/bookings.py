@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,17 +19,10 @@ from backbay.internals import return_large_blocks
 
 from ...draw.draw import Draw
 from ...draw.model_file import write_model
-from ...numbers.comparison import Fault
-from ...suite.lab import Lab, lab_with
-from ...suite.opening import Opening
-from ...suite.scenario import scenario
+from ...numbers.comparison import require
+from ...suite.lab import Lab, Opening, lab_with, scenario
 
-WIDTH, BLOCKS, TOKENS, CELLS = (
-    256,
-    96,
-    64,
-    12 << 10,
-)  # small products: few backends book what a kernel works in
+WIDTH, BLOCKS, TOKENS, CELLS = 256, 96, 64, 12 << 10  # small products: few backends book a kernel's memory
 QUANTIZED = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
 EACH = 40
 """Quantized weights of each dtype: as f32, those of one are more than the report and the process may differ by."""
@@ -68,8 +62,6 @@ class Held(NamedTuple):
 
 
 class Growth:
-    """What this process grows by, stage by stage."""
-
     def __init__(self) -> None:
         self._before = resident()
         self.stages: list[Stage] = []
@@ -101,13 +93,12 @@ def the_report_agrees_with_the_process(lab: Lab, draw: Draw) -> None:
         return
     allowed = held.booked // PART + SLACK
     judged = f"{held}; they may differ by {mib(allowed)}"
-    if abs(held.grown - held.booked) > allowed:
-        raise Fault("memory", "\n    ".join([f"mostly {mostly}: {judged}", *map(str, held.stages)]))
+    message = "\n    ".join([f"mostly {mostly}: {judged}", *map(str, held.stages)])
+    require(abs(held.grown - held.booked) <= allowed, message)
     draw.note(f"{told}: {judged}")
 
 
 def model(path: Path) -> Path:
-    """A file of many weights."""
     weight = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
     return write_model(path, BLOCKS, ((f"blk.{n}.w.weight", DType.F32, weight) for n in range(BLOCKS)))
 
@@ -121,32 +112,26 @@ def quantized_model(path: Path) -> Path:
 
 
 def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
-    """The measurement in a fresh process."""
     program = f"from {__name__} import main; main()"
-    told = json.dumps([lab.spec, lab.opening.as_dict(), None if path is None else str(path), mostly])
-    done = subprocess.run([sys.executable, "-c", program, told], capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().rpartition("\n")[2]
-        raise Fault("memory", f"a fresh process ended with exit status {done.returncode}: {last}")
-    answer = json.loads(done.stdout.splitlines()[-1])
-    if "unsupported" in answer:
-        raise DeclaredUnsupportedError(answer["unsupported"])
-    if answer["held"] is None:
-        return None
-    booked, stages = answer["held"]
-    return Held(booked, [Stage(*stage) for stage in stages])
+    task = json.dumps([lab.spec, lab.opening.as_dict(), path and str(path), mostly])
+    done = subprocess.run([sys.executable, "-c", program, task], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().rpartition("\n")[2]
+    require(not done.returncode, f"a fresh process ended with exit status {done.returncode}: {last}")
+    held, unsupported = json.loads(done.stdout.splitlines()[-1])
+    if unsupported:
+        raise DeclaredUnsupportedError(unsupported)
+    return held and Held(held[0], [Stage(*stage) for stage in held[1]])
 
 
 def main() -> None:
-    """The child's program."""
     spec, opening, path, mostly = json.loads(sys.argv[1])
     lab = lab_with(spec, Opening.from_dict(opening))
-    answer: dict[str, Any]
+    held, unsupported = None, ""
     try:
-        answer = {"held": measured(lambda: lab.fresh(None if path is None else Path(path)), mostly)}
+        held = measured(lambda: lab.fresh(path and Path(path)), mostly)
     except DeclaredUnsupportedError as error:
-        answer = {"unsupported": str(error)}
-    sys.stdout.write(json.dumps(answer) + "\n")
+        unsupported = str(error)
+    sys.stdout.write(json.dumps([held, unsupported]) + "\n")
 
 
 def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
@@ -192,7 +177,6 @@ def of_quantized_weights(ctx: Context) -> Tensor:
 
 
 def through_layers(ctx: Context, layers: int) -> Tensor:
-    """Some tokens, multiplied by the weight of each layer."""
     y = x = ctx.input().from_floats(np.ones((TOKENS, WIDTH), np.float32))
     for n in range(layers):
         w = ctx.backend.get(f"blk.{n}.w.weight")
@@ -205,12 +189,8 @@ def of_results(ctx: Context) -> Tensor:
     """Results of a MiB each, all of which are there before the first is read."""
     x = ctx.input().from_floats(np.ones((256, 1024), np.float32))
     made = [x.scale(ctx, 1.0 + n) for n in range(HELD)]
-    for y in made:
-        ctx.forward(y)
-    total = made[0]
-    for y in made[1:]:
-        total = total.add(ctx, y)
-    return total.sum_rows(ctx)
+    ctx.forward(*made)
+    return reduce(lambda total, y: total.add(ctx, y), made).sum_rows(ctx)
 
 
 def of_working_memory(ctx: Context) -> Tensor:

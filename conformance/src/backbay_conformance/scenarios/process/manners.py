@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,41 +28,33 @@ from backbay.internals import return_freed_memory
 from ...draw.draw import Draw
 from ...draw.operand import Operand
 from ...numbers.comparison import Fault
-from ...suite.lab import Lab
-from ...suite.scenario import scenario
+from ...suite.lab import Lab, scenario
 from ..lives import drawn_weight, product_of_each, write_weights
 from .bookings import mib, resident
 
-Stage = Callable[[str], None]
-"""Called at the end of each stage of a use, with its name."""
+Stage = Callable[[str], None]  # called at the end of each stage of a use, with its name
 
 
 def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambda stage: None) -> None:
-    """Open a backend with the weights of a file, compute, and close it."""
-    backend = lab.fresh(path)
-    try:
+    with lab.fresh(path) as backend:
         backend.load()
         ended("opened")
         product_of_each(backend, weights)
         ended("used")
-    finally:
-        backend.close()
     ended("closed")
 
 
 @contextmanager
 def small_file(draw: Draw) -> Iterator[tuple[Path, dict[str, Operand]]]:
-    weights = {
-        f"blk.0.{dtype}.weight": drawn_weight(draw, dtype, (256, 4)) for dtype in (DType.F32, DType.Q8_0)
-    }
+    kinds = (DType.F32, DType.Q8_0)
+    weights = {f"blk.0.{dtype}.weight": drawn_weight(draw, dtype, (256, 4)) for dtype in kinds}
     with tempfile.TemporaryDirectory() as folder:
         yield write_weights(Path(folder) / "weights.gguf", weights, 1), weights
 
 
 # -- the state of the process -----------------------------------------------------------------------------
 
-ENVIRONMENT = dict(os.environ)
-"""The environment before any library of a backend was loaded."""
+ENVIRONMENT = dict(os.environ)  # the environment before any library of a backend was loaded
 MOST_SHOWN = 120
 CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")
 """The parts of the locale that a test can set without harm."""
@@ -144,22 +136,14 @@ def marked(draw: Draw, folder: Path) -> Iterator[None]:
 
 
 def take_over(number: signal.Signals) -> Any:
-    """Handle a signal as before, by another function; returns the handler of before."""
     before = signal.getsignal(number)
-
-    def handle(number: int, frame: Any) -> None:
-        if callable(before):
-            before(number, frame)
-
-    return signal.signal(number, handle)
+    return signal.signal(number, lambda *event: before(*event) if callable(before) else None)
 
 
 def set_environment(wanted: Mapping[str, str]) -> None:
     for name in {*os.environ} - {*wanted}:
         del os.environ[name]
-    for name, value in wanted.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+    os.environ.update({name: value for name, value in wanted.items() if os.environ.get(name) != value})
 
 
 @scenario("core", smoke=1, default=6, nightly=60)
@@ -211,7 +195,8 @@ def watched_output() -> Iterator[Callable[[], str]]:
 
         def printed() -> str:
             flush_c()
-            return python.getvalue() + written(file)
+            file.seek(0)
+            return python.getvalue() + file.read().decode(errors="replace")
 
         try:
             yield printed
@@ -220,12 +205,6 @@ def watched_output() -> Iterator[Callable[[], str]]:
             sys.stdout = found
             os.dup2(kept, 1)
             os.close(kept)
-
-
-def written(file: IO[bytes]) -> str:
-    """All of a file to whose descriptor others write."""
-    file.seek(0)
-    return file.read().decode(errors="replace")
 
 
 def flush_c() -> None:
@@ -241,8 +220,7 @@ FIRST, AGAIN, ROUNDS = 3, 12, 3
 """Openings before the first count, openings between two counts, and how often the second count is tried."""
 MOST = 3 << 18
 """Bytes by which the process may grow with each opening: pools and caches grow now and then, and then no more."""
-SETTLING = 2.0
-"""Seconds in which threads of a closed backend may end."""
+SETTLING = 2.0  # seconds in which threads of a closed backend may end
 
 
 @scenario("memory", smoke=1, default=2, nightly=8)
@@ -266,7 +244,6 @@ def each_opening_gives_back_what_it_took(lab: Lab, draw: Draw) -> None:
 
 
 def held() -> dict[str, int]:
-    """The descriptors, threads and bytes of this process."""
     gc.collect()
     return_freed_memory()
     descriptors, threads = (len([*(PROCESS / part).iterdir()]) for part in ("fd", "task"))
@@ -277,8 +254,7 @@ def settled(before: Mapping[str, int]) -> dict[str, int]:
     """The growth, once threads that end have ended."""
     until = time.monotonic() + SETTLING
     while True:
-        now = held()
-        grown = {name: now[name] - before[name] for name in now}
+        grown = {name: count - before[name] for name, count in held().items()}
         if grown["threads"] < AGAIN or time.monotonic() > until:
             return grown
         time.sleep(0.05)
@@ -288,7 +264,7 @@ def excessive(grown: list[dict[str, int]]) -> list[str]:
     """What grew with each opening, in all rounds."""
     limits = {"descriptors": AGAIN, "threads": AGAIN, "bytes": AGAIN * MOST}
     names = [name for name, limit in limits.items() if all(growth[name] >= limit for growth in grown)]
-    return [told({name: growth[name]}) for name in names for growth in grown[-1:]]
+    return [told({name: grown[-1][name]}) for name in names]
 
 
 def told(grown: Mapping[str, int]) -> str:
