@@ -3,10 +3,6 @@
 // A lane of a vector is a feature, so keys and values are read where they lie, once for up to four rows. Tiles of cells
 // go through all heads before the next tile: so the memory of a cache is read in order.
 
-namespace NAME {
-
-#include "lane_totals.h"
-
 // Scores of R rows with the cells of a tile. Rows of queries, and of scores, are apart by `stride` and TILE.
 template <int R, class Row>
 TARGET static void scores(const float *query, long stride, const Rows &keys, long cells, long vectors, float *to) {
@@ -132,29 +128,6 @@ struct Coder { // there is no code for blocks of codes
 };
 #endif
 
-using Scores = void (*)(const float *, long, const Rows &, long, long, float *);
-using Add = void (*)(float *, long, const Rows &, long, const float *, long, float *);
-
-template <int R> static Scores scores_of(int type) {
-    switch (type) {
-    case F16: return scores<R, RowF16>;
-    case BF16: return scores<R, RowBF16>;
-    case Q8_0: return scores<R, RowQ8_0>;
-    case Q4_0: return scores<R, RowQ4_0>;
-    default: return scores<R, RowF32>;
-    }
-}
-
-template <int R> static Add add_of(int type) {
-    switch (type) {
-    case F16: return add<R, RowF16>;
-    case BF16: return add<R, RowBF16>;
-    case Q8_0: return add<R, RowQ8_0>;
-    case Q4_0: return add<R, RowQ4_0>;
-    default: return add<R, RowF32>;
-    }
-}
-
 // Keys or values of a tile: where the rows of its cells lie, counted from those of cell 0.
 struct Side {
     const ggml_tensor *x;
@@ -274,7 +247,9 @@ struct Few {
         float *sum = sums + row * values.stride();
         by_floats<R>(coder.scores<R>(row, key, cells, weights), [&](auto rows, long r) {
             const float *query = queries + (row + r) * keys.stride();
-            scores_of<rows()>(keys.type())(query, keys.stride(), key, cells, keys.vectors, weights + r * TILE);
+            by_type(keys.type(), [&](auto kind) {
+                scores<rows(), decltype(kind)>(query, keys.stride(), key, cells, keys.vectors, weights + r * TILE);
+            });
         });
         for (long r = 0; r < R; r++) {
             float *scores = weights + r * TILE;
@@ -291,7 +266,9 @@ struct Few {
             return add_seen(sum, R, shared, low, cells);
         by_floats<R>(coder.add<R>(sum, values.stride(), value, cells, weights), [&](auto rows, long r) {
             float *to = sum + r * values.stride();
-            add_of<rows()>(values.type())(to, values.stride(), value, cells, weights + r * TILE, values.vectors, scaled);
+            by_type(values.type(), [&](auto kind) {
+                add<rows(), decltype(kind)>(to, values.stride(), value, cells, weights + r * TILE, values.vectors, scaled);
+            });
         });
     }
 
@@ -335,5 +312,3 @@ static void attend_few(const Call &call, const Work &work, long low, long high) 
     for (long shared = low; shared < high; shared++)
         few.finish(shared, shared - low);
 }
-
-} // namespace

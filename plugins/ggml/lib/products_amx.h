@@ -137,19 +137,12 @@ TARGET static void add_wide_tile(const Part (*parts)[CHUNK], long blocks, const 
 #undef MULTIPLY
 #undef STORE
 
-template <Scales S>
+template <Scales S, int C = MOST / 2>
 INLINE void add_columns(long count, const Part (*parts)[CHUNK], long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
-    switch (count) {
-    case 8: return add_wide_tile<8, S>(parts, blocks, entries, sums, fetch);
-    case 9: return add_wide_tile<9, S>(parts, blocks, entries, sums, fetch);
-    case 10: return add_wide_tile<10, S>(parts, blocks, entries, sums, fetch);
-    case 11: return add_wide_tile<11, S>(parts, blocks, entries, sums, fetch);
-    case 12: return add_wide_tile<12, S>(parts, blocks, entries, sums, fetch);
-    case 13: return add_wide_tile<13, S>(parts, blocks, entries, sums, fetch);
-    case 14: return add_wide_tile<14, S>(parts, blocks, entries, sums, fetch);
-    case 15: return add_wide_tile<15, S>(parts, blocks, entries, sums, fetch);
-    default: return add_wide_tile<16, S>(parts, blocks, entries, sums, fetch);
-    }
+    if constexpr (C < MOST)
+        if (count > C)
+            return tiles::add_columns<S, C + 1>(count, parts, blocks, entries, sums, fetch);
+    add_wide_tile<C, S>(parts, blocks, entries, sums, fetch);
 }
 
 } // namespace tiles
