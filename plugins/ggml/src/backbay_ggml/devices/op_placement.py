@@ -70,7 +70,7 @@ class OpPlacement:
         self.current = self._of_node[node.index] = self._device_for(node)
 
     def add_op(self, tensor: Ptr) -> None:
-        """An op of the current node."""
+        """An op of the current node, or a tensor that shares the data of one on its device."""
         self._of_tensor[address(tensor)] = self.current
 
     # -- the device of a node ----------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from backbay import DType
-from backbay.internals import Array, Bytes, TrialCase, contiguous_strides, random_blocks, recurrence_cases
+from backbay.internals import Array, Bytes, TrialCase, random_blocks, recurrence_cases
 from backbay.plugin import decode
 
-from .abi import Ptr, ffi
+from .abi import Ptr, ffi, leaf_tensor
 from .native import (
     ATTENTION,
     CONVOLUTION,
@@ -78,12 +78,7 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
         return result
     sums = np.zeros((queries, heads, parts, width + 2), np.float32)
     run(code.function("attention_parts"), sums, operands, scale)
-    run(
-        code.function("attention_sum"),
-        result,
-        [sums, table],
-        ffi.cast("void *", history),
-    )
+    run(code.function("attention_sum"), result, [sums, table], ffi.cast("void *", history))
     return result
 
 
@@ -151,7 +146,7 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
     x = rng.integers(-127, 128, (9, inner)).astype(np.float32)
     x[:, ::32] = 127  # so that codes are exact
     weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
-    matrix = tensor(data, dtype, (inner, rows))
+    matrix = leaf_tensor(dtype, (inner, rows), data)
     found, alone = (multiply(native, dtype.name, matrix, each) for each in (x, x[:1]))
     return np.array_equal(found[:1], alone) and bool(
         np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max())
@@ -189,7 +184,7 @@ def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Bytes,
 
 def _multiplied(native: NativeProducts, dtype: DType, rows: int, inner: int, columns: int) -> Array:
     data, x = _operands(dtype, rows, inner, columns)
-    return multiply(native, dtype.name, tensor(data, dtype, (inner, rows)), x)
+    return multiply(native, dtype.name, leaf_tensor(dtype, (inner, rows), data), x)
 
 
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
@@ -228,15 +223,7 @@ def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr
 
 def tensor_of(array: Array) -> Ptr:
     """A tensor of a contiguous array; it is valid as long as the array lives."""
-    return tensor(array, DTYPES[array.dtype.char], array.shape[::-1])
-
-
-def tensor(data: Array, dtype: DType, shape: Sequence[int]) -> Ptr:
-    """A tensor of the bytes of a contiguous array; it is valid as long as the array lives."""
-    made, extents = ffi.new("ggml_tensor *"), (*shape, 1, 1, 1, 1)[:4]
-    made.type, made.ne, made.nb = int(dtype), extents, contiguous_strides(dtype, extents)
-    made.data = ffi.from_buffer(data)
-    return made
+    return leaf_tensor(DTYPES[array.dtype.char], array.shape[::-1], array)
 
 
 def main(path: str, *purposes: str) -> int:

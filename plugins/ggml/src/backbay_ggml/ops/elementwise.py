@@ -8,9 +8,8 @@ from typing import Any
 from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from ..tensors.layouts import four
-from .kernel_table import kernel
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import four
 
 REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op
 MINUS_ZERO = -(1 << 31)  # the bits of an f32

@@ -8,13 +8,12 @@ from math import prod, sqrt
 from typing import Literal
 
 from backbay import DType, Node, ops
+from backbay.internals import contiguous_strides
 from backbay.ops import Yarn
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import MOST_KEYS, MOST_TAPS
-from ..lowering.builder import Builder
-from ..tensors.layouts import dense_strides
-from .kernel_table import kernel
+from ..library.native import CONVOLUTION, MOST_KEYS, MOST_TAPS, RECURRENCE
+from ..lowering.builder import Builder, kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
 VECTORS = 8
@@ -58,8 +57,11 @@ def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
     window, (taps, channels) = g.raw(x), map(weight.dim, range(2))
     tokens = x.dim(0) - taps + 1
     channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
-    if g.on_cpu and channels_adjoin and g.library.convolution is not None and taps <= MOST_TAPS:
-        return g.custom(g.library.convolution, (channels, tokens, x.dim(2), 1), [window, g.floats(weight)])
+    native = g.library.native
+    if g.on_cpu and channels_adjoin and taps <= MOST_TAPS and native.has(CONVOLUTION):
+        return g.custom(
+            native.function("convolution"), (channels, tokens, x.dim(2), 1), [window, g.floats(weight)]
+        )
     if tokens < VECTORS or not channels_adjoin or not g.on_cpu:
         return g.call("ssm_conv", g.floats(x), g.floats(weight))
     rows, kernels = g.permute(window, 1, 0, 2, 3), g.transposed(g.floats(weight))
@@ -81,11 +83,10 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
         states = g.reshape(g.floats(s), s.dim(0) * s.dim(1) * s.dim(2), s.dim(3))
         picked = g.call("get_rows", states, g.dense(ids))
         return g.reshape(picked, states.ne[0] * ids.dim(0))
-    native = g.library.recurrence
-    if g.on_cpu and native is not None and s.dim(0) <= MOST_KEYS:
+    if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [*(g.floats(each) for each in (s, x, dt, A, B, C)), g.dense(ids)]
         count = x.size + s.dim(0) * s.dim(1) * s.dim(2) * ids.dim(0)
-        return g.custom(native.ssm_scan, (count, 1, 1, 1), given)
+        return g.custom(g.library.native.function("selective_scan"), (count, 1, 1, 1), given)
     operands = g.floats(s), _heads(g, x), g.floats(dt), g.floats(A), _heads(g, B), _heads(g, C), g.dense(ids)
     function = g.lib.ggml_ssm_scan
     if g.library.number < (0, 20):
@@ -115,10 +116,9 @@ def delta_rule(
     """By native code, else by RWKV's kernel, which serves both forms, and is ggml's fastest on the CPU."""
     if v.dim(2) == 0:
         return g.reshape(g.floats(s), s.size)
-    native = g.library.recurrence
-    if g.on_cpu and native is not None and s.dim(0) <= MOST_KEYS:
+    if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [g.floats(each) for each in (s, q, k, v, decay, share, removed) if each is not None]
-        return g.custom(native.delta_rule, (v.size + s.size, 1, 1, 1), given)
+        return g.custom(g.library.native.function("delta_rule"), (v.size + s.size, 1, 1, 1), given)
     size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
     query, key, value = (_wide(g, g.floats(x), size) for x in (q, k, v))
     gate, rate = g.floats(decay), g.floats(share)
@@ -163,8 +163,8 @@ def _narrow(g: Builder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:
     if key == value == size:
         return g.reshape(made, v.size + s.size)
     outputs = (size, heads, tokens, sequences)
-    y = g.view(made, DType.F32, (value, *outputs[1:]), dense_strides(DType.F32, outputs), 0)
-    steps = dense_strides(DType.F32, (size, size, heads, sequences))
+    y = g.view(made, DType.F32, (value, *outputs[1:]), contiguous_strides(DType.F32, outputs), 0)
+    steps = contiguous_strides(DType.F32, (size, size, heads, sequences))
     state = g.view(made, DType.F32, (key, value, heads, sequences), steps, 4 * prod(outputs))
     y, state = (g.reshape(g.call("cont", x), prod(x.ne)) for x in (y, state))
     return g.call("concat", y, state, 0)

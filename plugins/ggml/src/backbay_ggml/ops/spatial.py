@@ -9,11 +9,10 @@ import numpy as np
 from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from ..lowering.products import mul_mat
-from ..tensors.layouts import LARGEST, four
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import LARGEST, four
 from .index import same_rows_of_slices
-from .kernel_table import kernel
+from .matrix import mul_mat
 
 AVERAGE, BILINEAR = 1, 1  # of enum ggml_op_pool and of enum ggml_scale_mode
 WIDEST_POOL = 1 << 15  # so that its square fits 32 bits

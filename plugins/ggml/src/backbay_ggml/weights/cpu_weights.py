@@ -14,8 +14,7 @@ from backbay.plugin import Cancel, Progress, check_cancel
 from ..devices.device import rounded_up
 from ..library.abi import NULL, Ptr, address, ffi
 from ..library.library import Library
-from .arrangements import Arrangement
-from .trials import usable_arrangements
+from .arrangements import Arrangement, usable_arrangements
 
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"  # policies
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
@@ -40,7 +39,7 @@ class CpuWeights:
         self._arrangements = usable_arrangements(library) if policy != MAPPED else []
         self._chosen: dict[str, Arrangement | None] = {}  # by name
         self._buffers: list[Ptr] = []
-        self._copies: dict[str, Ptr] = {}
+        self.copies: dict[str, Ptr] = {}
 
     def arrangement(self, info: TensorInfo) -> Arrangement | None:
         """The arrangement of a weight, if it is multiplied, and one takes it."""
@@ -65,10 +64,6 @@ class CpuWeights:
             if chosen:
                 self._allocate(chosen, arrangement)
 
-    def copy(self, name: str) -> Ptr | None:
-        """The copy of a weight, if there is one."""
-        return self._copies.get(name)
-
     def stand_in(self, info: TensorInfo) -> Ptr | None:
         """A tensor in place of a weight's rearranged copy, for dry runs."""
         arrangement = self.arrangement(info)
@@ -77,7 +72,7 @@ class CpuWeights:
     @property
     def nbytes(self) -> int:
         """Bytes to be read from the file."""
-        return sum(self._model.tensors[name].nbytes for name in self._copies)
+        return sum(self._model.tensors[name].nbytes for name in self.copies)
 
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
         """Fill the copies from the file."""
@@ -85,7 +80,7 @@ class CpuWeights:
         with ThreadPoolExecutor(READERS) as readers:
             try:
                 for future in as_completed(
-                    [readers.submit(self._load, name, cancel) for name in self._copies]
+                    [readers.submit(self._load, name, cancel) for name in self.copies]
                 ):
                     done += future.result()
                     progress(done / total)
@@ -99,7 +94,7 @@ class CpuWeights:
         for arrangement in self._arrangements:
             arrangement.close()
         self._buffers.clear()
-        self._copies.clear()
+        self.copies.clear()
         self._arrangements.clear()
         self._chosen.clear()
 
@@ -129,13 +124,13 @@ class CpuWeights:
         for info in infos:
             tensor, size = self._new_copy(info)
             arrangement.place(memory, tensor, ffi.cast("void *", base))
-            self._copies[info.name] = tensor
+            self.copies[info.name] = tensor
             base += rounded_up(size, ALIGNMENT)
 
     def _load(self, name: str, cancel: Cancel | None) -> int:
         check_cancel(cancel)
         data = self._model.data(name)
-        self._lib.ggml_backend_tensor_set(self._copies[name], ffi.from_buffer(data), 0, data.size)
+        self._lib.ggml_backend_tensor_set(self.copies[name], ffi.from_buffer(data), 0, data.size)
         self._model.drop_pages(name)
         return int(data.size)
 
