@@ -10,11 +10,9 @@ TARGET static void scores(const float *query, long stride, const Rows &keys, lon
     for (long low = 0; low < cells; low += AT_ONCE) {
         Vec s[FLOATS] = {};
         for (long j = 0; j < vectors; j++)
-#pragma GCC unroll 16
-            for (int c = 0; c < AT_ONCE; c++) {
+            EACH(c, AT_ONCE) {
                 const Vec k = Row::read(keys.at(low + c), j);
-#pragma GCC unroll 4
-                for (int r = 0; r < R; r++)
+                EACH(r, R)
                     s[r * AT_ONCE + c] += k * at(query + r * stride + j * FLOATS);
             }
         for (int c = 0; c < AT_ONCE; c++)
@@ -241,8 +239,12 @@ struct Few {
         }
     }
 
+    // The rows from `first` on, at least R and at most TOGETHER.
     template <int R>
     void tile(const Rows &key, const Rows &value, long shared, long slot, long first, long low, long cells, bool plain) {
+        if constexpr (R < TOGETHER)
+            if (count - first > R)
+                return tile<R + 1>(key, value, shared, slot, first, low, cells, plain);
         const long row = slot * count + first;
         float *sum = sums + row * values.stride();
         by_floats<R>(coder.scores<R>(row, key, cells, weights), [&](auto rows, long r) {
@@ -280,12 +282,7 @@ struct Few {
             Rows key = keys.rows(work, shared, cells), value = values.rows(work, shared, cells);
             const bool plain = finite(shared, low, cells);
             for (long first = 0; first < count; first += TOGETHER, key.size = value.size = 0)
-                switch (count - first) {
-                case 1: tile<1>(key, value, shared, slot, first, low, cells, plain); break;
-                case 2: tile<2>(key, value, shared, slot, first, low, cells, plain); break;
-                case 3: tile<3>(key, value, shared, slot, first, low, cells, plain); break;
-                default: tile<4>(key, value, shared, slot, first, low, cells, plain);
-                }
+                tile<1>(key, value, shared, slot, first, low, cells, plain);
         }
     }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #define INLINED __attribute__((always_inline)) static inline // GCC does not see that constant arrays then need no memory
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < n; i++) // small loops whose variables must be registers
 #pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
 
 #define AVX2_TARGET __attribute__((target("avx2,f16c,fma")))

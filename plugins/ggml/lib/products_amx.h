@@ -86,8 +86,7 @@ INLINE void sum_codes(const Part &part, const Entry *e, int first, int32_t (*sum
 
 template <int C>
 INLINE void add_sums(const int32_t (*codes)[LANES], const Entry *e, int half, Vec scale, Vec *sums) {
-#pragma GCC unroll 16
-    for (int c = 0; c < C; c++) {
+    EACH(c, C) {
         const Ints sum = _mm512_add_epi32(load(codes[c]), numbers(e[c].bias[half]));
         sums[c] = plus_product(sums[c], times(converted(sum), scale), floats(e[c].scale));
     }
@@ -101,8 +100,7 @@ TARGET static void add_wide_tile(const Part (*parts)[CHUNK], long blocks, const 
     alignas(64) int32_t codes[2][C][LANES];
     for (long p = 0; p < PANELS; p++) {
         Vec s[C];
-#pragma GCC unroll 16
-        for (int c = 0; c < C; c++)
+        EACH(c, C)
             s[c] = load_floats(sums[c] + p * LANES);
         const long steps = blocks * STEPS;
         sum_codes<0>(parts[p][0], entries, 0, codes[0]);
@@ -122,13 +120,11 @@ TARGET static void add_wide_tile(const Part (*parts)[CHUNK], long blocks, const 
             add_sums<C>(codes[n % 2], e, half, load_floats(half ? part.extra : part.scale), s);
             if (S == MINIMUM) {
                 const Vec extra = load_floats(part.extra);
-#pragma GCC unroll 16
-                for (int c = 0; c < C; c++)
+                EACH(c, C)
                     s[c] = plus_product(s[c], extra, floats(e[c].minus));
             }
         }
-#pragma GCC unroll 16
-        for (int c = 0; c < C; c++)
+        EACH(c, C)
             store_floats(sums[c] + p * LANES, s[c]);
     }
 }

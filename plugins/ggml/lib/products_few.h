@@ -34,5 +34,3 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
                     : w.format == Q4_0 ? multiply_unpacking<C, unpack_q4_0> : multiply_unpacking<C, unpack_q4_0_x8>;
     go(rows, each, w.blocks, entries, sums, fetch);
 }
-
-#undef EACH

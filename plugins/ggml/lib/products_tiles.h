@@ -10,9 +10,6 @@ struct Scratch {
     alignas(64) float sums[BATCH + MOST][ROWS];
 };
 
-// Small loops whose variables must be registers.
-#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
-
 INLINE Ints group(const Entry &entry, int n) {
     int32_t four;
     memcpy(&four, entry.codes + 4 * n, sizeof four);

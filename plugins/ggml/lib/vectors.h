@@ -28,8 +28,7 @@ TARGET static inline Vec exponential(Vec x) {
 // Sums of lanes of a that are HALF apart, and of b, in turns of HALF.
 template <int HALF> TARGET INLINED Vec folded(Vec a, Vec b) {
     Ints low, high;
-#pragma GCC unroll 16
-    for (int i = 0; i < FLOATS; i++) {
+    EACH(i, FLOATS) {
         const int start = i / (2 * HALF) * 2 * HALF, within = i % (2 * HALF);
         low[i] = start + within % HALF + (within < HALF ? 0 : FLOATS);
         high[i] = low[i] + HALF;
