@@ -66,7 +66,6 @@ class Device:
         return DeviceInfo(self.id, name, is_gpu=not self.is_cpu, total_memory=total, free_memory=free)
 
     def memory(self) -> tuple[int, int]:
-        """Free bytes, and all bytes, as the device's library says."""
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
         with self.turn(), self.session():
             self._lib.ggml_backend_dev_memory(self.handle, free, total)
@@ -113,7 +112,6 @@ class Device:
         return self.verdict.takes(f"into {self._case(tensor, tensor)}")
 
     def _is_misplaced(self, tensor: Ptr) -> bool:
-        """Whether a view begins where no tensor of its own would."""
         return bool(tensor.view_src != NULL and tensor.view_offs % self.alignment)
 
     def _case(self, tensor: Ptr, source: Ptr) -> str:

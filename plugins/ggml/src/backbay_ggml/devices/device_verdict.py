@@ -69,7 +69,6 @@ class DeviceVerdict:
         return case in self.tried and case not in self.wrong
 
     def measured(self, name: str, dtype: DType) -> Precision | None:
-        """A measured precision."""
         found = self.precision.get(name.format(dtype))
         return None if found is None else Precision(DType[found[0].upper()], DType[found[1].upper()])
 
@@ -168,7 +167,6 @@ def _judged(results: Mapping[str, Any], ending: str, finished: bool) -> tuple[De
 
 
 def _lasts(found: Mapping[str, Any]) -> bool:
-    """Whether a case would end so again."""
     return bool(found["lasts"]) if "lasts" in found else not ended_from_outside(0, found.get("error", ""))
 
 
@@ -228,7 +226,6 @@ def _ending(code: int, output: str) -> str:
 
 
 def _kept(library: Library, description: str) -> CachedValue:
-    """The place of a verdict, which depends on the library's files, the driver, and what the driver reads."""
     facts: list[Any] = [library.version, platform.machine(), platform.release(), *_facts()]
     for path in sorted(library.path.parent.glob("libggml*")):
         status = path.stat()

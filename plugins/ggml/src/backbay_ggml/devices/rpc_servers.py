@@ -53,22 +53,18 @@ class RpcServer:
         self.relay = Relay(endpoint, patience)
         try:
             _check_protocol(library, endpoint, self.relay)
-            registry = self._register(add_server)
+            with turn(), session(self):
+                registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
+                    f"127.0.0.1:{self.relay.port}".encode()
+                )
+            if registry == NULL:
+                raise BackendUnavailableError(f"the RPC server {self.endpoint} has no devices")
         except BaseException:
             self.relay.close()
             raise
         close_after_fork(self)
         count = library.lib.ggml_backend_reg_dev_count(registry)
         self.devices = [library.lib.ggml_backend_reg_dev_get(registry, n) for n in range(count)]
-
-    def _register(self, add_server: Ptr) -> Ptr:
-        with turn(), session(self):
-            registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
-                f"127.0.0.1:{self.relay.port}".encode()
-            )
-        if registry == NULL:
-            raise BackendUnavailableError(f"the RPC server {self.endpoint} has no devices")
-        return registry
 
     @property
     def is_relayed(self) -> bool:
@@ -81,13 +77,6 @@ class RpcServer:
         self._why_gone = reason
         self.relay.after_fork()
         _busy, _lock = threading.Lock(), threading.Lock()
-
-    def is_free(self) -> bool:
-        """Whether no lost connection is open any more; then the server may be tried again."""
-        deadline = time.monotonic() + CLOSE_SECONDS
-        while self.relay.lost and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return not self.relay.lost
 
     def check(self, *, meanwhile: bool = False) -> None:
         """BackendUnavailableError if the server is gone; with `meanwhile`, also if it was lost since the last check."""
@@ -162,8 +151,10 @@ def find_server(library: Library, endpoint: str, patience: float = PATIENCE) -> 
             _servers[endpoint] = RpcServer(library, endpoint, patience)
         else:
             known.relay.patience = patience
-            if not known.is_free():
-                known.check()
+            deadline = time.monotonic() + CLOSE_SECONDS
+            while known.relay.lost and time.monotonic() < deadline:
+                time.sleep(0.01)
+            known.check()  # with no lost connection open any more, the server may be tried again
         return _servers[endpoint]
 
 
@@ -180,7 +171,6 @@ def parse_endpoints(value: Any) -> tuple[str, ...]:
 
 
 def parse_timeout(value: Any) -> float:
-    """The option `rpc_timeout`."""
     seconds = float(value)
     if not 0 < seconds <= MOST_SECONDS:
         raise ValueError(f"{value!r} is not in (0, {MOST_SECONDS:g}] seconds")

@@ -26,7 +26,6 @@ DTYPES = {int(dtype): dtype for dtype in DType}
 
 
 def dtype_of(tensor: Ptr) -> DType:
-    """The dtype of a ggml tensor."""
     return DTYPES[tensor.type]
 
 
@@ -36,7 +35,6 @@ def owner(tensor: Ptr) -> Ptr:
 
 
 def address(pointer: Ptr) -> int:
-    """A pointer as a number."""
     return int(ffi.cast("uintptr_t", pointer))
 
 

@@ -85,7 +85,10 @@ class Library:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         # Vulkan would change the order of ops, and looks past writes into leaves: a read may see what a later op writes.
         os.environ.setdefault("GGML_VK_DISABLE_GRAPH_OPTIMIZE", "1")
-        _limit_spinning()
+        # Waiting threads of libgomp sleep after half a millisecond, not after many, for the sake of busy neighbours. Without
+        # them, a thread hardly ever waits that long. libgomp reads the variable once, when it is loaded.
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
         functions = Functions(path)
         self.lib: Any = functions
         _check_functions(functions.missing() - OF_THE_CPU, path)
@@ -136,7 +139,6 @@ class Library:
         return dtype.is_quantized and bool(self.lib.ggml_get_type_traits_cpu(int(dtype)).from_float != NULL)
 
     def can_multiply(self, dtype: DType) -> bool:
-        """Whether the CPU multiplies weights of a dtype."""
         return bool(self.lib.ggml_get_type_traits_cpu(int(dtype)).vec_dot != NULL)
 
     def activation(self, weight: DType) -> DType:
@@ -231,18 +233,7 @@ def _refuse_second(path: Path) -> None:
                 )
 
 
-def _limit_spinning() -> None:
-    """Let waiting threads of libgomp sleep after half a millisecond, not after many, for the sake of busy neighbours.
-
-    Without neighbours, a thread hardly ever waits that long. libgomp reads the variable once, when it is loaded. A
-    value that the environment has already is kept.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-
-
 def _check_functions(missing: set[str], path: Path) -> None:
-    """Raise if functions that the plugin calls are missing."""
     if missing:
         few = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise BackendUnavailableError(

@@ -83,19 +83,15 @@ class NativeCode:
     def why_not(self, purpose: str) -> str:
         """Why the code for a purpose cannot be used; empty if it can."""
         if purpose not in self._found:
-            known = self.path is not None and self.instructions(purpose) is not None
-            self._found[purpose] = self._try(purpose) if known else self._missing
+            self._found[purpose] = self._missing
+            if self.path is not None and self.instructions(purpose) is not None:
+                command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(self.path)]
+                found = try_purpose("ggml-native", self.path, command, purpose, timeout=TIMEOUT)
+                self._found[purpose] = found
         return self._found[purpose]
 
     def has(self, purpose: str) -> bool:
-        """Whether the code for a purpose can be used."""
         return not self.why_not(purpose)
-
-    def _try(self, purpose: str) -> str:
-        """What is wrong with the code for a purpose; empty if nothing is."""
-        assert self.path is not None
-        command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(self.path)]
-        return try_purpose("ggml-native", self.path, command, purpose, timeout=TIMEOUT)
 
     @cached_property
     def products(self) -> NativeProducts | None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType
-from backbay.internals import Array, Bytes, TrialCase, random_blocks, recurrence_cases
+from backbay.internals import Array, Bytes, random_blocks, recurrence_cases
 from backbay.plugin import decode
 
 from .abi import Ptr, ffi, leaf_tensor
@@ -83,7 +83,6 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
 
 
 def convolution(code: NativeCode) -> bool:
-    """Whether the convolution of some channels, steps and sequences is right."""
     rng = np.random.default_rng(1)
     x, kernels = (rng.standard_normal(shape, np.float32) for shape in ((2, 12, 300), (300, 4)))
     result = np.zeros((2, 9, 300), np.float32)
@@ -95,19 +94,16 @@ def convolution(code: NativeCode) -> bool:
 
 
 def recurrence(code: NativeCode) -> bool:
-    """Whether both delta rules and the selective scan are right for some tokens and sequences."""
-    functions = {"delta_rule": code.function("delta_rule"), "ssm_scan": code.function("selective_scan")}
-    return all(_recurs(functions[case.op], case) for case in recurrence_cases())
-
-
-def _recurs(function: Ptr, case: TrialCase) -> bool:
-    result = np.zeros(case.expected.shape, np.float32)
-    run(function, result, case.operands, ffi.NULL)
-    return bool(np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE))
+    names = {"delta_rule": "delta_rule", "ssm_scan": "selective_scan"}
+    for case in recurrence_cases():
+        result = np.zeros(case.expected.shape, np.float32)
+        run(code.function(names[case.op]), result, case.operands, ffi.NULL)
+        if not np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE):
+            return False
+    return True
 
 
 def rows(code: NativeCode) -> bool:
-    """Whether rows are joined, picked and put right."""
     rng = np.random.default_rng(1)
     first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
     joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
@@ -188,7 +184,6 @@ def _multiplied(native: NativeProducts, dtype: DType, rows: int, inner: int, col
 
 
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
-    """The products of weights and the rows of an array."""
     number, (count, inner) = native.number(format_), x.shape
     codes = np.zeros((count, inner // 32 * ENTRY // 4), np.float32)
     result = np.zeros((count, weights.ne[1]), np.float32)
@@ -231,14 +226,13 @@ def main(path: str, *purposes: str) -> int:
     loaded: Any = ctypes.CDLL(path)
     code = NativeCode(Path(path), loaded)
     chosen = purposes or [purpose for purpose in TRIALS if code.instructions(purpose)]
-    found = {purpose: _wrong(code, purpose) for purpose in chosen}
+    answers = {purpose: TRIALS[purpose](code) for purpose in chosen}
+    found = {
+        purpose: answer if isinstance(answer, str) else "" if answer else "wrong results"
+        for purpose, answer in answers.items()
+    }
     sys.stdout.write(found[purposes[0]] if purposes else json.dumps(found))
     return 0
-
-
-def _wrong(code: NativeCode, purpose: str) -> str:
-    found = TRIALS[purpose](code)
-    return found if isinstance(found, str) else "" if found else "wrong results"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
-from ..library.abi import NULL, Ptr, address, dtype_of, leaf_tensor
+from ..library.abi import Ptr, address, dtype_of, leaf_tensor, owner
 from ..library.library import Library
 from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four, strides
 from ..weights.arrangements import Arrangement
@@ -68,7 +68,6 @@ class Builder(TensorBuilder):
     # -- devices -----------------------------------------------------------------------------------------
 
     def start_node(self, node: Node) -> None:
-        """The ops that follow belong to a node."""
         self._begins.append((len(self.order), node.index))
         if self._op_placement is not None:
             self._op_placement.start_node(node)
@@ -127,18 +126,10 @@ class Builder(TensorBuilder):
             raise UnsupportedOpError(
                 f"{node.op and node.op.name}: ggml's result would be {list(result.ne)}, not {node}"
             )
-        if result.view_src != NULL:
-            result = self._standing_alone(result)
-        elif result.op == self.library.none_op:
+        # A view that starts where an op's result does can be taken for the result; other views are copied.
+        if result.view_offs or owner(result).op == self.library.none_op:
             result = self.call("cont", result)
         self.bind(node, result)
-
-    def _standing_alone(self, tensor: Ptr) -> Ptr:
-        """A view that starts where an op's result does can be taken for the result; other views are copied."""
-        whole = tensor.view_src
-        if tensor.view_offs == 0 and whole.op != self.library.none_op:
-            return tensor
-        return self.call("cont", tensor)
 
     def product_op(self, function: Ptr, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr) -> Ptr:
         """A product by native code. On the CPU alone, the product before it fetches its first weights from memory."""

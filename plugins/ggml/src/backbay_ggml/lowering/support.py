@@ -102,7 +102,9 @@ def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) 
     """The dtypes that activations are rounded to, and that sums are kept in."""
     first = specs[0]
     if first is not None and op in PRODUCTS:
-        return _of_product(library, first.dtype, full=op is ops.mulmat_full_prec)
+        if first.dtype is not DType.F16 or not library.sums_in_half:
+            return Precision(library.activation(first.dtype), DType.F32)
+        return EXACT if op is ops.mulmat_full_prec else Precision(DType.F16, DType.F16)
     if op in (ops.gelu, ops.quick_gelu):
         return Precision(DType.F16, DType.F32)  # from a table
     if first is not None and op is ops.scaled_dot_product_attention:
@@ -161,12 +163,6 @@ def coarsest(precisions: Sequence[Precision]) -> Precision:
 
 def _coarsest(dtypes: Sequence[DType]) -> DType:
     return next((dtype for dtype in COARSEST_FIRST if dtype in dtypes), DType.F32)
-
-
-def _of_product(library: Library, weight: DType, *, full: bool) -> Precision:
-    if weight is DType.F16 and library.sums_in_half:
-        return Precision(DType.F32, DType.F32) if full else Precision(DType.F16, DType.F16)
-    return Precision(library.activation(weight), DType.F32)
 
 
 def _of_attention(library: Library, specs: Specs, *, flash: bool) -> Precision:

@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
     bias = None if mask is None else g.dense(mask)
     column = None if sinks is None else g.floats(sinks)
     if flash:
-        lying = _padded(g, value) if many else g.rows(value)
+        lying = g.padded(g.rows(value), -value.dim(0) % VECTOR if many else 0)
         v = g.permute(lying, 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
         if g.fails(QUERIES_BETWEEN_VECTORS):
             q, k, v = (_in_fours(g, rows) for rows in (q, k, v))
@@ -86,12 +86,6 @@ def _times(g: Builder, vmla: Node | None, result: Ptr) -> Ptr:
     if vmla is not None:
         result = mul_mat(g, g.rows(vmla), g.contiguous(result))
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
-
-
-def _padded(g: Builder, value: Node) -> Ptr:
-    """Values with zeros up to a whole vector."""
-    missing = -value.dim(0) % VECTOR
-    return g.call("pad_ext", g.rows(value), 0, missing, 0, 0, 0, 0, 0, 0) if missing else g.rows(value)
 
 
 def _in_fours(g: Builder, rows: Ptr) -> Ptr:
@@ -176,7 +170,6 @@ def _hidden(g: Builder, query: Node, key: Node, mask: Node) -> list[Ptr]:
 
 
 def _tile(query: Node, key: Node) -> int:
-    """The queries of a full tile."""
     together = min(query.dim(1) // key.dim(1), MOST_TOGETHER)
     return max(SIXTEEN, LANES // together // SIXTEEN * SIXTEEN)
 
@@ -188,5 +181,4 @@ def _parts(query: Node, key: Node) -> int:
 
 
 def _pointer(data: bytes) -> Ptr:
-    """Eight bytes in place of a pointer."""
     return ffi.cast("void *", int.from_bytes(data, sys.byteorder))

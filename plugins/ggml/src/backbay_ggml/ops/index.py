@@ -43,7 +43,6 @@ def joined(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
 
 
 def picked(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
-    """Rows of a tensor, by ids."""
     if not _fits(g, table, ids, table.ne[0]):
         return g.call("get_rows", table, ids)
     return g.custom(g.library.native.function("pick"), (table.ne[0], ids.ne[0], 1, 1), [table, ids])

@@ -11,6 +11,7 @@ depend on the number of columns. So one column takes this way, too: ggml's code 
 from __future__ import annotations
 
 from backbay import DType, Node, ops
+from backbay.internals import contiguous_strides
 
 from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
 from ..library.abi import FULL_PRECISION, NULL, Ptr, owner
@@ -123,7 +124,6 @@ def _activation(g: Builder, w: Node, x: Node) -> Ptr:
 
 
 def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
-    """A product of few columns, in the fastest form."""
     count = columns.ne[1]
     kind = _arrangement(g, w, weights)
     if kind is not None and kind.name == REPACK and count % TILE >= 2:
@@ -142,11 +142,12 @@ def _wider(g: Builder, w: Node, weights: Ptr, columns: Ptr, count: int, *, full:
 
     def widen() -> Ptr:
         if count % held:
-            return g.call("pad_ext", columns, 0, 0, 0, count - held, 0, 0, 0, 0)
+            return g.padded(columns, 0, count - held)
         return g.call("repeat_4d", columns, rows, count, 1, 1)  # faster, where the count allows it
 
     wide = _multiply(g, w, weights, g.once(columns, f"{count} columns", widen), full=full)
-    return g.first_columns(wide, held)
+    ne = (wide.ne[0], held, 1, 1)
+    return g.view(wide, DType.F32, ne, contiguous_strides(DType.F32, ne), 0)
 
 
 def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
@@ -165,7 +166,9 @@ def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) ->
     if kind is None or w.dtype not in kind.spaced or not evicting:
         return mul_mat(g, weights, columns, full=full)
     longer = g.with_more_rows(weights, w.dim(1) + EXTRA_ROWS)
-    return g.first_rows(mul_mat(g, longer, columns, full=full), w.dim(1))
+    product = mul_mat(g, longer, columns, full=full)
+    ne = (w.dim(1), product.ne[1], 1, 1)
+    return g.call("cont", g.view(product, DType.F32, ne, tuple(product.nb), 0))
 
 
 def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:

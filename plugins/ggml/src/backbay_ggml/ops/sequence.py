@@ -47,9 +47,7 @@ def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
     """A factor for each pair of the head: ggml also reads factors of pairs that it does not rotate."""
     if factors is None:
         return NULL
-    missing = x.dim(0) // 2 - factors.dim(0)
-    given = g.floats(factors)
-    return given if missing <= 0 else g.call("pad_ext", given, 0, missing, 0, 0, 0, 0, 0, 0)
+    return g.padded(g.floats(factors), x.dim(0) // 2 - factors.dim(0))
 
 
 @kernel(ops.ssm_conv)
@@ -104,14 +102,7 @@ def _heads(g: Builder, x: Node) -> Ptr:
 
 @kernel(ops.delta_rule)
 def delta_rule(
-    g: Builder,
-    s: Node,
-    q: Node,
-    k: Node,
-    v: Node,
-    decay: Node,
-    share: Node,
-    removed: Node | None = None,
+    g: Builder, s: Node, q: Node, k: Node, v: Node, decay: Node, share: Node, removed: Node | None = None
 ) -> Ptr:
     """By native code, else by RWKV's kernel, which serves both forms, and is ggml's fastest on the CPU."""
     if v.dim(2) == 0:
@@ -120,9 +111,9 @@ def delta_rule(
         given = [g.floats(each) for each in (s, q, k, v, decay, share, removed) if each is not None]
         return g.custom(g.library.native.function("delta_rule"), (v.size + s.size, 1, 1, 1), given)
     size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
-    query, key, value = (_wide(g, g.floats(x), size) for x in (q, k, v))
+    query, key, value = (g.padded(g.floats(x), size - x.dim(0)) for x in (q, k, v))
     gate, rate = g.floats(decay), g.floats(share)
-    state = _wide(g, g.floats(s), size, size)
+    state = g.padded(g.floats(s), size - s.dim(0), size - s.dim(1))
     if removed is None and not g.on_cpu:
         made = _gated(g, query, key, value, gate, rate, state)
     else:
@@ -131,7 +122,7 @@ def delta_rule(
             read, value = g.call("mul", key, factor), g.call("mul", value, rate)
             written = g.call("neg", g.call("mul", key, rate))
         else:
-            written = _wide(g, g.floats(removed), size)
+            written = g.padded(g.floats(removed), size - removed.dim(0))
             read = g.call("neg", written)
             written = g.call("mul", written, rate)
         rows = (size, v.dim(1), v.dim(2) * v.dim(3))
@@ -142,19 +133,13 @@ def delta_rule(
 
 def _gated(g: Builder, q: Ptr, k: Ptr, v: Ptr, gate: Ptr, rate: Ptr, state: Ptr) -> Ptr:
     """By the gated rule, which more devices have for more sizes of heads; it scales its result."""
-    gate = gate if gate.ne[0] == 1 else _wide(g, gate, q.ne[0])
+    gate = gate if gate.ne[0] == 1 else g.padded(gate, q.ne[0] - gate.ne[0])
     return g.call("gated_delta_net", g.call("scale", q, sqrt(q.ne[0])), k, v, gate, rate, state, 1)
 
 
 def _for_each(g: Builder, x: Ptr, size: int) -> Ptr:
     """Numbers for each element of a head. ggml multiplies by them faster than by one number for all."""
-    return _wide(g, x, size) if x.ne[0] > 1 else g.call("repeat_4d", x, size, *tuple(x.ne)[1:])
-
-
-def _wide(g: Builder, x: Ptr, columns: int, rows: int | None = None) -> Ptr:
-    """Zeros behind the elements of each row, and behind the rows."""
-    missing = columns - x.ne[0], 0 if rows is None else rows - x.ne[1]
-    return g.call("pad_ext", x, 0, missing[0], 0, missing[1], 0, 0, 0, 0) if any(missing) else x
+    return g.padded(x, size - x.ne[0]) if x.ne[0] > 1 else g.call("repeat_4d", x, size, *tuple(x.ne)[1:])
 
 
 def _narrow(g: Builder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:

@@ -71,7 +71,6 @@ class Arena(SharedMemory["CpuPlan"]):
         self.scratch = NULL
 
     def _measure(self, graph: Ptr) -> int:
-        """The bytes that a graph needs, measured by a temporary allocator."""
         allocator, sizes = self._lib.ggml_gallocr_new(self._buffer_type), ffi.new("size_t[1]")
         try:
             self._lib.ggml_gallocr_reserve_n_size(allocator, graph, NULL, NULL, sizes)
@@ -173,14 +172,13 @@ class CpuPlan(GraphPlan):
             choice.learn(time.perf_counter() - begun, time.thread_time() - worked)
 
     def _status(self, cancel: Cancel | None) -> int:
-        """ggml's status of a run."""
         if cancel is None:
             return int(self._lib.ggml_graph_compute(self.graph, self._cplan))
         with self._services.stop.watching(cancel):
             return int(self._lib.ggml_graph_compute(self.graph, self._cplan))
 
     def _timed_status(self, clock: OpClock) -> int:
-        """The same; a clock takes the place of the stop flag, which ggml's first thread reads after each op."""
+        """A clock takes the place of the stop flag, which ggml's first thread reads after each op."""
         usual = self._cplan.abort_callback
         self._cplan.abort_callback = clock.after_op
         clock.start()

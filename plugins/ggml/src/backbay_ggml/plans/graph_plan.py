@@ -68,7 +68,6 @@ class SharedMemory(ABC, Generic[PlanType]):
         return max(0, self._total() - before)
 
     def leave(self, plan: PlanType) -> None:
-        """One plan less."""
         if plan in self._plans:  # else Ctrl-C came before it joined
             self._plans.remove(plan)
         if not self._plans:
@@ -142,26 +141,21 @@ class GraphPlan(Plan):
     # -- running -----------------------------------------------------------------------------------------
 
     @final
-    def run(self, cancel: Cancel | None) -> None:
-        self._run(cancel, None)
-
-    @final
-    def profile(self, cancel: Cancel | None) -> Timings:
-        if self._is_empty:
-            check_cancel(cancel)
-            return tuple
-        clock = OpClock(cancel)
-        timings = self._timings(clock)
-        self._run(cancel, clock)
-        return timings
-
-    def _run(self, cancel: Cancel | None, clock: OpClock | None) -> None:
+    def run(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
         check_cancel(cancel)
         if self._is_empty:
             return
         self._compute(cancel, clock)
-        if self._has_guards:
-            self._check_guards()
+        for node in self._nodes.nodes if self._has_guards else ():
+            if node.leaf is not None and isinstance(node.leaf.buffer, TensorBuffer):
+                node.leaf.buffer.check_guards()
+
+    @final
+    def profile(self, cancel: Cancel | None) -> Timings:
+        clock = OpClock(cancel)
+        timings = tuple if self._is_empty else self._timings(clock)
+        self.run(cancel, clock)
+        return timings
 
     @final
     def read(self, node: Node) -> Bytes:
@@ -177,11 +171,6 @@ class GraphPlan(Plan):
         if node.strides is None:  # otherwise `gather` has copied
             self._lying[node] = found
         return found
-
-    def _check_guards(self) -> None:
-        for node in self._nodes.nodes:
-            if node.leaf is not None and isinstance(node.leaf.buffer, TensorBuffer):
-                node.leaf.buffer.check_guards()
 
     def close(self) -> None:
         self._lying.clear()

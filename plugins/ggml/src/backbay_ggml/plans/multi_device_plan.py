@@ -89,7 +89,6 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
                 self._lib.ggml_backend_dev_memory(device.handle, free, total)
 
     def allocated(self) -> dict[str, int]:
-        """The bytes that ggml has allocated on each device."""
         if self._scheduler == NULL:
             return {}
         size = self._lib.ggml_backend_sched_get_buffer_size

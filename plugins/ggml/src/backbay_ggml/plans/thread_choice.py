@@ -103,7 +103,6 @@ class ThreadChoice:
         return max(FIRST, TRY * self._means[self._best])
 
     def _count(self, seconds: float) -> None:
-        """Add a time to the mean of the present count."""
         index = self._running
         mean, samples = self._means[index], self._samples[index]
         counted = min(seconds, OUTLIER * mean) if samples >= TRY else seconds

@@ -165,21 +165,17 @@ class TensorBuilder(ABC):
             ne[axis], nb[axis] = tensor.ne[i], tensor.nb[i]
         return self.view(tensor, dtype_of(tensor), ne, nb, tensor.view_offs)
 
-    def first_columns(self, matrix: Ptr, columns: int) -> Ptr:
-        """A view of the first columns of a contiguous f32 matrix."""
-        ne = (matrix.ne[0], columns, 1, 1)
-        return self.view(matrix, DType.F32, ne, contiguous_strides(DType.F32, ne), 0)
-
     # -- layouts -----------------------------------------------------------------------------------------
 
     def transposed(self, tensor: Ptr) -> Ptr:
         """A contiguous copy with dimensions 0 and 1 exchanged."""
         return self.call("cont", self.permute(tensor, 1, 0, 2, 3))
 
-    def first_rows(self, matrix: Ptr, rows: int) -> Ptr:
-        """A contiguous copy of the first rows of a contiguous f32 matrix."""
-        ne = (rows, matrix.ne[1], 1, 1)
-        return self.call("cont", self.view(matrix, DType.F32, ne, tuple(matrix.nb), 0))
+    def padded(self, tensor: Ptr, columns: int, rows: int = 0) -> Ptr:
+        """The tensor with zeros behind the elements of each row, and behind the rows; itself if none are added."""
+        if columns <= 0 and rows <= 0:
+            return tensor
+        return self.call("pad_ext", tensor, 0, columns, 0, rows, 0, 0, 0, 0)
 
     def contiguous(self, tensor: Ptr) -> Ptr:
         """The tensor with all elements adjoining, copied if necessary."""

@@ -87,7 +87,6 @@ class Arrangement:
         return made
 
     def size(self, tensor: Ptr) -> int:
-        """The bytes that a tensor takes."""
         return int(self._lib.ggml_backend_buft_get_alloc_size(self.buffer_type, tensor))
 
     def extra_size(self, tensor: Ptr) -> int:
@@ -95,7 +94,6 @@ class Arrangement:
         return self.size(tensor) * EXTRA_ROWS // int(tensor.ne[1])
 
     def place(self, memory: Ptr, tensor: Ptr, address: Ptr) -> None:
-        """Give a tensor its place in a buffer of this type."""
         tensor.buffer = tensor.extra = NULL
         self._lib.ggml_backend_tensor_alloc(memory, tensor, address)
 

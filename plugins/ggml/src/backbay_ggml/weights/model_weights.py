@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -32,7 +33,6 @@ class DeviceWeights:
         self.placed: dict[str, tuple[Ptr, Device]] = {}
 
     def size(self, device: Device, infos: Iterable[TensorInfo]) -> int:
-        """The bytes that weights take on a device."""
         return sum(device.size(leaf_tensor(info.dtype, info.shape)) for info in infos)
 
     def allocate(self, device: Device, infos: list[TensorInfo]) -> None:
@@ -49,21 +49,13 @@ class DeviceWeights:
                 self.placed[info.name] = tensor, device
                 place += size
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes to be read from the file."""
-        return sum(self._model.tensors[name].nbytes for name in self.placed)
-
-    def load(self, progress: Progress, cancel: Cancel | None) -> None:
-        """Send the weights from the file to their devices."""
-        done = 0
+    def load(self, progress: Callable[[int], None], cancel: Cancel | None) -> None:
         for name, (tensor, device) in self.placed.items():
             check_cancel(cancel)
             data = self._model.data(name)
             with device.turn(), device.session():
                 self._lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(data), 0, data.size)
-            done += data.size
-            progress(done / self.nbytes)
+            progress(data.size)
         for device in {device for device, _ in self._buffers}:
             device.memory()  # a server answers once it has received all that was sent before
 
@@ -115,7 +107,8 @@ class ModelWeights:
                 if device.is_cpu:
                     self._book_on_cpu(entry, infos)
                 else:
-                    self._book_on_device(entry, infos, device)
+                    nbytes = self._on_devices.size(device, infos)
+                    self._take(entry, nbytes, partial(self._on_devices.allocate, device, infos))
         except BaseException:
             self.close()
             raise
@@ -125,10 +118,6 @@ class ModelWeights:
         held = sum(info.nbytes for info in infos if self._holds_all or not self.on_cpu.is_copied(info))
         self._ledger.take(entry, held, lambda: None)
         self._take(entry, self.on_cpu.size(copied), lambda: self.on_cpu.allocate(copied))
-
-    def _book_on_device(self, entry: Entry, infos: list[TensorInfo], device: Device) -> None:
-        nbytes = self._on_devices.size(device, infos)
-        self._take(entry, nbytes, lambda: self._on_devices.allocate(device, infos))
 
     def _book_bytes_of_devices(self, infos_by_entry: Mapping[Entry, Iterable[TensorInfo]]) -> None:
         """Book the bytes on the host of weights that lie on other devices."""
@@ -142,11 +131,16 @@ class ModelWeights:
 
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
         """Fill copies and devices from the file."""
-        parts = (self.on_cpu, self._on_devices)
-        total, done = sum(part.nbytes for part in parts) or 1, 0
-        for part in parts:
-            part.load(_part_of(progress, done / total, part.nbytes / total), cancel)
-            done += part.nbytes
+        names = [*self.on_cpu.copies, *self._on_devices.placed]
+        total, done = sum(self._model.tensors[name].nbytes for name in names) or 1, 0
+
+        def count(nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            progress(done / total)
+
+        self.on_cpu.load(count, cancel)
+        self._on_devices.load(count, cancel)
 
     def close(self) -> None:
         self.on_cpu.close()
@@ -191,11 +185,6 @@ class ModelWeights:
         if leaf.name not in self._has_signs:
             self._has_signs[leaf.name] = not has_lowest_code(self._model.data(leaf.name))
         return self._has_signs[leaf.name]
-
-
-def _part_of(progress: Progress, start: float, part: float) -> Progress:
-    """The progress of a part, in terms of the whole."""
-    return lambda done: progress(start + done * part)
 
 
 def has_lowest_code(data: Bytes) -> bool:

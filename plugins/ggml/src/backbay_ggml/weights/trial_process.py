@@ -118,15 +118,13 @@ def _seconds(
         return ()
     data = np.zeros(WIDE * rows // dtype.block_size * dtype.type_size, np.uint8)
     held = _fill(library, arrangement, weights, data)
-    found = tuple(_timed(library, weights, batch) for batch in (1, PROMPT))
+    found = []
+    for batch in (1, PROMPT):
+        x = np.ones((batch, weights.ne[0]), np.float32)
+        with _product(library, weights, x, threads=1) as (compute, _):
+            found.append(min(_time_of(compute) for _ in range(TIMES)))
     library.lib.ggml_backend_buffer_free(held) if held != NULL else None
-    return found
-
-
-def _timed(library: Library, weights: Ptr, batch: int) -> float:
-    """Seconds of the fastest run, on one thread."""
-    with _product(library, weights, np.ones((batch, weights.ne[0]), np.float32), threads=1) as (compute, _):
-        return min(_time_of(compute) for _ in range(TIMES))
+    return tuple(found)
 
 
 def _time_of(compute: Callable[[], None]) -> float:
