@@ -3,7 +3,7 @@ transposed.
 
 project: ggml
 effect: an empty operand kills the process; the result would be zeros
-workaround: plugins/ggml/src/backbay_ggml/lowering/graph_lowering.py: WHEN_EMPTY
+workaround: plugins/ggml/src/backbay_ggml/lowering/builder.py: WHEN_EMPTY
 thread: none found
 shown: 0.15.3, 0.25.3
 right: none

@@ -4,7 +4,7 @@ one is negative: AVX2 code negates the code in 8 bits, where -128 has no opposit
 project: ggml
 needs: an x86-64 CPU
 effect: wrong products with q8_0 activations that hold -128; ggml's own quantizer makes none, files may
-workaround: plugins/ggml/src/backbay_ggml/lowering/products.py: has_signs
+workaround: plugins/ggml/src/backbay_ggml/ops/matrix.py: has_signs
 thread: none found
 shown: 0.15.3, 0.25.3
 right: none

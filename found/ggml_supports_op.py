@@ -3,7 +3,7 @@ computing them ends the process.
 
 project: ggml
 effect: a program cannot ask what runs
-workaround: plugins/ggml/src/backbay_ggml/lowering/support.py: RULES
+workaround: plugins/ggml/src/backbay_ggml/lowering/support.py: why_unsupported
 thread: none found
 shown: 0.15.3, 0.25.3
 right: none

@@ -3,7 +3,7 @@
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: a NaN goes unnoticed
-workaround: plugins/ggml/src/backbay_ggml/devices/known_faults.py: BF16_NAN
+workaround: plugins/ggml/src/backbay_ggml/devices/known_faults.py: KNOWN_FAULTS
 thread: none found
 shown: 0.15.3
 right: none

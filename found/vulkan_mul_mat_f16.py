@@ -4,7 +4,7 @@ asks for float32: 1e5 becomes infinite.
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: three digits of every product; NaN for large activations; GGML_VK_DISABLE_F16=1 cures it
-workaround: plugins/ggml/src/backbay_ggml/lowering/precision.py: _measured
+workaround: plugins/ggml/src/backbay_ggml/lowering/support.py: _measured
 thread: https://github.com/ggml-org/llama.cpp/issues/18969
 shown: 0.15.3
 right: none

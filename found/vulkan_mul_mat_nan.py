@@ -4,7 +4,7 @@ clamped to float16's range, and the clamp makes a number of NaN.
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: a model whose activations have become NaN goes on with large numbers, and nothing tells
-workaround: plugins/ggml/src/backbay_ggml/lowering/products.py: mul_mat
+workaround: plugins/ggml/src/backbay_ggml/ops/matrix.py: mul_mat
 thread: https://github.com/ggml-org/llama.cpp/pull/15652
 shown: 0.15.3
 right: none

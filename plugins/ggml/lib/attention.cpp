@@ -15,49 +15,25 @@
 #include <immintrin.h>
 
 #define NAME avx512
-#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,f16c,fma,prefer-vector-width=512")))
+#define TARGET AVX512_TARGET
 #define REGISTER "v"
 #define FLOATS 16
-#define VECTORS 4
-#define SUMS 24
 #define REGISTERS 32
 #define BYTES(x) (Ints) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(x)))
 #define HALVES(x) (Ints) _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(x)))
 #define HALF_FLOATS(x) _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *)(x)))
 #define CODES // with code for keys and values in blocks of codes
-#include "attention_vectors.h"
-#include "attention_codes.h"
-#include "attention_few.h"
-#include "attention_many.h"
-#include "attention_sum.h"
-#undef NAME
-#undef TARGET
-#undef REGISTER
-#undef FLOATS
-#undef VECTORS
-#undef SUMS
-#undef REGISTERS
-#undef BYTES
-#undef HALVES
-#undef HALF_FLOATS
-#undef CODES
+#include "attention_kernels.h"
 
 #define NAME avx2
-#define TARGET __attribute__((target("avx2,f16c,fma")))
+#define TARGET AVX2_TARGET
 #define REGISTER "x"
 #define FLOATS 8
-#define VECTORS 2
-#define SUMS 12
 #define REGISTERS 16
 #define BYTES(x) (Ints) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(x)))
 #define HALVES(x) (Ints) _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(x)))
 #define HALF_FLOATS(x) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x)))
-#include "attention_vectors.h"
-#include "attention_few.h"
-#include "attention_many.h"
-#include "attention_sum.h"
-
-static const char *find() { return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : nullptr; }
+#include "attention_kernels.h"
 
 static void attend(const Call &call, int thread, int threads) {
     has_avx512() ? avx512::attend(call, thread, threads) : avx2::attend(call, thread, threads);
@@ -81,26 +57,16 @@ static inline int8x8_t four_bytes(const char *x) {
 #define TARGET
 #define REGISTER "w"
 #define FLOATS 4
-#define VECTORS 4
-#define SUMS 24
 #define REGISTERS 32
 #define BYTES(x) (Ints) vmovl_s16(vget_low_s16(vmovl_s8(four_bytes(x))))
 #define HALVES(x) (Ints) vmovl_s16(vld1_s16((const int16_t *)(x)))
 #define HALF_FLOATS(x) vcvt_f32_f16(vreinterpret_f16_s16(vld1_s16((const int16_t *)(x))))
-#include "attention_vectors.h"
-#include "attention_few.h"
-#include "attention_many.h"
-#include "attention_sum.h"
+#include "attention_kernels.h"
 
-static const char *find() { return "NEON"; }
-static void attend(const Call &call, int thread, int threads) { neon::attend(call, thread, threads); }
-static void add_parts(const Call &call, const ggml_tensor *parts, long history, int thread, int threads) {
-    neon::add_parts(call, parts, history, thread, threads);
-}
+using namespace neon;
 
 #else
 
-static const char *find() { return nullptr; }
 static void attend(const Call &, int, int) {}
 static void add_parts(const Call &, const ggml_tensor *, long, int, int) {}
 
@@ -119,7 +85,7 @@ static Call call_of(ggml_tensor *result, void *userdata, long parts) {
 }
 
 // The instruction set that this processor runs; null if it is none of those that are compiled.
-extern "C" const char *backbay_attention_instructions() { return find(); }
+extern "C" const char *backbay_attention_instructions() { return vector_instructions(); }
 
 // src: query, key, value; mask and table, if there is a mask; sinks, if there are any.
 extern "C" void backbay_attention(ggml_tensor *result, int thread, int threads, void *userdata) {

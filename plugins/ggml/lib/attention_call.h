@@ -8,32 +8,19 @@
 #include <cstring>
 #include <type_traits>
 
-#define INLINED __attribute__((always_inline)) static inline // GCC does not see that constant arrays then need no memory
-
 enum Type { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, I32 = 26, BF16 = 30 };
 
 constexpr long HEADER = 4; // numbers before the cells of a row of the table
 constexpr long LANES = 128; // rows of scores in a tile, most
+constexpr long SPLITS = 16; // spans that end before a tile is full, most, where the next query sees other cells
 constexpr long FEW = 12; // rows of scores; with more, a lane of a vector is a row
 
 static inline long smaller(long a, long b) { return a < b ? a : b; }
 static inline long larger(long a, long b) { return a > b ? a : b; }
 static inline long quotient(long a, long b) { return (a + b - 1) / b; }
 
-static inline float of_half(uint16_t bits) {
-    const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = bits & 0x7fff;
-    uint32_t made = (rest << 13) + 0x38000000; // exponents differ by 112
-    if (rest >= 0x7c00)
-        made = (rest << 13) | 0x7f800000;
-    float x;
-    if (rest < 0x0400) {
-        x = (float)rest * 5.9604644775390625e-8f; // 2^-24
-        memcpy(&made, &x, 4);
-    }
-    made |= sign;
-    memcpy(&x, &made, 4);
-    return x;
-}
+// Queries of a full tile, where so many heads share keys.
+static inline long tile_of(long group) { return larger(16, LANES / smaller(group, 8) / 16 * 16); }
 
 // Consecutive queries, and the cells that at least one of them sees. All of them see the first `plain` cells, with a
 // mask of 0. Without a table, the cells are the whole history.
@@ -62,7 +49,7 @@ struct Call {
     long part() const { return quotient(quotient(history(), parts), 64) * 64; } // cells
 
     long lines() const { return table ? table->ne[1] : quotient(queries(), tile()); }
-    long tile() const { return larger(16, LANES / smaller(group(), 8) / 16 * 16); } // queries
+    long tile() const { return tile_of(group()); }
 
     // Line n of the table; without queries if the line is not used.
     Span span(long batch, long n) const {

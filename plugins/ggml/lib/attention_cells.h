@@ -5,8 +5,6 @@
 
 #include "attention_call.h"
 
-constexpr long SPLITS = 16; // spans that end before a tile is full
-
 // Cells as bits, in words.
 struct Cells {
     uint64_t *words;
@@ -27,12 +25,7 @@ struct Cells {
         for (long i = 0; i < count; i++)
             words[i] &= other.words[i];
     }
-    long total() const {
-        long sum = 0;
-        for (long i = 0; i < count; i++)
-            sum += __builtin_popcountll(words[i]);
-        return sum;
-    }
+    long total() const { return common(*this); }
     long common(const Cells &other) const {
         long sum = 0;
         for (long i = 0; i < count; i++)

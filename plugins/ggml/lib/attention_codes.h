@@ -4,9 +4,7 @@
 // results are nearly as exact as those of floats, which compute what is too large or too small for this, or NaN. A row of
 // scores never depends on the numbers of the others; but all rows of a tile take floats if a key in it has no finite scale.
 
-namespace NAME {
-
-#define CODED __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512vnni,f16c,fma,prefer-vector-width=512")))
+#define CODED __attribute__((target("avx512vnni," AVX512_FEATURES)))
 
 // A block of 32 numbers of a query: scale * (256 * high + low).
 struct CodedQuery {
@@ -90,15 +88,11 @@ CODED static bool coded_scores(const CodedQuery *query, long blocks, const Rows 
             rows[c / 16][c % 16] = keys.at(low + c);
         for (long b = 0; b < blocks; b++) {
             __m512i coarse[R][P], fine[R][P];
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-                for (int p = 0; p < P; p++) {
-                    coarse[r][p] = _mm512_set1_epi32(query[r * blocks + b].bias[0]);
-                    fine[r][p] = _mm512_set1_epi32(query[r * blocks + b].bias[1]);
-                }
-#pragma GCC unroll 2
-            for (int p = 0; p < P; p++) {
+            EACH(r, R) EACH(p, P) {
+                coarse[r][p] = _mm512_set1_epi32(query[r * blocks + b].bias[0]);
+                fine[r][p] = _mm512_set1_epi32(query[r * blocks + b].bias[1]);
+            }
+            EACH(p, P) {
                 uint16_t halves[16];
                 for (int c = 0; c < 16; c++)
                     memcpy(halves + c, rows[p][c], 2);
@@ -107,19 +101,15 @@ CODED static bool coded_scores(const CodedQuery *query, long blocks, const Rows 
                     return false;
                 __m512i codes[8];
                 Codes::read(rows[p], codes);
-#pragma GCC unroll 8
-                for (int g = 0; g < 8; g++)
-#pragma GCC unroll 4
-                    for (int r = 0; r < R; r++) {
-                        const CodedQuery &q = query[r * blocks + b];
-                        int32_t four[2];
-                        memcpy(four, q.high + 4 * g, 4);
-                        memcpy(four + 1, q.low + 4 * g, 4);
-                        coarse[r][p] = _mm512_dpbusd_epi32(coarse[r][p], codes[g], _mm512_set1_epi32(four[0]));
-                        fine[r][p] = _mm512_dpbusd_epi32(fine[r][p], codes[g], _mm512_set1_epi32(four[1]));
-                    }
-#pragma GCC unroll 4
-                for (int r = 0; r < R; r++) {
+                EACH(g, 8) EACH(r, R) {
+                    const CodedQuery &q = query[r * blocks + b];
+                    int32_t four[2];
+                    memcpy(four, q.high + 4 * g, 4);
+                    memcpy(four + 1, q.low + 4 * g, 4);
+                    coarse[r][p] = _mm512_dpbusd_epi32(coarse[r][p], codes[g], _mm512_set1_epi32(four[0]));
+                    fine[r][p] = _mm512_dpbusd_epi32(fine[r][p], codes[g], _mm512_set1_epi32(four[1]));
+                }
+                EACH(r, R) {
                     const __m512i whole = _mm512_add_epi32(_mm512_slli_epi32(coarse[r][p], 8), fine[r][p]);
                     sums[r][p] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale * query[r * blocks + b].scale, sums[r][p]);
                 }
@@ -188,22 +178,19 @@ CODED static void add_coded(float *sums, long stride, const Rows &values, long c
     for (long b = 0; b < blocks; b++, weights += R) {
         __m512i s[R][S][2] = {};
         for (long c = 0; c < cells; c += 2 * S)
-#pragma GCC unroll 2
-            for (int i = 0; i < S; i++) {
+            EACH(i, S) {
                 const long cell = c + 2 * i;
                 const __m512i one = Codes::block(values.at(cell) + b * Codes::SIZE);
                 const __m512i other = Codes::block(values.at(cell + 1) + b * Codes::SIZE);
                 const __m512i low = _mm512_unpacklo_epi16(one, other), high = _mm512_unpackhi_epi16(one, other);
-#pragma GCC unroll 4
-                for (int r = 0; r < R; r++) {
+                EACH(r, R) {
                     int32_t two;
                     memcpy(&two, weights[r].codes + cell, 4);
                     s[r][i][0] = _mm512_dpwssd_epi32(s[r][i][0], low, _mm512_set1_epi32(two));
                     s[r][i][1] = _mm512_dpwssd_epi32(s[r][i][1], high, _mm512_set1_epi32(two));
                 }
             }
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
+        EACH(r, R) {
             if (left >> r & 1)
                 continue;
             __m512i total[2];
@@ -268,5 +255,3 @@ struct Coder {
 };
 
 #undef CODED
-
-} // namespace

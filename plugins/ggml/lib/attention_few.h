@@ -3,10 +3,6 @@
 // A lane of a vector is a feature, so keys and values are read where they lie, once for up to four rows. Tiles of cells
 // go through all heads before the next tile: so the memory of a cache is read in order.
 
-namespace NAME {
-
-#include "lane_totals.h"
-
 // Scores of R rows with the cells of a tile. Rows of queries, and of scores, are apart by `stride` and TILE.
 template <int R, class Row>
 TARGET static void scores(const float *query, long stride, const Rows &keys, long cells, long vectors, float *to) {
@@ -14,11 +10,9 @@ TARGET static void scores(const float *query, long stride, const Rows &keys, lon
     for (long low = 0; low < cells; low += AT_ONCE) {
         Vec s[FLOATS] = {};
         for (long j = 0; j < vectors; j++)
-#pragma GCC unroll 16
-            for (int c = 0; c < AT_ONCE; c++) {
+            EACH(c, AT_ONCE) {
                 const Vec k = Row::read(keys.at(low + c), j);
-#pragma GCC unroll 4
-                for (int r = 0; r < R; r++)
+                EACH(r, R)
                     s[r * AT_ONCE + c] += k * at(query + r * stride + j * FLOATS);
             }
         for (int c = 0; c < AT_ONCE; c++)
@@ -131,29 +125,6 @@ struct Coder { // there is no code for blocks of codes
     template <int R> unsigned add(float *, long, const Rows &, long, const float *) const { return ALL<R>; }
 };
 #endif
-
-using Scores = void (*)(const float *, long, const Rows &, long, long, float *);
-using Add = void (*)(float *, long, const Rows &, long, const float *, long, float *);
-
-template <int R> static Scores scores_of(int type) {
-    switch (type) {
-    case F16: return scores<R, RowF16>;
-    case BF16: return scores<R, RowBF16>;
-    case Q8_0: return scores<R, RowQ8_0>;
-    case Q4_0: return scores<R, RowQ4_0>;
-    default: return scores<R, RowF32>;
-    }
-}
-
-template <int R> static Add add_of(int type) {
-    switch (type) {
-    case F16: return add<R, RowF16>;
-    case BF16: return add<R, RowBF16>;
-    case Q8_0: return add<R, RowQ8_0>;
-    case Q4_0: return add<R, RowQ4_0>;
-    default: return add<R, RowF32>;
-    }
-}
 
 // Keys or values of a tile: where the rows of its cells lie, counted from those of cell 0.
 struct Side {
@@ -268,13 +239,19 @@ struct Few {
         }
     }
 
+    // The rows from `first` on, at least R and at most TOGETHER.
     template <int R>
     void tile(const Rows &key, const Rows &value, long shared, long slot, long first, long low, long cells, bool plain) {
+        if constexpr (R < TOGETHER)
+            if (count - first > R)
+                return tile<R + 1>(key, value, shared, slot, first, low, cells, plain);
         const long row = slot * count + first;
         float *sum = sums + row * values.stride();
         by_floats<R>(coder.scores<R>(row, key, cells, weights), [&](auto rows, long r) {
             const float *query = queries + (row + r) * keys.stride();
-            scores_of<rows()>(keys.type())(query, keys.stride(), key, cells, keys.vectors, weights + r * TILE);
+            by_type(keys.type(), [&](auto kind) {
+                scores<rows(), decltype(kind)>(query, keys.stride(), key, cells, keys.vectors, weights + r * TILE);
+            });
         });
         for (long r = 0; r < R; r++) {
             float *scores = weights + r * TILE;
@@ -291,7 +268,9 @@ struct Few {
             return add_seen(sum, R, shared, low, cells);
         by_floats<R>(coder.add<R>(sum, values.stride(), value, cells, weights), [&](auto rows, long r) {
             float *to = sum + r * values.stride();
-            add_of<rows()>(values.type())(to, values.stride(), value, cells, weights + r * TILE, values.vectors, scaled);
+            by_type(values.type(), [&](auto kind) {
+                add<rows(), decltype(kind)>(to, values.stride(), value, cells, weights + r * TILE, values.vectors, scaled);
+            });
         });
     }
 
@@ -303,12 +282,7 @@ struct Few {
             Rows key = keys.rows(work, shared, cells), value = values.rows(work, shared, cells);
             const bool plain = finite(shared, low, cells);
             for (long first = 0; first < count; first += TOGETHER, key.size = value.size = 0)
-                switch (count - first) {
-                case 1: tile<1>(key, value, shared, slot, first, low, cells, plain); break;
-                case 2: tile<2>(key, value, shared, slot, first, low, cells, plain); break;
-                case 3: tile<3>(key, value, shared, slot, first, low, cells, plain); break;
-                default: tile<4>(key, value, shared, slot, first, low, cells, plain);
-                }
+                tile<1>(key, value, shared, slot, first, low, cells, plain);
         }
     }
 
@@ -335,5 +309,3 @@ static void attend_few(const Call &call, const Work &work, long low, long high) 
     for (long shared = low; shared < high; shared++)
         few.finish(shared, shared - low);
 }
-
-} // namespace

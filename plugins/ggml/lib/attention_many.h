@@ -3,11 +3,10 @@
 // A lane of a vector is a row of scores. So maxima, exponentials and sums need no lanes of their neighbours. The keys
 // and values of a tile are unpacked once for all rows. ROWS<V> x V vectors, the sums of a product, stay in registers.
 
-namespace NAME {
-
 constexpr long CELLS_NUMBERS = 12288; // of the keys of a tile: they stay in the nearest caches
+constexpr int VECTORS = REGISTERS / 8; // of a block
 constexpr int WIDTH = VECTORS * FLOATS; // lanes of a block
-template <int V> constexpr int ROWS = SUMS / V;
+template <int V> constexpr int ROWS = REGISTERS * 3 / 4 / V;
 
 // R rows of sums, V vectors wide: a times b, where a[i * row + k * step] is the element (i, k) of a.
 template <int R, int V>
@@ -65,17 +64,11 @@ struct Block {
             highest[i] = -__builtin_inff();
     }
 
-    void multiply(float *to, long rows, const float *a, long row, long step, const float *b, long n, bool add) {
-        switch (vectors) {
-        case 1: return product<1>(to, rows, a, row, step, b, n, add);
-#if VECTORS > 1
-        case 2: return product<2>(to, rows, a, row, step, b, n, add);
-#endif
-#if VECTORS > 2
-        case 3: return product<3>(to, rows, a, row, step, b, n, add);
-        case 4: return product<4>(to, rows, a, row, step, b, n, add);
-#endif
-        }
+    template <int V = 1> void multiply(float *to, long rows, const float *a, long row, long step, const float *b, long n, bool add) {
+        if constexpr (V < VECTORS)
+            if (vectors > V)
+                return multiply<V + 1>(to, rows, a, row, step, b, n, add);
+        product<V>(to, rows, a, row, step, b, n, add);
     }
 
     TARGET void cap(long cells, float softcap) {
@@ -220,11 +213,3 @@ static void attend_many(const Call &call, const Work &work, long low, long high)
             many.finish();
         }
 }
-
-static void attend(const Call &call, long thread, long threads) {
-    divide(call, thread, threads, [&](const Work &work, long low, long high) {
-        (work.span.count * call.group() <= FEW ? attend_few : attend_many)(call, work, low, high);
-    });
-}
-
-} // namespace

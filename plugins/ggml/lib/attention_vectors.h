@@ -1,15 +1,11 @@
 // Vectors of an instruction set, NAME, and rows of numbers that are read into them.
 
-namespace NAME {
-
 constexpr long TILE = 64; // cells of a tile
 constexpr int TOGETHER = 4; // rows of scores
 template <int R> constexpr unsigned ALL = (1u << R) - 1; // a bit for each of R rows
 
-#include "exponential.h"
+#include "vectors.h"
 
-TARGET static inline Vec &at(float *x) { return *(Vec *)x; }
-TARGET static inline const Vec &at(const float *x) { return *(const Vec *)x; }
 TARGET static inline Vec larger_of(Vec a, Vec b) { return a > b ? a : b; }
 
 TARGET static inline Vec hyperbolic_tangent(Vec x) {
@@ -83,6 +79,17 @@ struct RowQ4_0 { // blocks of 32: a scale in f16, and 16 bytes with the halves o
     }
 };
 
+// Calls a function with a row of a type.
+template <class Use> static void by_type(int type, const Use &use) {
+    switch (type) {
+    case F16: return use(RowF16());
+    case BF16: return use(RowBF16());
+    case Q8_0: return use(RowQ8_0());
+    case Q4_0: return use(RowQ4_0());
+    default: return use(RowF32());
+    }
+}
+
 // Where the rows of the cells of a tile lie, and where those lie that are fetched meanwhile.
 struct Rows {
     const char *first;
@@ -122,13 +129,5 @@ template <class Row> TARGET static void unpack_row(const char *row, long n, floa
 
 // A row as f32, with zeros up to a whole vector.
 static inline void unpack(int type, const char *row, long n, float *to) {
-    switch (type) {
-    case F16: return unpack_row<RowF16>(row, n, to);
-    case BF16: return unpack_row<RowBF16>(row, n, to);
-    case Q8_0: return unpack_row<RowQ8_0>(row, n, to);
-    case Q4_0: return unpack_row<RowQ4_0>(row, n, to);
-    default: return unpack_row<RowF32>(row, n, to);
-    }
+    by_type(type, [&](auto kind) { unpack_row<decltype(kind)>(row, n, to); });
 }
-
-} // namespace

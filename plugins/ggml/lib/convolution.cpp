@@ -27,63 +27,45 @@ struct Convolution {
 };
 
 // Channels from `first` on, at most a block of them. The kernels are turned once for all steps.
-#define CONVOLVE(NAME, TARGET)                                                                                             \
-    TARGET static void NAME(const Convolution &call, long first, long count) {                                             \
-        const long taps = call.taps(), row = call.window->nb[0] / sizeof(float), whole = count / LANES * LANES;            \
-        const float *kernels = (const float *)call.kernels->data + first * taps;                                           \
-        float turned[MOST][BLOCK];                                                                                         \
-        for (long c = 0; c < count; c++)                                                                                   \
-            for (long i = 0; i < taps; i++)                                                                                \
-                turned[i][c] = kernels[c * taps + i];                                                                      \
-        for (long sequence = 0; sequence < call.result->ne[2]; sequence++)                                                 \
-            for (long step = 0; step < call.steps(); step++) {                                                             \
-                const float *x = call.seen(step, sequence) + first;                                                        \
-                float *y = call.made(step, sequence) + first;                                                              \
-                for (long c = 0; c < whole; c += LANES) {                                                                  \
-                    Vector sum = *(const Vector *)(x + c) * *(const Vector *)(turned[0] + c);                              \
-                    for (long i = 1; i < taps; i++)                                                                        \
-                        sum += *(const Vector *)(x + i * row + c) * *(const Vector *)(turned[i] + c);                      \
-                    *(Vector *)(y + c) = sum;                                                                              \
-                }                                                                                                          \
-                for (long c = whole; c < count; c++) {                                                                     \
-                    float sum = x[c] * turned[0][c];                                                                       \
-                    for (long i = 1; i < taps; i++)                                                                        \
-                        sum += x[i * row + c] * turned[i][c];                                                              \
-                    y[c] = sum;                                                                                            \
-                }                                                                                                          \
-            }                                                                                                              \
-    }
+INLINED void convolve_block(const Convolution &call, long first, long count) {
+    const long taps = call.taps(), row = call.window->nb[0] / sizeof(float), whole = count / LANES * LANES;
+    const float *kernels = (const float *)call.kernels->data + first * taps;
+    float turned[MOST][BLOCK];
+    for (long c = 0; c < count; c++)
+        for (long i = 0; i < taps; i++)
+            turned[i][c] = kernels[c * taps + i];
+    for (long sequence = 0; sequence < call.result->ne[2]; sequence++)
+        for (long step = 0; step < call.steps(); step++) {
+            const float *x = call.seen(step, sequence) + first;
+            float *y = call.made(step, sequence) + first;
+            for (long c = 0; c < whole; c += LANES) {
+                Vector sum = *(const Vector *)(x + c) * *(const Vector *)(turned[0] + c);
+                for (long i = 1; i < taps; i++)
+                    sum += *(const Vector *)(x + i * row + c) * *(const Vector *)(turned[i] + c);
+                *(Vector *)(y + c) = sum;
+            }
+            for (long c = whole; c < count; c++) {
+                float sum = x[c] * turned[0][c];
+                for (long i = 1; i < taps; i++)
+                    sum += x[i * row + c] * turned[i][c];
+                y[c] = sum;
+            }
+        }
+}
 
 #if defined(__x86_64__)
-
-CONVOLVE(on_avx512, __attribute__((target("avx512f,fma,prefer-vector-width=512"))))
-CONVOLVE(on_avx2, __attribute__((target("avx2,fma"))))
-
-static const char *find() {
-    if (has_avx512())
-        return "AVX-512";
-    return has_avx2() ? "AVX2" : nullptr;
-}
+AVX512_TARGET static void on_avx512(const Convolution &call, long first, long count) { convolve_block(call, first, count); }
+AVX2_TARGET static void on_avx2(const Convolution &call, long first, long count) { convolve_block(call, first, count); }
 
 static void convolve(const Convolution &call, long first, long count) {
     has_avx512() ? on_avx512(call, first, count) : on_avx2(call, first, count);
 }
-
-#elif defined(__aarch64__)
-
-CONVOLVE(convolve, )
-
-static const char *find() { return "NEON"; }
-
 #else
-
-static const char *find() { return nullptr; }
-static void convolve(const Convolution &, long, long) {}
-
+static void convolve(const Convolution &call, long first, long count) { convolve_block(call, first, count); }
 #endif
 
 // The instruction set that this processor runs; null if it is none of those that are compiled.
-extern "C" const char *backbay_convolution_instructions() { return find(); }
+extern "C" const char *backbay_convolution_instructions() { return vector_instructions(); }
 
 // ggml_custom_op_t; each thread takes some vectors of channels.
 extern "C" void backbay_convolution(ggml_tensor *result, int thread, int threads, void *) {

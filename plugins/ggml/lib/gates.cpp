@@ -4,15 +4,12 @@
 
 #include <cstdint>
 
-#pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
-
 namespace {
 
 constexpr long FLOATS = 16;
 
-#define INLINED __attribute__((always_inline)) static inline
 #define TARGET __attribute__((always_inline))
-#include "exponential.h"
+#include "vectors.h"
 
 // The root of e^-|x| is never too small, so that results keep their digits down to the smallest numbers.
 INLINED Vec silu(Vec x) {
@@ -40,12 +37,11 @@ INLINED void gate(const float *x, const float *up, float *y, long first, long en
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512"))) void
-gate_avx512(const float *x, const float *up, float *y, long first, long end) {
+AVX512_TARGET void gate_avx512(const float *x, const float *up, float *y, long first, long end) {
     gate(x, up, y, first, end);
 }
 
-__attribute__((target("avx2,fma"))) void gate_avx2(const float *x, const float *up, float *y, long first, long end) {
+AVX2_TARGET void gate_avx2(const float *x, const float *up, float *y, long first, long end) {
     gate(x, up, y, first, end);
 }
 
@@ -56,7 +52,7 @@ __attribute__((target("avx2,fma"))) void gate_avx2(const float *x, const float *
 // The instruction set that this processor runs, of those that are compiled.
 extern "C" const char *backbay_gates_instructions() {
 #if defined(__x86_64__)
-    return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : "SSE2";
+    return has_avx2() ? vector_instructions() : "SSE2";
 #else
     return "the compiler's target";
 #endif

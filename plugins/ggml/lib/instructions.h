@@ -1,6 +1,14 @@
 // This processor: the instruction sets that it has, for the code that is compiled for each of them, and its kind.
 #pragma once
 
+#define INLINED __attribute__((always_inline)) static inline // GCC does not see that constant arrays then need no memory
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < n; i++) // small loops whose variables must be registers
+#pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
+
+#define AVX2_TARGET __attribute__((target("avx2,f16c,fma")))
+#define AVX512_FEATURES "avx512f,avx512dq,avx512bw,avx512vl,f16c,fma,prefer-vector-width=512"
+#define AVX512_TARGET __attribute__((target(AVX512_FEATURES)))
+
 #if defined(__x86_64__)
 
 #include <cpuid.h>
@@ -58,8 +66,16 @@ static inline bool is_zen5() {
     return __builtin_cpu_is("amd") && (version >> 8 & 15) + (version >> 20 & 255) == 0x1a;
 }
 
+// The instruction set that this processor runs, of those that code for vectors is compiled for; null if it is none.
+static inline const char *vector_instructions() { return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : nullptr; }
+
 #else
 
 static inline bool is_zen5() { return false; }
+#if defined(__aarch64__)
+static inline const char *vector_instructions() { return "NEON"; }
+#else
+static inline const char *vector_instructions() { return nullptr; }
+#endif
 
 #endif

@@ -8,8 +8,9 @@
 // Silu        x * sigmoid(x), times another factor if there is one
 // DeltaRule, SelectiveScan   the recurrences of the ops of these names
 
-#include "decoding.h"
-#include "onnx_kernels.h"
+#include "onnx_runtime.h"
+#include "products.h"
+#include "recurrence_call.h"
 
 ort::Table ort::table;
 
@@ -27,7 +28,7 @@ long quotient(long a, long b) { return (a + b - 1) / b; }
 constexpr long GROUP = 48; // rows that are multiplied together, most
 constexpr long BYTES = 200 << 10; // of weights that a part of a product reads, about
 constexpr long NUMBERS = 1 << 15; // of a gate, in a part
-constexpr long ROWS = 8; // that are decoded, in a part
+constexpr long DECODED = 8; // rows, in a part
 constexpr long BLOCKS = 1024; // of columns, in a part
 
 struct ColumnsKernel {
@@ -86,6 +87,56 @@ struct ProductsKernel {
     }
 };
 
+static void decode_q4_0(const char *block, float *x) {
+    const float d = of_half(half_at(block));
+    for (int i = 0; i < 16; i++) {
+        const int code = (uint8_t)block[2 + i];
+        x[i] = (float)((code & 15) - 8) * d;
+        x[16 + i] = (float)((code >> 4) - 8) * d;
+    }
+}
+
+static void decode_q8_0(const char *block, float *x) {
+    const float d = of_half(half_at(block));
+    for (int i = 0; i < 32; i++)
+        x[i] = (float)(int8_t)block[2 + i] * d;
+}
+
+static void decode_q4_k(const char *block, float *x) {
+    const float d = of_half(half_at(block)), dmin = of_half(half_at(block + 2));
+    const uint8_t *six = (const uint8_t *)block + 4, *codes = (const uint8_t *)block + 16;
+    for (int n = 0; n < 8; n++) { // blocks of 32
+        const int scale = n < 4 ? six[n] & 63 : (six[n + 4] & 15) | (six[n - 4] >> 6 << 4);
+        const int minimum = n < 4 ? six[n + 4] & 63 : (six[n + 4] >> 4) | (six[n] >> 6 << 4);
+        const float factor = d * (float)scale, less = dmin * (float)minimum;
+        for (int i = 0; i < 32; i++)
+            x[32 * n + i] = (float)(codes[n / 2 * 32 + i] >> n % 2 * 4 & 15) * factor - less;
+    }
+}
+
+static void decode_q6_k(const char *block, float *x) {
+    const float d = of_half(half_at(block + 208));
+    const uint8_t *low = (const uint8_t *)block, *high = low + 128;
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, quarter = i % 128 / 32, place = i % 32;
+        const int four = low[64 * half + quarter % 2 * 32 + place] >> quarter / 2 * 4 & 15;
+        const int two = high[32 * half + place] >> 2 * quarter & 3;
+        x[i] = (float)((four | two << 4) - 32) * (d * (float)(int8_t)block[192 + i / 16]);
+    }
+}
+
+// The numbers of a row of so many weights.
+static void decode_row(Format format, const char *row, long weights, float *x) {
+    const Layout &layout = LAYOUTS[format];
+    for (long i = 0; i < weights; i += layout.blocks * BLOCK, row += layout.size, x += layout.blocks * BLOCK)
+        switch (format) {
+        case Q4_0: decode_q4_0(row, x); break;
+        case Q8_0: decode_q8_0(row, x); break;
+        case Q4_K: decode_q4_k(row, x); break;
+        default: decode_q6_k(row, x);
+        }
+}
+
 struct RowsKernel {
     static constexpr const char *NAME = "Rows";
     static constexpr Element TYPES[] = {UINT8, INT64}, RESULT = FLOAT; // weights, numbers of rows
@@ -106,7 +157,7 @@ struct RowsKernel {
         for (long n = 0; n < count; n++)
             if (numbers[n] < 0 || numbers[n] >= weights.rows())
                 throw Failed{failure("a row's number is out of range")};
-        run.parts(quotient(count, ROWS), [&](int part, int parts) {
+        run.parts(quotient(count, DECODED), [&](int part, int parts) {
             for (long n = count * part / parts; n < count * (part + 1) / parts; n++)
                 decode_row((Format)format, (const char *)weights.data + numbers[n] * row, width, (float *)x.data + n * width);
         });
@@ -132,6 +183,51 @@ struct SiluKernel {
     }
 };
 
+constexpr long WORK = 1 << 16; // numbers of states times tokens, in a part
+
+const float *floats(const Array &x) { return (const float *)x.data; }
+
+// `states` is (sequences, heads, rows, width); `added` is (sequences, tokens, heads, rows), as the outputs.
+Recurrence between(const Run &run, const Array &states, const Array &added) {
+    const long ends = states.rows() * states.last(), outputs = added.rows() * added.last();
+    float *const y = (float *)run.output({outputs + ends}).data;
+    const std::vector<int64_t> &n = added.extents;
+    return {y, y + outputs, floats(states), floats(added), states.last(), (long)n[3], (long)n[2], (long)n[1], (long)n[0]};
+}
+
+template <class Call> void compute_all(const Run &run, const Call &call) {
+    const long heads = call.heads * call.sequences, work = heads * call.rows * call.width * call.tokens / WORK + 1;
+    run.parts(work < heads ? work : heads, [&](int part, int parts) { compute(call, part, parts); });
+}
+
+struct DeltaRuleKernel {
+    static constexpr const char *NAME = "DeltaRule";
+    static constexpr Element TYPES[] = {FLOAT, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT}, RESULT = FLOAT; // as the op's operands
+    static constexpr size_t NEEDED = 6;
+
+    explicit DeltaRuleKernel(const Info *) {}
+
+    void run(const Run &run) const {
+        const Array decay = run.input(4), share = run.input(5);
+        compute_all(run, DeltaRule{between(run, run.input(0), run.input(3)), floats(run.input(1)), floats(run.input(2)), floats(decay),
+                                   floats(share), run.has(6) ? floats(run.input(6)) : nullptr, decay.last(), share.last()});
+    }
+};
+
+struct SelectiveScanKernel {
+    static constexpr const char *NAME = "SelectiveScan";
+    static constexpr Element TYPES[] = {FLOAT, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT}, RESULT = FLOAT; // states, x, dt, A, B, C
+    static constexpr size_t NEEDED = 6;
+
+    explicit SelectiveScanKernel(const Info *) {}
+
+    void run(const Run &run) const {
+        const Array A = run.input(3), B = run.input(4);
+        compute_all(run, SelectiveScan{between(run, run.input(0), run.input(1)), floats(run.input(2)), floats(A), floats(B),
+                                       floats(run.input(5)), nullptr, A.last(), (long)B.extents[2]});
+    }
+};
+
 } // namespace
 
 // Called by ONNX Runtime for the options of a session. The domain of the ops lives as long as the process.
@@ -142,8 +238,8 @@ extern "C" ort::Status *RegisterCustomOps(ort::Options *options, const ort::Base
         if (!ort::table)
             return base->table(1) ? ((ort::Status * (*)(int, const char *)) base->table(1)[0])(ort::FAIL, "too old") : nullptr;
         ort::Status *status = ort::make_domain("backbay", &domain);
-        for (const ort::Op *op : {ort::op<ColumnsKernel>(), ort::op<ProductsKernel>(), ort::op<RowsKernel>(), ort::op<SiluKernel>(), ort::cells_op(), ort::attention_op(),
-                              ort::delta_rule_op(), ort::selective_scan_op()})
+        for (const ort::Op *op : {op<ColumnsKernel>(), op<ProductsKernel>(), op<RowsKernel>(), op<SiluKernel>(), op<DeltaRuleKernel>(),
+                                  op<SelectiveScanKernel>(), cells_op(), attention_op()})
             if (!status)
                 status = ort::add_op(domain, op);
         if (status)

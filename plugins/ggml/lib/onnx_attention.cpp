@@ -1,7 +1,7 @@
 // Custom ops of attention for ONNX Runtime; see attention.cpp.
 
 #include "attention_call.h"
-#include "onnx_kernels.h"
+#include "onnx_runtime.h"
 
 extern "C" void backbay_visible_cells(ggml_tensor *result, int thread, int threads, void *sizes);
 extern "C" void backbay_attention(ggml_tensor *result, int thread, int threads, void *numbers);
@@ -10,7 +10,6 @@ extern "C" void backbay_attention_sum(ggml_tensor *result, int thread, int threa
 
 namespace {
 
-constexpr long MOST_SPLITS = 16;    // tiles that end early, where the next query sees other cells
 constexpr long UNITS = 128;         // of work: enough for all threads
 constexpr long PART = 256;          // cells of a part, least
 constexpr long MOST_PARTS = 32;     // of the cells of a tile
@@ -32,9 +31,6 @@ ggml_tensor tensor_of(const ort::Array &array) {
     return made;
 }
 
-// A full tile's queries, where so many heads share keys.
-long tile_of(long group) { return larger(16, LANES / smaller(group, 8) / 16 * 16); }
-
 void *pointer_of(uint32_t low, uint32_t high) { return (void *)((uint64_t)high << 32 | low); }
 
 struct CellsKernel {
@@ -48,7 +44,7 @@ struct CellsKernel {
     void run(const ort::Run &run) const {
         ggml_tensor mask = tensor_of(run.input(0));
         const long queries = mask.ne[1], tile = tile_of(group);
-        ggml_tensor table = tensor_of(run.output({smaller(queries, quotient(queries, tile) + MOST_SPLITS), HEADER + mask.ne[0]}, ort::INT32));
+        ggml_tensor table = tensor_of(run.output({smaller(queries, quotient(queries, tile) + SPLITS), HEADER + mask.ne[0]}, ort::INT32));
         table.src[0] = &mask;
         backbay_visible_cells(&table, 0, 1, pointer_of((uint32_t)queries, (uint32_t)tile));
     }

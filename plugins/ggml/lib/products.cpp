@@ -2,9 +2,8 @@
 // A short column that is alone takes one op: threads meet after each op, which takes longer than to encode it.
 
 #include "instructions.h"
-#include "tensor.h"
-
 #include "products.h"
+#include "tensor.h"
 
 static constexpr int OWN_PARAMS = 8; // the first of a tensor's op_params that ggml's custom ops leave alone
 
@@ -16,28 +15,14 @@ struct Choice {
     explicit Choice(const void *userdata) : format((Format)((intptr_t)userdata % TILES)), tiles((intptr_t)userdata & TILES) {}
 };
 
-static Columns columns_of(const ggml_tensor *entries, long blocks, long most) {
-    return {(Entry *)entries->data, (long)entries->ne[1], blocks, most};
-}
-
-static Weights weights_of(const ggml_tensor *w, Format format) {
-    const Layout &layout = LAYOUTS[format];
-    return {(const char *)w->data, (long)w->ne[1], (long)w->ne[0] / BLOCK, (long)w->nb[1] * layout.rows, format};
-}
-
-static Following following(const ggml_tensor *w) {
-    return w ? Following{(const char *)w->data, (long)w->ne[1], (long)w->nb[1]} : Following{};
-}
-
 #if defined(__x86_64__)
+#include <immintrin.h>
 
 #include "products_avx2.h"
 
 #define NAME avx512
 #define FEATURES ""
 #include "products_avx512.h"
-#undef NAME
-#undef FEATURES
 
 #define NAME vnni
 #define FEATURES "avx512vnni,"
@@ -50,40 +35,28 @@ static bool takes_tiles() { // what the processor has stays, and asking the syst
 }
 
 static const char *find_tiles() { return takes_tiles() ? vnni::tiles::INSTRUCTIONS : nullptr; }
-
-static const char *find() {
-    if (has_avx512())
-        return has_vnni() ? "AVX-512 with VNNI" : "AVX-512";
-    return has_avx2() ? "AVX2" : nullptr;
-}
-
+static const char *find() { return has_vnni() ? "AVX-512 with VNNI" : vector_instructions(); }
 static bool takes(Format format) { return has_vnni() || !LAYOUTS[format].over_127; }
 
-// The most columns in a tile; of AMX where the caller allows it.
-static long most_of(const ggml_tensor *entries, bool tiles) {
-    return tiles && entries->ne[1] >= vnni::tiles::FROM && takes_tiles() ? vnni::tiles::MOST : avx512::MOST;
+// Columns in codes. A tile has the most columns; of AMX where the caller allows it.
+static Columns columns_of(const ggml_tensor *entries, long blocks, bool tiles) {
+    const long count = entries->ne[1], most = has_avx512() ? avx512::MOST : avx2::MOST;
+    return {(Entry *)entries->data, count, blocks, tiles && count >= vnni::tiles::FROM && takes_tiles() ? vnni::tiles::MOST : most};
 }
 
 static void encode(const ggml_tensor *x, Choice choice, const ggml_tensor *entries, int thread, int threads) {
-    const Format format = choice.format;
-    const long blocks = x->ne[0] / BLOCK, stride = x->nb[1] / sizeof(float);
-    const float *data = (const float *)x->data;
-    if (has_avx512()) // with VNNI or without it
-        avx512::encode_columns(data, stride, format, columns_of(entries, blocks, most_of(entries, choice.tiles)), thread, threads);
-    else
-        avx2::encode_columns(data, stride, format, columns_of(entries, blocks, avx2::MOST), thread, threads);
+    const Columns columns = columns_of(entries, x->ne[0] / BLOCK, choice.tiles);
+    (has_avx512() ? avx512::encode_columns : avx2::encode_columns)((const float *)x->data, x->nb[1] / sizeof(float), choice.format, columns, thread, threads);
 }
 
 static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, int thread, int threads) {
-    const Weights weights = weights_of(y->src[0], choice.format);
-    const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
+    const ggml_tensor *w = y->src[0], *next = y->src[2];
+    const Weights weights = {(const char *)w->data, (long)w->ne[1], (long)w->ne[0] / BLOCK, (long)w->nb[1] * LAYOUTS[choice.format].rows, choice.format};
+    const Columns columns = columns_of(entries, weights.blocks, choice.tiles);
     const Result result = {(float *)y->data, (long)(y->nb[1] / sizeof(float))};
-    if (has_vnni())
-        vnni::multiply(weights, columns_of(entries, weights.blocks, most_of(entries, choice.tiles)), result, turns, following(y->src[2]));
-    else if (has_avx512())
-        avx512::multiply(weights, columns_of(entries, weights.blocks, avx512::MOST), result, turns, following(y->src[2]));
-    else
-        avx2::multiply(weights, columns_of(entries, weights.blocks, avx2::MOST), result, turns, following(y->src[2]));
+    const Turns turns = {y->op_params + OWN_PARAMS, y->op_params + OWN_PARAMS + 1, threads, thread};
+    const Following following = next ? Following{(const char *)next->data, (long)next->ne[1], (long)next->nb[1]} : Following{};
+    (has_vnni() ? vnni::multiply : has_avx512() ? avx512::multiply : avx2::multiply)(weights, columns, result, turns, following);
 }
 
 #else

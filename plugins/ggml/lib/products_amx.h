@@ -86,8 +86,7 @@ INLINE void sum_codes(const Part &part, const Entry *e, int first, int32_t (*sum
 
 template <int C>
 INLINE void add_sums(const int32_t (*codes)[LANES], const Entry *e, int half, Vec scale, Vec *sums) {
-#pragma GCC unroll 16
-    for (int c = 0; c < C; c++) {
+    EACH(c, C) {
         const Ints sum = _mm512_add_epi32(load(codes[c]), numbers(e[c].bias[half]));
         sums[c] = plus_product(sums[c], times(converted(sum), scale), floats(e[c].scale));
     }
@@ -101,8 +100,7 @@ TARGET static void add_wide_tile(const Part (*parts)[CHUNK], long blocks, const 
     alignas(64) int32_t codes[2][C][LANES];
     for (long p = 0; p < PANELS; p++) {
         Vec s[C];
-#pragma GCC unroll 16
-        for (int c = 0; c < C; c++)
+        EACH(c, C)
             s[c] = load_floats(sums[c] + p * LANES);
         const long steps = blocks * STEPS;
         sum_codes<0>(parts[p][0], entries, 0, codes[0]);
@@ -122,13 +120,11 @@ TARGET static void add_wide_tile(const Part (*parts)[CHUNK], long blocks, const 
             add_sums<C>(codes[n % 2], e, half, load_floats(half ? part.extra : part.scale), s);
             if (S == MINIMUM) {
                 const Vec extra = load_floats(part.extra);
-#pragma GCC unroll 16
-                for (int c = 0; c < C; c++)
+                EACH(c, C)
                     s[c] = plus_product(s[c], extra, floats(e[c].minus));
             }
         }
-#pragma GCC unroll 16
-        for (int c = 0; c < C; c++)
+        EACH(c, C)
             store_floats(sums[c] + p * LANES, s[c]);
     }
 }
@@ -137,19 +133,12 @@ TARGET static void add_wide_tile(const Part (*parts)[CHUNK], long blocks, const 
 #undef MULTIPLY
 #undef STORE
 
-template <Scales S>
+template <Scales S, int C = MOST / 2>
 INLINE void add_columns(long count, const Part (*parts)[CHUNK], long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
-    switch (count) {
-    case 8: return add_wide_tile<8, S>(parts, blocks, entries, sums, fetch);
-    case 9: return add_wide_tile<9, S>(parts, blocks, entries, sums, fetch);
-    case 10: return add_wide_tile<10, S>(parts, blocks, entries, sums, fetch);
-    case 11: return add_wide_tile<11, S>(parts, blocks, entries, sums, fetch);
-    case 12: return add_wide_tile<12, S>(parts, blocks, entries, sums, fetch);
-    case 13: return add_wide_tile<13, S>(parts, blocks, entries, sums, fetch);
-    case 14: return add_wide_tile<14, S>(parts, blocks, entries, sums, fetch);
-    case 15: return add_wide_tile<15, S>(parts, blocks, entries, sums, fetch);
-    default: return add_wide_tile<16, S>(parts, blocks, entries, sums, fetch);
-    }
+    if constexpr (C < MOST)
+        if (count > C)
+            return tiles::add_columns<S, C + 1>(count, parts, blocks, entries, sums, fetch);
+    add_wide_tile<C, S>(parts, blocks, entries, sums, fetch);
 }
 
 } // namespace tiles

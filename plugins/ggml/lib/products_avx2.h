@@ -2,12 +2,11 @@
 //
 // Without VNNI, products of codes are summed in 16 bits, two by two. So weights' codes must be below 128.
 
-#include <immintrin.h>
-
 namespace avx2 {
 
-#define TARGET __attribute__((target("avx2,fma,f16c")))
-#define INLINE TARGET static inline __attribute__((always_inline))
+#define TARGET AVX2_TARGET
+#define INLINE TARGET INLINED
+#define WIDE(name) _mm256_##name
 
 typedef __m256i Ints;
 typedef __m256 Vec;
@@ -15,21 +14,7 @@ constexpr long LANES = 8, PANELS = 2, MOST = 3;
 
 INLINE Ints load(const void *x) { return _mm256_loadu_si256((const __m256i *)x); }
 INLINE void store(void *x, Ints y) { _mm256_store_si256((__m256i *)x, y); }
-INLINE Vec load_floats(const float *x) { return _mm256_load_ps(x); }
-INLINE void store_floats(float *x, Vec y) { _mm256_storeu_ps(x, y); }
-INLINE Ints bytes(int x) { return _mm256_set1_epi8((char)x); }
-INLINE Ints numbers(int32_t x) { return _mm256_set1_epi32(x); }
-INLINE Vec floats(float x) { return _mm256_set1_ps(x); }
-INLINE Ints shifted_right(Ints x, int n) { return _mm256_srl_epi32(x, _mm_cvtsi32_si128(n)); }
-INLINE Ints shifted_left(Ints x, int n) { return _mm256_sll_epi32(x, _mm_cvtsi32_si128(n)); }
-INLINE Ints extended_byte(Ints x, int n) { return _mm256_srai_epi32(shifted_left(x, 24 - 8 * n), 24); }
-INLINE Vec converted(Ints x) { return _mm256_cvtepi32_ps(x); }
-INLINE Vec times(Vec x, Vec y) { return _mm256_mul_ps(x, y); }
-INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return _mm256_fmadd_ps(x, y, sum); }
-INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
-    const Ints pairs = _mm256_maddubs_epi16(weights, codes);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-}
+#include "products_vectors.h"
 INLINE Vec of_bytes(const uint8_t *x) { return converted(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)x))); }
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) {
@@ -60,13 +45,7 @@ INLINE void pairs(const char *const *rows, long offset, Ints *q) {
 }
 
 // A number in f16 of each row.
-INLINE Vec halves(const char *const *rows, long offset) {
-    __m128i x = _mm_setzero_si128();
-#define INSERT(i) x = _mm_insert_epi16(x, half_at(rows[i] + offset), i)
-    INSERT(0), INSERT(1), INSERT(2), INSERT(3), INSERT(4), INSERT(5), INSERT(6), INSERT(7);
-#undef INSERT
-    return _mm256_cvtph_ps(x);
-}
+INLINE Vec halves(const char *const *rows, long offset) { return _mm256_cvtph_ps(eight_halves(rows, offset)); }
 
 // Numbers in f16 of rows that are interleaved.
 INLINE Vec interleaved_halves(const char *const *rows, long offset) {
@@ -113,13 +92,6 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
     _mm256_storeu_si256((__m256i *)codes, _mm256_permutevar8x32_epi32(packed, order));
 }
 
-#include "products_columns.h"
-#include "products_unpacking.h"
-#include "products_tiles.h"
-#include "products_few.h"
 #include "products_groups.h"
-
-#undef TARGET
-#undef INLINE
 
 } // namespace avx2

@@ -2,12 +2,11 @@
 //
 // Without VNNI, as for AVX2, weights' codes must be below 128.
 
-#include <immintrin.h>
-
 namespace NAME {
 
-#define TARGET __attribute__((target(FEATURES "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,f16c,prefer-vector-width=512")))
-#define INLINE TARGET static inline __attribute__((always_inline))
+#define TARGET __attribute__((target(FEATURES AVX512_FEATURES)))
+#define INLINE TARGET INLINED
+#define WIDE(name) _mm512_##name
 
 typedef __m512i Ints;
 typedef __m512 Vec;
@@ -15,25 +14,7 @@ constexpr long LANES = 16, PANELS = 3, MOST = 4;
 
 INLINE Ints load(const void *x) { return _mm512_loadu_si512(x); }
 INLINE void store(void *x, Ints y) { _mm512_store_si512(x, y); }
-INLINE Vec load_floats(const float *x) { return _mm512_load_ps(x); }
-INLINE void store_floats(float *x, Vec y) { _mm512_storeu_ps(x, y); }
-INLINE Ints bytes(int x) { return _mm512_set1_epi8((char)x); }
-INLINE Ints numbers(int32_t x) { return _mm512_set1_epi32(x); }
-INLINE Vec floats(float x) { return _mm512_set1_ps(x); }
-INLINE Ints shifted_right(Ints x, int n) { return _mm512_srl_epi32(x, _mm_cvtsi32_si128(n)); }
-INLINE Ints shifted_left(Ints x, int n) { return _mm512_sll_epi32(x, _mm_cvtsi32_si128(n)); }
-INLINE Ints extended_byte(Ints x, int n) { return _mm512_srai_epi32(shifted_left(x, 24 - 8 * n), 24); }
-INLINE Vec converted(Ints x) { return _mm512_cvtepi32_ps(x); }
-INLINE Vec times(Vec x, Vec y) { return _mm512_mul_ps(x, y); }
-INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return _mm512_fmadd_ps(x, y, sum); }
-#ifdef VNNI
-INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) { return _mm512_dpbusd_epi32(sum, weights, codes); }
-#else
-INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
-    const Ints pairs = _mm512_maddubs_epi16(weights, codes);
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
-}
-#endif
+#include "products_vectors.h"
 INLINE Vec of_bytes(const uint8_t *x) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)x))); }
 // The lower 16 bits of each lane, numbers in f16.
 INLINE Vec of_halves(Ints x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
@@ -48,15 +29,7 @@ INLINE void pairs(const char *const *rows, long offset, Ints *q) {
     q[1] = _mm512_permutex2var_epi32(a, _mm512_or_si512(even, _mm512_set1_epi32(1)), b);
 }
 
-// A number in f16 of each of 8 rows.
-INLINE __m128i eight_halves(const char *const *rows, long offset) {
-    __m128i x = _mm_setzero_si128();
-#define INSERT(i) x = _mm_insert_epi16(x, half_at(rows[i] + offset), i)
-    INSERT(0), INSERT(1), INSERT(2), INSERT(3), INSERT(4), INSERT(5), INSERT(6), INSERT(7);
-#undef INSERT
-    return x;
-}
-
+// A number in f16 of each row.
 INLINE Vec halves(const char *const *rows, long offset) {
     const __m256i x = _mm256_castsi128_si256(eight_halves(rows, offset));
     return _mm512_cvtph_ps(_mm256_inserti128_si256(x, eight_halves(rows + 8, offset), 1));
@@ -117,16 +90,9 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
     }
 }
 
-#include "products_columns.h"
-#include "products_unpacking.h"
-#include "products_tiles.h"
-#ifdef VNNI
-#include "products_amx.h"
-#endif
-#include "products_few.h"
 #include "products_groups.h"
 
-#undef TARGET
-#undef INLINE
-
 } // namespace NAME
+
+#undef NAME
+#undef FEATURES

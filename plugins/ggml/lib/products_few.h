@@ -24,21 +24,13 @@ TARGET static void multiply_unpacking(const char *const *rows, long each, long b
     EACH(c, C) EACH(p, PANELS) store_floats(sums[c] + p * LANES, s[c][p]);
 }
 
-template <int C>
-INLINE void multiply_few(Format format, const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
-    const auto go = format == Q8_0 ? multiply_unpacking<C, unpack_q8_0>
-                    : format == Q4_0 ? multiply_unpacking<C, unpack_q4_0> : multiply_unpacking<C, unpack_q4_0_x8>;
-    go(rows, each, blocks, entries, sums, fetch);
-}
-
 // A group of rows, `each` pointers for a panel, times all columns.
-TARGET static void multiply_tile(const Weights &w, const char *const *rows, long each, long columns, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
-    switch (columns) {
-    case 1: return multiply_few<1>(w.format, rows, each, w.blocks, entries, sums, fetch);
-    case 2: return multiply_few<2>(w.format, rows, each, w.blocks, entries, sums, fetch);
-    case MOST: return multiply_few<MOST>(w.format, rows, each, w.blocks, entries, sums, fetch);
-    default: return multiply_few<MOST - 1>(w.format, rows, each, w.blocks, entries, sums, fetch);
-    }
+template <int C = 1>
+INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, long columns, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
+    if constexpr (C < MOST)
+        if (columns > C)
+            return multiply_tile<C + 1>(w, rows, each, columns, entries, sums, fetch);
+    const auto go = w.format == Q8_0 ? multiply_unpacking<C, unpack_q8_0>
+                    : w.format == Q4_0 ? multiply_unpacking<C, unpack_q4_0> : multiply_unpacking<C, unpack_q4_0_x8>;
+    go(rows, each, w.blocks, entries, sums, fetch);
 }
-
-#undef EACH

@@ -1,4 +1,12 @@
-// Products by groups of rows, in the turns of a thread.
+// Products by groups of rows, in the turns of a thread, by the operations of one instruction set.
+
+#include "products_columns.h"
+#include "products_unpacking.h"
+#include "products_tiles.h"
+#ifdef VNNI
+#include "products_amx.h"
+#endif
+#include "products_few.h"
 
 // The starts of a group of rows; those past the last row repeat it.
 TARGET static long find_rows(const Weights &w, long group, const char **rows) {
@@ -83,3 +91,7 @@ TARGET static void multiply(const Weights &w, const Columns &x, const Result &y,
 #endif
     turns.end();
 }
+
+#undef TARGET
+#undef INLINE
+#undef WIDE

@@ -10,9 +10,6 @@ struct Scratch {
     alignas(64) float sums[BATCH + MOST][ROWS];
 };
 
-// Small loops whose variables must be registers.
-#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
-
 INLINE Ints group(const Entry &entry, int n) {
     int32_t four;
     memcpy(&four, entry.codes + 4 * n, sizeof four);
@@ -65,12 +62,10 @@ TARGET static void add_tile(const Part (*parts)[CHUNK], long blocks, const Entry
     EACH(c, C) EACH(p, PANELS) store_floats(sums[c] + p * LANES, s[c][p]);
 }
 
-template <Scales S>
+template <Scales S, int C = 1>
 INLINE void add_columns(long count, const Part (*parts)[CHUNK], long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
-    switch (count) {
-    case 1: return add_tile<1, S>(parts, blocks, entries, sums, fetch);
-    case 2: return add_tile<2, S>(parts, blocks, entries, sums, fetch);
-    case MOST: return add_tile<MOST, S>(parts, blocks, entries, sums, fetch);
-    default: return add_tile<MOST - 1, S>(parts, blocks, entries, sums, fetch);
-    }
+    if constexpr (C < MOST)
+        if (count > C)
+            return add_columns<S, C + 1>(count, parts, blocks, entries, sums, fetch);
+    add_tile<C, S>(parts, blocks, entries, sums, fetch);
 }

@@ -6,11 +6,8 @@
 
 #if defined(__x86_64__)
 
-#pragma GCC diagnostic ignored "-Wpsabi" // of vectors that functions return: all are inlined
-#define INLINED __attribute__((always_inline)) static inline
-
 #define NAME avx512
-#define TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma,prefer-vector-width=512")))
+#define TARGET AVX512_TARGET
 #define FLOATS 16
 #include "recurrence.h"
 #undef NAME
@@ -18,11 +15,11 @@
 #undef FLOATS
 
 #define NAME avx2
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET AVX2_TARGET
 #define FLOATS 8
 #include "recurrence.h"
 
-static const char *find() { return has_avx512() ? "AVX-512" : has_avx2() ? "AVX2" : nullptr; }
+static const char *find() { return vector_instructions(); }
 
 template <class Call> static void compute_part(const Call &call, int part, int parts) {
     has_avx512() ? avx512::compute(call, part, parts) : avx2::compute(call, part, parts);

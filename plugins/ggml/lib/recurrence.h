@@ -4,11 +4,7 @@
 
 namespace NAME {
 
-#include "exponential.h"
-#include "lane_totals.h"
-
-TARGET INLINED Vec &at(float *x) { return *(Vec *)x; }
-TARGET INLINED Vec at(const float *x) { return *(const Vec *)x; }
+#include "vectors.h"
 
 // e^x of any x: the root has the same digits on both sides of 0.
 TARGET INLINED Vec power(Vec x) {

@@ -17,7 +17,6 @@ from backbay.types import cpu
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
 from backbay_ggml.library.native import ATTENTION, PRODUCTS, RECURRENCE, TILES, NativeCode
-from backbay_ggml.library.native_trial import TRIALS
 
 # Spinning threads are slow beside busy neighbours. libgomp reads this when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -90,6 +89,5 @@ def native_code_with_tiles() -> NativeCode:
 def without_native() -> Iterator[None]:
     """Only ggml's code computes."""
     with pytest.MonkeyPatch.context() as patch:
-        for purpose in {*TRIALS} - {TILES}:
-            patch.setattr(load_library(), purpose, None)
+        patch.setattr(load_library(), "native", NativeCode(None, None))
         yield

@@ -10,7 +10,7 @@ from backbay_ggml import Ggml, doctor
 from backbay_ggml.devices import missing_gpus
 from backbay_ggml.devices.device import Device, find_devices
 from backbay_ggml.library.library import Library, load_library
-from backbay_ggml.library.native import ATTENTION, VARIABLE
+from backbay_ggml.library.native import ATTENTION, VARIABLE, find_native
 
 
 def test_no_line_is_empty() -> None:
@@ -29,7 +29,7 @@ def test_a_library_without_code_for_gpus_tells_how_to_build_one(monkeypatch) -> 
 
 def test_a_named_file_of_native_code_that_cannot_be_loaded_is_named(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "typo.so"))
-    told = doctor._native(SimpleNamespace(native=None), ATTENTION)
+    told = doctor._native(SimpleNamespace(native=find_native(tmp_path)), ATTENTION)
     assert f"{VARIABLE} names {tmp_path / 'typo.so'}" in told
     assert "install" not in told
 
@@ -91,6 +91,5 @@ def test_a_library_for_one_kind_of_cpu_says_so(tmp_path) -> None:
 
 @pytest.mark.parametrize(("half", "says"), [(True, "in f16: "), (False, "in f32")])
 def test_the_dtype_of_sums_is_reported(half, says, monkeypatch) -> None:
-    library = load_library()
-    monkeypatch.setattr(library, "sums_in_half", half)
-    assert doctor._sums(library).startswith(says)
+    monkeypatch.setattr(load_library(), "sums_in_half", half)
+    assert Ggml.diagnose()["sums of f16"].startswith(says)

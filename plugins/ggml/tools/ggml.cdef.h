@@ -81,53 +81,31 @@ ggml_tensor * ggml_permute(ggml_context *, ggml_tensor *, int, int, int, int);
 ggml_tensor * ggml_set_name(ggml_tensor *, const char * name);
 void ggml_set_output(ggml_tensor *);
 
+// ops of a tensor, of two, and of a tensor and a number
+typedef ggml_tensor * unary_op(ggml_context *, ggml_tensor *);
+unary_op ggml_neg, ggml_sqr, ggml_sqrt, ggml_exp, ggml_sin, ggml_cos, ggml_tanh, ggml_sigmoid, ggml_relu,
+    ggml_silu, ggml_gelu, ggml_gelu_erf, ggml_gelu_quick, ggml_softplus, ggml_step, ggml_trunc,
+    ggml_soft_max, ggml_sum_rows, ggml_mean, ggml_cumsum, ggml_cont, ggml_diag;
+typedef ggml_tensor * binary_op(ggml_context *, ggml_tensor *, ggml_tensor *);
+binary_op ggml_add, ggml_sub, ggml_mul, ggml_div, ggml_mul_mat, ggml_cpy, ggml_get_rows, ggml_ssm_conv;
+typedef ggml_tensor * number_op(ggml_context *, ggml_tensor *, float);
+number_op ggml_scale, ggml_norm, ggml_rms_norm, ggml_l2_norm;
+
 // elementwise
-ggml_tensor * ggml_neg(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_sqr(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_sqrt(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_exp(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_sin(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_cos(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_tanh(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_sigmoid(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_relu(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_silu(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_gelu(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_gelu_erf(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_gelu_quick(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_softplus(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_step(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_floor(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_trunc(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_scale(ggml_context *, ggml_tensor *, float s);
 ggml_tensor * ggml_clamp(ggml_context *, ggml_tensor *, float min, float max);
 ggml_tensor * ggml_glu_split(ggml_context *, ggml_tensor *, ggml_tensor *, int op);
 ggml_tensor * ggml_swiglu_oai(ggml_context *, ggml_tensor *, ggml_tensor *, float alpha, float limit);
-ggml_tensor * ggml_add(ggml_context *, ggml_tensor *, ggml_tensor *);
-ggml_tensor * ggml_sub(ggml_context *, ggml_tensor *, ggml_tensor *);
-ggml_tensor * ggml_mul(ggml_context *, ggml_tensor *, ggml_tensor *);
-ggml_tensor * ggml_div(ggml_context *, ggml_tensor *, ggml_tensor *);
 
 // matrix, norm, reduce, order
-ggml_tensor * ggml_mul_mat(ggml_context *, ggml_tensor *, ggml_tensor *);
 ggml_tensor * ggml_mul_mat_id(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids);
 void ggml_mul_mat_set_prec(ggml_tensor *, int prec);
 ggml_tensor * ggml_add_id(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids);
-ggml_tensor * ggml_soft_max(ggml_context *, ggml_tensor *);
 ggml_tensor * ggml_soft_max_ext(ggml_context *, ggml_tensor *, ggml_tensor * mask, float scale, float max_bias);
 void ggml_soft_max_add_sinks(ggml_tensor *, ggml_tensor * sinks);
-ggml_tensor * ggml_norm(ggml_context *, ggml_tensor *, float eps);
-ggml_tensor * ggml_rms_norm(ggml_context *, ggml_tensor *, float eps);
-ggml_tensor * ggml_l2_norm(ggml_context *, ggml_tensor *, float eps);
-ggml_tensor * ggml_sum_rows(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_mean(ggml_context *, ggml_tensor *);
-ggml_tensor * ggml_cumsum(ggml_context *, ggml_tensor *);
 ggml_tensor * ggml_argsort(ggml_context *, ggml_tensor *, int order);
 
 // shape, write, index
-ggml_tensor * ggml_cont(ggml_context *, ggml_tensor *);
 ggml_tensor * ggml_cast(ggml_context *, ggml_tensor *, int type);
-ggml_tensor * ggml_cpy(ggml_context *, ggml_tensor *, ggml_tensor *);
 ggml_tensor * ggml_concat(ggml_context *, ggml_tensor *, ggml_tensor *, int dim);
 ggml_tensor * ggml_repeat_4d(ggml_context *, ggml_tensor *, int64_t, int64_t, int64_t, int64_t);
 ggml_tensor * ggml_custom_4d(ggml_context *, int type, int64_t, int64_t, int64_t, int64_t, ggml_tensor ** args,
@@ -135,7 +113,6 @@ ggml_tensor * ggml_custom_4d(ggml_context *, int type, int64_t, int64_t, int64_t
 ggml_tensor * ggml_custom_inplace(ggml_context *, ggml_tensor * a, ggml_tensor ** args, int n_args,
     void (* fun)(ggml_tensor *, int, int, void *), int n_tasks, void * userdata);
 ggml_tensor * ggml_pad_ext(ggml_context *, ggml_tensor *, int, int, int, int, int, int, int, int);
-ggml_tensor * ggml_get_rows(ggml_context *, ggml_tensor *, ggml_tensor * ids);
 ggml_tensor * ggml_set_rows(ggml_context *, ggml_tensor *, ggml_tensor * rows, ggml_tensor * ids);
 
 // spatial
@@ -150,7 +127,6 @@ ggml_tensor * ggml_rope_ext(ggml_context *, ggml_tensor *, ggml_tensor * positio
     int mode, int n_ctx_orig, float base, float scale, float ext, float attn, float fast, float slow);
 ggml_tensor * ggml_rope_multi(ggml_context *, ggml_tensor *, ggml_tensor * positions, ggml_tensor * factors, int dims,
     int sections[4], int mode, int n_ctx_orig, float base, float scale, float ext, float attn, float fast, float slow);
-ggml_tensor * ggml_ssm_conv(ggml_context *, ggml_tensor *, ggml_tensor *);
 // It has one more argument since 0.20: it is called through one of these types, by version.
 void ggml_ssm_scan(void);
 typedef ggml_tensor * (* ssm_scan_before_0_20)(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *,
@@ -161,7 +137,6 @@ ggml_tensor * ggml_rwkv_wkv7(ggml_context *, ggml_tensor * q, ggml_tensor * fact
     ggml_tensor * read, ggml_tensor * written, ggml_tensor * state);
 ggml_tensor * ggml_gated_delta_net(ggml_context *, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
     ggml_tensor * decay, ggml_tensor * share, ggml_tensor * state, int64_t kept_states);
-ggml_tensor * ggml_diag(ggml_context *, ggml_tensor *);
 ggml_tensor * ggml_tri(ggml_context *, ggml_tensor *, int kind);
 ggml_tensor * ggml_solve_tri(ggml_context *, ggml_tensor *, ggml_tensor *, bool left, bool lower, bool unit);
 ggml_tensor * ggml_flash_attn_ext(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor * mask,
@@ -186,12 +161,10 @@ size_t ggml_gallocr_get_buffer_size(ggml_gallocr_t, int buffer_id);
 ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t, size_t size);
 size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t);
 size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t, const ggml_tensor *);
-bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t);
 int ggml_backend_buffer_init_tensor(ggml_backend_buffer_t, ggml_tensor *);
 const char * ggml_backend_buft_name(ggml_backend_buffer_type_t);
 void ggml_backend_buffer_free(ggml_backend_buffer_t);
 void * ggml_backend_buffer_get_base(ggml_backend_buffer_t);
-size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t);
 void ggml_backend_buffer_clear(ggml_backend_buffer_t, uint8_t value);
 ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
 ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
@@ -200,7 +173,6 @@ void ggml_backend_tensor_set(ggml_tensor *, const void * data, size_t offset, si
 void ggml_backend_tensor_get(const ggml_tensor *, void * data, size_t offset, size_t size);
 size_t ggml_backend_dev_count(void);
 ggml_backend_dev_t ggml_backend_dev_get(size_t index);
-const char * ggml_backend_dev_name(ggml_backend_dev_t);
 const char * ggml_backend_dev_description(ggml_backend_dev_t);
 int ggml_backend_dev_type(ggml_backend_dev_t);
 void ggml_backend_dev_memory(ggml_backend_dev_t, size_t * free, size_t * total);
@@ -212,7 +184,6 @@ void ggml_backend_load_all_from_path(const char * folder);
 ggml_backend_reg_t ggml_backend_load(const char * path);
 void ggml_backend_unload(ggml_backend_reg_t);
 void ggml_backend_buffer_set_usage(ggml_backend_buffer_t, int usage);
-size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t);
 ggml_backend_buffer_type_t ggml_backend_dev_buffer_type(ggml_backend_dev_t);
 ggml_backend_t ggml_backend_dev_init(ggml_backend_dev_t, const char * params);
 ggml_backend_reg_t ggml_backend_reg_by_name(const char * name);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, final
 
 from backbay import (
@@ -29,23 +31,19 @@ from backbay.internals import COMPOSITE, cached_property, return_large_blocks, u
 from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
-from .devices import cache_support
 from .devices.device import Device, find_devices, untried_gpus
 from .devices.device_verdict import WHOLE as TRIAL_SECONDS
 from .devices.layer_assignment import LayerAssignment, for_model, without_model
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
-from .library.abi import Ptr, ffi
 from .library.library import load_library
 from .lowering import support
-from .lowering.precision import coarsest, precision, precision_of_device
+from .lowering.support import coarsest, precision, precision_of_device
 from .ops import KERNELS
-from .plans.arena import Arena
-from .plans.cpu_plan import CpuPlan
-from .plans.multi_device_plan import MultiDevicePlan
-from .plans.scheduler import Scheduler
-from .plans.services import Services
-from .plans.stop_flag import StopFlag
-from .plans.thread_choice import ThreadChoices
+from .plans.callbacks import StopFlag
+from .plans.cpu_plan import Arena, CpuPlan
+from .plans.graph_plan import Services
+from .plans.multi_device_plan import MultiDevicePlan, Scheduler
+from .plans.thread_choice import ThreadChoice
 from .tensors.buffers import DeviceLeaf, LeafBuffer
 from .weights.cpu_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, is_tied
 from .weights.model_weights import ModelWeights
@@ -57,8 +55,7 @@ USUAL_HEAD = 128
 HEADS, WIDTH, HEAD = map(whole, ("attention.head_count", "embedding_length", "attention.key_length"))
 
 
-def parse_weights(value: Any) -> str:
-    """The option `weights`."""
+def _parse_weights(value: Any) -> str:
     if value not in (AUTO, COPIED, MAPPED):
         raise ValueError(f"not one of {AUTO}, {COPIED}, {MAPPED}")
     return str(value)
@@ -78,7 +75,7 @@ class Ggml(Backend):
     kernels = KERNELS
     priority = 0
     options: ClassVar[Mapping[str, Option]] = {
-        "weights": Option(AUTO, parse_weights, "auto, copied or mapped: where weights lie"),
+        "weights": Option(AUTO, _parse_weights, "auto, copied or mapped: where weights lie"),
         "rpc": Option((), parse_endpoints, "HOST:PORT of ggml RPC servers to use, separated by commas"),
         "rpc_timeout": Option(
             PATIENCE, parse_timeout, "seconds that an RPC server may take for an answer, a compute included"
@@ -130,16 +127,11 @@ class Ggml(Backend):
             sizes[-1] += self.model.tensors[EMBEDDINGS].nbytes
         return for_model(self.all_devices, self.params.gpu_layers, sizes, self.params.max_memory)
 
-    @property
-    def is_spread(self) -> bool:
-        """Whether anything lies on another device than the CPU."""
-        return bool(self.assignment.others)
-
     # -- graphs ------------------------------------------------------------------------------------------
 
     def compile(self, graph: Graph) -> Plan:
         try:
-            if self.is_spread:
+            if self.assignment.others:
                 return MultiDevicePlan(self.services, graph, self.scheduler).build()
             return CpuPlan(self.services, graph, self.arena).build()
         except NoMemoryError:
@@ -155,7 +147,7 @@ class Ggml(Backend):
             ledger=self.ledger,
             params=self.params,
             threads=self.threads,
-            thread_choices=ThreadChoices(self.threads),
+            thread_choices=defaultdict(partial(ThreadChoice, self.threads)),
             flash=self.flash,
             cpu=self.all_devices[0],
             device_of=self.assignment.device,
@@ -166,18 +158,7 @@ class Ggml(Backend):
     @cached_property
     def scheduler(self) -> Scheduler:
         """Runs graphs over several devices."""
-        devices = [*self.assignment.others, self.all_devices[0]]
-        return Scheduler(self.library, self.ledger, devices, self._prepare_cpu)
-
-    def _prepare_cpu(self, backend: Ptr) -> None:
-        """Give the scheduler's CPU its threads and the stop flag."""
-        procedure = self.library.registry_procedure
-        set_threads = procedure("ggml_backend_set_n_threads")
-        ffi.cast("void (*)(ggml_backend_t, int)", set_threads)(backend, self.threads)
-        set_callback = procedure("ggml_backend_set_abort_callback")
-        ffi.cast("void (*)(ggml_backend_t, void *, void *)", set_callback)(
-            backend, self.stop.callback, self.stop.data
-        )
+        return Scheduler(self.services, [*self.assignment.others, self.all_devices[0]])
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         device = self.assignment.device(placement)
@@ -215,27 +196,23 @@ class Ggml(Backend):
         choice = self.params.flash_attention
         if choice is not FlashAttention.AUTO:
             return choice is FlashAttention.ON
-        head = self._head_size()
-        return all(cache_support.attends(self.library, device, head) for device in self.assignment.others)
+        heads = HEADS.of(self.config, 0, layer=0)
+        size = WIDTH.of(self.config, 0) // heads if heads else USUAL_HEAD
+        head = HEAD.of(self.config, size, layer=0)
+        return all(device.attends(head) for device in self.assignment.others)
 
     def cache_config(self) -> CacheConfig:
         supported = tuple(
             dtype
             for dtype in (FLASH_CACHES if self.flash else PERMUTED_CACHES)
             if all(
-                cache_support.stores(self.library, device, dtype, self.flash)
+                device.stores(dtype) and (not self.flash or device.attends(128, dtype))
                 for device in self.assignment.others
             )
         )
         return CacheConfig(
             cache_padding=CACHE_PADDING, permuted_v=not self.flash, mask_dtype=DType.F16, dtypes=supported
         )
-
-    def _head_size(self) -> int:
-        """The size of the model's heads, as far as the model tells."""
-        heads = HEADS.of(self.config, 0, layer=0)
-        size = WIDTH.of(self.config, 0) // heads if heads else USUAL_HEAD
-        return HEAD.of(self.config, size, layer=0)
 
     # -- weights -----------------------------------------------------------------------------------------
 

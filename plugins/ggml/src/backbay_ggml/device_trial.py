@@ -19,8 +19,8 @@ from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Ten
 from backbay.internals import Array, Bytes, reporter
 
 from .backend import Ggml
-from .devices import device_verdict, fault_cases, misplaced_cases  # noqa: F401 - the cases
-from .devices.trial_bench import CASES, Bench
+from .devices import device_verdict
+from .devices.trial_cases import CASES, Bench
 
 CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
 MEASURED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)
@@ -32,20 +32,10 @@ OF_ATTENTION = ((5e-6, DType.F32), (7e-4, DType.F16), (6e-3, DType.BF16), (5e-2,
 """The most error of a result, relative to the sum of its terms' magnitudes, with operands rounded to a dtype."""
 ROUNDED_TO_BF16 = 2.0**-8  # the most error of a result that was rounded to bf16
 SUMMED_IN_HALF = 3e-4  # a larger error of positive terms comes from sums in f16
+Product = Callable[[Tensor, Context, Tensor], Tensor]
 
 
-Product = Callable[[Context, Tensor, Tensor], Tensor]
-
-
-def plain(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
-    return weight.mulmat(ctx, x)
-
-
-def in_full(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
-    return weight.mulmat_full_prec(ctx, x)
-
-
-def of_experts(ctx: Context, weight: Tensor, x: Tensor) -> Tensor:
+def of_experts(weight: Tensor, ctx: Context, x: Tensor) -> Tensor:
     """The product with the only expert, of which each token asks."""
     (inner, rows), tokens = weight.shape, x.dim(1)
     ids = ctx.layer(0).from_ints(np.zeros((tokens, 1), np.int32))
@@ -104,7 +94,7 @@ class Trial:
         with self._device.new_context() as ctx:
             bench = Bench(ctx, self.quantized)
             w, columns = bench.leaf(weight, dtype), bench.leaf(x)
-            y = multiply(ctx, w, columns)
+            y = multiply(w, ctx, columns)
             ctx.compute(y)
             exact = w.numpy().astype(np.float64)
             terms = np.abs(x.astype(np.float64)) @ np.abs(exact).T
@@ -180,12 +170,15 @@ def steps(trial: Trial) -> list[Step]:
     made: list[Step] = [(name, partial(trial.wrong, name)) for name in CASES]
     for dtype in MEASURED:
         made += [
-            (device_verdict.product_name(dtype, full=False), partial(trial.product, dtype, plain)),
-            (device_verdict.product_name(dtype, full=True), partial(trial.product, dtype, in_full)),
-            (device_verdict.experts_name(dtype), partial(trial.product, dtype, of_experts)),
+            (device_verdict.PRODUCT.format(dtype), partial(trial.product, dtype, Tensor.mulmat)),
+            (
+                device_verdict.PRODUCT_IN_FULL.format(dtype),
+                partial(trial.product, dtype, Tensor.mulmat_full_prec),
+            ),
+            (device_verdict.PRODUCT_OF_EXPERTS.format(dtype), partial(trial.product, dtype, of_experts)),
         ]
     return made + [
-        (device_verdict.attention_name(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
+        (device_verdict.ATTENTION.format(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
     ]
 
 

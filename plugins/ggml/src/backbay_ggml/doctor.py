@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from backbay.internals import forced_cpu, human_bytes
@@ -10,14 +9,16 @@ from backbay.internals import forced_cpu, human_bytes
 from .devices.device import Device, find_devices
 from .devices.missing_gpus import why_no_gpu
 from .library.abi import NULL
-from .library.cpu_code import CODE
-from .library.library import SUPPORTED, Library, load_library
-from .library.location import INSTALL, REBUILD
-from .library.native import ATTENTION, CONVOLUTION, MISSING, OFF, PRODUCTS, RECURRENCE, ROWS, TILES, VARIABLE
-from .weights.arrangements import AMX, REPACK, buffer_types
-from .weights.trials import other_form_pays, trial_result
+from .library.library import CODE, SUPPORTED, Library, load_library
+from .library.location import REBUILD
+from .library.native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS, TILES
+from .weights.arrangements import AMX, REPACK, buffer_types, other_form_pays, trial_result
 
 PREFETCH = "-fprefetch-loop-arrays"
+NO_LLAMAFILE = f"no: prompts run at half the speed; rebuild the library: {REBUILD}"
+SUMS_IN_HALF = (
+    f"in f16: attention is less exact, and several times slower on long texts; rebuild the library: {REBUILD}"
+)
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -34,9 +35,9 @@ def diagnose() -> dict[str, str]:
         "cpu code": _cpu_code(library),
         "cpu features": ", ".join(features) or "unknown",
         "compiler": _compiler(library),
-        "llamafile kernels": _llamafile(library),
+        "llamafile kernels": "yes" if "LLAMAFILE" in library.features() else NO_LLAMAFILE,
         "prefetch": _prefetch(library),
-        "sums of f16": _sums(library),
+        "sums of f16": SUMS_IN_HALF if library.sums_in_half else "in f32",
         "attention": _native(library, ATTENTION),
         "short convolutions": _native(library, CONVOLUTION),
         "recurrences": _native(library, RECURRENCE),
@@ -87,30 +88,15 @@ def _compiler(library: Library) -> str:
     return " ".join(shown) or "unknown: the library does not record it"
 
 
-def _llamafile(library: Library) -> str:
-    if "LLAMAFILE" in library.features():
-        return "yes"
-    return f"no: prompts run at half the speed; rebuild the library: {REBUILD}"
-
-
 def _prefetch(library: Library) -> str:
     if PREFETCH in library.compiler_flags():
         return "yes"
     return f"not recorded by this library: steps may take 1.6 times as long; rebuild it with GCC: {REBUILD}"
 
 
-def _sums(library: Library) -> str:
-    if library.sums_in_half:
-        return (
-            "in f16: attention is less exact, and several times slower on long texts; "
-            f"rebuild the library: {REBUILD}"
-        )
-    return "in f32"
-
-
 def _products(library: Library) -> str:
     told, native = _native(library, PRODUCTS), library.native
-    if library.products is None or native is None or native.instructions(TILES) is None:
+    if not native.has(PRODUCTS) or native.instructions(TILES) is None:
         return told
     why_not = native.why_not(TILES)
     return f"{told}, without AMX: {why_not}" if why_not else f"{told}, and for AMX where columns are many"
@@ -118,13 +104,6 @@ def _products(library: Library) -> str:
 
 def _native(library: Library, purpose: str) -> str:
     """Whether native code of ours serves a purpose, or why not."""
-    named = os.environ.get(VARIABLE)
-    if named == OFF:
-        return f"by ggml: {VARIABLE}={OFF} turns native code off"
-    if library.native is None and named:
-        return f"by ggml: {VARIABLE} names {named}, and no such library can be loaded"
-    if library.native is None:
-        return f"by ggml: {MISSING}; {INSTALL}"
     why_not = library.native.why_not(purpose)
     return f"by ggml: {why_not}" if why_not else f"by native code, for {library.native.instructions(purpose)}"
 

@@ -33,7 +33,6 @@ def options(given: Sequence[str]) -> str:
 
 
 def command() -> list[str]:
-    """The call of pip, which builds from the sources."""
     pip = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps"]
     return [*pip, source()]
 

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from patience import wait_until
 
-from backbay import BackendParams, DType, GPULayersList, Precision, Spec, ops
+from backbay import BackendParams, DType, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml
-from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, plain, steps
+from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, steps
 from backbay_ggml.devices import device, device_verdict, missing_gpus
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
-from backbay_ggml.devices.trial_bench import CASES, PLAIN
+from backbay_ggml.devices.trial_cases import CASES, PLAIN
 from backbay_ggml.library.library import load_library
-from backbay_ggml.lowering.precision import precision
+from backbay_ggml.lowering.support import precision
 
 ON_CPU = BackendParams(gpu_layers=GPULayersList([]), num_threads=2)
 BLOCKS = (DType.Q8_1, DType.Q8_K)
@@ -38,7 +38,7 @@ def test_the_cpu_passes_its_own_trial(trial) -> None:
 @pytest.mark.parametrize("dtype", MEASURED)
 def test_measured_products_are_as_exact_as_the_cpu_declares(trial, dtype) -> None:
     declared = precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
-    assert trial.product(dtype, plain) == in_codes(declared)
+    assert trial.product(dtype, Tensor.mulmat) == in_codes(declared)
     assert trial.product(dtype, of_experts) == in_codes(declared)
 
 
@@ -100,7 +100,7 @@ def test_a_child_that_dies_is_started_again_at_the_next_case(child) -> None:
     assert verdict.takes(PLAIN)
     assert not verdict.takes("case 1")
     assert not verdict.takes("never tried")
-    assert verdict.measured("case 3") == Precision(DType.F16, DType.F32)
+    assert verdict.measured("case {}", 3) == Precision(DType.F16, DType.F32)
 
 
 def test_what_a_kernel_prints_is_no_part_of_a_trials_report(child) -> None:

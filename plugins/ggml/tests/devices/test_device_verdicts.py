@@ -15,7 +15,8 @@ from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Pre
 from backbay_ggml import Ggml
 from backbay_ggml.device_trial import Trial
 from backbay_ggml.devices.device_verdict import DeviceVerdict
-from backbay_ggml.devices.fault_cases import (
+from backbay_ggml.devices.known_faults import (
+    KNOWN_FAULTS,
     LARGE_MEAN,
     LONG_COPIES,
     PRODUCT_NAN,
@@ -23,8 +24,7 @@ from backbay_ggml.devices.fault_cases import (
     REPEATED_IDS,
     SLICES_APART,
 )
-from backbay_ggml.devices.known_faults import KNOWN_FAULTS
-from backbay_ggml.devices.trial_bench import CASES, Bench
+from backbay_ggml.devices.trial_cases import CASES, Bench
 from backbay_ggml.library.abi import FULL_PRECISION, NULL
 from backbay_ggml.library.library import load_library
 

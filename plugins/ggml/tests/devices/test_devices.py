@@ -24,6 +24,7 @@ from backbay import (
     OptionError,
 )
 from backbay_ggml import Ggml
+from backbay_ggml.devices.rpc_servers import turn
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 
@@ -138,7 +139,9 @@ def test_a_plan_reports_the_device_of_each_op(path, server) -> None:
             first = said.index("RPC:0")
             assert set(said[:first]) == {"CPU:0"}
             assert said.count("RPC:0") > said.count("CPU:0") / 2
-            assert backend.scheduler.splits(plan) <= 6
+            scheduler = backend.scheduler
+            with turn(), scheduler.session():
+                assert backend.library.lib.ggml_backend_sched_get_n_splits(scheduler._scheduler) <= 6
 
 
 def test_computing_again_after_another_context_takes_new_data(path, server, expected) -> None:
@@ -299,7 +302,7 @@ def test_two_backends_share_a_server_from_two_threads(path, server, expected) ->
 
 def test_a_cancelled_compute_can_be_run_again(server) -> None:
     with Ggml(None, on(server, "none")) as backend:
-        assert not backend.is_spread
+        assert not backend.assignment.others
     with Ggml(None, on(server)) as backend, backend.new_context() as ctx:
         host = ctx.input()
         w = host.zeros(DType.F32, 512, 512)

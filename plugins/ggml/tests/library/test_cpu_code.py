@@ -14,16 +14,15 @@ from backbay.types.cpu import KINDS, VARIABLE
 from backbay_ggml import doctor
 from backbay_ggml.devices import device_verdict
 from backbay_ggml.library.abi import NULL
-from backbay_ggml.library.cpu_code import CODE, ENDING, NAMES, load_cpu_code
-from backbay_ggml.library.library import Library, load_library
-from backbay_ggml.weights import trials
+from backbay_ggml.library.library import CODE, ENDING, NAMES, Library, load_cpu_code, load_library
+from backbay_ggml.weights import arrangements
 
 LOAD = """
 from backbay_ggml.library.library import Library, load_library
 from backbay_ggml.library.native import PRODUCTS
 library = load_library()
 types = [library.lib.ggml_backend_dev_type(device) for device in library.devices()]
-native = "nothing" if library.native is None else library.native.instructions(PRODUCTS)
+native = "nothing" if library.native.path is None else library.native.instructions(PRODUCTS)
 print(library.cpu_code.name, types.count(0), library.lib.ggml_backend_reg_count(), native, sep=",")
 """
 
@@ -113,7 +112,7 @@ def test_trials_for_each_kind_are_kept_apart(library: Library, monkeypatch: pyte
     for kind in ("", *KINDS):
         monkeypatch.setenv(VARIABLE, kind)
         places |= {
-            trials._kept(library, "REPACK").path,
+            arrangements._kept(library, "REPACK").path,
             device_verdict._kept(library, "GPU").path,
         }
     assert len(places) == 2 * (1 + len(KINDS))

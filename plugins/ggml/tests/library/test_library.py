@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError, DType
-from backbay_ggml.library import layout, library
-from backbay_ggml.library.abi import ffi
-from backbay_ggml.library.functions import Functions, file_of
-from backbay_ggml.library.library import load_library
+from backbay_ggml.library import library
+from backbay_ggml.library.abi import check_layout, ffi, has_type
+from backbay_ggml.library.library import Functions, file_of, load_library
 from backbay_ggml.library.location import VARIABLE
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -88,7 +87,7 @@ def test_an_unknown_layout_is_refused() -> None:
         ggml_tensor_overhead = staticmethod(lambda: 400)
 
     with pytest.raises(BackendUnavailableError, match="layout"):
-        layout.check_layout(Other, Path("libggml.so"))
+        check_layout(Other, Path("libggml.so"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the process's maps tell what is loaded")
@@ -119,7 +118,7 @@ def test_an_address_outside_of_all_code_is_in_no_file() -> None:
 
 def test_types_are_those_of_gguf() -> None:
     known = load_library()
-    different = [dtype for dtype in DType if not known.knows(dtype)]
+    different = [dtype for dtype in DType if not has_type(known.lib, dtype)]
     assert different == [DType.Q8_1]  # gguf counts its two halves as floats; no file holds it
 
 

@@ -40,37 +40,34 @@ def faulty(folder: Path, fault: str) -> Path:
 
 def test_code_that_works_is_used(native_file) -> None:
     code = find_native(native_file.parent)
-    assert code is not None
     if code.instructions(ATTENTION) is None:
         pytest.skip("no native code for this processor")
     assert code.why_not(ATTENTION) == ""
-    assert code.attention is not None
+    assert code.has(ATTENTION)
 
 
 @pytest.mark.fault("native code that crashes on this processor", "ggml's own code computes")
 def test_only_the_child_process_dies_of_code_that_crashes(tmp_path) -> None:
     faulty(tmp_path, "raise(SIGILL)")
     code = find_native(tmp_path)
-    assert code is not None
     assert "exit -4" in code.why_not(ATTENTION)
-    assert code.attention is None
+    assert not code.has(ATTENTION)
 
 
 @pytest.mark.fault("native code that computes wrongly on this processor", "ggml's own code computes")
 def test_code_with_wrong_results_is_not_used(tmp_path) -> None:
     faulty(tmp_path, "return")
     code = find_native(tmp_path)
-    assert code is not None
     assert code.why_not(ATTENTION) == "wrong results"
-    assert code.attention is None
+    assert not code.has(ATTENTION)
 
 
 def test_the_environment_names_a_file_or_turns_native_code_off(native_file, tmp_path, monkeypatch) -> None:
-    assert find_native(tmp_path) is None
+    assert find_native(tmp_path).path is None
     monkeypatch.setenv(VARIABLE, str(native_file))
-    assert find_native(tmp_path) is not None
+    assert find_native(tmp_path).path == native_file
     monkeypatch.setenv(VARIABLE, OFF)
-    assert find_native(native_file.parent) is None
+    assert find_native(native_file.parent).path is None
 
 
 def test_a_name_without_a_folder_is_a_file_of_this_folder(tmp_path, monkeypatch) -> None:
@@ -78,7 +75,6 @@ def test_a_name_without_a_folder_is_a_file_of_this_folder(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(VARIABLE, made.name)
     code = find_native(tmp_path / "other")
-    assert code is not None
     assert code.path == made
 
 
@@ -86,17 +82,15 @@ def test_a_trial_is_remembered_for_its_file(native_file, tmp_path, monkeypatch) 
     monkeypatch.delenv("BACKBAY_NO_CACHE")
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
     code = find_native(native_file.parent)
-    assert code is not None
     found = code.why_not(ATTENTION)
     monkeypatch.setattr(
         "backbay.backend.library_trials.run_helper", lambda *_, **__: pytest.fail("it was tried again")
     )
     again = find_native(native_file.parent)
-    assert again is not None
     assert again.why_not(ATTENTION) == found
 
 
 @pytest.mark.fault("a damaged library of native code beside libggml", "ggml's own code computes")
 def test_a_damaged_library_is_not_used(tmp_path) -> None:
     (tmp_path / f"{STEM}{ENDING}").write_bytes(b"no library")
-    assert find_native(tmp_path) is None
+    assert find_native(tmp_path).path is None

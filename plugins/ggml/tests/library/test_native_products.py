@@ -13,9 +13,9 @@ from backbay.backend.library_trials import SCALES
 from backbay.internals import random_blocks
 from backbay.plugin import decode
 from backbay_ggml.library import native_trial
-from backbay_ggml.library.abi import ffi
+from backbay_ggml.library.abi import ffi, leaf_tensor
 from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE
-from backbay_ggml.library.native_trial import multiply, run, tensor, tensor_of, tiles
+from backbay_ggml.library.native_trial import multiply, run, tensor_of, tiles
 from backbay_ggml.lowering.builder import NEXT_WEIGHTS
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
@@ -55,7 +55,7 @@ def weights_of(format_: str, rows: int, inner: int, blocks=None):
     blocks = blocks.reshape(rows, -1, dtype.type_size)
     numbers = decode(blocks, dtype).reshape(rows, inner).astype(np.float64)
     data = repacked(blocks, dtype) if format_ in X8 else np.ascontiguousarray(blocks)
-    return tensor(data, dtype, (inner, rows)), numbers, data
+    return leaf_tensor(dtype, (inner, rows), data), numbers, data
 
 
 def rounded(x):

@@ -28,7 +28,6 @@ def native(native_code, monkeypatch):
         pytest.skip("no native products for this processor")
     monkeypatch.setenv(VARIABLE, str(native_code.path))
     monkeypatch.setattr(library, "native", native_code)
-    monkeypatch.setattr(library, "products", native_code.products)
     return native_code.products
 
 

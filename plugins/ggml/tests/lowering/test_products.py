@@ -9,9 +9,9 @@ from gguf_files import write_gguf
 
 import backbay
 from backbay import BackendParams
-from backbay_ggml.lowering import products
+from backbay_ggml.ops import matrix
 from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
-from backbay_ggml.weights.column_trial import TYPES as TRIED
+from backbay_ggml.weights.trial_process import COLUMN_TYPES
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048
@@ -35,8 +35,8 @@ def model(request, tmp_path_factory):
 @pytest.fixture(params=["plain", "other"])
 def pays(request, monkeypatch):
     """The dtypes whose products of one column take the other form, whatever pays on this machine."""
-    types = frozenset(TRIED) if request.param == "other" else frozenset()
-    monkeypatch.setattr(products, "other_form_pays", lambda _: types)
+    types = frozenset(COLUMN_TYPES) if request.param == "other" else frozenset()
+    monkeypatch.setattr(matrix, "other_form_pays", lambda _: types)
     return types
 
 
@@ -106,7 +106,7 @@ def test_added_rows_change_no_result(model, batch, monkeypatch) -> None:
             rows.append({int(line.split("[")[1].split(",")[1]) for line in told})
             arranged = backend.weights.on_cpu.arrangement(backend.model.tensors[WEIGHT]) is not None
     np.testing.assert_array_equal(results[0], results[1])
-    assert rows == [{OUT}, {OUT + EXTRA_ROWS if arranged and batch > products.SET_COLUMNS else OUT}]
+    assert rows == [{OUT}, {OUT + EXTRA_ROWS if arranged and batch > matrix.SET_COLUMNS else OUT}]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 33])

@@ -8,6 +8,7 @@ import pytest
 from backbay import BackendParams, DType, FlashAttention
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
+from backbay_ggml.library.native import NativeCode
 
 PARAMS = BackendParams(flash_attention=FlashAttention.ON, num_threads=2)
 
@@ -15,8 +16,8 @@ PARAMS = BackendParams(flash_attention=FlashAttention.ON, num_threads=2)
 @pytest.fixture(params=["native", "ggml"])
 def code(request, monkeypatch):
     """Whose code computes."""
-    found = request.getfixturevalue("native_code").attention if request.param == "native" else None
-    monkeypatch.setattr(load_library(), "attention", found)
+    found = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None, None)
+    monkeypatch.setattr(load_library(), "native", found)
     return request.param
 
 

@@ -19,7 +19,7 @@ CACHES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 
 @pytest.fixture(autouse=True)
 def native(native_code, monkeypatch):
-    monkeypatch.setattr(load_library(), "attention", native_code.attention)
+    monkeypatch.setattr(load_library(), "native", native_code)
 
 
 class Case:
@@ -122,7 +122,7 @@ def test_keys_and_values_of_each_dtype_are_read(dtype, d, dv, group, queries, hi
 @pytest.mark.parametrize("queries", [1, 3, 40])
 def test_each_instruction_set_has_code(request, monkeypatch, queries, dtype, left_out) -> None:
     code = request.getfixturevalue(f"native_code_without_{left_out}")
-    monkeypatch.setattr(load_library(), "attention", code.attention)
+    monkeypatch.setattr(load_library(), "native", code)
     case = Case(96, 64, 2, 3, queries, 300, dtype=dtype)
     case.check(case.mask())
 
@@ -333,9 +333,9 @@ import sys
 import numpy as np
 from pathlib import Path
 from backbay import DType
-from backbay_ggml.library.abi import ffi
+from backbay_ggml.library.abi import ffi, leaf_tensor
 from backbay_ggml.library.native import NativeCode
-from backbay_ggml.library.native_trial import run, tensor
+from backbay_ggml.library.native_trial import run
 
 code = NativeCode(Path({str(code.path)!r}), ctypes.CDLL({str(code.path)!r}))
 dtype, width, history, page = DType[{dtype.name!r}], 96, 5, mmap.PAGESIZE
@@ -347,7 +347,7 @@ def cache():
     memory = mmap.mmap(-1, length + page)
     held.append(np.frombuffer(memory, np.uint8))
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(held[-1].ctypes.data + length), page, 0) == 0
-    return tensor(held[-1][length - size : length], dtype, (width, 1, history))
+    return leaf_tensor(dtype, (width, 1, history), held[-1][length - size : length])
 
 result, query = np.ones(({queries}, 1, width), np.float32), np.ones(({queries}, 1, width), np.float32)
 run(code.function("attention"), result, [query, cache(), cache()], ffi.cast("void *", 0x3f800000))

@@ -8,7 +8,8 @@ import pytest
 from backbay import BackendParams, DType
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.lowering.wide_rows import FEW, WIDE
+from backbay_ggml.library.native import NativeCode
+from backbay_ggml.ops.index import FEW, WIDE
 
 RNG = np.random.default_rng(7)
 
@@ -16,9 +17,8 @@ RNG = np.random.default_rng(7)
 @pytest.fixture(params=["native", "ggml"])
 def code(request, monkeypatch):
     """Whose code computes."""
-    native = request.getfixturevalue("native_code") if request.param == "native" else None
-    monkeypatch.setattr(load_library(), "rows", native and native.rows)
-    monkeypatch.setattr(load_library(), "convolution", native and native.convolution)
+    native = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None, None)
+    monkeypatch.setattr(load_library(), "native", native)
     return request.param
 
 

@@ -12,7 +12,7 @@ from backbay import BackendParams, Context, Tensor
 from backbay.internals import Array
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import MOST_KEYS
+from backbay_ggml.library.native import MOST_KEYS, NativeCode
 
 FORMS = ("gated", "removing", "scan")
 SHAPES = ((64, 64, 1, 9), (128, 40, 2, 3), (40, 17, 2, 1), (16, 1, 1, 20), (MOST_KEYS + 1, 3, 1, 2))
@@ -23,8 +23,8 @@ HEADS = 3
 @pytest.fixture(params=["native", "ggml"])
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whose code computes."""
-    native = request.getfixturevalue("native_code") if request.param == "native" else None
-    monkeypatch.setattr(load_library(), "recurrence", native and native.recurrence)
+    native = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None, None)
+    monkeypatch.setattr(load_library(), "native", native)
     return request.param
 
 
@@ -67,7 +67,7 @@ def test_heads_of_any_size_recur(form: str, shape: tuple[int, ...], code: str) -
 
 @pytest.mark.parametrize("form", FORMS)
 def test_threads_and_cuts_between_tokens_change_no_bit(form: str, native_code, monkeypatch) -> None:
-    monkeypatch.setattr(load_library(), "recurrence", native_code.recurrence)
+    monkeypatch.setattr(load_library(), "native", native_code)
     keys, values, tokens = 64, 20, 19
     given = operands(form, keys, values, 1, tokens)
     whole = computed(form, given)[0]
@@ -87,13 +87,13 @@ def test_processors_without_avx512_get_the_same_results(
 ) -> None:
     given, found = operands(form, 40, 17, 2, 5), list[Array]()
     for native in (native_code, native_code_without_avx512):
-        monkeypatch.setattr(load_library(), "recurrence", native.recurrence)
+        monkeypatch.setattr(load_library(), "native", native)
         found.append(computed(form, given)[0])
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
 
 
 def test_infinities_and_nan_stay_in_their_head(native_code, monkeypatch) -> None:
-    monkeypatch.setattr(load_library(), "recurrence", native_code.recurrence)
+    monkeypatch.setattr(load_library(), "native", native_code)
     given = operands("scan", 1, 3, 1, 4)
     usual = computed("scan", given)[0]
     given[1] = given[1].copy()

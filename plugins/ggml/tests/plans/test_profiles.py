@@ -17,7 +17,7 @@ from backbay.plugin import CPU
 from backbay_ggml import Ggml
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
-from backbay_ggml.plans import op_clock
+from backbay_ggml.plans import callbacks
 
 
 def ops_of(run: ProfiledRun) -> list[str]:
@@ -43,7 +43,7 @@ def test_each_op_of_ours_has_the_times_of_its_ggml_ops(backend) -> None:
 def test_an_op_has_the_time_from_the_end_of_the_one_before(backend, monkeypatch) -> None:
     """By a clock that shows the begin of the run, and the end of each op."""
     readings = itertools.accumulate([100.0, 5.0, 7.0, 1.0, 2.0])
-    monkeypatch.setattr(op_clock, "perf_counter", lambda: next(readings))
+    monkeypatch.setattr(callbacks, "perf_counter", lambda: next(readings))
     with backend.new_context() as ctx:
         x = ctx.from_floats(np.ones((3, 3), np.float32))
         y = x.mulmat(ctx, x).rows(ctx, ctx.from_ints([0, 1])).mulmat(ctx, x).neg(ctx)

@@ -12,9 +12,8 @@ from gguf_files import write_gguf
 import backbay
 from backbay import BackendParams, CancelledError, OptionError
 from backbay_ggml.library.library import load_library
-from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types
+from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types, trial_result, usable_arrangements
 from backbay_ggml.weights.trial_process import LARGER
-from backbay_ggml.weights.trials import trial_result, usable_arrangements
 
 RNG = np.random.default_rng(11)
 repacking = pytest.mark.skipif(
@@ -69,7 +68,7 @@ def test_results_do_not_depend_on_the_policy(path, batch) -> None:
 @repacking
 def test_weights_with_an_arrangement_are_copied_and_booked(path) -> None:
     with opened(path) as backend:
-        names = set(backend.weights.on_cpu._copies)
+        names = set(backend.weights.on_cpu.copies)
         library, dtype = backend.library, str(backend.model.tensors["output.weight"].dtype)
         copied = any(dtype in trial_result(library, each).types for each in buffer_types(library))
         assert names == ({"blk.0.attn_q.weight", "blk.1.ffn_up.weight", "output.weight"} if copied else set())

@@ -14,6 +14,7 @@ import backbay
 from backbay import Backend, BackendParams, DType, Spec, ops
 from backbay.internals import Array, decoding_gap, dequantize
 from backbay.plugin import decode, encode
+from backbay_ggml.library.abi import has_type
 from backbay_ggml.library.library import load_library
 
 WIDTH, HIDDEN, LAYERS, VOCAB = 256, 512, 2, 64
@@ -130,7 +131,7 @@ def nmse(found: Array, right: Array) -> float:
 
 @pytest.fixture(scope="module", params=WEIGHTS, ids=str)
 def dtype(request) -> DType:
-    if not load_library().knows(request.param):
+    if not has_type(load_library().lib, request.param):
         pytest.skip(f"this ggml does not know {request.param}")
     if decoding_gap(request.param):
         pytest.skip(decoding_gap(request.param))

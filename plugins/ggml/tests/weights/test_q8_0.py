@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backbay_ggml.weights.q8_0 import has_lowest_code
+from backbay_ggml.weights.model_weights import has_lowest_code
 
 
 @pytest.mark.parametrize("place", [None, 0, 1, 2, 33, 34 * 5000 + 7, -1])

@@ -9,11 +9,13 @@ import pytest
 
 from backbay import DType
 from backbay_ggml.library.library import load_library
-from backbay_ggml.weights import trials
-from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types
-from backbay_ggml.weights.trials import (
+from backbay_ggml.weights import arrangements
+from backbay_ggml.weights.arrangements import (
+    AMX,
     ONE_COLUMN,
+    REPACK,
     TrialResult,
+    buffer_types,
     other_form_pays,
     run_trial,
     trial_result,
@@ -31,7 +33,7 @@ def test_a_crash_is_a_result_and_is_remembered(monkeypatch, tmp_path) -> None:
         asked.append(name)
         return TrialResult("signal 11")
 
-    monkeypatch.setattr(trials, "run_trial", crash)
+    monkeypatch.setattr(arrangements, "run_trial", crash)
     assert [trial_result(library, REPACK).why_not for _ in range(3)] == ["signal 11"] * 3
     assert asked == [REPACK]
     assert usable_arrangements(library) == []
@@ -64,7 +66,7 @@ def test_the_trial_of_one_column_tells_dtypes_of_products_that_have_another_form
 def test_another_form_pays_where_the_trial_says_so(features, told, expected, monkeypatch) -> None:
     library = load_library()
     monkeypatch.setattr(library, "features", lambda: dict.fromkeys(features, "1"))
-    monkeypatch.setattr(trials, "trial_result", lambda *_: TrialResult(types=told))
+    monkeypatch.setattr(arrangements, "trial_result", lambda *_: TrialResult(types=told))
     assert other_form_pays.__wrapped__(library) == expected
 
 
@@ -78,7 +80,7 @@ def test_a_trial_that_was_killed_is_not_remembered(monkeypatch, tmp_path) -> Non
         asked.append(command[-1])
         return subprocess.CompletedProcess(command, next(ends), "", "")
 
-    monkeypatch.setattr(trials, "run_helper", killed)
+    monkeypatch.setattr(arrangements, "run_helper", killed)
     library = load_library()
     assert [trial_result(library, AMX).why_not for _ in range(3)] == ["signal 9", "signal 4", "signal 4"]
     assert asked == [AMX, AMX]
@@ -106,7 +108,7 @@ def test_a_trial_without_a_result_is_not_remembered(end, why, monkeypatch, tmp_p
             raise end
         return end
 
-    monkeypatch.setattr(trials, "run_helper", trial)
+    monkeypatch.setattr(arrangements, "run_helper", trial)
     for _ in range(2):
         assert why in trial_result(load_library(), AMX).why_not
     assert len(asked) == 2
@@ -115,5 +117,5 @@ def test_a_trial_without_a_result_is_not_remembered(end, why, monkeypatch, tmp_p
 @pytest.mark.parametrize("told", ["", "noise", "[]", "{}"])
 def test_output_that_cannot_be_read_is_a_result(told, monkeypatch) -> None:
     ended = subprocess.CompletedProcess([], 0, told, "")
-    monkeypatch.setattr(trials, "run_helper", lambda *_, **__: ended)
+    monkeypatch.setattr(arrangements, "run_helper", lambda *_, **__: ended)
     assert "read" in run_trial(load_library(), REPACK).why_not

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import final
 
 from backbay import DeviceInfo, DType
 from backbay.plugin import host_memory
 
-from ..library.abi import NULL, Ptr, dtype_of, ffi
+from ..library.abi import NULL, Ptr, dtype_of, ffi, temporary_pool
 from ..library.library import Library, text
 from .device_verdict import DeviceVerdict, is_known, verdict_of
-from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS
+from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS, KnownFault
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session, turn
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 WEIGHTS = 1  # of enum ggml_backend_buffer_usage
 UNALLOCATED: Ptr = ffi.cast("void *", 64)  # the address of tensors in a dry run
+CELLS = 256  # of a cache that devices are asked about, by ops that are never run
 RPC_LIMIT = 1 << 32  # RPC sends extents and strides in 32 bits
 
 logger = logging.getLogger("backbay.ggml")
@@ -56,9 +58,7 @@ class Device:
 
     def info(self) -> DeviceInfo:
         name = text(self._lib.ggml_backend_dev_description(self.handle))
-        if (
-            self.is_cpu and self.server is None
-        ):  # for ggml, all of the host's memory is free, even in a container
+        if self.is_cpu and self.server is None:  # ggml says that all of it is free, even in a container
             total, free = host_memory()
             return DeviceInfo(self.id, name, total_memory=total, free_memory=free)
         free, total = self.memory()
@@ -66,7 +66,6 @@ class Device:
         return DeviceInfo(self.id, name, is_gpu=not self.is_cpu, total_memory=total, free_memory=free)
 
     def memory(self) -> tuple[int, int]:
-        """Free bytes, and all bytes, as the device's library says."""
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
         with self.turn(), self.session():
             self._lib.ggml_backend_dev_memory(self.handle, free, total)
@@ -77,7 +76,7 @@ class Device:
 
         A server claims to run everything, and dies over an op that it lacks. So it is taken for a CPU like ours.
         """
-        if self._fails(tensor):
+        if self._fails(KNOWN_FAULTS, tensor, tensor.src[0]):
             return False
         if self.server is None:
             return bool(self._lib.ggml_backend_dev_supports_op(self.handle, tensor))
@@ -85,33 +84,26 @@ class Device:
         fits = all(max(*t.ne, *t.nb) < RPC_LIMIT for t in sent)
         return fits and bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, tensor))
 
-    def _fails(self, tensor: Ptr) -> bool:
-        """Whether the device computes an op wrongly, by its trial."""
-        if self.verdict is None or tensor.src[0] == NULL:
+    def _fails(self, faults: Sequence[KnownFault], tensor: Ptr, source: Ptr) -> bool:
+        """Whether one of these faults concerns an op with an operand on the device, by its trial."""
+        if self.verdict is None or source == NULL:
             return False
         name = text(self._lib.ggml_op_desc(tensor))
         return any(
-            name in fault.ops and not self.verdict.takes(fault.case) and fault.concerns(tensor)
-            for fault in KNOWN_FAULTS
+            name in fault.ops and not self.verdict.takes(fault.case) and fault.concerns(tensor, source)
+            for fault in faults
         )
+
+    def misreads(self, tensor: Ptr, source: Ptr) -> bool:
+        """Whether an op on the device misreads the strides of an operand, wherever the operand lies."""
+        return self._fails(KNOWN_MISREADINGS, tensor, source)
 
     def reads(self, tensor: Ptr, source: Ptr) -> bool:
         """Whether an op on the device reads an operand as it lies there."""
         if self.verdict is None:
             return True
-        if self.misreads(tensor, source):
-            return False
-        return not self._is_misplaced(source) or self.verdict.takes(self._case(tensor, source))
-
-    def misreads(self, tensor: Ptr, source: Ptr) -> bool:
-        """Whether an op on the device misreads the strides of an operand, wherever the operand lies."""
-        if self.verdict is None:
-            return False
-        name = text(self._lib.ggml_op_name(tensor.op))
-        return any(
-            name in known.ops and not self.verdict.takes(known.case) and known.concerns(tensor, source)
-            for known in KNOWN_MISREADINGS
-        )
+        is_placed = not self._is_misplaced(source) or self.verdict.takes(self._case(tensor, source))
+        return is_placed and not self.misreads(tensor, source)
 
     def writes(self, tensor: Ptr) -> bool:
         """Whether an op that writes into a leaf on the device hits the right place."""
@@ -120,12 +112,26 @@ class Device:
         return self.verdict.takes(f"into {self._case(tensor, tensor)}")
 
     def _is_misplaced(self, tensor: Ptr) -> bool:
-        """Whether a view begins where no tensor of its own would."""
         return bool(tensor.view_src != NULL and tensor.view_offs % self.alignment)
 
     def _case(self, tensor: Ptr, source: Ptr) -> str:
         dtype = dtype_of(source)
         return text(self._lib.ggml_op_name(tensor.op)) + ("" if dtype is DType.F32 else f" {dtype}")
+
+    def attends(self, head: int, dtype: DType = DType.F16) -> bool:
+        """Whether the device has flash attention for heads of this size, over a cache of this dtype."""
+        with temporary_pool(self._lib) as pool:
+            new = partial(self._lib.ggml_new_tensor_4d, pool)
+            q, mask = new(int(DType.F32), head, 2, 4, 1), new(int(DType.F16), CELLS, 2, 1, 1)
+            k, v = (new(int(dtype), head, CELLS, 2, 1) for _ in range(2))
+            return self.supports(self._lib.ggml_flash_attn_ext(pool, q, k, v, mask, 1.0, 0.0, 0.0))
+
+    def stores(self, dtype: DType) -> bool:
+        """Whether the device writes rows of f32 into a cache of a dtype."""
+        with temporary_pool(self._lib) as pool:
+            new = partial(self._lib.ggml_new_tensor_4d, pool)
+            cache, rows = new(int(dtype), 128, CELLS, 1, 1), new(int(DType.F32), 128, 2, 1, 1)
+            return self.supports(self._lib.ggml_set_rows(pool, cache, rows, new(int(DType.I32), 2, 1, 1, 1)))
 
     def size(self, tensor: Ptr) -> int:
         """The bytes that a tensor takes on the device, rounded up to its alignment."""

@@ -25,7 +25,7 @@ from backbay.plugin import CachedValue
 
 from ..library.library import Library
 from ..library.location import VARIABLE
-from .trial_bench import PLAIN
+from .trial_cases import PLAIN
 
 PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a shader for up to a minute
 WHOLE = 1800.0  # seconds that a trial may take
@@ -35,6 +35,14 @@ DAY = 86400.0  # seconds that a verdict is kept in which a case was late: the ma
 LATE = "no answer in"
 VARIABLES = ("CUDA_", "GGML_", "HIP_", "MESA_", "NVIDIA_", "ROCR_", "VK_")  # begin what drivers read
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+PRODUCT, PRODUCT_IN_FULL, PRODUCT_OF_EXPERTS, ATTENTION = (
+    "product {}",
+    "product {} in full precision",
+    "product {} of experts",
+    "attention {}",
+)
+"""The names of measurements with weights, or over a cache, of a dtype."""
 
 logger = logging.getLogger("backbay.ggml")
 _known: dict[str, DeviceVerdict] = {}
@@ -47,7 +55,7 @@ class DeviceVerdict:
 
     why_not    why the device cannot be used; empty if it can.
     wrong      the cases of the trial that the device computes wrongly, with what came.
-    precision  the dtypes of operands and of sums, by the names of products, of experts and of attention below.
+    precision  the dtypes of operands and of sums, by the names of measurements above.
     tried      the cases that came to an end, right or wrong.
     """
 
@@ -60,25 +68,9 @@ class DeviceVerdict:
         """Whether the device computes a case, and rightly."""
         return case in self.tried and case not in self.wrong
 
-    def measured(self, name: str) -> Precision | None:
-        """A measured precision."""
-        found = self.precision.get(name)
+    def measured(self, name: str, dtype: DType) -> Precision | None:
+        found = self.precision.get(name.format(dtype))
         return None if found is None else Precision(DType[found[0].upper()], DType[found[1].upper()])
-
-
-def product_name(dtype: DType, *, full: bool) -> str:
-    """Under which products with weights of a dtype are measured."""
-    return f"product {dtype}{' in full precision' if full else ''}"
-
-
-def experts_name(dtype: DType) -> str:
-    """Under which products with experts of a dtype are measured."""
-    return f"product {dtype} of experts"
-
-
-def attention_name(dtype: DType) -> str:
-    """Under which attention over a cache of a dtype is measured."""
-    return f"attention {dtype}"
 
 
 def leave_untried() -> None:
@@ -175,7 +167,6 @@ def _judged(results: Mapping[str, Any], ending: str, finished: bool) -> tuple[De
 
 
 def _lasts(found: Mapping[str, Any]) -> bool:
-    """Whether a case would end so again."""
     return bool(found["lasts"]) if "lasts" in found else not ended_from_outside(0, found.get("error", ""))
 
 
@@ -235,7 +226,6 @@ def _ending(code: int, output: str) -> str:
 
 
 def _kept(library: Library, description: str) -> CachedValue:
-    """The place of a verdict, which depends on the library's files, the driver, and what the driver reads."""
     facts: list[Any] = [library.version, platform.machine(), platform.release(), *_facts()]
     for path in sorted(library.path.parent.glob("libggml*")):
         status = path.stat()
@@ -250,7 +240,7 @@ def _facts() -> Iterator[Any]:
     for source in (
         Path(__file__),
         Path(__file__).parents[1] / "device_trial.py",
-        *map(Path(__file__).with_name, ("trial_bench.py", "misplaced_cases.py", "fault_cases.py")),
+        *map(Path(__file__).with_name, ("trial_cases.py", "known_faults.py")),
     ):
         yield source.stat().st_mtime_ns, source.stat().st_size
 

@@ -57,20 +57,17 @@ class OpPlacement:
         self._of_tensor: dict[int, Device] = {}
 
     def add_leaf(self, node: Node, tensor: Ptr, device: Device) -> None:
-        """A leaf or weight lies on a device."""
         self._of_node[node.index] = device
         self.add_copy(tensor, device)
 
     def add_copy(self, tensor: Ptr, device: Device) -> None:
-        """A copy of a weight lies on a device."""
         self._of_tensor[address(tensor)] = device
 
     def start_node(self, node: Node) -> None:
-        """The ops that follow belong to a node."""
         self.current = self._of_node[node.index] = self._device_for(node)
 
     def add_op(self, tensor: Ptr) -> None:
-        """An op of the current node."""
+        """An op of the current node, or a tensor that shares the data of one on its device."""
         self._of_tensor[address(tensor)] = self.current
 
     # -- the device of a node ----------------------------------------------------------------------------
@@ -101,68 +98,74 @@ class OpPlacement:
         for weight in weights:
             # A weight of no layer, such as rope's factors, decides only if it is larger than the other operands.
             if weight.placement.layer is not None or 2 * weight.nbytes > sum(root.nbytes for root in roots):
-                return self._device_for_batch(node, self._of_node[weight.index])
+                device = self._of_node[weight.index]
+                if not device.is_cpu or not self._moves_weights or node.op not in PRODUCTS:
+                    return device
+                # A GPU in place of the CPU, as the batch is worth copying the weights; never over a network.
+                return next((other for other in self._others if other.server is None), device)
         return None
-
-    def _device_for_batch(self, node: Node, device: Device) -> Device:
-        """A GPU in place of the CPU, if the batch is worth copying the weights; never over a network."""
-        if device.is_cpu and self._moves_weights and node.op in PRODUCTS:
-            return next((other for other in self._others if other.server is None), device)
-        return device
 
     # -- the device of an op -----------------------------------------------------------------------------
 
     def placed_ops(self, graph: LoweredGraph) -> list[tuple[Ptr, Device]]:
         """Every op but views with its device, and the ops that ggml's scheduler needs between them."""
+        self._graph = graph
         found: list[tuple[Ptr, Device]] = []
         brought: set[tuple[str, int]] = set()  # operands that a device has got from elsewhere
         here, inputs = self._cpu, 0
         lowered = [tensor for tensor in graph.order if tensor.op not in self._library.view_ops]
-        for tensor in chain.from_iterable(self._ops_to_run(graph, tensor) for tensor in lowered):
-            device = self._supporting_device(graph, tensor)
+        for tensor in chain.from_iterable(map(self._ops_to_run, lowered)):
+            device = self._supporting_device(tensor)
             inputs = inputs if device is here else 0
             here = device
-            found += self._copies_of_overlapping(graph, tensor, device)
-            found += self._copies_of_misplaced(graph, tensor, device)
+            found += self._copies_of_overlapping(tensor, device)
+            for index, source in self._misread(tensor, device):
+                tensor.src[index] = self._copied(source, device)
+                found.append((tensor.src[index], device))
             elsewhere = self._operands_elsewhere(tensor, device)
             new = {(device.id, address(source)) for _, source in elsewhere} - brought
             if inputs + len(new) > MOST_INPUTS:
-                found.append(self._divider(graph, device))
+                found.append(self._divider(device))
                 inputs = 0
             inputs += len(new)
             brought |= new
             found.append((tensor, device))
         return found
 
+    def _copied(self, source: Ptr, device: Device) -> Ptr:
+        """A copy of a tensor, made by a device."""
+        copy = self._lib.ggml_cont(self._graph.pool(), source)
+        self._of_tensor[address(copy)] = device
+        return copy
+
     # -- writes into leaves that lie on a device without the op ------------------------------------------
 
-    def _ops_to_run(self, graph: LoweredGraph, tensor: Ptr) -> Sequence[Ptr]:
+    def _ops_to_run(self, tensor: Ptr) -> Sequence[Ptr]:
         """The op itself; in place of a write that its leaf's device does not run, what writes through the CPU."""
         home = self._device_of(tensor)
-        if tensor.view_src == NULL or home.is_cpu or self._runs(graph, tensor, home, is_write=True):
+        if tensor.view_src == NULL or home.is_cpu or self._runs(tensor, home, is_write=True):
             return [tensor]
-        return self._through_the_cpu(graph, tensor, home)
+        return self._through_the_cpu(tensor, home)
 
-    def _through_the_cpu(self, graph: LoweredGraph, tensor: Ptr, home: Device) -> Sequence[Ptr]:
+    def _through_the_cpu(self, tensor: Ptr, home: Device) -> Sequence[Ptr]:
         """A copy of the whole leaf on the CPU, the write into it, and the copy back."""
         leaf = owner(tensor)
-        copy = self._lib.ggml_cont(graph.pool(), self._words(graph, leaf))
-        write = self._same_view(graph, copy, tensor)
+        words = self._words(leaf)
+        copy = self._copied(words, self._cpu)
+        write = self._same_view(copy, tensor)
         write.op, write.op_params = tensor.op, tensor.op_params
         for index, source in enumerate(tensor.src):
             if source != NULL:
-                own = owner(source) == leaf
-                write.src[index] = self._same_view(graph, copy, source) if own else source
-        back = self._lib.ggml_cpy(graph.pool(), copy, self._words(graph, leaf))
+                write.src[index] = self._same_view(copy, source) if owner(source) == leaf else source
+        back = self._lib.ggml_cpy(self._graph.pool(), copy, words)
         if not home.supports(back) or not self._cpu.supports(write):
             raise UnsupportedOpError(
                 f"{home.id} does not run {self._library.describe(tensor)}, and its result lies there"
             )
-        self._of_tensor[address(copy)] = self._cpu
         tensor.op, tensor.src = self._library.none_op, [NULL] * len(tensor.src)  # now a view of the leaf
         return [copy, write, back]
 
-    def _words(self, graph: LoweredGraph, leaf: Ptr) -> Ptr:
+    def _words(self, leaf: Ptr) -> Ptr:
         """All of a leaf's memory as integers, which every device copies bit by bit; or as f16, if it does not divide."""
         nbytes = self._lib.ggml_nbytes(leaf)
         dtype = DType.F16 if nbytes % DType.I32.type_size else DType.I32
@@ -171,13 +174,11 @@ class OpPlacement:
                 f"{self._device_of(leaf).id} copies only even numbers of bytes, not {nbytes}"
             )
         strides = (dtype.type_size, nbytes, nbytes, nbytes)
-        return graph.view(leaf, dtype, (nbytes // dtype.type_size, 1, 1, 1), strides, 0)
+        return self._graph.view(leaf, dtype, (nbytes // dtype.type_size, 1, 1, 1), strides, 0)
 
     # -- operands that do not lie as the device reads them -----------------------------------------------
 
-    def _copies_of_overlapping(
-        self, graph: LoweredGraph, tensor: Ptr, device: Device
-    ) -> list[tuple[Ptr, Device]]:
+    def _copies_of_overlapping(self, tensor: Ptr, device: Device) -> list[tuple[Ptr, Device]]:
         """Copies of operands from elsewhere whose elements overlap, or whose strides the device would misread.
 
         ggml's scheduler moves no view that is larger than the tensor that it looks into, and moves others with their strides.
@@ -186,51 +187,29 @@ class OpPlacement:
         for index, source in self._operands_elsewhere(tensor, device):
             if not self._overlaps(source) and not device.misreads(tensor, source):
                 continue
-            operand = copy = self._lib.ggml_cont(graph.pool(), source)
             home = self._device_of(source)
+            operand = copy = self._copied(source, home)
             if not home.supports(copy):  # move all that the view looks into
-                home, copy = device, self._lib.ggml_cont(graph.pool(), owner(source))
-                operand = self._same_view(graph, copy, source)
+                home, copy = device, self._copied(owner(source), device)
+                operand = self._same_view(copy, source)
             if not home.supports(copy):
                 raise UnsupportedOpError(f"{home.id} does not run {self._library.describe(copy)}")
             tensor.src[index] = operand
-            self._of_tensor[address(copy)] = home
             made.append((copy, home))
         return made
 
-    def _same_view(self, graph: LoweredGraph, tensor: Ptr, view: Ptr) -> Ptr:
+    def _same_view(self, tensor: Ptr, view: Ptr) -> Ptr:
         """A view that looks into a tensor as another view looks into its own."""
-        return graph.view(tensor, dtype_of(view), view.ne, view.nb, view.view_offs)
-
-    def _copies_of_misplaced(
-        self, graph: LoweredGraph, tensor: Ptr, device: Device
-    ) -> list[tuple[Ptr, Device]]:
-        """Copies of views that the device would read in the wrong place."""
-        made: list[tuple[Ptr, Device]] = []
-        for index, source in self._misread(tensor, device):
-            copy = self._lib.ggml_cont(graph.pool(), source)
-            tensor.src[index] = copy
-            self._of_tensor[address(copy)] = device
-            made.append((copy, device))
-        return made
+        return self._graph.view(tensor, dtype_of(view), view.ne, view.nb, view.view_offs)
 
     def _misread(self, tensor: Ptr, device: Device) -> Iterable[tuple[int, Ptr]]:
         """The operands on a device that it would read in the wrong place, with their positions."""
         for index, source in enumerate(tensor.src):
             if source == NULL or self._device_of(source) is not device or device.reads(tensor, source):
                 continue
-            if tensor.view_src == NULL or owner(source) != owner(
-                tensor
-            ):  # else it is what a write writes into
+            # Else it is what a write writes into.
+            if tensor.view_src == NULL or owner(source) != owner(tensor):
                 yield index, source
-
-    def _copies_misread(self, graph: LoweredGraph, tensor: Ptr, device: Device) -> bool:
-        """Whether the device can copy all views that it would read in the wrong place."""
-        for _, source in self._misread(tensor, device):
-            copy = self._lib.ggml_cont(graph.pool(), source)
-            if not (device.supports(copy) and device.reads(copy, source)):
-                return False
-        return True
 
     def _overlaps(self, source: Ptr) -> bool:
         if source.view_src == NULL:
@@ -239,10 +218,11 @@ class OpPlacement:
         size = self._lib.ggml_row_size(source.type, source.ne[0]) * rows
         return bool(size + source.view_offs > self._lib.ggml_nbytes(source.view_src))
 
-    def _divider(self, graph: LoweredGraph, device: Device) -> tuple[Ptr, Device]:
+    def _divider(self, device: Device) -> tuple[Ptr, Device]:
         """An unused op on another device: it ends a run of ops whose inputs are too many for ggml's scheduler."""
-        one = graph.constant(np.zeros(1, np.float32), DType.F32)
-        return self._lib.ggml_cont(graph.pool(), one), self._others[0] if device.is_cpu else self._cpu
+        one = self._graph.constant(np.zeros(1, np.float32), DType.F32)
+        other = self._others[0] if device.is_cpu else self._cpu
+        return self._copied(one, other), other
 
     def _operands_elsewhere(self, tensor: Ptr, device: Device) -> Iterable[tuple[int, Ptr]]:
         """The operands that do not lie on a device, with their positions."""
@@ -250,23 +230,28 @@ class OpPlacement:
             if source != NULL and self._device_of(source) is not device:
                 yield index, source
 
-    def _supporting_device(self, graph: LoweredGraph, tensor: Ptr) -> Device:
+    def _supporting_device(self, tensor: Ptr) -> Device:
         """The chosen device if it runs the op, else the CPU; for a write the device of its leaf."""
         key = address(tensor)
         is_write = tensor.view_src != NULL
         candidates = [self._device_of(tensor)] if is_write else [self._of_tensor[key], self._cpu]
         for device in candidates:
-            if self._runs(graph, tensor, device, is_write=is_write):
+            if self._runs(tensor, device, is_write=is_write):
                 self._of_tensor[key] = device
                 return device
         raise UnsupportedOpError(
             f"{candidates[0].id} does not run {self._library.describe(tensor)}, and neither does the CPU"
         )
 
-    def _runs(self, graph: LoweredGraph, tensor: Ptr, device: Device, *, is_write: bool) -> bool:
+    def _runs(self, tensor: Ptr, device: Device, *, is_write: bool) -> bool:
+        """Whether a device runs an op, and copies all operands that it would read in the wrong place."""
         if not device.supports(tensor) or (is_write and not device.writes(tensor)):
             return False
-        return self._copies_misread(graph, tensor, device)
+        for _, source in self._misread(tensor, device):
+            copy = self._lib.ggml_cont(self._graph.pool(), source)
+            if not (device.supports(copy) and device.reads(copy, source)):
+                return False
+        return True
 
     def _device_of(self, tensor: Ptr) -> Device:
         """The device that holds a tensor's data; constants lie on the host."""

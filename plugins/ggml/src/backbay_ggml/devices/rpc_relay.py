@@ -80,7 +80,6 @@ class Relay:
         return found
 
     def close(self) -> None:
-        """Accept no connections any more."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -89,7 +88,9 @@ class Relay:
         """In a forked child: let go of the parent's connections, which the server would go on serving for the child."""
         here = ("127.0.0.1", self.port)
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number in _open_files():
+        folder = Path("/proc/self/fd")
+        for file in list((folder if folder.exists() else Path("/dev/fd")).iterdir()):
+            number = int(file.name)
             own, other = _addresses(number)
             if own == here or other in (here, self.peer):
                 os.dup2(nothing, number, inheritable=False)  # whoever holds the number may still close it
@@ -107,11 +108,6 @@ class Relay:
                 threading.Thread(target=connection.serve, daemon=True).start()
             except RuntimeError:  # the system gives no thread; ggml hardly ever has two connections at once
                 connection.serve()
-
-
-def _open_files() -> list[int]:
-    folder = Path("/proc/self/fd")
-    return [int(name.name) for name in (folder if folder.exists() else Path("/dev/fd")).iterdir()]
 
 
 def _addresses(number: int) -> tuple[Any, Any]:
@@ -222,7 +218,6 @@ class Connection:
         return None
 
     def lose(self, error: Exception) -> None:
-        """Give the server up."""
         if self.upstream is not None:
             self.upstream.close()
             self.upstream = None
@@ -233,7 +228,6 @@ class Connection:
 
 
 def pieces(source: socket.socket, size: int) -> Iterator[bytes]:
-    """The next bytes of a connection, piece by piece."""
     while size:
         piece = source.recv(min(size, PIECE))
         if not piece:

@@ -29,24 +29,9 @@ GREETING_SECONDS = 60.0  # for a child process to start and to greet a server
 ENDPOINT = re.compile(r"[\w.-]+:\d{1,5}")
 
 NAMES = (
-    "INT",
-    "TERM",
-    "HUP",
-    "QUIT",
-    "ALRM",
-    "VTALRM",
-    "PROF",
-    "CHLD",
-    "USR1",
-    "USR2",
-    "WINCH",
-    "IO",
-    "TSTP",
-    "CONT",
+    "INT TERM HUP QUIT ALRM VTALRM PROF CHLD USR1 USR2 WINCH IO TSTP CONT"  # of signals that may be handled
 )
-SIGNALS = [
-    getattr(signal, f"SIG{name}") for name in NAMES if hasattr(signal, f"SIG{name}")
-]  # that may be handled
+SIGNALS = [getattr(signal, f"SIG{name}") for name in NAMES.split() if hasattr(signal, f"SIG{name}")]
 
 _lock = threading.Lock()
 _servers: dict[str, RpcServer] = {}  # by address
@@ -65,25 +50,21 @@ class RpcServer:
         self.freed = 0
         self._why_gone = ""
         add_server = procedure(library, "ggml_backend_rpc_add_server")
-        self._relay = Relay(endpoint, patience)
+        self.relay = Relay(endpoint, patience)
         try:
-            _check_protocol(library, endpoint, self._relay)
-            registry = self._register(add_server)
+            _check_protocol(library, endpoint, self.relay)
+            with turn(), session(self):
+                registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
+                    f"127.0.0.1:{self.relay.port}".encode()
+                )
+            if registry == NULL:
+                raise BackendUnavailableError(f"the RPC server {self.endpoint} has no devices")
         except BaseException:
-            self._relay.close()
+            self.relay.close()
             raise
         close_after_fork(self)
         count = library.lib.ggml_backend_reg_dev_count(registry)
         self.devices = [library.lib.ggml_backend_reg_dev_get(registry, n) for n in range(count)]
-
-    def _register(self, add_server: Ptr) -> Ptr:
-        with turn(), session(self):
-            registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
-                f"127.0.0.1:{self._relay.port}".encode()
-            )
-        if registry == NULL:
-            raise BackendUnavailableError(f"the RPC server {self.endpoint} has no devices")
-        return registry
 
     @property
     def is_relayed(self) -> bool:
@@ -94,27 +75,16 @@ class RpcServer:
         """Become unusable: the relay's threads stayed behind in the parent."""
         global _busy, _lock
         self._why_gone = reason
-        self._relay.after_fork()
+        self.relay.after_fork()
         _busy, _lock = threading.Lock(), threading.Lock()
-
-    def wait_for(self, patience: float) -> None:
-        """Let the server take so many seconds for an answer."""
-        self._relay.patience = patience
-
-    def is_free(self) -> bool:
-        """Whether no lost connection is open any more; then the server may be tried again."""
-        deadline = time.monotonic() + CLOSE_SECONDS
-        while self._relay.lost and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return not self._relay.lost
 
     def check(self, *, meanwhile: bool = False) -> None:
         """BackendUnavailableError if the server is gone; with `meanwhile`, also if it was lost since the last check."""
         if not self.is_relayed:
             why = self._why_gone or ": this process ends"
             raise BackendUnavailableError(f"the RPC server {self.endpoint} cannot be reached{why}")
-        recent = self._relay.new_losses()
-        reasons = [*self._relay.lost.values(), *(recent if meanwhile else [])]
+        recent = self.relay.new_losses()
+        reasons = [*self.relay.lost.values(), *(recent if meanwhile else [])]
         if reasons:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
 
@@ -180,9 +150,11 @@ def find_server(library: Library, endpoint: str, patience: float = PATIENCE) -> 
         if known is None or not known.is_relayed:
             _servers[endpoint] = RpcServer(library, endpoint, patience)
         else:
-            known.wait_for(patience)
-            if not known.is_free():
-                known.check()
+            known.relay.patience = patience
+            deadline = time.monotonic() + CLOSE_SECONDS
+            while known.relay.lost and time.monotonic() < deadline:
+                time.sleep(0.01)
+            known.check()  # with no lost connection open any more, the server may be tried again
         return _servers[endpoint]
 
 
@@ -199,7 +171,6 @@ def parse_endpoints(value: Any) -> tuple[str, ...]:
 
 
 def parse_timeout(value: Any) -> float:
-    """The option `rpc_timeout`."""
     seconds = float(value)
     if not 0 < seconds <= MOST_SECONDS:
         raise ValueError(f"{value!r} is not in (0, {MOST_SECONDS:g}] seconds")

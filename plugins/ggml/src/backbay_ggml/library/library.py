@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
-from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.internals import forced_cpu, without_forks
+from backbay.internals import forced_cpu, raise_if_starved, without_forks
 
 from . import logs
-from .abi import DTYPES, NULL, Ptr, dtype_of, ffi
-from .cpu_code import load_cpu_code, refuse_starvation
-from .functions import Functions, file_of
-from .layout import check_layout, has_type, op_numbers
+from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
 from .location import VARIABLE, locate
-from .native import NativeAttention, NativeProducts, NativeRecurrence, NativeRows, find_native
+from .native import ENDING, find_native
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
 SUPPORTED = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
 SPINS = "10000"  # about half a millisecond
-OF_THE_CPU = {
-    "ggml_get_type_traits_cpu",
-    "ggml_graph_compute",
-    "ggml_graph_plan",
-}  # in a file of their own, maybe
+OF_THE_CPU = {"ggml_get_type_traits_cpu", "ggml_graph_compute", "ggml_graph_plan"}
+"""Functions that may lie in a file of their own, with the code for this machine's CPU."""
 CPU_DEVICE = 0  # of enum ggml_backend_dev_type, which only grows at its end
+CODE = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
+NAMES = {
+    "x86-64": ("x64",),
+    "avx2": ("haswell",),
+    "avx512": ("skylakex",),
+    "avx512-vnni": ("zen4", "cascadelake"),
+    "amx": ("sapphirerapids", "zen4", "cascadelake"),  # without AMX, it is emulated in backbay's native code
+}
+"""ggml's names for code that a kind of CPU runs, the best first."""
 
 _lock = threading.Lock()
 _loaded: Library | None = None
+
+
+@final
+class Functions:
+    """ggml's functions by their names, as attributes, of the first file that has them."""
+
+    def __init__(self, path: Path) -> None:
+        self._opened: list[Any] = []
+        self.take_from(path)
+
+    def take_from(self, path: Path) -> None:
+        """Add the functions of a file; it stays open."""
+        try:
+            opened = ffi.dlopen(str(path))
+        except OSError as error:
+            raise_if_starved(error, f"loading {path}")
+            raise BackendUnavailableError(f"{path} cannot be loaded: {error}") from error
+        self._opened.append(opened)
+        for name in self.missing():
+            try:
+                setattr(self, name, getattr(opened, name))
+            except (AttributeError, ffi.error):
+                continue
+
+    def missing(self) -> set[str]:
+        """The functions that the plugin calls and no file has."""
+        return set(dir(self._opened[0])) - set(vars(self))
+
+
+def file_of(address: Ptr, lib: Any) -> Path:
+    """The loaded file in which code lies."""
+    place = ffi.new("code_place *")
+    if lib.dladdr(address, place) == 0:
+        raise BackendUnavailableError(f"no loaded file holds the address {address}")
+    return Path(ffi.string(place.file).decode())
 
 
 @final
@@ -47,12 +85,14 @@ class Library:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         # Vulkan would change the order of ops, and looks past writes into leaves: a read may see what a later op writes.
         os.environ.setdefault("GGML_VK_DISABLE_GRAPH_OPTIMIZE", "1")
-        _limit_spinning()
+        # Waiting threads of libgomp sleep after half a millisecond, not after many, for the sake of busy neighbours. Without
+        # them, a thread hardly ever waits that long. libgomp reads the variable once, when it is loaded.
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
         functions = Functions(path)
         self.lib: Any = functions
         _check_functions(functions.missing() - OF_THE_CPU, path)
-        self.version = _check_version(self.lib, path)
-        self.number = _numbers(self.version)
+        self.version, self.number = _check_version(self.lib, path)
         logs.attach(self.lib)
         self.cpu = self._find_cpu()
         self.cpu_code = file_of(self.registry_procedure("ggml_backend_get_features"), self.lib)
@@ -63,31 +103,6 @@ class Library:
         self.sums_in_half = _sums_in_half(self.lib)
         self.native = find_native(path.parent)
 
-    @cached_property
-    def attention(self) -> NativeAttention | None:
-        """Native attention, if there is any that works here."""
-        return None if self.native is None else self.native.attention
-
-    @cached_property
-    def convolution(self) -> Ptr | None:
-        """The native convolution of channels that adjoin, if there is one that works here."""
-        return None if self.native is None else self.native.convolution
-
-    @cached_property
-    def recurrence(self) -> NativeRecurrence | None:
-        """Native recurrences, if there are any that work here."""
-        return None if self.native is None else self.native.recurrence
-
-    @cached_property
-    def rows(self) -> NativeRows | None:
-        """Native copies of rows, if there are any that work here."""
-        return None if self.native is None else self.native.rows
-
-    @cached_property
-    def products(self) -> NativeProducts | None:
-        """Native products of quantized weights, if there are any that work here."""
-        return None if self.native is None else self.native.products
-
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""
         count = self.lib.ggml_backend_dev_count()
@@ -97,15 +112,12 @@ class Library:
     def features(self) -> dict[str, str]:
         """The instruction sets and options that the CPU's code was built with, by ggml's names."""
         address = self.registry_procedure("ggml_backend_get_features")
-        if address == NULL:
-            return {}
         registry = self.lib.ggml_backend_dev_backend_reg(self.cpu)
         listed = ffi.cast("ggml_backend_feature *(*)(ggml_backend_reg_t)", address)(registry)
         found: dict[str, str] = {}
-        index = 0
-        while listed[index].name != NULL:
-            found[text(listed[index].name)] = text(listed[index].value)
-            index += 1
+        while listed.name != NULL:
+            found[text(listed.name)] = text(listed.value)
+            listed += 1
         return found
 
     def compiler_flags(self) -> str:
@@ -127,7 +139,6 @@ class Library:
         return dtype.is_quantized and bool(self.lib.ggml_get_type_traits_cpu(int(dtype)).from_float != NULL)
 
     def can_multiply(self, dtype: DType) -> bool:
-        """Whether the CPU multiplies weights of a dtype."""
         return bool(self.lib.ggml_get_type_traits_cpu(int(dtype)).vec_dot != NULL)
 
     def activation(self, weight: DType) -> DType:
@@ -138,10 +149,6 @@ class Library:
         """An op and its operands, for people."""
         operands = [f"{dtype_of(t)}{list(t.ne)}" for t in tensor.src if t != NULL]
         return f"{text(self.lib.ggml_op_name(tensor.op)).lower()}({', '.join(operands)})"
-
-    def knows(self, dtype: DType) -> bool:
-        """Whether this version has a dtype, with the block that GGUF defines."""
-        return has_type(self.lib, dtype)
 
     def _find_cpu(self) -> Ptr:
         kind, cpu = forced_cpu(), self._cpu_device()
@@ -183,6 +190,33 @@ def text(pointer: Ptr) -> str:
     return "" if pointer == NULL else ffi.string(pointer).decode(errors="replace")
 
 
+def load_cpu_code(lib: Any, folder: Path, kind: str) -> None:
+    """Load the best code for a kind of CPU; BackendUnavailableError if the folder lacks it, or this CPU cannot run it."""
+    wanted = [f"{CODE}{name}{ENDING}" for name in NAMES[kind]]
+    there = [name for name in wanted if (folder / name).is_file()]
+    if any(lib.ggml_backend_load(os.fsencode(folder / name)) != NULL for name in there):
+        return
+    if there:
+        refuse_starvation(folder)
+        raise BackendUnavailableError(f"BACKBAY_CPU={kind}: this CPU cannot run {', '.join(there)}")
+    others = ", ".join(sorted(file.name for file in folder.glob(f"{CODE}*"))) or "no code for kinds of CPUs"
+    raise BackendUnavailableError(
+        f"BACKBAY_CPU={kind} needs {' or '.join(wanted)}, and {folder} has {others}; "
+        "remedy: `make cpus` in a clone builds the code for all kinds"
+    )
+
+
+def refuse_starvation(folder: Path) -> None:
+    """BackendUnavailableError if the system refuses the code for CPUs, of which ggml says nothing."""
+    try:
+        with os.scandir(folder) as files:  # open while they are loaded, as ggml's own list is
+            for file in files:
+                if file.name.startswith("libggml-cpu"):
+                    ctypes.CDLL(file.path)
+    except OSError as error:
+        raise_if_starved(error, f"loading {folder}")
+
+
 def _refuse_second(path: Path) -> None:
     """Refuse a libggml beside another one: it would use the first one's base and CPU code, and mix versions."""
     maps = Path("/proc/self/maps")
@@ -199,22 +233,7 @@ def _refuse_second(path: Path) -> None:
                 )
 
 
-def _limit_spinning() -> None:
-    """Let waiting threads of libgomp sleep after half a millisecond, not after many, for the sake of busy neighbours.
-
-    Without neighbours, a thread hardly ever waits that long. libgomp reads the variable once, when it is loaded. A
-    value that the environment has already is kept.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
 def _check_functions(missing: set[str], path: Path) -> None:
-    """Raise if functions that the plugin calls are missing."""
     if missing:
         few = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
         raise BackendUnavailableError(
@@ -222,12 +241,13 @@ def _check_functions(missing: set[str], path: Path) -> None:
         )
 
 
-def _check_version(lib: Any, path: Path) -> str:
+def _check_version(lib: Any, path: Path) -> tuple[str, tuple[int, ...]]:
+    """The version, and its numbers; BackendUnavailableError if it is not supported."""
     version = text(lib.ggml_version())
-    number = _numbers(version)
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
     if not (number >= OLDEST and number[:2] <= NEWEST[:2]):
         raise BackendUnavailableError(f"{path} is ggml {version}; supported are {SUPPORTED}")
-    return version
+    return version, number
 
 
 def _sums_in_half(lib: Any) -> bool:

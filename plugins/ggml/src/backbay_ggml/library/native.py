@@ -16,6 +16,7 @@ from typing import Any, final
 from backbay.internals import raise_if_starved, refuse_other_cpu, try_purpose
 
 from .abi import Ptr, ffi
+from .location import INSTALL
 
 VARIABLE = "BACKBAY_GGML_NATIVE"
 OFF = "0"
@@ -36,34 +37,6 @@ MISSING = "there is no native code for this CPU beside the library"
 
 
 @dataclass(frozen=True)
-class NativeAttention:
-    """Attention over a history, in functions for `ggml_custom_4d`."""
-
-    cells: Ptr  # a table of the cells that queries see, from a mask
-    whole: Ptr  # the result
-    parts: Ptr  # the sums of parts of the history
-    sum: Ptr  # the result, from these
-    instructions: str
-
-
-@dataclass(frozen=True)
-class NativeRows:
-    """Copies of rows: `join` and `pick` for `ggml_custom_4d`, `put` for `ggml_custom_inplace`."""
-
-    join: Ptr
-    pick: Ptr
-    put: Ptr
-
-
-@dataclass(frozen=True)
-class NativeRecurrence:
-    """The ops of these names for `ggml_custom_4d`, of up to MOST_KEYS numbers in a row of a state."""
-
-    delta_rule: Ptr
-    ssm_scan: Ptr
-
-
-@dataclass(frozen=True)
 class NativeProducts:
     """Products of quantized weights for `ggml_custom_4d`: columns in codes, and their products with weights.
 
@@ -75,8 +48,7 @@ class NativeProducts:
     products: Ptr
     alone: Ptr | None
     formats: frozenset[str]
-    instructions: str
-    tiles: bool = False
+    tiles: bool
 
     def number(self, format_: str) -> Ptr:
         """What the functions are given for a format."""
@@ -85,16 +57,17 @@ class NativeProducts:
 
 @final
 class NativeCode:
-    """The functions of a file of native code. Each purpose has its own instruction sets, and its own trial."""
+    """The functions of a file of native code, if there is one. Each purpose has its own instruction sets, and its own trial."""
 
-    def __init__(self, path: Path, loaded: Any) -> None:
-        self.path, self._loaded = path, loaded
+    def __init__(self, path: Path | None, loaded: Any, missing: str = MISSING) -> None:
+        self.path, self._loaded, self._missing = path, loaded, missing
         self._found: dict[str, str] = {}
+        self._functions: dict[str, Ptr] = {}
 
     def instructions(self, purpose: str) -> str | None:
         """The instruction set that this processor runs, of those that a purpose has code for; None if there is none."""
         ask = getattr(self._loaded, f"backbay_{purpose}_instructions", None)
-        if ask is None:  # an older file
+        if ask is None:  # no file, or an older one
             return None
         ask.restype = ctypes.c_char_p
         answer: bytes | None = ask()
@@ -102,88 +75,52 @@ class NativeCode:
 
     def function(self, name: str) -> Ptr:
         """A function for ggml's custom ops."""
-        address = ctypes.cast(getattr(self._loaded, f"backbay_{name}"), ctypes.c_void_p).value
-        return ffi.cast("void (*)(ggml_tensor *, int, int, void *)", address)
+        if name not in self._functions:
+            address = ctypes.cast(getattr(self._loaded, f"backbay_{name}"), ctypes.c_void_p).value
+            self._functions[name] = ffi.cast("void (*)(ggml_tensor *, int, int, void *)", address)
+        return self._functions[name]
 
     def why_not(self, purpose: str) -> str:
         """Why the code for a purpose cannot be used; empty if it can."""
         if purpose not in self._found:
-            self._found[purpose] = (
-                MISSING if self.instructions(purpose) is None else _tried(self.path, purpose)
-            )
+            self._found[purpose] = self._missing
+            if self.path is not None and self.instructions(purpose) is not None:
+                command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(self.path)]
+                found = try_purpose("ggml-native", self.path, command, purpose, timeout=TIMEOUT)
+                self._found[purpose] = found
         return self._found[purpose]
 
-    @cached_property
-    def attention(self) -> NativeAttention | None:
-        """Attention, if it can be used."""
-        if self.why_not(ATTENTION):
-            return None
-        return NativeAttention(
-            self.function("visible_cells"),
-            self.function("attention"),
-            self.function("attention_parts"),
-            self.function("attention_sum"),
-            self.instructions(ATTENTION) or "",
-        )
-
-    @cached_property
-    def convolution(self) -> Ptr | None:
-        """The convolution of channels that adjoin, for `ggml_custom_4d`, if it can be used."""
-        return None if self.why_not(CONVOLUTION) else self.function("convolution")
-
-    @cached_property
-    def recurrence(self) -> NativeRecurrence | None:
-        """Recurrences, if they can be used."""
-        if self.why_not(RECURRENCE):
-            return None
-        return NativeRecurrence(self.function("delta_rule"), self.function("selective_scan"))
-
-    @cached_property
-    def rows(self) -> NativeRows | None:
-        """Copies of rows, if they can be used."""
-        return None if self.why_not(ROWS) else NativeRows(*map(self.function, ("join", "pick", "put")))
+    def has(self, purpose: str) -> bool:
+        return not self.why_not(purpose)
 
     @cached_property
     def products(self) -> NativeProducts | None:
         """Products, if they can be used."""
-        if self.why_not(PRODUCTS):
-            return None
-        return self.untried_products(tiles=not self.why_not(TILES))
+        return self.untried_products(tiles=self.has(TILES)) if self.has(PRODUCTS) else None
 
     def untried_products(self, *, tiles: bool = False) -> NativeProducts:
         """Products, whether they can be used or not."""
         takes = self._loaded.backbay_products_takes
         formats = frozenset(name for number, name in enumerate(FORMATS) if takes(number))
-        alone = "product_alone"
-        return NativeProducts(
-            self.function("columns"),
-            self.function("products"),
-            self.function(alone) if hasattr(self._loaded, f"backbay_{alone}") else None,
-            formats,
-            self.instructions(PRODUCTS) or "",
-            tiles,
-        )
+        has_alone = hasattr(self._loaded, "backbay_product_alone")
+        alone = self.function("product_alone") if has_alone else None
+        return NativeProducts(self.function("columns"), self.function("products"), alone, formats, tiles)
 
 
-def find_native(folder: Path) -> NativeCode | None:
-    """The code that the environment names, else that in the folder of libggml; None if it is off or missing."""
+def find_native(folder: Path) -> NativeCode:
+    """The code that the environment names, else that in the folder of libggml."""
     named = os.environ.get(VARIABLE)
     if named == OFF:
-        return None
+        return NativeCode(None, None, f"{VARIABLE}={OFF} turns native code off")
     # A name without a folder would be looked for among the system's libraries.
     path = Path(named).absolute() if named else folder / f"{STEM}{ENDING}"
-    if not path.is_file():
-        return None
     try:
-        code = NativeCode(path, ctypes.CDLL(str(path)))
+        if path.is_file():
+            code = NativeCode(path, ctypes.CDLL(str(path)))
+            refuse_other_cpu(path, code.instructions(PRODUCTS) or "")
+            return code
     except OSError as error:
         raise_if_starved(error, f"loading {path}")
-        return None
-    refuse_other_cpu(path, code.instructions(PRODUCTS) or "")
-    return code
-
-
-def _tried(path: Path, purpose: str) -> str:
-    """What is wrong with the code for a purpose; empty if nothing is."""
-    command = [sys.executable, "-m", "backbay_ggml.library.native_trial", str(path)]
-    return try_purpose("ggml-native", path, command, purpose, timeout=TIMEOUT)
+    if named:
+        return NativeCode(None, None, f"{VARIABLE} names {named}, and no such library can be loaded")
+    return NativeCode(None, None, f"{MISSING}; {INSTALL}")

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from backbay import DType
-from backbay.internals import Array, Bytes, TrialCase, contiguous_strides, random_blocks, recurrence_cases
+from backbay.internals import Array, Bytes, random_blocks, recurrence_cases
 from backbay.plugin import decode
 
-from .abi import Ptr, ffi
+from .abi import Ptr, ffi, leaf_tensor
 from .native import (
     ATTENTION,
     CONVOLUTION,
@@ -78,17 +78,11 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
         return result
     sums = np.zeros((queries, heads, parts, width + 2), np.float32)
     run(code.function("attention_parts"), sums, operands, scale)
-    run(
-        code.function("attention_sum"),
-        result,
-        [sums, table],
-        ffi.cast("void *", history),
-    )
+    run(code.function("attention_sum"), result, [sums, table], ffi.cast("void *", history))
     return result
 
 
 def convolution(code: NativeCode) -> bool:
-    """Whether the convolution of some channels, steps and sequences is right."""
     rng = np.random.default_rng(1)
     x, kernels = (rng.standard_normal(shape, np.float32) for shape in ((2, 12, 300), (300, 4)))
     result = np.zeros((2, 9, 300), np.float32)
@@ -100,19 +94,16 @@ def convolution(code: NativeCode) -> bool:
 
 
 def recurrence(code: NativeCode) -> bool:
-    """Whether both delta rules and the selective scan are right for some tokens and sequences."""
-    functions = {"delta_rule": code.function("delta_rule"), "ssm_scan": code.function("selective_scan")}
-    return all(_recurs(functions[case.op], case) for case in recurrence_cases())
-
-
-def _recurs(function: Ptr, case: TrialCase) -> bool:
-    result = np.zeros(case.expected.shape, np.float32)
-    run(function, result, case.operands, ffi.NULL)
-    return bool(np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE))
+    names = {"delta_rule": "delta_rule", "ssm_scan": "selective_scan"}
+    for case in recurrence_cases():
+        result = np.zeros(case.expected.shape, np.float32)
+        run(code.function(names[case.op]), result, case.operands, ffi.NULL)
+        if not np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE):
+            return False
+    return True
 
 
 def rows(code: NativeCode) -> bool:
-    """Whether rows are joined, picked and put right."""
     rng = np.random.default_rng(1)
     first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
     joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
@@ -151,7 +142,7 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
     x = rng.integers(-127, 128, (9, inner)).astype(np.float32)
     x[:, ::32] = 127  # so that codes are exact
     weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
-    matrix = tensor(data, dtype, (inner, rows))
+    matrix = leaf_tensor(dtype, (inner, rows), data)
     found, alone = (multiply(native, dtype.name, matrix, each) for each in (x, x[:1]))
     return np.array_equal(found[:1], alone) and bool(
         np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max())
@@ -189,11 +180,10 @@ def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Bytes,
 
 def _multiplied(native: NativeProducts, dtype: DType, rows: int, inner: int, columns: int) -> Array:
     data, x = _operands(dtype, rows, inner, columns)
-    return multiply(native, dtype.name, tensor(data, dtype, (inner, rows)), x)
+    return multiply(native, dtype.name, leaf_tensor(dtype, (inner, rows), data), x)
 
 
 def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
-    """The products of weights and the rows of an array."""
     number, (count, inner) = native.number(format_), x.shape
     codes = np.zeros((count, inner // 32 * ENTRY // 4), np.float32)
     result = np.zeros((count, weights.ne[1]), np.float32)
@@ -228,15 +218,7 @@ def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr
 
 def tensor_of(array: Array) -> Ptr:
     """A tensor of a contiguous array; it is valid as long as the array lives."""
-    return tensor(array, DTYPES[array.dtype.char], array.shape[::-1])
-
-
-def tensor(data: Array, dtype: DType, shape: Sequence[int]) -> Ptr:
-    """A tensor of the bytes of a contiguous array; it is valid as long as the array lives."""
-    made, extents = ffi.new("ggml_tensor *"), (*shape, 1, 1, 1, 1)[:4]
-    made.type, made.ne, made.nb = int(dtype), extents, contiguous_strides(dtype, extents)
-    made.data = ffi.from_buffer(data)
-    return made
+    return leaf_tensor(DTYPES[array.dtype.char], array.shape[::-1], array)
 
 
 def main(path: str, *purposes: str) -> int:
@@ -244,14 +226,13 @@ def main(path: str, *purposes: str) -> int:
     loaded: Any = ctypes.CDLL(path)
     code = NativeCode(Path(path), loaded)
     chosen = purposes or [purpose for purpose in TRIALS if code.instructions(purpose)]
-    found = {purpose: _wrong(code, purpose) for purpose in chosen}
+    answers = {purpose: TRIALS[purpose](code) for purpose in chosen}
+    found = {
+        purpose: answer if isinstance(answer, str) else "" if answer else "wrong results"
+        for purpose, answer in answers.items()
+    }
     sys.stdout.write(found[purposes[0]] if purposes else json.dumps(found))
     return 0
-
-
-def _wrong(code: NativeCode, purpose: str) -> str:
-    found = TRIALS[purpose](code)
-    return found if isinstance(found, str) else "" if found else "wrong results"
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""From a checked graph to ggml's tensors: the builder, the form of products, and the supported operands."""
+"""From a checked graph to ggml's tensors: the builder, the supported operands, and the precision of ops."""

@@ -1,22 +1,40 @@
-"""Builds the ggml tensors of a graph's nodes: the first argument of every kernel."""
+"""Lowers the nodes of a checked graph to ggml's ops: the table of kernels, and the builder, the first argument of each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from math import nan, prod
+from typing import Any, final
 
-from backbay import DType, Node, UnsupportedOpError
+from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
-from ..library.abi import NULL, Ptr, address, dtype_of
+from ..library.abi import Ptr, address, dtype_of, leaf_tensor, owner
 from ..library.library import Library
-from ..tensors import conversions
-from ..tensors.layouts import four, leaf_tensor, strides
-from ..tensors.tensor_builder import TensorBuilder
+from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four, strides
 from ..weights.arrangements import Arrangement
 from ..weights.model_weights import ModelWeights
 
+kernel = KernelTable(skip=1)
+
+Calls = Mapping[Op[Any, Any], Callable[..., Ptr]]
+"""Kernels by op, as functions of the builder and the arguments of a node."""
+
+WHEN_EMPTY: dict[Op[Any, Any], float] = {
+    ops.mulmat: 0.0,
+    ops.mulmat_full_prec: 0.0,
+    ops.mulmat_id: 0.0,
+    ops.sum_rows: 0.0,
+    ops.mean: nan,
+    ops.conv2d: 0.0,
+    ops.conv3d: 0.0,
+    ops.conv1d_dw: 0.0,
+    ops.im2col: 0.0,
+    ops.avg_pool2d: 0.0,
+    ops.pad_ext: 0.0,
+}
+"""The values of results that are not empty, though an operand is."""
 NEXT_WEIGHTS = 2
 """The operand of a native product that holds the weights of the next one, as in lib/products.cpp."""
 
@@ -50,7 +68,6 @@ class Builder(TensorBuilder):
     # -- devices -----------------------------------------------------------------------------------------
 
     def start_node(self, node: Node) -> None:
-        """The ops that follow belong to a node."""
         self._begins.append((len(self.order), node.index))
         if self._op_placement is not None:
             self._op_placement.start_node(node)
@@ -109,18 +126,10 @@ class Builder(TensorBuilder):
             raise UnsupportedOpError(
                 f"{node.op and node.op.name}: ggml's result would be {list(result.ne)}, not {node}"
             )
-        if result.view_src != NULL:
-            result = self._standing_alone(result)
-        elif result.op == self.library.none_op:
+        # A view that starts where an op's result does can be taken for the result; other views are copied.
+        if result.view_offs or owner(result).op == self.library.none_op:
             result = self.call("cont", result)
         self.bind(node, result)
-
-    def _standing_alone(self, tensor: Ptr) -> Ptr:
-        """A view that starts where an op's result does can be taken for the result; other views are copied."""
-        whole = tensor.view_src
-        if tensor.view_offs == 0 and whole.op != self.library.none_op:
-            return tensor
-        return self.call("cont", tensor)
 
     def product_op(self, function: Ptr, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr) -> Ptr:
         """A product by native code. On the CPU alone, the product before it fetches its first weights from memory."""
@@ -178,24 +187,62 @@ class Builder(TensorBuilder):
         """The arrangement of the CPU's copy of a weight; None if there is no such copy."""
         return None if self._weights is None else self._weights.arrangement(weight)
 
-    def cast(self, tensor: Ptr, dtype: DType) -> Ptr:
-        """The tensor as another dtype, contiguous if it is converted."""
-        return conversions.cast(self, tensor, dtype)
-
     def without_buffer(self, weight: Ptr) -> Ptr:
         """The data of a weight on the CPU, as a tensor of no buffer."""
         made = leaf_tensor(dtype_of(weight), tuple(weight.ne))
         made.data = weight.data
-        self.loose.append(made)
-        if self._op_placement is not None:
-            self._op_placement.add_copy(made, self._op_placement.current)
-        return made
+        return self._alias(made)
 
     def with_more_rows(self, weight: Ptr, rows: int) -> Ptr:
         """A weight on the current node's device with more rows, which hold whatever follows it in memory."""
-        made = leaf_tensor(dtype_of(weight), (weight.ne[0], rows, 1, 1))
+        made = leaf_tensor(dtype_of(weight), (weight.ne[0], rows))
         made.buffer, made.data, made.extra = weight.buffer, weight.data, weight.extra
+        return self._alias(made)
+
+    def _alias(self, made: Ptr) -> Ptr:
+        """A tensor outside of the pools that shares the data of one on the current node's device."""
         self.loose.append(made)
         if self._op_placement is not None:
-            self._op_placement.add_copy(made, self._op_placement.current)
+            self._op_placement.add_op(made)
         return made
+
+
+def lower(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
+    """Lower a graph by kernels; `bind` gives a leaf or weight its tensor."""
+    for node in graph.nodes:
+        _check_extent(node)
+        if node.op is None:
+            bind(node)
+        elif not node.op.view:
+            g.start_node(node)
+            _lower(g, node, node.op, calls[node.op])
+
+
+def _check_extent(node: Node) -> None:
+    """Refuse sizes that would overflow in C."""
+    extents = four(node)
+    if prod(n or 1 for n in extents) > LARGEST:
+        raise MemoryError(f"{node} fits no memory")
+    if max(*extents, rows := prod(extents[1:])) > LONGEST:
+        raise UnsupportedOpError(
+            f"backend 'ggml': {node} has {rows} rows, extents and numbers of rows go up to {LONGEST}; take a smaller tensor, "
+            "or a smaller context if it is a cache"
+        )
+
+
+def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -> None:
+    if op.writes is not None:
+        if all(operand.size for operand in node.operands):
+            g.wrote(node, call(g, *node.args))
+    elif node.size == 0:
+        g.bind(node, g.new(node.dtype, four(node)))
+    elif _has_empty_operand(node, op):
+        g.bind(node, g.full(node.dtype, four(node), WHEN_EMPTY.get(op, 0.0)))
+    else:
+        g.finish(node, call(g, *node.args))
+
+
+def _has_empty_operand(node: Node, op: Op[Any, Any]) -> bool:
+    if op in (ops.ssm_scan, ops.delta_rule):
+        return bool(node.args[0].size == 0)  # no states to sum
+    return op in WHEN_EMPTY and any(operand.size == 0 for operand in node.operands)

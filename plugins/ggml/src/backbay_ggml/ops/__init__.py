@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import (
+from ..lowering.builder import kernel
+from . import (  # noqa: F401 - they fill the table
     attention,
     binary,
     elementwise,
@@ -17,10 +18,6 @@ from . import (
     spatial,
     write,
 )
-from .kernel_table import kernel
 
 KERNELS = kernel
 KERNEL_CALLS = {op: op.spread(function, skip=1) for op, function in KERNELS.items()}
-FAMILIES = (
-    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write,
-)  # fmt: skip

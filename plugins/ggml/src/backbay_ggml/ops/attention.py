@@ -1,19 +1,37 @@
-"""Attention: native code of ours or ggml's flash attention, or two products and a softmax."""
+"""Attention: native code of ours or ggml's flash attention, or two products and a softmax.
+
+Native code reads keys and values once for all heads that share them. A table of the cells that queries see is made from
+each mask, once for all layers. The work is divided into parts by the mask alone, never by the number of threads, so
+results do not depend on it.
+"""
 
 from __future__ import annotations
 
+import struct
+import sys
+
 from backbay import DType, Node, ops
 
-from ..devices.fault_cases import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
-from ..library.abi import NULL, Ptr, dtype_of
-from ..lowering.builder import Builder
-from ..lowering.native_attention import fits_native, native_attention
-from ..lowering.products import mul_mat
-from .kernel_table import kernel
+from ..devices.known_faults import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
+from ..library.abi import NULL, Ptr, dtype_of, ffi
+from ..library.native import ATTENTION
+from ..lowering.builder import Builder, kernel
+from .matrix import mul_mat
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has
 CAPPED_HEADS = (128, 256)  # numbers of a head, for which CUDA's flash attention caps scores
 VECTOR = 16  # elements of f32; ggml's flash attention has tiles for values of whole vectors
+# The other numbers are those of native code.
+CACHES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
+MOST_FEATURES = 1024  # of a head
+LANES = 128  # rows of scores in a tile, as in attention_call.h; so are the next four
+SIXTEEN = 16  # queries: a tile has a multiple of them
+MOST_TOGETHER = 8  # heads of a tile
+HEADER = 4  # numbers before the cells of a line of the table
+SPLITS = 16  # tiles that end early, where the next query sees other cells
+UNITS = 128  # of work: enough for all threads
+PART = 256  # cells of a part, least
+MOST_PARTS = 32
 
 
 @kernel(ops.scaled_dot_product_attention)
@@ -30,15 +48,13 @@ def scaled_dot_product_attention(
     softcap: float = 0.0,
     cache_config_applied: bool = False,
 ) -> Ptr:
-    native = g.library.attention if g.on_cpu and g.flash and not cache_config_applied else None
-    if native and fits_native(query, key, value):
-        result = native_attention(g, native, query, key, value, mask, sinks, scale, softcap)
+    if g.on_cpu and g.flash and not cache_config_applied and _fits_native(g, query, key, value):
+        result = _native(g, query, key, value, mask, sinks, scale, softcap)
         return result if vmla is None else _times(g, vmla, g.permute(result, 0, 2, 1, 3))
     many = g.on_cpu and mask is None and query.dim(2) >= MANY and key.dtype is value.dtype is DType.F32
-    flash = takes_flash(g.flash, mask, cache_config_applied)
-    if (
-        softcap and mask is None and query.dim(2) >= MANY
-    ):  # ggml's tiles then attend to keys that are not there
+    # Flash attention takes f16 masks, and values that are not permuted.
+    flash = g.flash and not cache_config_applied and (mask is None or mask.dtype is DType.F16)
+    if softcap and mask is None and query.dim(2) >= MANY:  # tiles then attend to keys that are not there
         flash = False
     if softcap and query.dim(0) not in CAPPED_HEADS and g.fails(CAPPED_SHORT_HEADS):
         flash = False
@@ -47,7 +63,7 @@ def scaled_dot_product_attention(
     bias = None if mask is None else g.dense(mask)
     column = None if sinks is None else g.floats(sinks)
     if flash:
-        lying = _padded(g, value) if many else g.rows(value)
+        lying = g.padded(g.rows(value), -value.dim(0) % VECTOR if many else 0)
         v = g.permute(lying, 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
         if g.fails(QUERIES_BETWEEN_VECTORS):
             q, k, v = (_in_fours(g, rows) for rows in (q, k, v))
@@ -55,7 +71,8 @@ def scaled_dot_product_attention(
         if column is not None:
             g.lib.ggml_flash_attn_ext_add_sinks(result, column)
         if result.ne[0] != value.dim(0):
-            result = _first_features(g, result, value.dim(0))
+            shape = (value.dim(0), *tuple(result.ne)[1:])
+            result = g.call("cont", g.view(result, DType.F32, shape, tuple(result.nb), 0))
         if vmla is None:
             return result  # (dv, heads, tokens, batch)
         return _times(g, vmla, g.permute(result, 0, 2, 1, 3))
@@ -71,28 +88,12 @@ def _times(g: Builder, vmla: Node | None, result: Ptr) -> Ptr:
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
 
 
-def _padded(g: Builder, value: Node) -> Ptr:
-    """Values with zeros up to a whole vector."""
-    missing = -value.dim(0) % VECTOR
-    return g.call("pad_ext", g.rows(value), 0, missing, 0, 0, 0, 0, 0, 0) if missing else g.rows(value)
-
-
 def _in_fours(g: Builder, rows: Ptr) -> Ptr:
     """Rows that begin at whole vectors of four numbers: Vulkan reads others from wrong places."""
     dtype = dtype_of(rows)
     if dtype.is_quantized or not any(step % (4 * dtype.type_size) for step in list(rows.nb)[1:]):
         return rows
     return g.call("cont", rows)
-
-
-def _first_features(g: Builder, result: Ptr, count: int) -> Ptr:
-    shape = (count, *tuple(result.ne)[1:])
-    return g.call("cont", g.view(result, DType.F32, shape, tuple(result.nb), 0))
-
-
-def takes_flash(allowed: bool, mask: Node | None, permuted: bool) -> bool:
-    """Whether flash attention applies: it takes f16 masks, and values that are not permuted."""
-    return allowed and not permuted and (mask is None or mask.dtype is DType.F16)
 
 
 def _value(g: Builder, value: Node, permuted: bool) -> Ptr:
@@ -113,3 +114,71 @@ def _weights(
     if sinks is not None:
         g.lib.ggml_soft_max_add_sinks(weights, sinks)
     return weights
+
+
+def _fits_native(g: Builder, query: Node, key: Node, value: Node) -> bool:
+    """Whether there is native code that takes these operands."""
+    return (
+        {key.dtype, value.dtype} <= set(CACHES)
+        and max(query.dim(0), value.dim(0)) <= MOST_FEATURES
+        and 0 not in (*query.shape, *key.shape, *value.shape)
+        and g.library.native.has(ATTENTION)
+    )
+
+
+def _native(
+    g: Builder,
+    query: Node,
+    key: Node,
+    value: Node,
+    mask: Node | None,
+    sinks: Node | None,
+    scale: float,
+    softcap: float,
+) -> Ptr:
+    """Attention as (dv, heads, tokens, batch)."""
+    hidden = [] if mask is None else _hidden(g, query, key, mask)
+    column = [] if sinks is None else [g.floats(sinks)]
+    operands = [g.rows(query, DType.F32), g.rows(key), g.rows(value), *hidden, *column]
+    function, numbers = g.library.native.function, _pointer(struct.pack("=ff", scale, softcap))
+    heads, tokens, batch = query.dim(1), query.dim(2), query.dim(3)
+    shape, parts = (value.dim(0), heads, tokens, batch), _parts(query, key)
+    if parts == 1:
+        return g.custom(function("attention"), shape, operands, numbers)
+    made = g.custom(
+        function("attention_parts"), (value.dim(0) + 2, parts, heads, tokens * batch), operands, numbers
+    )
+    return g.custom(
+        function("attention_sum"), shape, [made, *hidden[1:], *column], ffi.cast("void *", key.dim(2))
+    )
+
+
+def _hidden(g: Builder, query: Node, key: Node, mask: Node) -> list[Ptr]:
+    """The mask, and the table of the cells that it shows."""
+    raw, tokens, tile = g.raw(mask), query.dim(2), _tile(query, key)
+
+    def table() -> Ptr:
+        lines = min(tokens, -(-tokens // tile) + SPLITS)
+        shape = HEADER + key.dim(2), lines, mask.dim(3), 1
+        sizes = _pointer(struct.pack("=II", tokens, tile))
+        return g.custom(
+            g.library.native.function("visible_cells"), shape, [rows], sizes, dtype=DType.I32, threads=1
+        )
+
+    rows = g.once(raw, "rows", lambda: g.rows(mask))
+    return [rows, g.once(raw, f"cells of {tokens} queries in tiles of {tile}", table)]
+
+
+def _tile(query: Node, key: Node) -> int:
+    together = min(query.dim(1) // key.dim(1), MOST_TOGETHER)
+    return max(SIXTEEN, LANES // together // SIXTEEN * SIXTEEN)
+
+
+def _parts(query: Node, key: Node) -> int:
+    """The parts that the cells of a tile are divided into."""
+    units = -(-query.dim(2) // _tile(query, key)) * key.dim(1) * query.dim(3)
+    return max(1, min(-(-UNITS // units), -(-key.dim(2) // PART), MOST_PARTS))
+
+
+def _pointer(data: bytes) -> Ptr:
+    return ffi.cast("void *", int.from_bytes(data, sys.byteorder))

@@ -7,8 +7,7 @@ from typing import Any
 from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from .kernel_table import kernel
+from ..lowering.builder import Builder, kernel
 
 
 def _binary(op: Op[Any, Any]) -> None:

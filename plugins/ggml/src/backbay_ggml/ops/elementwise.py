@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from ..tensors.layouts import four
-from .kernel_table import kernel
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import four
 
 REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op
-MINUS_ZERO = -(1 << 31)  # the bits of an f32
-
-
-def _unary(op: Op[Any, Any], name: str) -> None:
-    @kernel(op)
-    def lower(g: Builder, x: Node) -> Ptr:
-        return g.call(name, g.floats(x))
-
-
-for _op in (
+UNARY = (
     ops.neg,
     ops.sqr,
     ops.sqrt,
@@ -33,18 +22,28 @@ for _op in (
     ops.sigmoid,
     ops.gelu_erf,
     ops.softplus,
-):
-    _unary(_op, _op.name)
+)
+MINUS_ZERO = -(1 << 31)  # the bits of an f32
 
 
-def _gated(op: Op[Any, Any], name: str, gate: int) -> Callable[..., Ptr]:
+def unary(op: Op[Any, Any]) -> None:
+    """The kernel of an op that ggml has under its name."""
+
+    @kernel(op)
+    def lower(g: Builder, x: Node) -> Ptr:
+        return g.call(op.name, g.floats(x))
+
+
+for _op in UNARY:
+    unary(_op)
+
+
+def _gated(op: Op[Any, Any], name: str, gate: int) -> None:
     @kernel(op)
     def lower(g: Builder, x: Node, up: Node | None = None) -> Ptr:
         if up is None:
             return g.call(name, g.floats(x))
         return g.call("glu_split", _matrix(g, x), _matrix(g, up), gate)
-
-    return lower
 
 
 def _matrix(g: Builder, x: Node) -> Ptr:

@@ -1,14 +1,17 @@
-"""Rows picked by ids."""
+"""Rows picked by ids, and copies of rows by native code: ggml gives whole rows to threads, and joins element by element."""
 
 from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from ..lowering.wide_rows import picked
-from ..tensors.layouts import four
-from .kernel_table import kernel
+from ..library.abi import NULL, Ptr, dtype_of, ffi
+from ..library.native import EVERY_THREAD, ROWS
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import four
+
+FEW = 4  # rows; with more, ggml's threads share them well enough
+WIDE = 1 << 13  # elements of a row that several threads copy
+SHORT = 64  # bytes of a row that is not worth a call of memcpy
 
 
 @kernel(ops.rows)
@@ -27,3 +30,40 @@ def same_rows_of_slices(g: Builder, x: Ptr, places: Ptr) -> Ptr:
     """The same rows of each slice of a contiguous (n, count, slices)."""
     ids = g.view(places, DType.I32, (places.ne[0], x.ne[2], 1, 1), (4, 0, 0, 0), 0)
     return g.call("get_rows", x, ids)
+
+
+def joined(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
+    """Two tensors of the same dtype side by side; the elements of their rows adjoin."""
+    ne, unit = list(first.ne), dtype_of(first).type_size
+    if not g.on_cpu or ne[0] * unit < SHORT or not g.library.native.has(ROWS):
+        return g.call("concat", first, second, dim)
+    ne[dim] += second.ne[dim]
+    data = ffi.cast("void *", 4 * unit + dim)
+    return g.custom(g.library.native.function("join"), ne, [first, second], data, dtype=dtype_of(first))
+
+
+def picked(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
+    if not _fits(g, table, ids, table.ne[0]):
+        return g.call("get_rows", table, ids)
+    return g.custom(g.library.native.function("pick"), (table.ne[0], ids.ne[0], 1, 1), [table, ids])
+
+
+def put(g: Builder, target: Ptr, rows: Ptr, ids: Ptr) -> Ptr:
+    """The target with rows written over its own, by ids."""
+    if dtype_of(rows) is not DType.F32 or not _fits(g, target, ids, rows.ne[0]):
+        return g.call("set_rows", target, rows, ids)
+    function = g.library.native.function("put")
+    return g.call("custom_inplace", target, [rows, ids], 2, function, EVERY_THREAD, NULL)
+
+
+def _fits(g: Builder, matrix: Ptr, ids: Ptr, width: int) -> bool:
+    """Whether native code copies the rows: few wide rows of an f32 matrix on the CPU."""
+    return (
+        g.on_cpu
+        and dtype_of(matrix) is DType.F32
+        and tuple(matrix.ne)[2:] == (1, 1) == tuple(ids.ne)[2:]
+        and ids.ne[1] == 1
+        and ids.ne[0] <= FEW
+        and width >= WIDE
+        and g.library.native.has(ROWS)
+    )

@@ -9,9 +9,8 @@ import numpy as np
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
+from ..lowering.builder import Builder, kernel
 from .index import same_rows_of_slices
-from .kernel_table import kernel
 
 TRIANGLES = {"upper-diag": 0, "upper": 1, "lower-diag": 2, "lower": 3}  # of enum ggml_tri_type
 

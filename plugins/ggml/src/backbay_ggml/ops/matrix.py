@@ -1,31 +1,48 @@
-"""Matrix products, dense and by expert."""
+"""Matrix products, dense and by expert, in the form in which the CPU reads large weights the fastest.
+
+With few columns, the CPU waits for memory. ggml's code for one column reads one row after the other, which is the
+slowest on some CPUs, and the fastest on others; llamafile's code reads four rows at a time, but serves two columns or
+more. A trial tells. With many columns, their places in memory decide how long they stay in the first cache.
+
+Native code of ours turns columns into codes once, for all quantized weights that they meet. A column's result does not
+depend on the number of columns. So one column takes this way, too: ggml's code for it waits for memory just as long.
+"""
 
 from __future__ import annotations
 
 from backbay import DType, Node, ops
+from backbay.internals import contiguous_strides
 
-from ..devices.fault_cases import PRODUCT_NAN, REPEATED_IDS
-from ..library.abi import FULL_PRECISION, Ptr, owner
-from ..lowering.builder import Builder
-from ..lowering.products import activation, mul_mat, multiply
-from .kernel_table import kernel
+from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
+from ..library.abi import FULL_PRECISION, NULL, Ptr, owner
+from ..library.native import ENTRY, MOST_ALONE
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import four
+from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement, other_form_pays
+
+FEW = 32  # columns; with more, the form of the last ones matters little
+LARGE = 1 << 20  # bytes of weights; smaller ones stay in the caches
+SET_COLUMNS = 8  # columns that fit into one set of the first cache, if all begin at the same offset of a page
+HALF_PAGE = 2048  # bytes
+BLOCK = 32  # numbers of a column with one scale, in codes
+TILE = 4  # columns that repacked weights are multiplied with at a time; the rest follows one by one
 
 
 @kernel(ops.mulmat)
 def mulmat(g: Builder, w: Node, x: Node) -> Ptr:
-    return multiply(g, w, x, full=False)
+    return _product(g, w, x, full=False)
 
 
 @kernel(ops.mulmat_full_prec)
 def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
     if w.dtype is not DType.F16 or not g.library.sums_in_half:
-        return multiply(g, w, x, full=True)
+        return _product(g, w, x, full=True)
     return mul_mat(g, g.rows(w, DType.F32), g.rows(x, DType.F32), full=True)
 
 
 @kernel(ops.mulmat_id)
 def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
-    experts, columns, chosen = g.rows(w), activation(g, w, x), g.raw(ids)
+    experts, columns, chosen = g.rows(w), _activation(g, w, x), g.raw(ids)
     if not g.on_cpu:
         # Vulkan's code reads all ids as if they adjoined, ends the process at columns that do not adjoin, and rounds experts
         # that do not adjoin to f16.
@@ -53,3 +70,115 @@ def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
     if rows.op:  # keep ggml from writing the result over rows that it still reads
         g.lib.ggml_set_output(owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))
+
+
+def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
+    """The product of two nodes; `full` asks for sums in f32 on every device."""
+    weights = g.product(w) or g.rows(w)
+    product = _multiply_native(g, w, weights, x)
+    if product is not None:
+        return g.reshape(product, w.dim(1), *four(x)[1:])
+    if weights.extra != NULL:  # an arrangement may require all columns in one matrix
+        columns = g.reshape(g.floats(x), x.dim(0), x.size // x.dim(0))
+    else:
+        columns = _activation(g, w, x) if g.on_cpu else g.rows(x, DType.F32)
+    if w.nbytes < LARGE or columns.ne[1] >= FEW or columns.ne[2] * columns.ne[3] != 1 or not g.on_cpu:
+        product = _multiply(g, w, weights, columns, full=full)
+    else:
+        product = _few(g, w, weights, g.cast(columns, DType.F32), full=full)
+    return g.reshape(product, w.dim(1), *four(x)[1:])
+
+
+def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
+    """The product by native code; None if that does not take it."""
+    native, count = g.library.native.products if g.on_cpu else None, x.size // x.dim(0)
+    format_ = w.dtype.name if weights.extra == NULL else f"{w.dtype.name}_X8"
+    if native is None or format_ not in native.formats or four(w)[2:] != (1, 1):
+        return None
+    if weights.extra != NULL:
+        kind = g.arrangement(w)
+        if kind is None or kind.name != REPACK or w.dtype not in kind.native:
+            return None
+        # ggml runs only its own products on the buffer of rearranged weights.
+        rearranged = weights
+        weights = g.once(rearranged, "without a buffer", lambda: g.without_buffer(rearranged))
+    # All columns adjoin, if they stand in several matrices.
+    columns = g.rows(x, DType.F32) if four(x)[2:] == (1, 1) else g.floats(x)
+    number, shape = native.number(format_), (w.dim(1), count, 1, 1)
+    if native.alone is not None and count == 1 and x.dim(0) <= MOST_ALONE:
+        return g.product_op(native.alone, shape, [weights, columns], number)
+
+    def encode() -> Ptr:
+        matrix = g.reshape(columns, x.dim(0), count)
+        entries = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, count, 1, 1
+        return g.custom(native.columns, entries, [matrix], number)
+
+    codes = g.once(columns, f"codes for {w.dtype}", encode)
+    return g.product_op(native.products, shape, [weights, codes], number)
+
+
+def _activation(g: Builder, w: Node, x: Node) -> Ptr:
+    """The second operand of a product: unchanged if the kernel takes its dtype, else as f32."""
+    taken = x.dtype is DType.F32 or x.dtype is g.library.activation(w.dtype)
+    return g.rows(x, None if taken else DType.F32)
+
+
+def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+    count = columns.ne[1]
+    kind = _arrangement(g, w, weights)
+    if kind is not None and kind.name == REPACK and count % TILE >= 2:
+        return _wider(g, w, weights, columns, count + TILE - count % TILE, full=full)
+    if weights.extra == NULL and count == 1 and w.dtype in other_form_pays(g.library):
+        if w.dtype is not DType.Q8_0:
+            return _wider(g, w, weights, columns, 2, full=full)
+        if g.lib.ggml_is_contiguous(weights) and g.has_signs(w):
+            return _exchanged(g, weights, columns, full=full)
+    return _multiply(g, w, weights, columns, full=full)
+
+
+def _wider(g: Builder, w: Node, weights: Ptr, columns: Ptr, count: int, *, full: bool) -> Ptr:
+    """A product with added columns, which hold any numbers and whose results are dropped."""
+    held, rows = columns.ne[1], columns.ne[0]
+
+    def widen() -> Ptr:
+        if count % held:
+            return g.padded(columns, 0, count - held)
+        return g.call("repeat_4d", columns, rows, count, 1, 1)  # faster, where the count allows it
+
+    wide = _multiply(g, w, weights, g.once(columns, f"{count} columns", widen), full=full)
+    ne = (wide.ne[0], held, 1, 1)
+    return g.view(wide, DType.F32, ne, contiguous_strides(DType.F32, ne), 0)
+
+
+def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
+    """A product of q8_0 weights and one column with the operands exchanged: the weights become the columns.
+
+    ggml negates codes of columns, and -128 has no opposite: weights with such a code are not exchanged.
+    """
+    row = g.once(column, "q8_0", lambda: g.cast(column, DType.Q8_0))
+    return g.reshape(mul_mat(g, row, weights, full=full), weights.ne[1])
+
+
+def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+    """A product, with more rows if the columns would evict each other from the first cache."""
+    kind = _arrangement(g, w, weights)
+    evicting = columns.ne[1] > SET_COLUMNS and 4 * w.dim(1) % HALF_PAGE == 0
+    if kind is None or w.dtype not in kind.spaced or not evicting:
+        return mul_mat(g, weights, columns, full=full)
+    longer = g.with_more_rows(weights, w.dim(1) + EXTRA_ROWS)
+    product = mul_mat(g, longer, columns, full=full)
+    ne = (w.dim(1), product.ne[1], 1, 1)
+    return g.call("cont", g.view(product, DType.F32, ne, tuple(product.nb), 0))
+
+
+def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:
+    """The arrangement of rearranged weights on the CPU; None for others."""
+    return g.arrangement(w) if weights.extra != NULL and g.on_cpu else None
+
+
+def mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool = False) -> Ptr:
+    """A product of ggml's; sums are in f32 if `full` asks for it, or the device's sums in f16 lose NaN."""
+    product = g.call("mul_mat", w, x)
+    if full or g.fails(PRODUCT_NAN):
+        g.lib.ggml_mul_mat_set_prec(product, FULL_PRECISION)
+    return product

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 
-from ..devices.fault_cases import LARGE_MEAN
+from ..devices.known_faults import LARGE_MEAN
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from .kernel_table import kernel
+from ..lowering.builder import Builder, kernel
 
 
 @kernel(ops.softmax)

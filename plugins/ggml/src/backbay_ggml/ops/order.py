@@ -7,9 +7,8 @@ from math import inf
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
+from ..lowering.builder import Builder, kernel
 from .elementwise import clamped
-from .kernel_table import kernel
 
 ASCENDING, DESCENDING = 0, 1
 

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from backbay import ops
 
-from backbay import Node, Op, ops
-
-from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from .kernel_table import kernel
-
-
-def _reduction(op: Op[Any, Any]) -> None:
-    @kernel(op)
-    def lower(g: Builder, x: Node) -> Ptr:
-        return g.call(op.name, g.floats(x))
-
+from .elementwise import unary
 
 for _op in (ops.sum_rows, ops.mean, ops.cumsum):
-    _reduction(_op)
+    unary(_op)

@@ -8,13 +8,12 @@ from math import prod, sqrt
 from typing import Literal
 
 from backbay import DType, Node, ops
+from backbay.internals import contiguous_strides
 from backbay.ops import Yarn
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import MOST_KEYS, MOST_TAPS
-from ..lowering.builder import Builder
-from ..tensors.layouts import dense_strides
-from .kernel_table import kernel
+from ..library.native import CONVOLUTION, MOST_KEYS, MOST_TAPS, RECURRENCE
+from ..lowering.builder import Builder, kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
 VECTORS = 8
@@ -48,9 +47,7 @@ def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
     """A factor for each pair of the head: ggml also reads factors of pairs that it does not rotate."""
     if factors is None:
         return NULL
-    missing = x.dim(0) // 2 - factors.dim(0)
-    given = g.floats(factors)
-    return given if missing <= 0 else g.call("pad_ext", given, 0, missing, 0, 0, 0, 0, 0, 0)
+    return g.padded(g.floats(factors), x.dim(0) // 2 - factors.dim(0))
 
 
 @kernel(ops.ssm_conv)
@@ -58,8 +55,11 @@ def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
     window, (taps, channels) = g.raw(x), map(weight.dim, range(2))
     tokens = x.dim(0) - taps + 1
     channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
-    if g.on_cpu and channels_adjoin and g.library.convolution is not None and taps <= MOST_TAPS:
-        return g.custom(g.library.convolution, (channels, tokens, x.dim(2), 1), [window, g.floats(weight)])
+    native = g.library.native
+    if g.on_cpu and channels_adjoin and taps <= MOST_TAPS and native.has(CONVOLUTION):
+        return g.custom(
+            native.function("convolution"), (channels, tokens, x.dim(2), 1), [window, g.floats(weight)]
+        )
     if tokens < VECTORS or not channels_adjoin or not g.on_cpu:
         return g.call("ssm_conv", g.floats(x), g.floats(weight))
     rows, kernels = g.permute(window, 1, 0, 2, 3), g.transposed(g.floats(weight))
@@ -81,11 +81,10 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
         states = g.reshape(g.floats(s), s.dim(0) * s.dim(1) * s.dim(2), s.dim(3))
         picked = g.call("get_rows", states, g.dense(ids))
         return g.reshape(picked, states.ne[0] * ids.dim(0))
-    native = g.library.recurrence
-    if g.on_cpu and native is not None and s.dim(0) <= MOST_KEYS:
+    if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [*(g.floats(each) for each in (s, x, dt, A, B, C)), g.dense(ids)]
         count = x.size + s.dim(0) * s.dim(1) * s.dim(2) * ids.dim(0)
-        return g.custom(native.ssm_scan, (count, 1, 1, 1), given)
+        return g.custom(g.library.native.function("selective_scan"), (count, 1, 1, 1), given)
     operands = g.floats(s), _heads(g, x), g.floats(dt), g.floats(A), _heads(g, B), _heads(g, C), g.dense(ids)
     function = g.lib.ggml_ssm_scan
     if g.library.number < (0, 20):
@@ -103,26 +102,18 @@ def _heads(g: Builder, x: Node) -> Ptr:
 
 @kernel(ops.delta_rule)
 def delta_rule(
-    g: Builder,
-    s: Node,
-    q: Node,
-    k: Node,
-    v: Node,
-    decay: Node,
-    share: Node,
-    removed: Node | None = None,
+    g: Builder, s: Node, q: Node, k: Node, v: Node, decay: Node, share: Node, removed: Node | None = None
 ) -> Ptr:
     """By native code, else by RWKV's kernel, which serves both forms, and is ggml's fastest on the CPU."""
     if v.dim(2) == 0:
         return g.reshape(g.floats(s), s.size)
-    native = g.library.recurrence
-    if g.on_cpu and native is not None and s.dim(0) <= MOST_KEYS:
+    if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [g.floats(each) for each in (s, q, k, v, decay, share, removed) if each is not None]
-        return g.custom(native.delta_rule, (v.size + s.size, 1, 1, 1), given)
+        return g.custom(g.library.native.function("delta_rule"), (v.size + s.size, 1, 1, 1), given)
     size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
-    query, key, value = (_wide(g, g.floats(x), size) for x in (q, k, v))
+    query, key, value = (g.padded(g.floats(x), size - x.dim(0)) for x in (q, k, v))
     gate, rate = g.floats(decay), g.floats(share)
-    state = _wide(g, g.floats(s), size, size)
+    state = g.padded(g.floats(s), size - s.dim(0), size - s.dim(1))
     if removed is None and not g.on_cpu:
         made = _gated(g, query, key, value, gate, rate, state)
     else:
@@ -131,7 +122,7 @@ def delta_rule(
             read, value = g.call("mul", key, factor), g.call("mul", value, rate)
             written = g.call("neg", g.call("mul", key, rate))
         else:
-            written = _wide(g, g.floats(removed), size)
+            written = g.padded(g.floats(removed), size - removed.dim(0))
             read = g.call("neg", written)
             written = g.call("mul", written, rate)
         rows = (size, v.dim(1), v.dim(2) * v.dim(3))
@@ -142,19 +133,13 @@ def delta_rule(
 
 def _gated(g: Builder, q: Ptr, k: Ptr, v: Ptr, gate: Ptr, rate: Ptr, state: Ptr) -> Ptr:
     """By the gated rule, which more devices have for more sizes of heads; it scales its result."""
-    gate = gate if gate.ne[0] == 1 else _wide(g, gate, q.ne[0])
+    gate = gate if gate.ne[0] == 1 else g.padded(gate, q.ne[0] - gate.ne[0])
     return g.call("gated_delta_net", g.call("scale", q, sqrt(q.ne[0])), k, v, gate, rate, state, 1)
 
 
 def _for_each(g: Builder, x: Ptr, size: int) -> Ptr:
     """Numbers for each element of a head. ggml multiplies by them faster than by one number for all."""
-    return _wide(g, x, size) if x.ne[0] > 1 else g.call("repeat_4d", x, size, *tuple(x.ne)[1:])
-
-
-def _wide(g: Builder, x: Ptr, columns: int, rows: int | None = None) -> Ptr:
-    """Zeros behind the elements of each row, and behind the rows."""
-    missing = columns - x.ne[0], 0 if rows is None else rows - x.ne[1]
-    return g.call("pad_ext", x, 0, missing[0], 0, missing[1], 0, 0, 0, 0) if any(missing) else x
+    return g.padded(x, size - x.ne[0]) if x.ne[0] > 1 else g.call("repeat_4d", x, size, *tuple(x.ne)[1:])
 
 
 def _narrow(g: Builder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:
@@ -163,8 +148,8 @@ def _narrow(g: Builder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:
     if key == value == size:
         return g.reshape(made, v.size + s.size)
     outputs = (size, heads, tokens, sequences)
-    y = g.view(made, DType.F32, (value, *outputs[1:]), dense_strides(DType.F32, outputs), 0)
-    steps = dense_strides(DType.F32, (size, size, heads, sequences))
+    y = g.view(made, DType.F32, (value, *outputs[1:]), contiguous_strides(DType.F32, outputs), 0)
+    steps = contiguous_strides(DType.F32, (size, size, heads, sequences))
     state = g.view(made, DType.F32, (key, value, heads, sequences), steps, 4 * prod(outputs))
     y, state = (g.reshape(g.call("cont", x), prod(x.ne)) for x in (y, state))
     return g.call("concat", y, state, 0)

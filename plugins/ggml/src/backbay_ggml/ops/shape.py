@@ -7,10 +7,9 @@ from math import prod
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from ..lowering.wide_rows import joined
-from ..tensors.layouts import four
-from .kernel_table import kernel
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import four
+from .index import joined
 
 
 @kernel(ops.contiguous)

@@ -9,11 +9,10 @@ import numpy as np
 from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder
-from ..lowering.products import mul_mat
-from ..tensors.layouts import LARGEST, four
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import LARGEST, four
 from .index import same_rows_of_slices
-from .kernel_table import kernel
+from .matrix import mul_mat
 
 AVERAGE, BILINEAR = 1, 1  # of enum ggml_op_pool and of enum ggml_scale_mode
 WIDEST_POOL = 1 << 15  # so that its square fits 32 bits
@@ -50,7 +49,9 @@ def conv2d(
 ) -> Ptr:
     kernels = g.floats(weight)
     windows = _windows(g, kernels, g.floats(data), s0, s1, p0, p1, d0, d1)
-    return _convolved(g, kernels, windows, weight.dim(3), data.dim(3))
+    width, height, out, images = windows.ne[1], windows.ne[2], weight.dim(3), data.dim(3)
+    product = _product(g, kernels, windows, out, width * height, images)
+    return g.reshape(product, width, height, out, images)
 
 
 @kernel(ops.conv3d)
@@ -75,11 +76,9 @@ def conv3d(
         "im2col_3d", kernels, g.floats(data), c, s0, s1, s2, p0, p1, p2, d0, d1, d2, int(DType.F32)
     )
     width, height, deep = tuple(windows.ne)[1:]  # the last dimension is depth times images
-    product = _product(g, kernels, windows, out)
-    planes = g.reshape(product, width * height * (deep // images), images, out)
-    return g.reshape(
-        g.call("cont", g.permute(planes, 0, 2, 1, 3)), width, height, deep // images, out * images
-    )
+    depth = deep // images
+    product = _product(g, kernels, windows, out, width * height * depth, images)
+    return g.reshape(product, width, height, depth, out * images)
 
 
 @kernel(ops.conv1d_dw)
@@ -144,15 +143,10 @@ def _check_padding(what: str, *paddings: int) -> None:
         raise UnsupportedOpError(f"{what}: ggml takes paddings up to {WIDEST_PADDING}, got {list(paddings)}")
 
 
-def _convolved(g: Builder, kernels: Ptr, windows: Ptr, out: int, images: int) -> Ptr:
-    width, height = windows.ne[1], windows.ne[2]
-    planes = g.reshape(_product(g, kernels, windows, out), width * height, images, out)
-    return g.reshape(g.call("cont", g.permute(planes, 0, 2, 1, 3)), width, height, out, images)
-
-
-def _product(g: Builder, kernels: Ptr, windows: Ptr, out: int) -> Ptr:
-    """Every window times every kernel: (OW*OH*N, out)."""
+def _product(g: Builder, kernels: Ptr, windows: Ptr, out: int, pixels: int, images: int) -> Ptr:
+    """Every window times every kernel: (pixels, out, images)."""
     inner, rows = windows.ne[0], windows.ne[1] * windows.ne[2] * windows.ne[3]
     if inner * rows > LARGEST:
         raise MemoryError("the windows of a convolution fit no memory")
-    return mul_mat(g, g.reshape(windows, inner, rows), g.reshape(kernels, inner, out))
+    product = mul_mat(g, g.reshape(windows, inner, rows), g.reshape(kernels, inner, out))
+    return g.call("cont", g.permute(g.reshape(product, pixels, images, out), 0, 2, 1, 3))

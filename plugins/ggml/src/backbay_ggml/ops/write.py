@@ -5,10 +5,9 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr, dtype_of
-from ..lowering.builder import Builder
-from ..lowering.wide_rows import put
-from ..tensors.layouts import four
-from .kernel_table import kernel
+from ..lowering.builder import Builder, kernel
+from ..tensors.tensor_builder import four
+from .index import put
 
 
 @kernel(ops.copy)

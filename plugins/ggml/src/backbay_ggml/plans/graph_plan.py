@@ -2,27 +2,88 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Self, final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar, final
 
 import numpy as np
 
-from backbay import BackbayError, Graph, Node, Plan
-from backbay.internals import Bytes, Timings
+from backbay import BackbayError, BackendParams, Graph, Node, Placement, Plan
+from backbay.internals import Bytes, Ledger, Timings
 from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
 from ..devices.op_placement import OpPlacement
-from ..library.abi import NULL, Ptr, address, ffi, owner
-from ..library.pools import new_pool
-from ..lowering.builder import Builder
-from ..lowering.graph_lowering import lower
+from ..library.abi import NULL, Ptr, address, ffi, leaf_tensor, new_pool, owner
+from ..library.library import Library
+from ..lowering.builder import Builder, lower
 from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
-from ..tensors.layouts import leaf_tensor_of
-from .op_clock import OpClock
-from .services import Services
+from ..weights.model_weights import ModelWeights
+from .callbacks import OpClock, StopFlag
+from .thread_choice import ThreadChoice
+
+PlanType = TypeVar("PlanType")
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of a backend that plans use, one of each for all contexts."""
+
+    library: Library
+    ledger: Ledger
+    params: BackendParams
+    threads: int
+    thread_choices: Mapping[tuple[int, int], ThreadChoice]  # by kind of graph
+    flash: bool  # whether attention may use flash attention
+    cpu: Device
+    device_of: Callable[[Placement], Device]
+    weights: ModelWeights | None
+    stop: StopFlag
+
+    def product_home(self, name: str) -> Device | None:
+        """The device with a copy of a weight that lies on the host, for products."""
+        return self.weights.product_home(name) if self.weights is not None else None
+
+
+class SharedMemory(ABC, Generic[PlanType]):
+    """Compute memory of all plans of a backend, because one of them runs at a time.
+
+    It is as large as the largest plan needs. A larger plan replaces it; the last plan to leave frees it.
+    """
+
+    def __init__(self) -> None:
+        self._plans: list[PlanType] = []
+
+    def join(self, plan: PlanType) -> int:
+        """Make room for one more plan; returns the bytes that were added for it."""
+        before = self._total()
+        try:
+            self._plans.append(plan)
+            self.make_room(plan)
+        except BaseException:
+            self.leave(plan)
+            raise
+        return max(0, self._total() - before)
+
+    def leave(self, plan: PlanType) -> None:
+        if plan in self._plans:  # else Ctrl-C came before it joined
+            self._plans.remove(plan)
+        if not self._plans:
+            self._free()
+
+    @abstractmethod
+    def _total(self) -> int:
+        """The bytes that are booked now."""
+
+    @abstractmethod
+    def make_room(self, plan: PlanType) -> None:
+        """Replace the memory if it is too small for a plan."""
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Free all memory."""
 
 
 class GraphPlan(Plan):
@@ -80,27 +141,21 @@ class GraphPlan(Plan):
     # -- running -----------------------------------------------------------------------------------------
 
     @final
-    def run(self, cancel: Cancel | None) -> None:
-        self._run(cancel, None)
-
-    @final
-    def profile(self, cancel: Cancel | None) -> Timings:
-        if self._is_empty:
-            check_cancel(cancel)
-            return tuple
-        clock = OpClock(cancel)
-        timings = self._timings(clock)
-        self._run(cancel, clock)
-        return timings
-
-    def _run(self, cancel: Cancel | None, clock: OpClock | None) -> None:
-        if cancel is not None:
-            check_cancel(cancel)
+    def run(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
+        check_cancel(cancel)
         if self._is_empty:
             return
         self._compute(cancel, clock)
-        if self._has_guards:
-            self._check_guards()
+        for node in self._nodes.nodes if self._has_guards else ():
+            if node.leaf is not None and isinstance(node.leaf.buffer, TensorBuffer):
+                node.leaf.buffer.check_guards()
+
+    @final
+    def profile(self, cancel: Cancel | None) -> Timings:
+        clock = OpClock(cancel)
+        timings = tuple if self._is_empty else self._timings(clock)
+        self.run(cancel, clock)
+        return timings
 
     @final
     def read(self, node: Node) -> Bytes:
@@ -116,11 +171,6 @@ class GraphPlan(Plan):
         if node.strides is None:  # otherwise `gather` has copied
             self._lying[node] = found
         return found
-
-    def _check_guards(self) -> None:
-        for node in self._nodes.nodes:
-            if node.leaf is not None and isinstance(node.leaf.buffer, TensorBuffer):
-                node.leaf.buffer.check_guards()
 
     def close(self) -> None:
         self._lying.clear()
@@ -164,7 +214,7 @@ class GraphPlan(Plan):
             self._builder.bind_product(node, copy, device)
 
     def _stand_in(self, node: Node, device: Device) -> Ptr:
-        self._stand_ins.append(device.stand_in(leaf_tensor_of(node)))
+        self._stand_ins.append(device.stand_in(leaf_tensor(node.dtype, node.shape)))
         return self._stand_ins[-1]
 
     # -- ggml's graph ------------------------------------------------------------------------------------

@@ -103,7 +103,6 @@ class ThreadChoice:
         return max(FIRST, TRY * self._means[self._best])
 
     def _count(self, seconds: float) -> None:
-        """Add a time to the mean of the present count."""
         index = self._running
         mean, samples = self._means[index], self._samples[index]
         counted = min(seconds, OUTLIER * mean) if samples >= TRY else seconds
@@ -142,19 +141,3 @@ class ThreadChoice:
 
     def _move(self, index: int) -> None:
         self._running, self._settling = index, SETTLING
-
-
-@final
-class ThreadChoices:
-    """The choices of a backend, by the kind of graph."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._choices: dict[object, ThreadChoice] = {}
-
-    def __len__(self) -> int:
-        return len(self._choices)
-
-    def of(self, kind: object) -> ThreadChoice:
-        """The choice for a kind of graph."""
-        return self._choices.setdefault(kind, ThreadChoice(self._most))

@@ -12,9 +12,8 @@ from backbay import BackbayError, Buffer, Debug, DType, GuardZoneError, Spec
 from backbay.internals import GUARD, POISON, Bytes
 
 from ..devices.device import WEIGHTS, Device, rounded_up
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import NULL, Ptr, ffi, leaf_tensor
 from ..library.library import Library
-from .layouts import leaf_tensor, leaf_tensor_of
 
 ALIGNMENT = 32  # bytes; ggml requires it of memory that it does not allocate
 
@@ -38,7 +37,7 @@ class LeafBuffer(TensorBuffer):
     def __init__(self, library: Library, device: Device, spec: Spec, debug: Debug) -> None:
         self._lib, self.device = library.lib, device
         self.nbytes = spec.nbytes
-        self.tensor = leaf_tensor_of(spec)
+        self.tensor = leaf_tensor(spec.dtype, spec.shape)
         guard = rounded_up(debug.guard_bytes, ALIGNMENT)
         self._memory = host_memory(library, max(spec.nbytes, ALIGNMENT) + 2 * guard)
         base = ffi.cast("char *", self._lib.ggml_backend_buffer_get_base(self._memory))
@@ -73,11 +72,11 @@ class DeviceLeaf(TensorBuffer):
     def __init__(self, library: Library, device: Device, spec: Spec, debug: Debug) -> None:
         self._lib, self.device = library.lib, device
         self.nbytes = spec.nbytes
-        self.tensor = leaf_tensor_of(spec)
+        self.tensor = leaf_tensor(spec.dtype, spec.shape)
         guard = rounded_up(debug.guard_bytes, device.alignment)
         size = max(device.size(self.tensor), device.alignment)
         self._memory = device.allocate(size + 2 * guard)
-        self._zones = [leaf_tensor(DType.I8, (guard, 1, 1, 1)) for _ in range(2)] if guard else []
+        self._zones = [leaf_tensor(DType.I8, (guard,)) for _ in range(2)] if guard else []
         with device.turn(), device.session():
             self._lib.ggml_backend_buffer_clear(self._memory, POISON if debug.poison else 0)
             base = ffi.cast("char *", self._lib.ggml_backend_buffer_get_base(self._memory))
@@ -114,7 +113,7 @@ class DeviceLeaf(TensorBuffer):
 
 @final
 class WeightBuffer(TensorBuffer):
-    """A weight in the mapped file, or a copy of it if the file does not align it."""
+    """A weight in the mapped file, or a copy of it if the file does not align it; or in the memory of a device."""
 
     def __init__(
         self,
@@ -122,19 +121,23 @@ class WeightBuffer(TensorBuffer):
         device: Device,
         data: Bytes,
         spec: Spec,
+        *,
+        placed: Ptr | None = None,
         product: tuple[Ptr, Device] | None = None,
     ) -> None:
         self._lib, self.device, self.product = library.lib, device, product
-        self.nbytes = spec.nbytes
-        self.tensor = leaf_tensor_of(spec)
-        self.data = data if data.size and data.ctypes.data % ALIGNMENT == 0 else _aligned(data)
-        address = ffi.cast("void *", self.data.ctypes.data)
-        self._memory = self._lib.ggml_backend_cpu_buffer_from_ptr(address, self.data.size)
-        self._lib.ggml_backend_buffer_set_usage(self._memory, WEIGHTS)
-        self._lib.ggml_backend_tensor_alloc(self._memory, self.tensor, address)
+        self.nbytes, self.data = spec.nbytes, data
+        self._memory: Ptr = NULL
+        self.tensor = leaf_tensor(spec.dtype, spec.shape) if placed is None else placed
+        if placed is None:
+            self.data = data if data.size and data.ctypes.data % ALIGNMENT == 0 else _aligned(data)
+            address = ffi.cast("void *", self.data.ctypes.data)
+            self._memory = self._lib.ggml_backend_cpu_buffer_from_ptr(address, self.data.size)
+            self._lib.ggml_backend_buffer_set_usage(self._memory, WEIGHTS)
+            self._lib.ggml_backend_tensor_alloc(self._memory, self.tensor, address)
 
     def check_guards(self) -> None:
-        """A mapped file has no guard zones."""
+        """Weights have no guard zones."""
 
     def read(self) -> Bytes:
         return self.data[: self.nbytes]
@@ -144,26 +147,6 @@ class WeightBuffer(TensorBuffer):
 
     def close(self) -> None:
         self._lib.ggml_backend_buffer_free(self._memory)
-        self.data = np.zeros(0, np.uint8)
-
-
-@final
-class DeviceWeight(TensorBuffer):
-    """A weight in the memory of a device; its bytes are read from the file."""
-
-    def __init__(self, device: Device, data: Bytes, tensor: Ptr) -> None:
-        self.device, self.tensor, self.data, self.nbytes = device, tensor, data, data.size
-
-    def check_guards(self) -> None:
-        """Weights on a device have no guard zones."""
-
-    def read(self) -> Bytes:
-        return self.data
-
-    def write(self, data: Bytes) -> None:
-        raise BackbayError("weights are read-only")
-
-    def close(self) -> None:
         self.data = np.zeros(0, np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Makes ggml tensors in order: ops, views, constants and copies in another layout."""
+"""Makes ggml tensors in order: ops, views, constants, and copies in another layout or dtype."""
 
 from __future__ import annotations
 
@@ -8,18 +8,40 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Spec
-from backbay.internals import Array
+from backbay import DType, Spec, UnsupportedOpError
+from backbay.internals import Array, blocks, contiguous_strides
 from backbay.plugin import encode
 
-from ..library.abi import NULL, Ptr, address, dtype_of, ffi
+from ..library.abi import NULL, Ptr, address, dtype_of, ffi, leaf_tensor, new_pool
 from ..library.library import Library
 from ..library.native import EVERY_THREAD
-from ..library.pools import new_pool
-from .layouts import dense_strides, leaf_tensor_of
 
 POOL = 256  # tensors in one pool
 SLACK = 16  # more than any one of ggml's functions makes
+LONGEST = (1 << 31) - 1  # of an extent, and of the number of rows: ggml counts them in 31 bits
+LARGEST = 1 << 46  # elements; no machine holds more, and sums of sizes in C stay far from overflow
+WORD = 2.0**32  # the weight of the high half of an i64
+DIRECT = {
+    (DType.F32, DType.F16), (DType.F32, DType.BF16), (DType.F16, DType.F32), (DType.F16, DType.BF16),
+    (DType.BF16, DType.F32), (DType.BF16, DType.F16), (DType.F32, DType.I32), (DType.I32, DType.F32),
+}  # fmt: skip
+
+
+def four(spec: Spec) -> tuple[int, ...]:
+    """A shape of exactly four dimensions."""
+    shape: tuple[int, ...] = (*spec.shape, 1, 1, 1, 1)[:4]
+    return shape
+
+
+def strides(spec: Spec) -> tuple[int, ...]:
+    """Four strides; dimensions of one element get those of a contiguous layout, whatever a view says."""
+    shape = four(spec)
+    counts = blocks(spec.dtype, shape)
+    made = [spec.stride(0) if spec.rank and counts[0] > 1 else spec.dtype.type_size]
+    for n in (1, 2, 3):
+        step = made[n - 1] * counts[n - 1]
+        made.append(spec.stride(n) if n < spec.rank and shape[n] > 1 else step)
+    return tuple(made)
 
 
 class TensorBuilder(ABC):
@@ -98,7 +120,7 @@ class TensorBuilder(ABC):
 
     def constant(self, array: Array, dtype: DType) -> Ptr:
         """A tensor of fixed data; its shape is the array's, reversed."""
-        made = leaf_tensor_of(Spec(dtype, array.shape[::-1]))
+        made = leaf_tensor(dtype, array.shape[::-1])
         self.loose.append(made)
         self.constants.append((made, np.ascontiguousarray(encode(array, dtype)).reshape(-1).view(np.uint8)))
         return made
@@ -110,7 +132,7 @@ class TensorBuilder(ABC):
             pair = self.constant(np.array([value], kind).view(np.int32), DType.I32)
             count = int(np.prod(shape))
             flat = self.call("repeat_4d", pair, 2, count, 1, 1)
-            return self.view(flat, dtype, shape, dense_strides(dtype, shape), 0)
+            return self.view(flat, dtype, shape, contiguous_strides(dtype, tuple(shape)), 0)
         return self.call("repeat_4d", self.constant(np.array([value], kind), dtype), *shape)
 
     # -- views -------------------------------------------------------------------------------------------
@@ -129,7 +151,7 @@ class TensorBuilder(ABC):
 
     def bitcast(self, tensor: Ptr, dtype: DType, ne: Sequence[int]) -> Ptr:
         """The bytes of a contiguous tensor as another dtype."""
-        return self.view(tensor, dtype, ne, dense_strides(dtype, ne), tensor.view_offs)
+        return self.view(tensor, dtype, ne, contiguous_strides(dtype, tuple(ne)), tensor.view_offs)
 
     def reshape(self, tensor: Ptr, *ne: int) -> Ptr:
         """A contiguous tensor with another shape."""
@@ -143,28 +165,24 @@ class TensorBuilder(ABC):
             ne[axis], nb[axis] = tensor.ne[i], tensor.nb[i]
         return self.view(tensor, dtype_of(tensor), ne, nb, tensor.view_offs)
 
-    def first_columns(self, matrix: Ptr, columns: int) -> Ptr:
-        """A view of the first columns of a contiguous f32 matrix."""
-        ne = (matrix.ne[0], columns, 1, 1)
-        return self.view(matrix, DType.F32, ne, dense_strides(DType.F32, ne), 0)
-
     # -- layouts -----------------------------------------------------------------------------------------
 
     def transposed(self, tensor: Ptr) -> Ptr:
         """A contiguous copy with dimensions 0 and 1 exchanged."""
         return self.call("cont", self.permute(tensor, 1, 0, 2, 3))
 
-    def first_rows(self, matrix: Ptr, rows: int) -> Ptr:
-        """A contiguous copy of the first rows of a contiguous f32 matrix."""
-        ne = (rows, matrix.ne[1], 1, 1)
-        return self.call("cont", self.view(matrix, DType.F32, ne, tuple(matrix.nb), 0))
+    def padded(self, tensor: Ptr, columns: int, rows: int = 0) -> Ptr:
+        """The tensor with zeros behind the elements of each row, and behind the rows; itself if none are added."""
+        if columns <= 0 and rows <= 0:
+            return tensor
+        return self.call("pad_ext", tensor, 0, columns, 0, rows, 0, 0, 0, 0)
 
     def contiguous(self, tensor: Ptr) -> Ptr:
         """The tensor with all elements adjoining, copied if necessary."""
         if not self.lib.ggml_is_contiguous(tensor):
             return self.call("cont", tensor)
         dtype, ne = dtype_of(tensor), tuple(tensor.ne)
-        plain = dense_strides(dtype, ne)
+        plain = contiguous_strides(dtype, ne)
         # The strides of one-element dimensions do not matter, but some of ggml's checks look at them.
         return tensor if tuple(tensor.nb) == plain else self.view(tensor, dtype, ne, plain, tensor.view_offs)
 
@@ -172,3 +190,69 @@ class TensorBuilder(ABC):
         """The tensor, copied if its rows are scattered or overlap."""
         size = self.lib.ggml_get_type_traits(tensor.type).type_size
         return tensor if tensor.nb[0] == size and tensor.nb[1] >= size else self.call("cont", tensor)
+
+    def cast(self, x: Ptr, dtype: DType) -> Ptr:
+        """A tensor as another dtype, contiguous if it is converted; the tensor itself if it has that dtype.
+
+        All conversions are made of the few that ggml has.
+        """
+        source = dtype_of(x)
+        if source is dtype:
+            return x
+        if (source, dtype) in DIRECT:
+            return self.call("cast", x, int(dtype))
+        if source.is_quantized and dtype is DType.F32:
+            return self.call("cast", self.with_rows(x), int(dtype))
+        if source.is_float and dtype.is_quantized:
+            if not self.library.can_quantize(dtype):
+                raise UnsupportedOpError(f"this ggml cannot quantize to {dtype}")
+            return self.call("cast", self.contiguous(x), int(dtype))
+        if source is DType.I64:
+            return _from_int64(self, x, dtype)
+        if dtype is not DType.I64:
+            return self.cast(self.cast(x, DType.F32), dtype)
+        return (
+            _int32_to_int64(self, x)
+            if source is DType.I32
+            else _float_to_int64(self, self.cast(x, DType.F32))
+        )
+
+
+def _from_int64(g: TensorBuilder, x: Ptr, dtype: DType) -> Ptr:
+    x = g.contiguous(x)
+    low, high = (
+        g.call("cont", g.view(x, DType.I32, tuple(x.ne), tuple(x.nb), x.view_offs + offset))
+        for offset in (0, 4)
+    )
+    if dtype is DType.I32:
+        return low  # numbers that do not fit may give anything
+    # Read as a signed number, a low half with its top bit set is 2^32 too small: the high half makes up for it.
+    lows, highs = (g.cast(half, DType.F32) for half in (low, high))
+    carried = g.call("add", highs, g.call("step", g.call("neg", lows)))
+    return g.cast(g.call("add", g.call("scale", carried, WORD), lows), dtype)
+
+
+def _int32_to_int64(g: TensorBuilder, x: Ptr) -> Ptr:
+    negative = g.call("step", g.call("neg", g.cast(x, DType.F32)))
+    return _joined(g, g.contiguous(x), g.cast(g.call("neg", negative), DType.I32))
+
+
+def _float_to_int64(g: TensorBuilder, x: Ptr) -> Ptr:
+    whole = g.call("trunc", g.contiguous(x))
+    high = g.call("trunc", g.call("scale", whole, 1 / WORD))
+    low = g.call("sub", whole, g.call("scale", high, WORD))  # exact, below 2^32, of the number's sign
+    # A low half beyond the range of i32 is shifted by 2^32; a negative one borrows from the high half.
+    negative = g.call("neg", low)
+    above = g.call("step", g.call("add", low, g.full(DType.F32, (1, 1, 1, 1), 128 - 2.0**31)))
+    below = g.call("step", g.call("add", negative, g.full(DType.F32, (1, 1, 1, 1), -(2.0**31))))
+    signed = g.call("sub", low, g.call("scale", g.call("sub", above, below), WORD))
+    carried = g.call("sub", high, g.call("step", negative))
+    return _joined(g, g.cast(signed, DType.I32), g.cast(carried, DType.I32))
+
+
+def _joined(g: TensorBuilder, low: Ptr, high: Ptr) -> Ptr:
+    """i64 of its low and high halves, both contiguous i32."""
+    ne = tuple(low.ne)
+    count = ne[0] * ne[1] * ne[2] * ne[3]
+    pairs = g.call("concat", g.reshape(low, 1, count), g.reshape(high, 1, count), 0)
+    return g.bitcast(pairs, DType.I64, ne)

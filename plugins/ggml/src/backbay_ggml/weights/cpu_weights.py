@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from mmap import PAGESIZE
 from typing import final
 
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.plugin import Cancel, Progress, check_cancel
+from backbay.plugin import Cancel, check_cancel
 
 from ..devices.device import rounded_up
 from ..library.abi import NULL, Ptr, address, ffi
 from ..library.library import Library
-from .arrangements import Arrangement
-from .trials import usable_arrangements
+from .arrangements import Arrangement, usable_arrangements
 
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"  # policies
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
@@ -40,22 +39,22 @@ class CpuWeights:
         self._arrangements = usable_arrangements(library) if policy != MAPPED else []
         self._chosen: dict[str, Arrangement | None] = {}  # by name
         self._buffers: list[Ptr] = []
-        self._copies: dict[str, Ptr] = {}
+        self.copies: dict[str, Ptr] = {}
 
     def arrangement(self, info: TensorInfo) -> Arrangement | None:
         """The arrangement of a weight, if it is multiplied, and one takes it."""
         if info.name not in self._chosen:
-            tried = self._arrangements if self._is_multiplied(info) else []
+            # Embeddings are only looked up, unless they serve as the output's weights too.
+            is_looked_up = info.name == EMBEDDINGS and not is_tied(self._model)
+            tried = [] if is_looked_up or info.name in self._multiplied_elsewhere else self._arrangements
             fitting = (each for each in tried if each.tensor(info.dtype, info.shape) is not None)
             self._chosen[info.name] = next(fitting, None)
         return self._chosen[info.name]
 
     def is_copied(self, info: TensorInfo) -> bool:
-        """Whether a weight gets memory of its own."""
         return bool(info.nbytes) and self.arrangement(info) is not None
 
     def size(self, infos: Iterable[TensorInfo]) -> int:
-        """The bytes that copies take."""
         return sum(rounded_up(self._new_copy(info)[1], ALIGNMENT) for info in infos)
 
     def allocate(self, infos: list[TensorInfo]) -> None:
@@ -65,30 +64,18 @@ class CpuWeights:
             if chosen:
                 self._allocate(chosen, arrangement)
 
-    def copy(self, name: str) -> Ptr | None:
-        """The copy of a weight, if there is one."""
-        return self._copies.get(name)
-
     def stand_in(self, info: TensorInfo) -> Ptr | None:
         """A tensor in place of a weight's rearranged copy, for dry runs."""
         arrangement = self.arrangement(info)
         return None if arrangement is None else arrangement.stand_in(info.dtype, info.shape)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes to be read from the file."""
-        return sum(self._model.tensors[name].nbytes for name in self._copies)
-
-    def load(self, progress: Progress, cancel: Cancel | None) -> None:
-        """Fill the copies from the file."""
-        total, done = self.nbytes or 1, 0
+    def load(self, progress: Callable[[int], None], cancel: Cancel | None) -> None:
         with ThreadPoolExecutor(READERS) as readers:
             try:
                 for future in as_completed(
-                    [readers.submit(self._load, name, cancel) for name in self._copies]
+                    [readers.submit(self._load, each, cancel) for each in self.copies]
                 ):
-                    done += future.result()
-                    progress(done / total)
+                    progress(future.result())
             except BaseException:
                 readers.shutdown(cancel_futures=True)
                 raise
@@ -99,15 +86,9 @@ class CpuWeights:
         for arrangement in self._arrangements:
             arrangement.close()
         self._buffers.clear()
-        self._copies.clear()
+        self.copies.clear()
         self._arrangements.clear()
         self._chosen.clear()
-
-    def _is_multiplied(self, info: TensorInfo) -> bool:
-        """Embeddings are only looked up, unless they serve as the output's weights too."""
-        return info.name not in self._multiplied_elsewhere and (
-            info.name != EMBEDDINGS or is_tied(self._model)
-        )
 
     def _new_copy(self, info: TensorInfo) -> tuple[Ptr, int]:
         """A tensor for a weight's copy, and its size."""
@@ -129,13 +110,13 @@ class CpuWeights:
         for info in infos:
             tensor, size = self._new_copy(info)
             arrangement.place(memory, tensor, ffi.cast("void *", base))
-            self._copies[info.name] = tensor
+            self.copies[info.name] = tensor
             base += rounded_up(size, ALIGNMENT)
 
     def _load(self, name: str, cancel: Cancel | None) -> int:
         check_cancel(cancel)
         data = self._model.data(name)
-        self._lib.ggml_backend_tensor_set(self._copies[name], ffi.from_buffer(data), 0, data.size)
+        self._lib.ggml_backend_tensor_set(self.copies[name], ffi.from_buffer(data), 0, data.size)
         self._model.drop_pages(name)
         return int(data.size)
 

@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import final
 
-from backbay import Buffer, Node, Spec
-from backbay.gguf import ModelFile, TensorInfo
-from backbay.internals import Ledger
-from backbay.plugin import Cancel, Entry, Progress
+import numpy as np
 
-from ..devices.device import Device
-from ..library.abi import Ptr
+from backbay import Buffer, DType, Node, Spec
+from backbay.gguf import ModelFile, TensorInfo
+from backbay.internals import Bytes, Ledger
+from backbay.plugin import Cancel, Entry, Progress, check_cancel
+
+from ..devices.device import WEIGHTS, Device
+from ..library.abi import Ptr, ffi, leaf_tensor
 from ..library.library import Library
-from ..tensors.buffers import DeviceWeight, WeightBuffer
+from ..tensors.buffers import WeightBuffer
 from .arrangements import Arrangement
 from .cpu_weights import COPIED, EMBEDDINGS, CpuWeights, is_tied
-from .device_weights import DeviceWeights
-from .q8_0 import has_lowest_code
+
+CHUNK = 1 << 12  # blocks that are searched at a time
+
+
+@final
+class DeviceWeights:
+    """The weights of a model that lie on devices, and devices' copies of weights that lie on the host."""
+
+    def __init__(self, library: Library, model: ModelFile) -> None:
+        self._lib, self._model = library.lib, model
+        self._buffers: list[tuple[Device, Ptr]] = []
+        self.placed: dict[str, tuple[Ptr, Device]] = {}
+
+    def size(self, device: Device, infos: Iterable[TensorInfo]) -> int:
+        return sum(device.size(leaf_tensor(info.dtype, info.shape)) for info in infos)
+
+    def allocate(self, device: Device, infos: list[TensorInfo]) -> None:
+        """Allocate weights in one buffer; MemoryError if the device has no room."""
+        tensors = [leaf_tensor(info.dtype, info.shape) for info in infos]
+        sizes = [device.size(tensor) for tensor in tensors]
+        memory = device.allocate(sum(sizes) + device.alignment)
+        self._buffers.append((device, memory))
+        with device.turn(), device.session():
+            self._lib.ggml_backend_buffer_set_usage(memory, WEIGHTS)
+            place = ffi.cast("char *", self._lib.ggml_backend_buffer_get_base(memory))
+            for info, tensor, size in zip(infos, tensors, sizes, strict=True):
+                self._lib.ggml_backend_tensor_alloc(memory, tensor, place)
+                self.placed[info.name] = tensor, device
+                place += size
+
+    def load(self, progress: Callable[[int], None], cancel: Cancel | None) -> None:
+        for name, (tensor, device) in self.placed.items():
+            check_cancel(cancel)
+            data = self._model.data(name)
+            with device.turn(), device.session():
+                self._lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(data), 0, data.size)
+            progress(data.size)
+        for device in {device for device, _ in self._buffers}:
+            device.memory()  # a server answers once it has received all that was sent before
+
+    def close(self) -> None:
+        for device, memory in self._buffers:
+            device.free(lambda memory=memory: self._lib.ggml_backend_buffer_free(memory))  # type: ignore[misc]
+        self._buffers.clear()
+        self.placed.clear()
 
 
 @final
@@ -61,7 +107,8 @@ class ModelWeights:
                 if device.is_cpu:
                     self._book_on_cpu(entry, infos)
                 else:
-                    self._book_on_device(entry, infos, device)
+                    nbytes = self._on_devices.size(device, infos)
+                    self._take(entry, nbytes, partial(self._on_devices.allocate, device, infos))
         except BaseException:
             self.close()
             raise
@@ -71,10 +118,6 @@ class ModelWeights:
         held = sum(info.nbytes for info in infos if self._holds_all or not self.on_cpu.is_copied(info))
         self._ledger.take(entry, held, lambda: None)
         self._take(entry, self.on_cpu.size(copied), lambda: self.on_cpu.allocate(copied))
-
-    def _book_on_device(self, entry: Entry, infos: list[TensorInfo], device: Device) -> None:
-        nbytes = self._on_devices.size(device, infos)
-        self._take(entry, nbytes, lambda: self._on_devices.allocate(device, infos))
 
     def _book_bytes_of_devices(self, infos_by_entry: Mapping[Entry, Iterable[TensorInfo]]) -> None:
         """Book the bytes on the host of weights that lie on other devices."""
@@ -88,11 +131,16 @@ class ModelWeights:
 
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
         """Fill copies and devices from the file."""
-        parts = (self.on_cpu, self._on_devices)
-        total, done = sum(part.nbytes for part in parts) or 1, 0
-        for part in parts:
-            part.load(_part_of(progress, done / total, part.nbytes / total), cancel)
-            done += part.nbytes
+        names = [*self.on_cpu.copies, *self._on_devices.placed]
+        total, done = sum(self._model.tensors[name].nbytes for name in names) or 1, 0
+
+        def count(nbytes: int) -> None:
+            nonlocal done
+            done += nbytes
+            progress(done / total)
+
+        self.on_cpu.load(count, cancel)
+        self._on_devices.load(count, cancel)
 
     def close(self) -> None:
         self.on_cpu.close()
@@ -102,12 +150,13 @@ class ModelWeights:
 
     def buffer(self, info: TensorInfo) -> Buffer:
         """A weight's memory: on its device, or in the mapped file, perhaps with a copy for products."""
-        data, on_device = self._model.data(info.name), self._on_devices.find(info.name)
-        if on_device is not None and self.product_home(info.name) is None:
-            return DeviceWeight(on_device[1], data, on_device[0])
-        cpu, copy = self._devices[0], self.on_cpu.copy(info.name)
-        product = on_device or (None if copy is None else (copy, cpu))
-        return WeightBuffer(self._library, cpu, data, Spec(info.dtype, info.shape), product)
+        data, spec = self._model.data(info.name), Spec(info.dtype, info.shape)
+        placed = self._on_devices.placed.get(info.name)
+        if placed is not None and self.product_home(info.name) is None:
+            return WeightBuffer(self._library, placed[1], data, spec, placed=placed[0])
+        cpu, copy = self._devices[0], self.on_cpu.copies.get(info.name)
+        product = placed or (None if copy is None else (copy, cpu))
+        return WeightBuffer(self._library, cpu, data, spec, product=product)
 
     def product_home(self, name: str) -> Device | None:
         """The device with a copy of a weight that lies on the host, for products: of tied embeddings."""
@@ -138,6 +187,11 @@ class ModelWeights:
         return self._has_signs[leaf.name]
 
 
-def _part_of(progress: Progress, start: float, part: float) -> Progress:
-    """The progress of a part, in terms of the whole."""
-    return lambda done: progress(start + done * part)
+def has_lowest_code(data: Bytes) -> bool:
+    """Whether a code of these q8_0 blocks is -128, which has no opposite."""
+    size = DType.Q8_0.type_size
+    for start in range(0, data.size, CHUNK * size):
+        places = np.flatnonzero(data[start : start + CHUNK * size] == 128)
+        if (places % size > 1).any():  # the first two bytes are the scale
+            return True
+    return False

@@ -1,7 +1,8 @@
-"""The child process of a trial: it multiplies in an arrangement, compares with plain weights, and times both.
+"""The child process of a trial of an arrangement, or of another form of products of one column.
 
-It exits with 0 if the results agree, and prints the dtypes for which the arrangement pays, which of them are `spaced`,
-and which native code of ours multiplies.
+It multiplies in an arrangement, compares with plain weights, and times both. It exits with 0 if the results agree, and
+prints the dtypes for which the arrangement, or the other form, pays, which of them are `spaced`, and which native code
+of ours multiplies.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -19,12 +20,10 @@ import numpy as np
 from backbay import DType, Spec
 from backbay.internals import Array, Bytes
 
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool
 from ..library.library import Library, load_library
-from ..library.native_trial import multiply
-from ..library.pools import new_pool
-from ..tensors.layouts import leaf_tensor
-from .arrangements import EXTRA_ROWS, REPACK, TYPES, Arrangement, buffer_types
+from ..library.native_trial import multiply, tensor_of
+from .arrangements import EXTRA_ROWS, ONE_COLUMN, REPACK, TYPES, Arrangement, buffer_types
 
 INNER, ROWS = 512, 64
 BATCHES = (1, 2, 5, 33)  # products of one row and of several take different code
@@ -37,12 +36,18 @@ AS_LARGE = 1.03  # limit of the size, relative to the file
 MUCH_FASTER, LARGER = 0.85, 1.15  # larger weights pay as well if steps are this much faster
 GAIN = 0.8  # limit of the time with more rows; where columns evict each other, it is 0.3 to 0.7
 GRAPH_SIZE = 64
+COLUMN_TYPES = (DType.Q8_0, DType.F16, DType.BF16)
+COLUMN_BYTES = 64 << 20  # of weights: those that the last cache holds tell nothing
+COLUMN_TIMES = 5
+COLUMN_GAIN = 0.9  # limit of the time in the other form
 
 
-def main() -> int:
+def main(name: str) -> int:
     """Try every dtype that the arrangement takes."""
     library = load_library()
-    arrangement = Arrangement(library, sys.argv[1])
+    if name == ONE_COLUMN:
+        return _tell([dtype for dtype in COLUMN_TYPES if _is_faster_in_other_form(library, dtype)], [], [])
+    arrangement = Arrangement(library, name)
     for dtype in TYPES:
         if not _works(library, arrangement, dtype):
             sys.stdout.write(f"wrong results for {dtype}")
@@ -50,8 +55,11 @@ def main() -> int:
     repack = Arrangement(library, REPACK) if REPACK in buffer_types(library) else None
     pays = [dtype for dtype in TYPES if _pays(library, arrangement, repack, dtype)]
     spaced = [dtype for dtype in pays if _gains_by_rows(library, arrangement, dtype)]
-    native = [dtype for dtype in pays if _takes_native(library, arrangement, dtype)]
-    found = {"types": pays, "spaced": spaced, "native": native}
+    return _tell(pays, spaced, [dtype for dtype in pays if _takes_native(library, arrangement, dtype)])
+
+
+def _tell(types: Sequence[DType], spaced: Sequence[DType], native: Sequence[DType]) -> int:
+    found = {"types": types, "spaced": spaced, "native": native}
     json.dump({key: list(map(str, dtypes)) for key, dtypes in found.items()}, sys.stdout)
     return 0
 
@@ -88,10 +96,10 @@ def _gains_by_rows(library: Library, arrangement: Arrangement, dtype: DType) -> 
 
 def _takes_native(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
     """Whether native products with rearranged weights equal those with plain ones, to the bit."""
-    native, name = library.products, f"{dtype.name}_X8"
+    native, name = library.native.products, f"{dtype.name}_X8"
     if native is None or arrangement.name != REPACK or name not in native.formats:
         return False
-    packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS, 1, 1))
+    packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS))
     data = _random_blocks(library, dtype)
     _fill(library, arrangement, packed, data)
     _fill(library, None, plain, data)
@@ -104,30 +112,26 @@ def _seconds(
     library: Library, arrangement: Arrangement | None, dtype: DType, rows: int = WIDE
 ) -> tuple[float, ...]:
     """The times of a step's and of a prompt's product; empty if the arrangement does not take the dtype."""
-    weights = (
-        leaf_tensor(dtype, (WIDE, rows, 1, 1))
-        if arrangement is None
-        else arrangement.tensor(dtype, (WIDE, rows))
-    )
+    make = leaf_tensor if arrangement is None else arrangement.tensor
+    weights = make(dtype, (WIDE, rows))
     if weights is None:
         return ()
     data = np.zeros(WIDE * rows // dtype.block_size * dtype.type_size, np.uint8)
     held = _fill(library, arrangement, weights, data)
-    found = tuple(_timed(library, weights, batch) for batch in (1, PROMPT))
+    found = []
+    for batch in (1, PROMPT):
+        x = np.ones((batch, weights.ne[0]), np.float32)
+        with _product(library, weights, x, threads=1) as (compute, _):
+            found.append(min(_time_of(compute) for _ in range(TIMES)))
     library.lib.ggml_backend_buffer_free(held) if held != NULL else None
-    return found
+    return tuple(found)
 
 
-def _timed(library: Library, weights: Ptr, batch: int) -> float:
-    """Seconds of the fastest run, on one thread, in the thread's own time: neighbours may be busy."""
-    x = np.ones((batch, weights.ne[0]), np.float32)
-    with _product(library, weights, x, threads=1) as (compute, _):
-        seconds = []
-        for _ in range(TIMES):
-            begun = time.thread_time()
-            compute()
-            seconds.append(time.thread_time() - begun)
-    return min(seconds)
+def _time_of(compute: Callable[[], None]) -> float:
+    """Seconds of the thread's own time: neighbours may be busy."""
+    begun = time.thread_time()
+    compute()
+    return time.thread_time() - begun
 
 
 def _fill(library: Library, arrangement: Arrangement | None, weights: Ptr, data: Bytes) -> Ptr:
@@ -144,7 +148,7 @@ def _fill(library: Library, arrangement: Arrangement | None, weights: Ptr, data:
 
 def _works(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
     """Whether products with rearranged weights equal products with plain ones, if the dtype is taken at all."""
-    packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS, 1, 1))
+    packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS))
     if packed is None:
         return True
     data = _random_blocks(library, dtype)
@@ -162,10 +166,8 @@ def _random_blocks(library: Library, dtype: DType) -> Bytes:
     """Random weights, quantized by ggml."""
     numbers = np.random.default_rng(1).standard_normal((ROWS, INNER)).astype(np.float32)
     nbytes = numbers.size // dtype.block_size * dtype.type_size
-    with computing(library, "cast", _matrix(numbers), int(dtype), nbytes=nbytes, threads=2) as (
-        compute,
-        out,
-    ):
+    operands = tensor_of(numbers), int(dtype)
+    with _computing(library, "cast", *operands, nbytes=nbytes, threads=2) as (compute, out):
         compute()
         return out[:nbytes]
 
@@ -181,19 +183,30 @@ def _multiplied(library: Library, w: Ptr, batch: int) -> Array:
 def _product(
     library: Library, w: Ptr, x: Array, *, threads: int
 ) -> AbstractContextManager[tuple[Callable[[], None], Bytes]]:
-    """A product of weights and an array; see `computing`."""
-    return computing(library, "mul_mat", w, _matrix(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
+    """A product of weights and an array; see `_computing`."""
+    return _computing(library, "mul_mat", w, tensor_of(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
 
 
-def _matrix(numbers: Array) -> Ptr:
-    """A tensor of an f32 matrix; it is valid as long as the array lives."""
-    made = leaf_tensor(DType.F32, (*numbers.shape[::-1], 1, 1))
-    made.data = ffi.from_buffer(numbers)
-    return made
+def _is_faster_in_other_form(library: Library, dtype: DType) -> bool:
+    """Whether another form of a product of one column is faster than ggml's on one thread. Both take turns."""
+    data = np.full(COLUMN_BYTES, 1, np.uint8)
+    rows = COLUMN_BYTES * dtype.block_size // (WIDE * dtype.type_size)
+    weights = leaf_tensor(dtype, (WIDE, rows), data)
+    column, two = np.zeros((1, WIDE), np.float32), np.zeros((2, WIDE), np.float32)
+    exchanged = leaf_tensor(dtype, (WIDE, 1), data), weights
+    forms = (weights, tensor_of(column)), exchanged if dtype is DType.Q8_0 else (weights, tensor_of(two))
+    with ExitStack() as opened:
+        computes = [
+            opened.enter_context(_computing(library, "mul_mat", *form, nbytes=2 * 4 * rows, threads=1))[0]
+            for form in forms
+        ]
+        seconds = [[_time_of(compute) for compute in computes] for _ in range(COLUMN_TIMES)]
+    plain, other = map(min, zip(*seconds, strict=True))
+    return bool(other < COLUMN_GAIN * plain)
 
 
 @contextmanager
-def computing(
+def _computing(
     library: Library, name: str, *operands: Any, nbytes: int, threads: int
 ) -> Iterator[tuple[Callable[[], None], Bytes]]:
     """A function that computes one op, and the array that gets the result."""
@@ -213,4 +226,4 @@ def computing(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

@@ -1,7 +1,21 @@
-// The sum of the parts of a span's cells, for one instruction set, NAME.
+// Attention for one instruction set, in the namespace NAME, by macros that are undefined at the end.
 
 namespace NAME {
 
+#include "attention_vectors.h"
+#ifdef CODES
+#include "attention_codes.h"
+#endif
+#include "attention_few.h"
+#include "attention_many.h"
+
+static void attend(const Call &call, long thread, long threads) {
+    divide(call, thread, threads, [&](const Work &work, long low, long high) {
+        (work.span.count * call.group() <= FEW ? attend_few : attend_many)(call, work, low, high);
+    });
+}
+
+// Sums of the parts of a span's cells.
 TARGET static void add_rows(const float *parts, long count, long dv, float *sums, float &highest, float &total) {
     highest = -__builtin_inff(), total = 0;
     for (long n = 0; n < count; n++)
@@ -36,4 +50,14 @@ static void add_parts(const Call &call, const ggml_tensor *parts, long history, 
         }
 }
 
-} // namespace
+} // namespace NAME
+
+#undef NAME
+#undef TARGET
+#undef REGISTER
+#undef FLOATS
+#undef REGISTERS
+#undef BYTES
+#undef HALVES
+#undef HALF_FLOATS
+#undef CODES

@@ -1,16 +1,41 @@
-"""The times of ggml's ops in one run, noted by callbacks."""
+"""Callbacks of ggml in a run, which stop it or note the times of its ops."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, final
 
-from backbay.plugin import Cancel, Timing
+from backbay.plugin import Cancel, Timing, stop_when_cancelled
 
 from ..library.abi import Ptr, address, ffi
+
+ABORTED = 1  # of enum ggml_status, where 0 is success
+
+
+@final
+class StopFlag:
+    """A flag in C, with the callback that reads it; ggml calls it between two ops."""
+
+    def __init__(self) -> None:
+        self.data: Ptr = ffi.new("char[2]")
+        # strlen of the flag is true once its first byte is set: a callback without Python.
+        self.callback: Any = ffi.cast("void *", ffi.addressof(ffi.dlopen(None), "strlen"))
+
+    @contextmanager
+    def watching(self, cancel: Cancel | None) -> Iterator[None]:
+        """While this lasts, a set `cancel` raises the flag."""
+        try:
+            with stop_when_cancelled(cancel, lambda: self._set(b"\1")):
+                yield
+        finally:
+            self._set(b"\0")
+
+    def _set(self, value: bytes) -> None:
+        self.data[0] = value
 
 
 @dataclass(frozen=True)
@@ -27,10 +52,14 @@ class TimedOp:
 
 @final
 class OpClock:
-    """Notes when ops end. ggml asks its callbacks whether to go on, so they also look at `cancel`."""
+    """Notes when ops end. ggml asks its callbacks whether to go on, so they also look at `cancel`.
 
-    def __init__(self, cancel: Cancel | None) -> None:
-        self._cancel = cancel
+    On devices, ops run in parts of so many, which are computed before ggml asks.
+    """
+
+    def __init__(self, cancel: Cancel | None, part: int = 1) -> None:
+        self._cancel, self._part = cancel, part
+        self._seen = 0
         self._raised: list[BaseException] = []
         self._begun = 0.0
         self._ends: list[float] = []
@@ -66,12 +95,13 @@ class OpClock:
         return self._is_cancelled()
 
     def _note_part(self, tensor: Ptr, before: bool, data: Ptr) -> bool:
-        """Called before an op, where the answer lets it run alone, and after it, where it tells whether to go on."""
-        if before:
-            self.start()
-            return True
-        self._parts.append((address(tensor), perf_counter() - self._begun))
-        return not self._is_cancelled()
+        """Called before an op, where the answer ends a part, and after a part, where it tells whether to go on."""
+        if not before:
+            self._parts.append((address(tensor), perf_counter() - self._begun))
+            return not self._is_cancelled()
+        self.start()
+        self._seen += 1
+        return self._seen % self._part == 0 or self._is_cancelled()
 
     def _is_cancelled(self) -> bool:
         return self._cancel is not None and self._cancel.is_set()

@@ -1,31 +1,88 @@
-"""Cases of a device's trial: views that begin between a device's places for tensors, by the op that reads or writes them."""
+"""Cases of a device's trial: each traces a small graph whose leaves lie on a device; its result is compared with the CPU's.
+
+The cases of this module are views that begin between a device's places for tensors, by the op that reads or writes them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import final
+
 import numpy as np
 
-from backbay import DType, Tensor
+from backbay import Context, DType, Tensor
+from backbay.internals import Array, Bytes
 
-from .trial_bench import CASES, ROW, ROWS, Bench, case_of
-
+Case = Callable[["Bench"], Tensor]
+CASES: dict[str, Case] = {}
+"""By what is tried: views that begin between a device's places for tensors, by the ggml op that reads or writes them,
+with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
+PLAIN = "a product"  # of which a device must be capable
+ROW, ROWS = 64, 12
 COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
 
 
-@case_of("CONT")
-def _cont(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).contiguous(b.ctx)
+@final
+class Bench:
+    """Makes the leaves of a case on the device that is tried."""
+
+    def __init__(self, ctx: Context, quantized: Callable[[Array, DType], Bytes]) -> None:
+        self.ctx, self._quantized = ctx, quantized
+        self._rng = np.random.default_rng(1)
+
+    def numbers(self, *shape: int) -> Array:
+        """Random numbers, in the order of NumPy's dimensions."""
+        return self._rng.standard_normal(shape[::-1], np.float32)
+
+    def leaf(self, data: Array, dtype: DType = DType.F32) -> Tensor:
+        made = self.ctx.layer(0).empty(dtype, *data.shape[::-1])
+        if dtype.is_quantized:
+            return made.from_bytes(self._quantized(data, dtype))
+        return made.from_ints(data) if dtype.is_integer else made.from_floats(data)
+
+    def shifted(self, data: Array, dtype: DType = DType.F32) -> Tensor:
+        """The data as a view that begins one element, or one block, after a leaf of the device."""
+        step = dtype.block_size
+        held = self.leaf(np.concatenate([np.ones(step, data.dtype), data.reshape(-1)]), dtype)
+        return held.view(self.ctx, dtype.type_size, data.shape[::-1])
+
+    def floats(self, *shape: int, dtype: DType = DType.F32) -> Tensor:
+        return self.shifted(self.numbers(*shape), dtype)
+
+    def ids(self, *numbers: int) -> Tensor:
+        return self.shifted(np.array(numbers, np.int32), DType.I32)
 
 
-def _copies(dtype: DType) -> None:
-    @case_of(f"CONT {dtype}")
-    def cont(b: Bench) -> Tensor:
-        data = np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
-        made = b.shifted(data, dtype) if dtype.is_integer else b.floats(ROW, ROWS, dtype=dtype)
-        return made.contiguous(b.ctx)
+def case_of(name: str) -> Callable[[Case], Case]:
+    def register(case: Case) -> Case:
+        CASES[name] = case
+        return case
+
+    return register
 
 
-for _dtype in COPIED:
-    _copies(_dtype)
+@case_of(PLAIN)
+def _plain(b: Bench) -> Tensor:
+    return b.leaf(b.numbers(ROW, ROWS)).mulmat(b.ctx, b.leaf(b.numbers(ROW, 3)))
+
+
+def _add_call(name: str, op: Callable[..., Tensor], *shapes: tuple[int, ...], **attributes: object) -> None:
+    """An op of operands of these shapes."""
+
+    @case_of(name)
+    def case(b: Bench) -> Tensor:
+        first, *others = [b.floats(*shape) for shape in shapes]
+        return op(first, b.ctx, *others, **attributes)
+
+
+_add_call("CONT", Tensor.contiguous, (ROW, ROWS))
+_add_call("ADD", Tensor.add, (ROW, ROWS), (ROW, ROWS))
+_add_call("MUL", Tensor.mul, (ROW, ROWS), (ROW,))
+_add_call("SCALE", Tensor.scale, (ROW, ROWS), s=0.5)
+_add_call("UNARY", Tensor.silu, (ROW, ROWS))
+_add_call("GLU", Tensor.silu, (ROW, ROWS), (ROW, ROWS))
+_add_call("RMS_NORM", Tensor.rms_norm, (ROW, ROWS), weight=None, eps=1e-5)
+_add_call("CONCAT", Tensor.concat, (ROW, ROWS), (ROW, 3), dim=1)
 
 
 @case_of("CPY")
@@ -53,16 +110,20 @@ def _set_in(b: Bench, dtype: DType) -> Tensor:
     return b.floats(ROW, ROWS, dtype=dtype).set_rows(b.ctx, b.leaf(b.numbers(ROW, 2)), ids)
 
 
-def _moves(dtype: DType) -> None:
-    """Copies between tensors of a dtype other than f32, and rows of floats into one."""
+def _add_copies(dtype: DType) -> None:
+    """Copies of and between tensors of a dtype other than f32, and rows of floats into one."""
 
     def whole(b: Bench) -> Tensor:
         data = np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
         return b.leaf(data if dtype.is_integer else b.numbers(ROW, ROWS), dtype)
 
     def shifted(b: Bench) -> Tensor:
-        data = np.zeros((ROWS, ROW), np.int32)
+        data = np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
         return b.shifted(data, dtype) if dtype.is_integer else b.floats(ROW, ROWS, dtype=dtype)
+
+    @case_of(f"CONT {dtype}")
+    def cont(b: Bench) -> Tensor:
+        return shifted(b).contiguous(b.ctx)
 
     if f"CPY {dtype}" not in CASES:
 
@@ -82,7 +143,7 @@ def _moves(dtype: DType) -> None:
 
 
 for _dtype in COPIED:
-    _moves(_dtype)
+    _add_copies(_dtype)
 
 
 @case_of("SET_ROWS")
@@ -132,36 +193,6 @@ def _rope_by_positions(b: Bench) -> Tensor:
     return b.leaf(b.numbers(ROW, 2, 3)).rope(b.ctx, b.ids(9, 5, 30), dim=ROW, base=10000.0)
 
 
-@case_of("ADD")
-def _add(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).add(b.ctx, b.floats(ROW, ROWS))
-
-
-@case_of("MUL")
-def _mul(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).mul(b.ctx, b.floats(ROW))
-
-
-@case_of("SCALE")
-def _scale(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).scale(b.ctx, 0.5)
-
-
-@case_of("UNARY")
-def _unary(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).silu(b.ctx)
-
-
-@case_of("GLU")
-def _glu(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).silu(b.ctx, b.floats(ROW, ROWS))
-
-
-@case_of("RMS_NORM")
-def _rms_norm(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).rms_norm(b.ctx, None, eps=1e-5)
-
-
 @case_of("SOFT_MAX")
 def _softmax(b: Bench) -> Tensor:
     key, value = (b.leaf(b.numbers(ROW, 1, 40)) for _ in range(2))
@@ -169,11 +200,6 @@ def _softmax(b: Bench) -> Tensor:
         b.ctx, key, value, b.floats(40, 3), scale=0.125, sinks=b.floats(2)
     )
     return b.floats(ROW, ROWS).softmax(b.ctx).concat(b.ctx, attended.reshape(b.ctx, ROW, 6), 1)
-
-
-@case_of("CONCAT")
-def _concat(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).concat(b.ctx, b.floats(ROW, 3), 1)
 
 
 @case_of("MUL_MAT")

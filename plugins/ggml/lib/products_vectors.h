@@ -1,0 +1,30 @@
+// Operations of products whose names differ by WIDE alone between instruction sets: to be included in a namespace.
+
+INLINE Vec load_floats(const float *x) { return WIDE(load_ps)(x); }
+INLINE void store_floats(float *x, Vec y) { WIDE(storeu_ps)(x, y); }
+INLINE Ints bytes(int x) { return WIDE(set1_epi8)((char)x); }
+INLINE Ints numbers(int32_t x) { return WIDE(set1_epi32)(x); }
+INLINE Vec floats(float x) { return WIDE(set1_ps)(x); }
+INLINE Ints shifted_right(Ints x, int n) { return WIDE(srl_epi32)(x, _mm_cvtsi32_si128(n)); }
+INLINE Ints shifted_left(Ints x, int n) { return WIDE(sll_epi32)(x, _mm_cvtsi32_si128(n)); }
+INLINE Ints extended_byte(Ints x, int n) { return WIDE(srai_epi32)(shifted_left(x, 24 - 8 * n), 24); }
+INLINE Vec converted(Ints x) { return WIDE(cvtepi32_ps)(x); }
+INLINE Vec times(Vec x, Vec y) { return WIDE(mul_ps)(x, y); }
+INLINE Vec plus_product(Vec sum, Vec x, Vec y) { return WIDE(fmadd_ps)(x, y, sum); }
+INLINE Ints plus_products(Ints sum, Ints weights, Ints codes) {
+#ifdef VNNI
+    return WIDE(dpbusd_epi32)(sum, weights, codes);
+#else
+    const Ints pairs = WIDE(maddubs_epi16)(weights, codes);
+    return WIDE(add_epi32)(sum, WIDE(madd_epi16)(pairs, WIDE(set1_epi16)(1)));
+#endif
+}
+
+// A number in f16 of each of 8 rows.
+INLINE __m128i eight_halves(const char *const *rows, long offset) {
+    __m128i x = _mm_setzero_si128();
+#define INSERT(i) x = _mm_insert_epi16(x, half_at(rows[i] + offset), i)
+    INSERT(0), INSERT(1), INSERT(2), INSERT(3), INSERT(4), INSERT(5), INSERT(6), INSERT(7);
+#undef INSERT
+    return x;
+}
