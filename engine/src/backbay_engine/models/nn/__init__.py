@@ -2,7 +2,7 @@
 
 from .activation import ACTIVATIONS, Activation, ActivationName, capped
 from .attention import Attention, Projection, attend
-from .block import Block, Mixer, Module, ParallelBlock, sandwich
+from .block import Block, Mixer, Module, ParallelBlock, build_block
 from .embedding import Embedding, Positions
 from .experts import Experts, feed_forward_of
 from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
@@ -57,11 +57,11 @@ __all__ = [
     "attend_plain",
     "attends",
     "block_count",
+    "build_block",
     "capped",
     "delta_rule",
     "feed_forward_of",
     "head_lengths",
-    "sandwich",
     "sliding_layers",
     "states_of",
 ]

@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias, final
 from backbay import Context, Tensor
 
 from ..batch import Batch
-from .norm import RMSNorm
+from ..keys import WIDTH
+from .norm import LayerNorm, RMSNorm
 from .rope import Rope
 from .weights import Weights
 
@@ -62,16 +63,25 @@ class Block:
         return x.add(ctx, branch if self.residual_scale == 1 else branch.scale(ctx, self.residual_scale))
 
 
-def sandwich(weights: Weights, width: int, attention: Mixer, feed_forward: Module) -> Block:
-    """The block with norms before and after each branch."""
-    return Block(
-        RMSNorm(weights, "attn_norm", width),
-        attention,
-        RMSNorm(weights, "ffn_norm", width),
-        feed_forward,
-        RMSNorm(weights, "post_attention_norm", width),
-        RMSNorm(weights, "post_ffw_norm", width),
-    )
+def build_block(
+    weights: Weights,
+    attention: Mixer,
+    feed_forward: Module,
+    *,
+    norm: type[RMSNorm | LayerNorm] = RMSNorm,
+    second: str = "ffn_norm",
+    after: bool = False,
+    residual_scale: float = 1.0,
+) -> Block:
+    """A block with a norm before each branch, and with `after` also behind each.
+
+    second  the name of the norm before the feed-forward
+    """
+    width = WIDTH.of(weights.config)
+    before = [norm(weights, name, width) for name in ("attn_norm", second)]
+    names = ("post_attention_norm", "post_ffw_norm")
+    behind = [norm(weights, name, width) if after else None for name in names]
+    return Block(before[0], attention, before[1], feed_forward, *behind, residual_scale)
 
 
 @final

@@ -1,19 +1,35 @@
-"""Granite 3, dense and with experts."""
+"""Granite 3 and 4, dense and with experts; version 4 has Mamba 2 between blocks with attention."""
 
 from __future__ import annotations
 
 from typing import final
 
 from backbay import Backend, Context, Tensor
+from backbay.gguf import flag
 
 from ... import keys
 from ...batch import Batch
 from ...decoder import Decoder
-from ...nn import Attention, Block, RMSNorm, Rope, Shape, Weights, feed_forward_of
+from ...hybrid import HybridDecoder
+from ...nn import (
+    Attention,
+    Block,
+    Mamba2,
+    Mixer,
+    Rope,
+    Shape,
+    StateShape,
+    Weights,
+    attends,
+    build_block,
+    feed_forward_of,
+)
+
+ROTATES = flag("rope.scaling.finetuned")  # false: the model knows no positions
 
 
 class ScaledDecoder(Decoder):
-    """Embeddings, residuals and logits have scales of their own."""
+    """Embeddings, scores of the attention, residuals and logits have scales of their own."""
 
     def __init__(self, backend: Backend) -> None:
         config = backend.config
@@ -21,6 +37,21 @@ class ScaledDecoder(Decoder):
         self.residual_scale = keys.RESIDUAL_SCALE.of(config, 1.0)
         self.logit_divisor = keys.LOGIT_SCALE.of(config, 1.0)
         super().__init__(backend)
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        here = weights.at(f"blk.{layer}.")
+        feed_forward = feed_forward_of(here, layer)
+        return build_block(here, self.mixer(here, layer), feed_forward, residual_scale=self.residual_scale)
+
+    def mixer(self, weights: Weights, layer: int) -> Mixer:
+        shape = Shape.of(self.config, layer, feeds=False)
+        rope = Rope(self.config, shape, "normal") if self.rotates else None
+        scale = keys.SCALE.of(self.config, shape.head**-0.5)
+        return Attention(weights, shape, rope, scale=scale, sinks="attn_sinks.weight" in weights)
+
+    @property
+    def rotates(self) -> bool:
+        return True
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         return super().embed(ctx, batch).scale(ctx, self.embedding_scale)
@@ -31,22 +62,21 @@ class ScaledDecoder(Decoder):
 
 @final
 class Granite(ScaledDecoder):
-    """The scores of the attention have a scale, too."""
+    """Granite 3."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        shape = Shape.of(self.config, layer)
-        rope = Rope(self.config, shape, "normal")
-        here = weights.at(f"blk.{layer}.")
-        return Block(
-            RMSNorm(here, "attn_norm", shape.width),
-            Attention(
-                here,
-                shape,
-                rope,
-                scale=keys.SCALE.of(self.config, shape.head**-0.5),
-                sinks="attn_sinks.weight" in here,
-            ),
-            RMSNorm(here, "ffn_norm", shape.width),
-            feed_forward_of(here, layer),
-            residual_scale=self.residual_scale,
-        )
+
+@final
+class GraniteHybrid(ScaledDecoder, HybridDecoder):
+    """Granite 4."""
+
+    def recurs(self, layer: int) -> bool:
+        return not attends(self.config, layer)
+
+    def mixer(self, weights: Weights, layer: int) -> Mixer:
+        if self.recurs(layer):
+            return Mamba2(weights, StateShape.of(self.config))
+        return super().mixer(weights, layer)
+
+    @property
+    def rotates(self) -> bool:
+        return ROTATES.of(self.config, True)

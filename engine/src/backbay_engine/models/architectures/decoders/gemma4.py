@@ -19,9 +19,8 @@ from ...nn import (
     Shape,
     Weights,
 )
-from .family import Gemma
-from .layer_embeddings import LayerEmbeddings, OwnEmbedding
-from .sharing_attention import SharingAttention, source_of
+from .gemma import Gemma
+from .gemma_parts import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
 
 
 @final

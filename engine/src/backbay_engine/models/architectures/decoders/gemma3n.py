@@ -13,9 +13,8 @@ from backbay.gguf import Key, whole
 from ... import keys
 from ...batch import Batch
 from ...nn import Linear, RMSNorm, Rope, Shape, Weights, block_count
-from .family import Gemma
-from .layer_embeddings import LayerEmbeddings, OwnEmbedding
-from .sharing_attention import SharingAttention, source_of
+from .gemma import Gemma
+from .gemma_parts import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
 
 STREAMS = whole("altup.num_inputs", 2, 64)
 ACTIVE = whole("altup.active_idx")
