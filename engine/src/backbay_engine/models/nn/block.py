@@ -50,7 +50,7 @@ class Block:
     def rope(self) -> Rope | None:
         return self.attention.rope
 
-    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         h = x if self.attention_norm is None else self.attention_norm(ctx, x)
         a = self.attention(ctx, layer, h, batch, last=last)
         x = batch.select(ctx, x) if last else x
@@ -78,10 +78,15 @@ def build_block(
     second  the name of the norm before the feed-forward
     """
     width = WIDTH.of(weights.config)
-    before = [norm(weights, name, width) for name in ("attn_norm", second)]
-    names = ("post_attention_norm", "post_ffw_norm")
-    behind = [norm(weights, name, width) if after else None for name in names]
-    return Block(before[0], attention, before[1], feed_forward, *behind, residual_scale)
+    return Block(
+        norm(weights, "attn_norm", width),
+        attention,
+        norm(weights, second, width),
+        feed_forward,
+        norm(weights, "post_attention_norm", width) if after else None,
+        norm(weights, "post_ffw_norm", width) if after else None,
+        residual_scale,
+    )
 
 
 @final

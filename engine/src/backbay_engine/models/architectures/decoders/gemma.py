@@ -6,6 +6,7 @@ from math import sqrt
 from typing import ClassVar, final
 
 from backbay import Backend, Context, Tensor
+from backbay.gguf import Key
 
 from ... import keys
 from ...batch import Batch
@@ -39,10 +40,10 @@ class Gemma(Decoder):
     def score(self, ctx: Context, x: Tensor) -> Tensor:
         return capped(ctx, super().score(ctx, x), self.logit_cap)
 
-    def local_rope(self, shape: Shape) -> Rope:
+    def local_rope(self, shape: Shape, rotated: Key[int] = keys.ROTATED) -> Rope:
         """The rotary embedding of a block with a window: its base is its own, and the context is not extended."""
         base = keys.WINDOW_BASE.of(self.config, LOCAL_BASE)
-        return Rope(self.config, shape, "neox", base=base, scaled=False)
+        return Rope(self.config, shape, "neox", base=base, rotated=rotated, scaled=False)
 
     def score_scale(self, shape: Shape, largest: int) -> float:
         """The scale of the scores; the model with the most blocks divides by the root of width / heads."""

@@ -128,8 +128,7 @@ class Gemma3n(Gemma):
 
     def block(self, weights: Weights, layer: int) -> Block:
         config, shape = self.config, Shape.of(self.config, layer)
-        base = keys.WINDOW_BASE.of(config, 1e4) if self.slides[layer] else None
-        rope = Rope(config, shape, "neox", base=base, scaled=not self.slides[layer])
+        rope = self.local_rope(shape) if self.slides[layer] else Rope(config, shape, "neox")
         here = weights.at(f"blk.{layer}.")
         self.count, self.active = STREAMS.of(config), ACTIVE.of(config, 0)
         if self.active >= self.count:

@@ -91,8 +91,7 @@ class Gemma4(Gemma):
         if self.slides[layer]:
             head = keys.WINDOW_KEY_LENGTH.of(config, shape.head)
             shape = replace(shape, head=head, value_head=head)
-            base = keys.WINDOW_BASE.of(config, 1e4)
-            rope = Rope(config, shape, "neox", base=base, rotated=keys.WINDOW_ROTATED, scaled=False)
+            rope = self.local_rope(shape, keys.WINDOW_ROTATED)
         else:
             rope = Rope(config, shape, "neox", factors=Factors.of(weights, shape))
         source, owns = source_of(config, self.slides, layer)

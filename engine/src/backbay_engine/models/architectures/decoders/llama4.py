@@ -27,12 +27,12 @@ from ...nn import (
     Gating,
     Linear,
     Projection,
-    RMSNorm,
     Rope,
     Routing,
     Shape,
     Weights,
     attend,
+    build_block,
 )
 
 CHUNK = whole("attention.chunk_size", 1)
@@ -53,12 +53,7 @@ class Llama4(Decoder):
         rope = None
         if self.chunked(layer) or not self.mixed:
             rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
-        return Block(
-            RMSNorm(here, "attn_norm", shape.width),
-            Llama4Attention(here, shape, rope),
-            RMSNorm(here, "ffn_norm", shape.width),
-            self._feed_forward(here, shape),
-        )
+        return build_block(here, Llama4Attention(here, shape, rope), self._feed_forward(here, shape))
 
     @property
     def mixed(self) -> bool:

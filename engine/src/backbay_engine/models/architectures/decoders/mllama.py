@@ -12,7 +12,7 @@ from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, 
 from ...batch import Batch
 from ...decoder import Decoder, DecoderBlock
 from ...keys import CROSS_LAYERS
-from ...nn import Attention, Block, Factors, GatedFeedForward, Linear, RMSNorm, Rope, Shape, Weights
+from ...nn import Attention, Factors, GatedFeedForward, Linear, RMSNorm, Rope, Shape, Weights, build_block
 
 SIDE, PATCH = whole("vision.image_size", 1, 1 << 14), whole("vision.patch_size", 1, 1 << 14)
 TILES = whole("vision.max_num_tiles", 1, 64)
@@ -89,12 +89,7 @@ class Mllama(Decoder):
         if layer in self.crossing:
             return CrossBlock(here, shape)
         rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
-        return Block(
-            RMSNorm(here, "attn_norm", shape.width),
-            Attention(here, shape, rope),
-            RMSNorm(here, "ffn_norm", shape.width),
-            GatedFeedForward(here, shape),
-        )
+        return build_block(here, Attention(here, shape, rope), GatedFeedForward(here, shape))
 
     def cross(self, ctx: Context, rows: Tensor, put: Callable[[Context, int, Tensor, Tensor], None]) -> None:
         for layer, block in enumerate(self.blocks):

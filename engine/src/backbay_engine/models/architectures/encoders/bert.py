@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Callable
+from typing import ClassVar, final
 
 import numpy as np
 
 from backbay import Backend, Context, Tensor
+from backbay.gguf import text
 
 from ....cache.step_only import Reach
+from ... import keys
 from ...batch import Batch
 from ...encoder import Encoder
 from ...nn import (
     ACTIVATIONS,
+    ActivationName,
     Attention,
+    Block,
     Embedding,
     Experts,
     FeedForward,
     GatedFeedForward,
     LayerNorm,
+    Module,
     Pooling,
     Positions,
     Rope,
@@ -28,11 +34,13 @@ from ...nn import (
     Weights,
     block_count,
 )
-from ...nn.block import Module
+
+PATTERN = 3  # of three blocks of ModernBERT in a row, the first sees the whole text
+ACTIVATION = text("hidden_activation")
 
 
 @final
-class Block:
+class NormedBlock:
     """A norm after the attention and one after the feed-forward; some files have a second one after the attention."""
 
     def __init__(self, weights: Weights, width: int, attention: Attention, feed_forward: Module) -> None:
@@ -53,6 +61,10 @@ class Block:
 class Bert(Encoder):
     """Learned positions; a feed-forward without a gate."""
 
+    learns_positions: ClassVar[bool] = True
+    pooling: ClassVar[Pooling] = Pooling.NONE
+    head_activation: ClassVar[ActivationName] = "tanh"
+
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self.config, weights = backend.config, Weights(backend)
@@ -60,23 +72,22 @@ class Bert(Encoder):
         width = self.shape.width
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.embedding = Embedding(weights, "token_embd", width)
-        self.positions = self.learned_positions(weights)
+        self.positions = Positions(weights, width) if self.learns_positions else None
         self.types = Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
         self.norm = LayerNorm(weights, "token_embd_norm", width)
-        self.blocks = [
-            self.block(weights.at(f"blk.{layer}."), layer) for layer in range(block_count(self.config))
-        ]
-        self.head = TextHead(weights, width, Pooling.NONE)
+        self.blocks = [self.block(weights.at(f"blk.{n}."), n) for n in range(block_count(self.config))]
+        self.declare(weights)
+        self.head = TextHead(weights, width, self.pooling, self.head_activation)
         weights.check()
         if self.positions is not None:
             self.positions.check()
 
-    def learned_positions(self, weights: Weights) -> Positions | None:
-        return Positions(weights, self.shape.width)
-
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: Weights, layer: int) -> Callable[[Context, int, Tensor, Batch], Tensor]:
         attention = Attention(weights, self.shape, None)
-        return Block(weights, self.shape.width, attention, FeedForward(weights, self.shape))
+        return NormedBlock(weights, self.shape.width, attention, FeedForward(weights, self.shape))
+
+    def declare(self, weights: Weights) -> None:
+        """Declare further tensors."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -111,18 +122,11 @@ class Bert(Encoder):
 class NomicBert(Bert):
     """Rotary positions; gated feed-forwards, or plain ones and experts in the architecture nomic-bert-moe."""
 
-    def learned_positions(self, weights: Weights) -> None:
-        return None
+    learns_positions = False
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        shape = self.shape
-        attention = Attention(weights, shape, Rope(self.config, shape, "neox"))
-        return Block(weights, shape.width, attention, self.feed_forward(weights))
-
-    def fit(self, context: int) -> None:
-        for block in self.blocks:
-            if block.attention.rope is not None:
-                block.attention.rope.fit(context)
+    def block(self, weights: Weights, layer: int) -> NormedBlock:
+        attention = Attention(weights, self.shape, Rope(self.config, self.shape, "neox"))
+        return NormedBlock(weights, self.shape.width, attention, self.feed_forward(weights))
 
     def feed_forward(self, weights: Weights) -> Module:
         shape = self.shape
@@ -138,14 +142,13 @@ class NomicBert(Bert):
 class JinaBert(Bert):
     """Scores shrink with the distance, for each head by another slope."""
 
-    def learned_positions(self, weights: Weights) -> None:
-        return None
+    learns_positions = False
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: Weights, layer: int) -> NormedBlock:
         shape = self.shape
         normed = "attn_q_norm.weight" in weights
         attention = Attention(weights, shape, None, norms="joint" if normed else False, norm=LayerNorm)
-        return Block(weights, shape.width, attention, GatedFeedForward(weights, shape, "gelu_erf"))
+        return NormedBlock(weights, shape.width, attention, GatedFeedForward(weights, shape, "gelu_erf"))
 
     def reach(self, layer: int) -> Reach:
         return Reach(slopes=slopes(self.shape.heads))
@@ -157,3 +160,37 @@ def slopes(heads: int) -> tuple[float, ...]:
     main = [2 ** (-8 * (n + 1) / whole) for n in range(whole)]
     between = [2 ** (-4 * (2 * n + 1) / whole) for n in range(heads - whole)]
     return tuple(main + between)
+
+
+@final
+class ModernBert(Bert):
+    """Norms before each branch; most blocks have a window, and a rotary base of their own."""
+
+    learns_positions = False
+    pooling = Pooling.MEAN
+    head_activation = "gelu_erf"
+
+    def block(self, weights: Weights, layer: int) -> Block:
+        config, shape = self.config, Shape.of(self.config, layer)
+        base = keys.WINDOW_BASE.of(config, None) if self.window(layer) else None
+        silu = ACTIVATION.of(config, "gelu") == "silu"
+        return Block(
+            LayerNorm(weights, "attn_norm", shape.width) if "attn_norm.weight" in weights else None,
+            Attention(weights, shape, Rope(config, shape, "neox", base=base)),
+            LayerNorm(weights, "ffn_norm", shape.width),
+            GatedFeedForward(weights, shape, "silu" if silu else "gelu_erf"),
+        )
+
+    def declare(self, weights: Weights) -> None:
+        self.last_norm = LayerNorm(weights, "output_norm", self.shape.width)
+
+    def window(self, layer: int) -> int | None:
+        """The width of a block's window; None if it sees the whole text."""
+        pattern = keys.WINDOW_PATTERN.of(self.config, PATTERN)
+        return keys.WINDOW.of(self.config, 0) or None if pattern and layer % pattern else None
+
+    def reach(self, layer: int) -> Reach:
+        return Reach(window=self.window(layer))
+
+    def hidden(self, ctx: Context, batch: Batch) -> Tensor:
+        return self.last_norm(ctx.layer(self.layers), super().hidden(ctx, batch))

@@ -14,11 +14,11 @@ from ...nn import (
     Block,
     CausalConvolution,
     Linear,
-    RMSNorm,
     Rope,
     Shape,
     Weights,
     attends,
+    build_block,
     feed_forward_of,
 )
 
@@ -61,9 +61,4 @@ class Lfm2(HybridDecoder):
         else:
             shape = Shape.of(self.config, layer)
             mixer = Attention(here, shape, Rope(self.config, shape, "neox"), norms=True)
-        return Block(
-            RMSNorm(here, "attn_norm", self.width),
-            mixer,
-            RMSNorm(here, "ffn_norm", self.width),
-            feed_forward_of(here, layer),
-        )
+        return build_block(here, mixer, feed_forward_of(here, layer))

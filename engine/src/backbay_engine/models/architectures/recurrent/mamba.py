@@ -1,4 +1,4 @@
-"""Mamba, and Falcon Mamba, which norms what controls the scan."""
+"""Mamba, Falcon Mamba and Mamba 2: blocks of a mixer alone, which keep states instead of keys and values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from backbay.gguf import flag
 from ...batch import Batch
 from ...hybrid import HybridDecoder
 from ...keys import CONVOLUTION_TAPS, STATE_HEADS, STATE_INNER, STATE_SIZE
-from ...nn import CausalConvolution, Linear, RMSNorm, Weights, states_of
+from ...nn import CausalConvolution, Linear, Mamba2, RMSNorm, StateShape, Weights, states_of
 from ...nn.norm import rms_epsilon
 from ...nn.weights import FLOATS
 
-NORMED = flag("ssm.dt_b_c_rms")
+NORMED = flag("ssm.dt_b_c_rms")  # of Falcon Mamba: what controls the scan is normed
 
 
 @final
@@ -64,7 +64,30 @@ class Block:
 
 @final
 class Mamba(HybridDecoder):
-    """Blocks of a mixer alone, which keep states instead of keys and values."""
+    """Mamba and Falcon Mamba."""
 
     def block(self, weights: Weights, layer: int) -> Block:
         return Block(weights.at(f"blk.{layer}."), self.width)
+
+
+@final
+class Block2:
+    """x + mixer(norm(x))"""
+
+    rope = None
+
+    def __init__(self, weights: Weights, shape: StateShape) -> None:
+        self.norm = RMSNorm(weights, "attn_norm", shape.width)
+        self.mixer = Mamba2(weights, shape)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        y = self.mixer(ctx, layer, self.norm(ctx, x), batch, last=last)
+        return y.add(ctx, batch.select(ctx, x) if last else x)
+
+
+@final
+class MambaTwo(HybridDecoder):
+    """Mamba 2."""
+
+    def block(self, weights: Weights, layer: int) -> Block2:
+        return Block2(weights.at(f"blk.{layer}."), StateShape.of(self.config))

@@ -19,6 +19,7 @@ from ...nn import (
     StateShape,
     Weights,
     attend,
+    build_block,
     feed_forward_of,
 )
 from ..decoders.qwen import sections_in_turn
@@ -108,12 +109,7 @@ class QwenNext(HybridDecoder):
         else:
             shape = Shape.of(config, layer, feeds=False)
             mixer = GatedAttention(here, shape, self.rope(shape, layer))
-        return Block(
-            RMSNorm(here, "attn_norm", self.width),
-            mixer,
-            RMSNorm(here, "post_attention_norm", self.width),
-            feed_forward_of(here, layer),
-        )
+        return build_block(here, mixer, feed_forward_of(here, layer), second="post_attention_norm")
 
     def rope(self, shape: Shape, layer: int) -> Rope:
         """The rotary embedding of a block with attention."""
