@@ -1,21 +1,23 @@
 """The parts of networks: each takes its tensors from a file by name; calling it traces it."""
 
-from .activation import ACTIVATIONS, Activation, ActivationName, capped
 from .attention import Attention, Projection, attend
 from .block import Block, Mixer, Module, ParallelBlock, build_block
-from .embedding import Embedding, Positions
-from .experts import Experts, feed_forward_of
-from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
+from .experts import Experts, Gating, Routing, feed_forward_of
+from .feed_forward import (
+    ACTIVATIONS,
+    Activation,
+    ActivationName,
+    FeedForward,
+    GatedFeedForward,
+    SharedExpert,
+    capped,
+)
 from .latent import LatentAttention, LatentParts, attend_absorbed, attend_plain, head_lengths
-from .linear import Linear
+from .linear import Embedding, Linear, Positions
 from .norm import LayerNorm, RMSNorm
 from .pooling import Pooling, TextHead
-from .recurrent.convolution import CausalConvolution, states_of
-from .recurrent.delta_net import DeltaNet
-from .recurrent.delta_rule import delta_rule
-from .recurrent.mamba import Mamba2, StateShape
+from .recurrent import CausalConvolution, DeltaNet, Mamba2, StateShape, delta_rule, states_of
 from .rope import Factors, Rope
-from .routing import Gating, Routing
 from .shape import Shape, attends, block_count, sliding_layers
 from .weights import Weights
 

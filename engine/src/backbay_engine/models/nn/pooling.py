@@ -14,7 +14,7 @@ from backbay.gguf import Config
 from ...steps.step import Step
 from ..batch import Batch
 from ..keys import POOLING, SCORED_POOLING
-from .activation import ACTIVATIONS, ActivationName
+from .feed_forward import ACTIVATIONS, ActivationName
 from .linear import Linear
 from .norm import LayerNorm
 from .weights import Weights
