@@ -18,10 +18,10 @@ UNUSED = ("mm.a.", "v.token_embd.", "resampler.pos_embed")  # audio, copies of t
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "idefics3": "idefics3:Idefics3",
-    "ldp": "mobilevlm:MobileVLM",
-    "ldpv2": "mobilevlm:MobileVLM",
+    "ldp": "llava:MobileVLM",
+    "ldpv2": "llava:MobileVLM",
     "llama4": "llama4:Llama4",
-    "minicpmv4_6": "minicpmv46:MiniCPMV46",
+    "minicpmv4_6": "minicpmv:MiniCPMV46",
     "mlp": "llava:Llava",
     "pixtral": "pixtral:Pixtral",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, DType, Tensor
 from backbay.plugin import Cancel
 
-from .contract import Network
-from .inputs import Inputs
+from .contract import Inputs, Network
 from .prepared import Prepared
 
 WORK = 20e9  # multiplications of a chunk; a chunk has one block at least

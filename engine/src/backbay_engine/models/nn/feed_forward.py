@@ -29,6 +29,10 @@ def gelu_erf(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
     return y if up is None else y.mul(ctx, up)
 
 
+def quick_gelu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
+    return x.quick_gelu(ctx, up)
+
+
 def relu(ctx: Context, x: Tensor, up: Tensor | None = None) -> Tensor:
     return x.relu(ctx, up)
 
