@@ -18,7 +18,7 @@ from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
 from .decoding import require_size
 from .picture import Fit
-from .preparations import Plan, Preparation
+from .preparations.contract import Plan, Preparation
 from .prepared import Prepared
 
 WITH_ENCODERS = (

@@ -16,7 +16,7 @@ from ..contract import Inputs, Network, Placed, VisionFamily, in_runs, stand_in
 from ..parts.block import Norm
 from ..parts.shape import HALF, colours, floats, grid_of, present
 from ..parts.towers import Siglip
-from ..preparations import Squash
+from ..preparations.stretched import Squash
 from ..prepared import Prepared
 
 POOL = whole("vision.projector.scale_factor", 1, 1 << 10)

@@ -14,7 +14,7 @@ from ..contract import Inputs, Network, Placed, VisionFamily, in_runs, stand_in
 from ..parts.patches import shuffled
 from ..parts.shape import HALF, colours, grid_of
 from ..parts.towers import Siglip
-from ..preparations import Split
+from ..preparations.tiles import Split
 from ..prepared import Prepared
 
 FACTOR = whole("vision.projector.scale_factor", 1, 64)

@@ -21,7 +21,7 @@ from ..parts.block import Norm, Perceptron
 from ..parts.patches import shuffled
 from ..parts.shape import HALF, EncoderShape, colours, grid_of, present
 from ..parts.towers import Clip
-from ..preparations import CanvasAndWhole
+from ..preparations.tiles import CanvasAndWhole
 from ..prepared import Prepared
 
 SHUFFLE = whole("vision.projector.scale_factor", 1, 64)

@@ -18,7 +18,8 @@ from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs,
 from ..parts.block import Norm, Perceptron
 from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
 from ..parts.towers import Clip
-from ..preparations import Anyres, CentreCrop
+from ..preparations.stretched import CentreCrop
+from ..preparations.tiles import Anyres
 from ..prepared import Prepared
 
 PINPOINTS = wholes("vision.image_grid_pinpoints", 1, 1 << 14)

@@ -26,7 +26,7 @@ from ..parts.block import Norm, Perceptron
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, colours, floats
 from ..parts.towers import Siglip, divided, places_in, stepped
-from ..preparations import MergedSlices, Sliced, Slices
+from ..preparations.slices import MergedSlices, Sliced, Slices
 from ..prepared import Prepared
 
 MARKS = "<image>", "</image>", "<slice>", "</slice>"

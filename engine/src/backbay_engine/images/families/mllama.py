@@ -21,7 +21,7 @@ from ..parts.block import Block, Norm
 from ..parts.patches import PatchEmbedding, patches_of
 from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
 from ..parts.towers import Tower
-from ..preparations import Canvas
+from ..preparations.tiles import Canvas
 from ..prepared import Prepared
 
 TILES = whole("vision.max_num_tiles", 1, 64)

@@ -19,7 +19,7 @@ from ..parts.merged import axes_of, in_squares, rotated
 from ..parts.patches import PatchEmbedding, Pixels, cut, stacked
 from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colours, present
 from ..parts.towers import Tower
-from ..preparations import LongestEdge
+from ..preparations.stretched import LongestEdge
 from ..prepared import Prepared
 
 MERGE, OWN_MERGE = (whole(name, 1, 64) for name in ("vision.spatial_merge_size", "spatial_merge_size"))

@@ -19,7 +19,7 @@ from ..parts.attention import Groups
 from ..parts.merged import FRAMES, MERGE, GridFamily, Merger, SlicedEmbedding, rotary_positions, rotated
 from ..parts.shape import CLIP, PATCH, EncoderShape, colours
 from ..parts.towers import Tower
-from ..preparations import SmartResize
+from ..preparations.stretched import SmartResize
 from ..prepared import Prepared
 
 WINDOW = whole("vision.window_size", 1, 1 << 14)

@@ -23,7 +23,7 @@ from ..contract import Inputs, Network, Pictures
 from ..parts.merged import MERGE, GridFamily, Merger, SlicedEmbedding, coordinates, rotary_positions, rotated
 from ..parts.shape import BLOCKS, HALF, PATCH, EncoderShape, colours, present
 from ..parts.towers import Tower
-from ..preparations import Qwen3Resize
+from ..preparations.stretched import Qwen3Resize
 from ..prepared import Prepared
 
 DEEP = whole("vision.is_deepstack_layers", 0, 1)
