@@ -11,14 +11,7 @@ from typing import Self, final
 from backbay import Context, Tensor
 from backbay.gguf import Config
 
-from ..keys import (
-    EXPERT_GROUPS,
-    EXPERT_HIDDEN,
-    GATING,
-    NORMALIZED_SHARES,
-    SHARE_SCALE,
-    USED_EXPERT_GROUPS,
-)
+from .. import keys
 from .feed_forward import Activation, GatedFeedForward, SharedExpert, silu
 from .linear import Linear
 from .shape import Shape
@@ -57,19 +50,19 @@ class Routing:
         cls, config: Config, shape: Shape, *, gating: Gating = Gating.SOFTMAX, normalized: bool = True
     ) -> Self:
         """The routing that metadata say; `gating` and `normalized` are for files that say nothing."""
-        groups = EXPERT_GROUPS.of(config, 0) or 1
-        used_groups = min(USED_EXPERT_GROUPS.of(config, 0) or groups, groups)
+        groups = keys.EXPERT_GROUPS.of(config, 0) or 1
+        used_groups = min(keys.USED_EXPERT_GROUPS.of(config, 0) or groups, groups)
         room = shape.experts // groups * used_groups
         if shape.experts % groups or room < shape.used_experts:
-            raise EXPERT_GROUPS.refuse(
+            raise keys.EXPERT_GROUPS.refuse(
                 config, f"a number of groups in which {shape.used_experts} of {shape.experts} experts fit,"
             )
         return cls(
             shape.experts,
             shape.used_experts,
-            Gating(GATING.of(config, gating) or gating),
-            NORMALIZED_SHARES.of(config, normalized),
-            SHARE_SCALE.of(config, 0.0) or 1.0,
+            Gating(keys.GATING.of(config, gating) or gating),
+            keys.NORMALIZED_SHARES.of(config, normalized),
+            keys.SHARE_SCALE.of(config, 0.0) or 1.0,
             groups,
             used_groups,
         )
@@ -208,7 +201,7 @@ def feed_forward_of(
     shape = Shape.of(config, layer, plain=plain, attends=False)
     if not shape.experts:
         return GatedFeedForward(weights, shape)
-    if EXPERT_HIDDEN.name not in config:  # Ollama's files state the width of dense blocks alone
+    if keys.EXPERT_HIDDEN.name not in config:  # Ollama's files state the width of dense blocks alone
         shape = replace(shape, hidden=weights.extent("ffn_up_exps.weight", 1) or shape.hidden)
     return Experts(weights, shape, routing=Routing.of(config, shape, gating=gating, normalized=normalized))
 

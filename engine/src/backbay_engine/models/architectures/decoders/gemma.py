@@ -8,21 +8,9 @@ from typing import ClassVar, final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import Key
 
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
 from ...decoder import Decoder
-from ...nn import (
-    Attention,
-    Block,
-    Factors,
-    GatedFeedForward,
-    Rope,
-    Shape,
-    Weights,
-    block_count,
-    build_block,
-    capped,
-)
 
 LOCAL_BASE = 1e4
 
@@ -38,16 +26,16 @@ class Gemma(Decoder):
         return super().embed(ctx, batch).scale(ctx, sqrt(self.width))
 
     def score(self, ctx: Context, x: Tensor) -> Tensor:
-        return capped(ctx, super().score(ctx, x), self.logit_cap)
+        return nn.capped(ctx, super().score(ctx, x), self.logit_cap)
 
-    def local_rope(self, shape: Shape, rotated: Key[int] = keys.ROTATED) -> Rope:
+    def local_rope(self, shape: nn.Shape, rotated: Key[int] = keys.ROTATED) -> nn.Rope:
         """The rotary embedding of a block with a window: its base is its own, and the context is not extended."""
         base = keys.WINDOW_BASE.of(self.config, LOCAL_BASE)
-        return Rope(self.config, shape, "neox", base=base, rotated=rotated, scaled=False)
+        return nn.Rope(self.config, shape, "neox", base=base, rotated=rotated, scaled=False)
 
-    def score_scale(self, shape: Shape, largest: int) -> float:
+    def score_scale(self, shape: nn.Shape, largest: int) -> float:
         """The scale of the scores; the model with the most blocks divides by the root of width / heads."""
-        per_head = shape.width // shape.heads if block_count(self.config) == largest else shape.head
+        per_head = shape.width // shape.heads if nn.block_count(self.config) == largest else shape.head
         return keys.SCALE.of(self.config, per_head**-0.5)
 
 
@@ -57,11 +45,11 @@ class Gemma2(Gemma):
 
     window_pattern = 2
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
-        rope, cap = Rope(self.config, shape, "neox"), keys.SOFTCAP.of(self.config, 0.0)
-        attention = Attention(here, shape, rope, scale=self.score_scale(shape, 46), softcap=cap)
-        return build_block(here, attention, GatedFeedForward(here, shape, "gelu"), after=True)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        rope, cap = nn.Rope(self.config, shape, "neox"), keys.SOFTCAP.of(self.config, 0.0)
+        attention = nn.Attention(here, shape, rope, scale=self.score_scale(shape, 46), softcap=cap)
+        return nn.build_block(here, attention, nn.GatedFeedForward(here, shape, "gelu"), after=True)
 
 
 class Gemma3(Gemma):
@@ -69,14 +57,14 @@ class Gemma3(Gemma):
 
     window_pattern: ClassVar[int | None] = 6
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
         if self.slides[layer]:
             rope = self.local_rope(shape)
         else:
-            rope = Rope(self.config, shape, "neox", factors=Factors.of(weights, shape))
-        attention = Attention(here, shape, rope, scale=self.score_scale(shape, 62), norms=True)
-        return build_block(here, attention, GatedFeedForward(here, shape, "gelu"), after=True)
+            rope = nn.Rope(self.config, shape, "neox", factors=nn.Factors.of(weights, shape))
+        attention = nn.Attention(here, shape, rope, scale=self.score_scale(shape, 62), norms=True)
+        return nn.build_block(here, attention, nn.GatedFeedForward(here, shape, "gelu"), after=True)
 
 
 @final

@@ -7,18 +7,8 @@ from typing import final
 
 from backbay import Context, Tensor
 
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
-from ...nn import (
-    ACTIVATIONS,
-    Experts,
-    Factors,
-    GatedFeedForward,
-    RMSNorm,
-    Rope,
-    Shape,
-    Weights,
-)
 from .gemma import Gemma
 from .gemma_parts import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
 
@@ -27,17 +17,17 @@ from .gemma_parts import LayerEmbeddings, OwnEmbedding, SharingAttention, source
 class MixedFeedForward:
     """A feed-forward and experts side by side, each between norms; the router sees another norm."""
 
-    def __init__(self, weights: Weights, shape: Shape) -> None:
+    def __init__(self, weights: nn.Weights, shape: nn.Shape) -> None:
         width = shape.width
         hidden = keys.HIDDEN.of(weights.config)
-        self.plain = GatedFeedForward(weights, replace(shape, hidden=hidden), "gelu")
-        self.plain_norm = RMSNorm(weights, "ffn_norm", width)
-        self.after_plain = RMSNorm(weights, "post_ffw_norm_1", width)
+        self.plain = nn.GatedFeedForward(weights, replace(shape, hidden=hidden), "gelu")
+        self.plain_norm = nn.RMSNorm(weights, "ffn_norm", width)
+        self.after_plain = nn.RMSNorm(weights, "post_ffw_norm_1", width)
         self.router = weights.need("ffn_gate_inp.weight", width, shape.experts)
         self.router_scale = weights.need("ffn_gate_inp.scale", width)
-        self.experts = Experts(weights, shape, ACTIVATIONS["gelu"], router=self.score)
-        self.experts_norm = RMSNorm(weights, "pre_ffw_norm_2", width)
-        self.after_experts = RMSNorm(weights, "post_ffw_norm_2", width)
+        self.experts = nn.Experts(weights, shape, nn.ACTIVATIONS["gelu"], router=self.score)
+        self.experts_norm = nn.RMSNorm(weights, "pre_ffw_norm_2", width)
+        self.after_experts = nn.RMSNorm(weights, "post_ffw_norm_2", width)
 
     def score(self, ctx: Context, x: Tensor) -> Tensor:
         normed = x.rms_norm(ctx, self.router_scale, eps=self.plain_norm.eps)
@@ -54,16 +44,18 @@ class MixedFeedForward:
 class Block:
     """Norms around each branch, then the block's own embeddings of the tokens, and a scale."""
 
-    def __init__(self, weights: Weights, shape: Shape, attention: SharingAttention, layer_width: int) -> None:
+    def __init__(
+        self, weights: nn.Weights, shape: nn.Shape, attention: SharingAttention, layer_width: int
+    ) -> None:
         width = shape.width
         self.attention, self.rope = attention, attention.rope
-        self.attention_norm = RMSNorm(weights, "attn_norm", width)
-        self.after_attention = RMSNorm(weights, "post_attention_norm", width)
+        self.attention_norm = nn.RMSNorm(weights, "attn_norm", width)
+        self.after_attention = nn.RMSNorm(weights, "post_attention_norm", width)
         self.mixed = MixedFeedForward(weights, shape) if shape.experts else None
         if self.mixed is None:
-            self.feed_forward_norm = RMSNorm(weights, "ffn_norm", width)
-            self.feed_forward = GatedFeedForward(weights, shape, "gelu")
-        self.after_feed_forward = RMSNorm(weights, "post_ffw_norm", width)
+            self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", width)
+            self.feed_forward = nn.GatedFeedForward(weights, shape, "gelu")
+        self.after_feed_forward = nn.RMSNorm(weights, "post_ffw_norm", width)
         self.own = OwnEmbedding(weights, width, layer_width) if layer_width else None
         self.scale = weights.maybe("layer_output_scale.weight", 1)
 
@@ -85,20 +77,20 @@ class Block:
 class Gemma4(Gemma):
     """Blocks with a window have shorter heads; only the others have rotary factors, for heads rotated in part."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        config, shape = self.config, Shape.of(self.config, layer)
+    def block(self, weights: nn.Weights, layer: int) -> Block:
+        config, shape = self.config, nn.Shape.of(self.config, layer)
         here = weights.at(f"blk.{layer}.")
         if self.slides[layer]:
             head = keys.WINDOW_KEY_LENGTH.of(config, shape.head)
             shape = replace(shape, head=head, value_head=head)
             rope = self.local_rope(shape, keys.WINDOW_ROTATED)
         else:
-            rope = Rope(config, shape, "neox", factors=Factors.of(weights, shape))
+            rope = nn.Rope(config, shape, "neox", factors=nn.Factors.of(weights, shape))
         source, owns = source_of(config, self.slides, layer)
         attention = SharingAttention(here, shape, rope, source, owns=owns)
         return Block(here, shape, attention, keys.LAYER_WIDTH.of(config, 0))
 
-    def declare(self, weights: Weights) -> None:
+    def declare(self, weights: nn.Weights) -> None:
         own = keys.LAYER_WIDTH.of(self.config, 0)
         self.layers = LayerEmbeddings(weights, self.width, own, len(self.blocks)) if own else None
 

@@ -9,9 +9,8 @@ from typing import final
 from backbay import Context, Tensor
 from backbay.gguf import Config
 
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
-from ...nn import Embedding, Linear, RMSNorm, Rope, Shape, Weights, attend
 
 PER_LAYER = "per_layer"  # the tap of the embeddings for all blocks, (layer width, blocks, tokens)
 
@@ -20,12 +19,12 @@ PER_LAYER = "per_layer"  # the tap of the embeddings for all blocks, (layer widt
 class LayerEmbeddings:
     """The embeddings for all blocks: from a table, and from the tokens' main embeddings."""
 
-    def __init__(self, weights: Weights, width: int, own: int, blocks: int) -> None:
+    def __init__(self, weights: nn.Weights, width: int, own: int, blocks: int) -> None:
         self.own, self.blocks, self.width = own, blocks, width
         tokens = weights.extent("token_embd.weight", 1)
-        self.table = Embedding(weights, "per_layer_token_embd", own * blocks, tokens)
-        self.project = Linear(weights, "per_layer_model_proj", width, own * blocks)
-        self.norm = RMSNorm(weights, "per_layer_proj_norm", own)
+        self.table = nn.Embedding(weights, "per_layer_token_embd", own * blocks, tokens)
+        self.project = nn.Linear(weights, "per_layer_model_proj", width, own * blocks)
+        self.norm = nn.RMSNorm(weights, "per_layer_proj_norm", own)
 
     def __call__(self, ctx: Context, x: Tensor, batch: Batch) -> None:
         shape = (self.own, self.blocks, batch.size)
@@ -38,10 +37,10 @@ class LayerEmbeddings:
 class OwnEmbedding:
     """A block's part of the embeddings, gated by the tokens' vectors."""
 
-    def __init__(self, weights: Weights, width: int, own: int) -> None:
-        self.gate = Linear(weights, "inp_gate", width, own)
-        self.project = Linear(weights, "proj", own, width)
-        self.norm = RMSNorm(weights, "post_norm", width)
+    def __init__(self, weights: nn.Weights, width: int, own: int) -> None:
+        self.gate = nn.Linear(weights, "inp_gate", width, own)
+        self.project = nn.Linear(weights, "proj", own, width)
+        self.norm = nn.RMSNorm(weights, "post_norm", width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         own = batch.taps[PER_LAYER].slice(ctx, 1, layer, layer + 1).contiguous(ctx)
@@ -57,17 +56,19 @@ class SharingAttention:
     source  the block whose keys and values this one sees
     """
 
-    def __init__(self, weights: Weights, shape: Shape, rope: Rope, source: int, *, owns: bool) -> None:
+    def __init__(
+        self, weights: nn.Weights, shape: nn.Shape, rope: nn.Rope, source: int, *, owns: bool
+    ) -> None:
         self.shape, self.rope, self.source = shape, rope, source
-        self.query = Linear(weights, "attn_q", shape.width, shape.heads * shape.head)
-        self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head)
+        self.query = nn.Linear(weights, "attn_q", shape.width, shape.heads * shape.head)
+        self.query_norm = nn.RMSNorm(weights, "attn_q_norm", shape.head)
         self.key = self.value = self.key_norm = None
         if owns:
-            self.key = Linear(weights, "attn_k", shape.width, shape.kv_heads * shape.head)
-            self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head)
+            self.key = nn.Linear(weights, "attn_k", shape.width, shape.kv_heads * shape.head)
+            self.key_norm = nn.RMSNorm(weights, "attn_k_norm", shape.head)
             if "attn_v.weight" in weights:
-                self.value = Linear(weights, "attn_v", shape.width, shape.kv_heads * shape.head)
-        self.output = Linear(weights, "attn_output", shape.heads * shape.head, shape.width)
+                self.value = nn.Linear(weights, "attn_v", shape.width, shape.kv_heads * shape.head)
+        self.output = nn.Linear(weights, "attn_output", shape.heads * shape.head, shape.width)
 
     def __call__(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
         s, k, v = self.shape, None, None
@@ -79,7 +80,7 @@ class SharingAttention:
             k, v = (part.reshape(ctx, s.head, s.kv_heads, batch.size) for part in (made, v))
             k = self.rope(ctx, self.key_norm(ctx, k), batch.positions)
             v = v.rms_norm(ctx, eps=self.key_norm.eps)
-        a = attend(ctx, self.source, q, k, v, batch.cache, 1.0)
+        a = nn.attend(ctx, self.source, q, k, v, batch.cache, 1.0)
         return self.output(ctx, a.reshape(ctx, -1, batch.size))
 
 

@@ -8,42 +8,30 @@ from backbay import Backend, Context, Tensor
 
 from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
+from ... import nn
 from ...batch import Batch
 from ...decoder import Decoder
 from ...keys import LOGIT_SCALE
-from ...nn import (
-    Attention,
-    Block,
-    FeedForward,
-    GatedFeedForward,
-    LayerNorm,
-    ParallelBlock,
-    Positions,
-    Rope,
-    Shape,
-    Weights,
-    build_block,
-)
 
 
 class NormedDecoder(Decoder):
     """The last norm is a layer norm, too."""
 
-    def final_norm(self, weights: Weights) -> LayerNorm:
-        return LayerNorm(weights, "output_norm", self.width)
+    def final_norm(self, weights: nn.Weights) -> nn.LayerNorm:
+        return nn.LayerNorm(weights, "output_norm", self.width)
 
 
 @final
 class Gpt2(NormedDecoder):
     """GPT-2 and StarCoder: biases, and a feed-forward without a gate; positions are learned, so keys cannot move."""
 
-    def declare(self, weights: Weights) -> None:
-        self.positions = Positions(weights, self.width)
+    def declare(self, weights: nn.Weights) -> None:
+        self.positions = nn.Positions(weights, self.width)
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
-        attention = Attention(here, shape, None)
-        return build_block(here, attention, FeedForward(here, shape, "gelu"), norm=LayerNorm)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        attention = nn.Attention(here, shape, None)
+        return nn.build_block(here, attention, nn.FeedForward(here, shape, "gelu"), norm=nn.LayerNorm)
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         return super().embed(ctx, batch).add(ctx, self.positions(ctx, batch.positions))
@@ -59,10 +47,10 @@ class Gpt2(NormedDecoder):
 class StarCoder2(NormedDecoder):
     """StarCoder 2: biases, and a feed-forward without a gate; positions are rotary."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
-        attention = Attention(here, shape, Rope(self.config, shape, "neox"))
-        return build_block(here, attention, FeedForward(here, shape, "gelu"), norm=LayerNorm)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        attention = nn.Attention(here, shape, nn.Rope(self.config, shape, "neox"))
+        return nn.build_block(here, attention, nn.FeedForward(here, shape, "gelu"), norm=nn.LayerNorm)
 
 
 class CommandR(NormedDecoder):
@@ -72,13 +60,13 @@ class CommandR(NormedDecoder):
         self.logit_scale = LOGIT_SCALE.of(backend.config, 1.0)
         super().__init__(backend)
 
-    def block(self, weights: Weights, layer: int) -> ParallelBlock:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
-        rope = Rope(self.config, shape, "normal") if self.rotates(layer) else None
-        return ParallelBlock(
-            LayerNorm(here, "attn_norm", shape.width),
-            Attention(here, shape, rope),
-            GatedFeedForward(here, shape),
+    def block(self, weights: nn.Weights, layer: int) -> nn.ParallelBlock:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        rope = nn.Rope(self.config, shape, "normal") if self.rotates(layer) else None
+        return nn.ParallelBlock(
+            nn.LayerNorm(here, "attn_norm", shape.width),
+            nn.Attention(here, shape, rope),
+            nn.GatedFeedForward(here, shape),
         )
 
     def rotates(self, layer: int) -> bool:

@@ -7,23 +7,9 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import flag
 
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
-from ...decoder import Decoder
-from ...hybrid import HybridDecoder
-from ...nn import (
-    Attention,
-    Block,
-    Mamba2,
-    Mixer,
-    Rope,
-    Shape,
-    StateShape,
-    Weights,
-    attends,
-    build_block,
-    feed_forward_of,
-)
+from ...decoder import Decoder, HybridDecoder
 
 ROTATES = flag("rope.scaling.finetuned")  # false: the model knows no positions
 
@@ -38,16 +24,16 @@ class ScaledDecoder(Decoder):
         self.logit_divisor = keys.LOGIT_SCALE.of(config, 1.0)
         super().__init__(backend)
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
         here = weights.at(f"blk.{layer}.")
-        feed_forward = feed_forward_of(here, layer)
-        return build_block(here, self.mixer(here, layer), feed_forward, residual_scale=self.residual_scale)
+        feed_forward = nn.feed_forward_of(here, layer)
+        return nn.build_block(here, self.mixer(here, layer), feed_forward, residual_scale=self.residual_scale)
 
-    def mixer(self, weights: Weights, layer: int) -> Mixer:
-        shape = Shape.of(self.config, layer, feeds=False)
-        rope = Rope(self.config, shape, "normal") if self.rotates else None
+    def mixer(self, weights: nn.Weights, layer: int) -> nn.Mixer:
+        shape = nn.Shape.of(self.config, layer, feeds=False)
+        rope = nn.Rope(self.config, shape, "normal") if self.rotates else None
         scale = keys.SCALE.of(self.config, shape.head**-0.5)
-        return Attention(weights, shape, rope, scale=scale, sinks="attn_sinks.weight" in weights)
+        return nn.Attention(weights, shape, rope, scale=scale, sinks="attn_sinks.weight" in weights)
 
     @property
     def rotates(self) -> bool:
@@ -70,11 +56,11 @@ class GraniteHybrid(ScaledDecoder, HybridDecoder):
     """Granite 4."""
 
     def recurs(self, layer: int) -> bool:
-        return not attends(self.config, layer)
+        return not nn.attends(self.config, layer)
 
-    def mixer(self, weights: Weights, layer: int) -> Mixer:
+    def mixer(self, weights: nn.Weights, layer: int) -> nn.Mixer:
         if self.recurs(layer):
-            return Mamba2(weights, StateShape.of(self.config))
+            return nn.Mamba2(weights, nn.StateShape.of(self.config))
         return super().mixer(weights, layer)
 
     @property

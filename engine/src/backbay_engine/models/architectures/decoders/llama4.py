@@ -16,24 +16,10 @@ from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
 from ....cache.layered import LayeredCache
 from ....steps.step import Step
+from ... import nn
 from ...batch import Batch
 from ...decoder import Decoder
 from ...keys import EXPERTS, RMS_EPSILON, WINDOW
-from ...nn import (
-    Block,
-    Experts,
-    Factors,
-    GatedFeedForward,
-    Gating,
-    Linear,
-    Projection,
-    Rope,
-    Routing,
-    Shape,
-    Weights,
-    attend,
-    build_block,
-)
 
 CHUNK = whole("attention.chunk_size", 1)
 FLOOR = number("attention.floor_scale", most=1e9, above=0)
@@ -48,12 +34,12 @@ UNNORMED = 128  # experts of the model that does not norm queries and keys, in f
 class Llama4(Decoder):
     """A window of 0 means that all blocks know positions, and see everything."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer, feeds=False)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer, feeds=False)
         rope = None
         if self.chunked(layer) or not self.mixed:
-            rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
-        return build_block(here, Llama4Attention(here, shape, rope), self._feed_forward(here, shape))
+            rope = nn.Rope(self.config, shape, "normal", factors=nn.Factors.of(weights, shape))
+        return nn.build_block(here, Llama4Attention(here, shape, rope), self._feed_forward(here, shape))
 
     @property
     def mixed(self) -> bool:
@@ -64,13 +50,15 @@ class Llama4(Decoder):
         """Whether a block attends within chunks."""
         return self.mixed and (layer + 1) % EVERY != 0
 
-    def _feed_forward(self, weights: Weights, shape: Shape) -> Experts | GatedFeedForward:
+    def _feed_forward(self, weights: nn.Weights, shape: nn.Shape) -> nn.Experts | nn.GatedFeedForward:
         """Keys of the hidden widths mean others in Ollama's files: the tensors tell."""
         if "ffn_up.weight" in weights and "ffn_gate_inp.weight" not in weights:
-            return GatedFeedForward(weights, replace(shape, hidden=weights.extent("ffn_up.weight", 1) or 1))
+            return nn.GatedFeedForward(
+                weights, replace(shape, hidden=weights.extent("ffn_up.weight", 1) or 1)
+            )
         own = replace(shape, hidden=weights.extent("ffn_up_exps.weight", 1) or 1)
-        routing = Routing.of(self.config, own, gating=Gating.SIGMOID, normalized=False)
-        return Experts(weights, own, routing=routing, weighs_inputs=True)
+        routing = nn.Routing.of(self.config, own, gating=nn.Gating.SIGMOID, normalized=False)
+        return nn.Experts(weights, own, routing=routing, weighs_inputs=True)
 
     def new_cache(self) -> Cache:
         if not self.mixed:
@@ -84,14 +72,14 @@ class Llama4(Decoder):
 class Llama4Attention:
     """Queries and keys are normed after their rotation; without positions, queries grow with theirs."""
 
-    def __init__(self, weights: Weights, shape: Shape, rope: Rope | None) -> None:
+    def __init__(self, weights: nn.Weights, shape: nn.Shape, rope: nn.Rope | None) -> None:
         config = weights.config
         self.rope, self.scale = rope, shape.head**-0.5
         normed = NORMED.of(config, EXPERTS.of(config, 0) != UNNORMED)
         self.eps = RMS_EPSILON.of(config) if normed else None
         self.floor = FLOOR.of(config, DEFAULT_FLOOR)
-        self.project = Projection(weights, shape)
-        self.output = Linear(weights, "attn_output", shape.heads * shape.value_head, shape.width)
+        self.project = nn.Projection(weights, shape)
+        self.output = nn.Linear(weights, "attn_output", shape.heads * shape.value_head, shape.width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         q, k, v = self.project(ctx, x)
@@ -99,7 +87,7 @@ class Llama4Attention:
             q, k = (self._turned(ctx, t, batch) for t in (q, k))
         else:
             q = q.mul(ctx, batch.input("temperature", partial(_temperature, floor=self.floor)))
-        a = attend(ctx, layer, q, k, v, batch.cache, self.scale).reshape(ctx, -1, batch.size)
+        a = nn.attend(ctx, layer, q, k, v, batch.cache, self.scale).reshape(ctx, -1, batch.size)
         return self.output(ctx, batch.select(ctx, a) if last else a)
 
     def _turned(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:

@@ -7,21 +7,8 @@ from typing import final
 
 from backbay import Backend, Context, Tensor
 
-from ... import keys
+from ... import keys, nn
 from ...decoder import Decoder
-from ...nn import (
-    Attention,
-    Block,
-    Experts,
-    Gating,
-    LatentAttention,
-    Rope,
-    Shape,
-    Weights,
-    build_block,
-    feed_forward_of,
-    head_lengths,
-)
 
 ALPHA, LIMIT = 1.702, 7.0  # of gpt-oss' activation
 
@@ -33,16 +20,16 @@ class DeepSeek2(Decoder):
     The first blocks have no experts. Yarn sharpens the scores, and magnifies neither queries nor keys.
     """
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        config, shape = self.config, Shape.of(self.config, layer)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        config, shape = self.config, nn.Shape.of(self.config, layer)
         here = weights.at(f"blk.{layer}.")
         sharpness = keys.YARN_SHARPNESS.of(config, 0.0)
-        rope = Rope(config, shape, "normal", plain=sharpness > 0)
-        head, _ = head_lengths(weights, shape)
+        rope = nn.Rope(config, shape, "normal", plain=sharpness > 0)
+        head, _ = nn.head_lengths(weights, shape)
         scale = (1 + sharpness * log(1 / rope.scale)) ** 2 * head**-0.5
-        gating = Gating.SIGMOID if "exp_probs_b.bias" in here else Gating.SOFTMAX
-        experts = feed_forward_of(here, layer, gating=gating, normalized=False)
-        return build_block(here, LatentAttention(here, shape, rope, scale=scale), experts)
+        gating = nn.Gating.SIGMOID if "exp_probs_b.bias" in here else nn.Gating.SOFTMAX
+        experts = nn.feed_forward_of(here, layer, gating=gating, normalized=False)
+        return nn.build_block(here, nn.LatentAttention(here, shape, rope, scale=scale), experts)
 
 
 @final
@@ -55,15 +42,15 @@ class GptOss(Decoder):
         self.constants = backend.new_context()
         super().__init__(backend)
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        config, shape = self.config, Shape.of(self.config, layer)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        config, shape = self.config, nn.Shape.of(self.config, layer)
         base = keys.WINDOW_BASE.of(config, None) if self.slides[layer] else None
-        rope = Rope(config, shape, "neox", base=base, exact=self.constants.layer(layer))
+        rope = nn.Rope(config, shape, "neox", base=base, exact=self.constants.layer(layer))
         here = weights.at(f"blk.{layer}.")
-        attention = Attention(here, shape, rope, sinks=True, biased=True)
-        experts = Experts(here, shape, activation, biased=True)
+        attention = nn.Attention(here, shape, rope, sinks=True, biased=True)
+        experts = nn.Experts(here, shape, activation, biased=True)
         second = "ffn_norm" if "ffn_norm.weight" in here else "post_attention_norm"
-        return build_block(here, attention, experts, second=second)
+        return nn.build_block(here, attention, experts, second=second)
 
 
 def activation(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ from typing import ClassVar, final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import Config
 
+from ... import nn
 from ...batch import Batch
 from ...decoder import Decoder, DecoderBlock
 from ...keys import DEEPSTACK, OLLAMA_DEEPSTACK, OLLAMA_SECTIONS, SECTIONS
-from ...nn import Attention, Factors, Rope, Shape, Weights, build_block, feed_forward_of
 
 PUBLISHED_SECTIONS = (24, 20, 20, 0)  # Ollama's files state none
 
@@ -22,22 +22,24 @@ class Qwen2(Decoder):
 
     norms: ClassVar[bool] = False
 
-    def block(self, weights: Weights, layer: int) -> DecoderBlock:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
-        rope = self.rope(shape, Factors.of(weights, shape), layer)
-        return build_block(here, Attention(here, shape, rope, norms=self.norms), feed_forward_of(here, layer))
+    def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        rope = self.rope(shape, nn.Factors.of(weights, shape), layer)
+        return nn.build_block(
+            here, nn.Attention(here, shape, rope, norms=self.norms), nn.feed_forward_of(here, layer)
+        )
 
-    def rope(self, shape: Shape, factors: Factors, layer: int) -> Rope:
+    def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
         """The rotary embedding of a block."""
-        return Rope(self.config, shape, "neox", factors=factors)
+        return nn.Rope(self.config, shape, "neox", factors=factors)
 
 
 @final
 class Qwen2VL(Qwen2):
     """The text side of Qwen 2-VL and 2.5-VL: positions have three axes. qwen25vl is Ollama's name for it."""
 
-    def rope(self, shape: Shape, factors: Factors, layer: int) -> Rope:
-        return Rope(self.config, shape, "neox", factors=factors, sections=_sections(self.config))
+    def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
+        return nn.Rope(self.config, shape, "neox", factors=factors, sections=_sections(self.config))
 
 
 class Qwen3(Qwen2):
@@ -54,13 +56,13 @@ class Qwen3VL(Qwen3):
         self.constants = backend.new_context()
         super().__init__(backend)
 
-    def block(self, weights: Weights, layer: int) -> DecoderBlock:
+    def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
         block = super().block(weights, layer)
         return Deepstack(block, layer + 1) if layer < deepstack_of(self.config) else block
 
-    def rope(self, shape: Shape, factors: Factors, layer: int) -> Rope:
+    def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
         sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
-        return Rope(self.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)
+        return nn.Rope(self.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)
 
 
 @final
@@ -72,7 +74,7 @@ class Deepstack:
     number: int
 
     @property
-    def rope(self) -> Rope | None:
+    def rope(self) -> nn.Rope | None:
         return self.inner.rope
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:

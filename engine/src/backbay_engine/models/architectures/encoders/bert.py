@@ -11,29 +11,9 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import text
 
 from ....cache.step_only import Reach
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
 from ...encoder import Encoder
-from ...nn import (
-    ACTIVATIONS,
-    ActivationName,
-    Attention,
-    Block,
-    Embedding,
-    Experts,
-    FeedForward,
-    GatedFeedForward,
-    LayerNorm,
-    Module,
-    Pooling,
-    Positions,
-    Rope,
-    Routing,
-    Shape,
-    TextHead,
-    Weights,
-    block_count,
-)
 
 PATTERN = 3  # of three blocks of ModernBERT in a row, the first sees the whole text
 ACTIVATION = text("hidden_activation")
@@ -43,13 +23,15 @@ ACTIVATION = text("hidden_activation")
 class NormedBlock:
     """A norm after the attention and one after the feed-forward; some files have a second one after the attention."""
 
-    def __init__(self, weights: Weights, width: int, attention: Attention, feed_forward: Module) -> None:
+    def __init__(
+        self, weights: nn.Weights, width: int, attention: nn.Attention, feed_forward: nn.Module
+    ) -> None:
         self.attention, self.feed_forward = attention, feed_forward
-        self.attention_norm = LayerNorm(weights, "attn_output_norm", width)
+        self.attention_norm = nn.LayerNorm(weights, "attn_output_norm", width)
         self.second_norm = None
         if "attn_norm_2.weight" in weights:
-            self.second_norm = LayerNorm(weights, "attn_norm_2", width)
-        self.feed_forward_norm = LayerNorm(weights, "layer_output_norm", width)
+            self.second_norm = nn.LayerNorm(weights, "attn_norm_2", width)
+        self.feed_forward_norm = nn.LayerNorm(weights, "layer_output_norm", width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
         y = self.attention_norm(ctx, x.add(ctx, self.attention(ctx, layer, x, batch)))
@@ -62,31 +44,31 @@ class Bert(Encoder):
     """Learned positions; a feed-forward without a gate."""
 
     learns_positions: ClassVar[bool] = True
-    pooling: ClassVar[Pooling] = Pooling.NONE
-    head_activation: ClassVar[ActivationName] = "tanh"
+    pooling: ClassVar[nn.Pooling] = nn.Pooling.NONE
+    head_activation: ClassVar[nn.ActivationName] = "tanh"
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self.config, weights = backend.config, Weights(backend)
-        self.shape = Shape.of(self.config)
+        self.config, weights = backend.config, nn.Weights(backend)
+        self.shape = nn.Shape.of(self.config)
         width = self.shape.width
         self._vocabulary = weights.extent("token_embd.weight", 1)
-        self.embedding = Embedding(weights, "token_embd", width)
-        self.positions = Positions(weights, width) if self.learns_positions else None
-        self.types = Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
-        self.norm = LayerNorm(weights, "token_embd_norm", width)
-        self.blocks = [self.block(weights.at(f"blk.{n}."), n) for n in range(block_count(self.config))]
+        self.embedding = nn.Embedding(weights, "token_embd", width)
+        self.positions = nn.Positions(weights, width) if self.learns_positions else None
+        self.types = nn.Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
+        self.norm = nn.LayerNorm(weights, "token_embd_norm", width)
+        self.blocks = [self.block(weights.at(f"blk.{n}."), n) for n in range(nn.block_count(self.config))]
         self.declare(weights)
-        self.head = TextHead(weights, width, self.pooling, self.head_activation)
+        self.head = nn.TextHead(weights, width, self.pooling, self.head_activation)
         weights.check()
         if self.positions is not None:
             self.positions.check()
 
-    def block(self, weights: Weights, layer: int) -> Callable[[Context, int, Tensor, Batch], Tensor]:
-        attention = Attention(weights, self.shape, None)
-        return NormedBlock(weights, self.shape.width, attention, FeedForward(weights, self.shape))
+    def block(self, weights: nn.Weights, layer: int) -> Callable[[Context, int, Tensor, Batch], Tensor]:
+        attention = nn.Attention(weights, self.shape, None)
+        return NormedBlock(weights, self.shape.width, attention, nn.FeedForward(weights, self.shape))
 
-    def declare(self, weights: Weights) -> None:
+    def declare(self, weights: nn.Weights) -> None:
         """Declare further tensors."""
 
     @property
@@ -124,18 +106,18 @@ class NomicBert(Bert):
 
     learns_positions = False
 
-    def block(self, weights: Weights, layer: int) -> NormedBlock:
-        attention = Attention(weights, self.shape, Rope(self.config, self.shape, "neox"))
+    def block(self, weights: nn.Weights, layer: int) -> NormedBlock:
+        attention = nn.Attention(weights, self.shape, nn.Rope(self.config, self.shape, "neox"))
         return NormedBlock(weights, self.shape.width, attention, self.feed_forward(weights))
 
-    def feed_forward(self, weights: Weights) -> Module:
+    def feed_forward(self, weights: nn.Weights) -> nn.Module:
         shape = self.shape
         if "ffn_gate_inp.weight" in weights:
-            routing = Routing(shape.experts, shape.used_experts, normalized=False)
-            return Experts(weights, shape, ACTIVATIONS["gelu_erf"], routing=routing, gated=False)
+            routing = nn.Routing(shape.experts, shape.used_experts, normalized=False)
+            return nn.Experts(weights, shape, nn.ACTIVATIONS["gelu_erf"], routing=routing, gated=False)
         if self.config.architecture == "nomic-bert":
-            return GatedFeedForward(weights, shape)
-        return FeedForward(weights, shape)
+            return nn.GatedFeedForward(weights, shape)
+        return nn.FeedForward(weights, shape)
 
 
 @final
@@ -144,11 +126,11 @@ class JinaBert(Bert):
 
     learns_positions = False
 
-    def block(self, weights: Weights, layer: int) -> NormedBlock:
+    def block(self, weights: nn.Weights, layer: int) -> NormedBlock:
         shape = self.shape
         normed = "attn_q_norm.weight" in weights
-        attention = Attention(weights, shape, None, norms="joint" if normed else False, norm=LayerNorm)
-        return NormedBlock(weights, shape.width, attention, GatedFeedForward(weights, shape, "gelu_erf"))
+        attention = nn.Attention(weights, shape, None, norms="joint" if normed else False, norm=nn.LayerNorm)
+        return NormedBlock(weights, shape.width, attention, nn.GatedFeedForward(weights, shape, "gelu_erf"))
 
     def reach(self, layer: int) -> Reach:
         return Reach(slopes=slopes(self.shape.heads))
@@ -167,22 +149,22 @@ class ModernBert(Bert):
     """Norms before each branch; most blocks have a window, and a rotary base of their own."""
 
     learns_positions = False
-    pooling = Pooling.MEAN
+    pooling = nn.Pooling.MEAN
     head_activation = "gelu_erf"
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        config, shape = self.config, Shape.of(self.config, layer)
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        config, shape = self.config, nn.Shape.of(self.config, layer)
         base = keys.WINDOW_BASE.of(config, None) if self.window(layer) else None
         silu = ACTIVATION.of(config, "gelu") == "silu"
-        return Block(
-            LayerNorm(weights, "attn_norm", shape.width) if "attn_norm.weight" in weights else None,
-            Attention(weights, shape, Rope(config, shape, "neox", base=base)),
-            LayerNorm(weights, "ffn_norm", shape.width),
-            GatedFeedForward(weights, shape, "silu" if silu else "gelu_erf"),
+        return nn.Block(
+            nn.LayerNorm(weights, "attn_norm", shape.width) if "attn_norm.weight" in weights else None,
+            nn.Attention(weights, shape, nn.Rope(config, shape, "neox", base=base)),
+            nn.LayerNorm(weights, "ffn_norm", shape.width),
+            nn.GatedFeedForward(weights, shape, "silu" if silu else "gelu_erf"),
         )
 
-    def declare(self, weights: Weights) -> None:
-        self.last_norm = LayerNorm(weights, "output_norm", self.shape.width)
+    def declare(self, weights: nn.Weights) -> None:
+        self.last_norm = nn.LayerNorm(weights, "output_norm", self.shape.width)
 
     def window(self, layer: int) -> int | None:
         """The width of a block's window; None if it sees the whole text."""

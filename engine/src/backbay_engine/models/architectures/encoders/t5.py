@@ -16,19 +16,9 @@ from backbay.gguf import whole
 from ....cache import BoundEncoderDecoderCache, Cache, CausalCache, EncoderCache, EncoderDecoderCache
 from ....steps.step import Ints, Step
 from ....steps.texts import text_ids, text_tokens
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
 from ...contract import Model
-from ...nn import (
-    Embedding,
-    FeedForward,
-    GatedFeedForward,
-    Linear,
-    RMSNorm,
-    Shape,
-    Weights,
-    block_count,
-)
 
 START = whole("decoder_start_token_id")
 DECODER_BLOCKS = whole("decoder_block_count", 1, keys.MOST_BLOCKS)
@@ -48,13 +38,13 @@ def buckets(distances: Ints, count: int) -> Ints:
 class Heads:
     """Attention without positions, of tokens over keys and values that are given; scores are not scaled."""
 
-    def __init__(self, weights: Weights, prefix: str, shape: Shape) -> None:
+    def __init__(self, weights: nn.Weights, prefix: str, shape: nn.Shape) -> None:
         self.head, self.heads = shape.head, shape.heads
         inner = shape.head * shape.heads
         self.query, self.key, self.value = (
-            Linear(weights, f"{prefix}_{letter}", shape.width, inner) for letter in "qkv"
+            nn.Linear(weights, f"{prefix}_{letter}", shape.width, inner) for letter in "qkv"
         )
-        self.output = Linear(weights, f"{prefix}_o", inner, shape.width)
+        self.output = nn.Linear(weights, f"{prefix}_o", inner, shape.width)
 
     def queries(self, ctx: Context, x: Tensor) -> Tensor:
         """(head, heads, tokens)"""
@@ -78,17 +68,17 @@ class Heads:
 class Block:
     """Attention over the own side, attention over the text in the decoder, and a feed-forward, each behind a norm."""
 
-    def __init__(self, weights: Weights, shape: Shape, *, crosses: bool) -> None:
-        self.norm = RMSNorm(weights, "attn_norm", shape.width)
+    def __init__(self, weights: nn.Weights, shape: nn.Shape, *, crosses: bool) -> None:
+        self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
         self.attention = Heads(weights, "attn", shape)
-        self.cross_norm = RMSNorm(weights, "cross_attn_norm", shape.width) if crosses else None
+        self.cross_norm = nn.RMSNorm(weights, "cross_attn_norm", shape.width) if crosses else None
         self.cross = Heads(weights, "cross_attn", shape) if crosses else None
-        self.feed_forward_norm = RMSNorm(weights, "ffn_norm", shape.width)
-        self.feed_forward: FeedForward | GatedFeedForward
+        self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
+        self.feed_forward: nn.FeedForward | nn.GatedFeedForward
         if "ffn_gate.weight" in weights:
-            self.feed_forward = GatedFeedForward(weights, shape, "gelu")
+            self.feed_forward = nn.GatedFeedForward(weights, shape, "gelu")
         else:
-            self.feed_forward = FeedForward(weights, shape, "relu")
+            self.feed_forward = nn.FeedForward(weights, shape, "relu")
 
     def fed(self, ctx: Context, x: Tensor) -> Tensor:
         return x.add(ctx, self.feed_forward(ctx, self.feed_forward_norm(ctx, x)))
@@ -107,16 +97,16 @@ class T5(Model):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        config, weights = backend.config, Weights(backend)
-        shape = Shape.of(config)
+        config, weights = backend.config, nn.Weights(backend)
+        shape = nn.Shape.of(config)
         self.width, self.buckets = shape.width, BUCKETS.of(config, 32)
         self.context = keys.CONTEXT_LENGTH.of(config, 512)
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.start = START.of(config, 0)
         if self.start >= (self._vocabulary or 1):
             raise START.refuse(config, f"a token below {self._vocabulary}")
-        self.embedding = Embedding(weights, "token_embd", shape.width)
-        counts = block_count(config), DECODER_BLOCKS.of(config, block_count(config))
+        self.embedding = nn.Embedding(weights, "token_embd", shape.width)
+        counts = nn.block_count(config), DECODER_BLOCKS.of(config, nn.block_count(config))
         self.encoder, self.decoder = (
             [Block(weights.at(f"{side}.blk.{n}."), shape, crosses=side == "dec") for n in range(count)]
             for side, count in zip(("enc", "dec"), counts, strict=True)
@@ -125,9 +115,9 @@ class T5(Model):
             weights.need(f"{side}.blk.0.attn_rel_b.weight", shape.heads, self.buckets)
             for side in ("enc", "dec")
         ]
-        self.norms = [RMSNorm(weights, f"{side}.output_norm", shape.width) for side in ("enc", "dec")]
+        self.norms = [nn.RMSNorm(weights, f"{side}.output_norm", shape.width) for side in ("enc", "dec")]
         self.tied = "output.weight" not in weights
-        self.head = Linear(weights, "output", shape.width, self._vocabulary, or_else=("token_embd",))
+        self.head = nn.Linear(weights, "output", shape.width, self._vocabulary, or_else=("token_embd",))
         weights.check()
 
     @property

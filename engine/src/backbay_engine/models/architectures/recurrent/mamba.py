@@ -7,10 +7,10 @@ from typing import final
 from backbay import Context, Tensor
 from backbay.gguf import flag
 
+from ... import nn
 from ...batch import Batch
-from ...hybrid import HybridDecoder
+from ...decoder import HybridDecoder
 from ...keys import CONVOLUTION_TAPS, STATE_HEADS, STATE_INNER, STATE_SIZE
-from ...nn import CausalConvolution, Linear, Mamba2, RMSNorm, StateShape, Weights, states_of
 from ...nn.norm import rms_epsilon
 from ...nn.weights import FLOATS
 
@@ -23,19 +23,21 @@ class Block:
 
     rope = None
 
-    def __init__(self, weights: Weights, width: int) -> None:
+    def __init__(self, weights: nn.Weights, width: int) -> None:
         config = weights.config
         self.inner, self.states = STATE_INNER.of(config), STATE_SIZE.of(config)
         self.rank = STATE_HEADS.of(config)  # of the steps
         self.eps = rms_epsilon(config) if NORMED.of(config, False) else None
-        self.norm = RMSNorm(weights, "attn_norm", width)
-        self.enter = Linear(weights, "ssm_in", width, 2 * self.inner)
-        self.convolution = CausalConvolution(weights, "ssm_conv1d", CONVOLUTION_TAPS.of(config), self.inner)
-        self.controls = Linear(weights, "ssm_x", self.inner, self.rank + 2 * self.states)
-        self.step = Linear(weights, "ssm_dt", self.rank, self.inner)
+        self.norm = nn.RMSNorm(weights, "attn_norm", width)
+        self.enter = nn.Linear(weights, "ssm_in", width, 2 * self.inner)
+        self.convolution = nn.CausalConvolution(
+            weights, "ssm_conv1d", CONVOLUTION_TAPS.of(config), self.inner
+        )
+        self.controls = nn.Linear(weights, "ssm_x", self.inner, self.rank + 2 * self.states)
+        self.step = nn.Linear(weights, "ssm_dt", self.rank, self.inner)
         self.decay = weights.need("ssm_a", self.states, self.inner, dtypes=FLOATS)
         self.skip = weights.need("ssm_d", self.inner)
-        self.leave = Linear(weights, "ssm_out", self.inner, width)
+        self.leave = nn.Linear(weights, "ssm_out", self.inner, width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         mixed, gate = self.enter(ctx, self.norm(ctx, x)).chunk(ctx, 0, self.inner)
@@ -47,7 +49,7 @@ class Block:
 
     def scan(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
         """(inner, tokens of all sequences); every channel is a head of one element."""
-        held, inner, states = states_of(batch, layer), self.inner, self.states
+        held, inner, states = nn.states_of(batch, layer), self.inner, self.states
         each = (held.tokens, held.sequences)
         parts = self.controls(ctx, x).chunk_sections(ctx, 0, self.rank, states, states)
         step, into, out = (part.contiguous(ctx) for part in parts)
@@ -66,7 +68,7 @@ class Block:
 class Mamba(HybridDecoder):
     """Mamba and Falcon Mamba."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Block:
         return Block(weights.at(f"blk.{layer}."), self.width)
 
 
@@ -76,9 +78,9 @@ class Block2:
 
     rope = None
 
-    def __init__(self, weights: Weights, shape: StateShape) -> None:
-        self.norm = RMSNorm(weights, "attn_norm", shape.width)
-        self.mixer = Mamba2(weights, shape)
+    def __init__(self, weights: nn.Weights, shape: nn.StateShape) -> None:
+        self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
+        self.mixer = nn.Mamba2(weights, shape)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         y = self.mixer(ctx, layer, self.norm(ctx, x), batch, last=last)
@@ -89,5 +91,5 @@ class Block2:
 class MambaTwo(HybridDecoder):
     """Mamba 2."""
 
-    def block(self, weights: Weights, layer: int) -> Block2:
-        return Block2(weights.at(f"blk.{layer}."), StateShape.of(self.config))
+    def block(self, weights: nn.Weights, layer: int) -> Block2:
+        return Block2(weights.at(f"blk.{layer}."), nn.StateShape.of(self.config))

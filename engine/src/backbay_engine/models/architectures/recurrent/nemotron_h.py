@@ -7,24 +7,9 @@ from typing import final
 from backbay import Context, Tensor
 from backbay.gguf import whole
 
+from ... import nn
 from ...batch import Batch
-from ...hybrid import HybridDecoder
-from ...nn import (
-    ACTIVATIONS,
-    Attention,
-    Experts,
-    FeedForward,
-    Gating,
-    Mamba2,
-    Mixer,
-    RMSNorm,
-    Rope,
-    Routing,
-    Shape,
-    StateShape,
-    Weights,
-    attends,
-)
+from ...decoder import HybridDecoder
 
 HIDDEN = whole("feed_forward_length")  # 0: the block has no feed-forward
 
@@ -33,15 +18,15 @@ HIDDEN = whole("feed_forward_length")  # 0: the block has no feed-forward
 class Block:
     """x + part(norm(x))"""
 
-    rope: Rope | None = None  # the model knows no positions
+    rope: nn.Rope | None = None  # the model knows no positions
 
-    def __init__(self, weights: Weights, width: int, part: Mixer | FeedForward | Experts) -> None:
-        self.norm, self.part = RMSNorm(weights, "attn_norm", width), part
+    def __init__(self, weights: nn.Weights, width: int, part: nn.Mixer | nn.FeedForward | nn.Experts) -> None:
+        self.norm, self.part = nn.RMSNorm(weights, "attn_norm", width), part
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         h = self.norm(ctx, x)
         x = batch.select(ctx, x) if last else x
-        if isinstance(self.part, FeedForward | Experts):
+        if isinstance(self.part, nn.FeedForward | nn.Experts):
             return x.add(ctx, self.part(ctx, batch.select(ctx, h) if last else h))
         return x.add(ctx, self.part(ctx, layer, h, batch, last=last))
 
@@ -51,23 +36,23 @@ class NemotronH(HybridDecoder):
     """Feed-forwards and experts have no gates."""
 
     def recurs(self, layer: int) -> bool:
-        return not attends(self.config, layer) and not self.feeds(layer)
+        return not nn.attends(self.config, layer) and not self.feeds(layer)
 
     def feeds(self, layer: int) -> bool:
         return HIDDEN.of(self.config, layer=layer) > 0
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Block:
         here, config = weights.at(f"blk.{layer}."), self.config
-        part: Mixer | FeedForward | Experts
+        part: nn.Mixer | nn.FeedForward | nn.Experts
         if self.recurs(layer):
-            part = Mamba2(here, StateShape.of(config))
+            part = nn.Mamba2(here, nn.StateShape.of(config))
         elif not self.feeds(layer):
-            part = Attention(here, Shape.of(config, layer, plain=True, feeds=False), None)
+            part = nn.Attention(here, nn.Shape.of(config, layer, plain=True, feeds=False), None)
         else:
-            shape = Shape.of(config, layer, attends=False)
+            shape = nn.Shape.of(config, layer, attends=False)
             if shape.experts:
-                routing = Routing.of(config, shape, gating=Gating.SIGMOID)
-                part = Experts(here, shape, ACTIVATIONS["relu_sqr"], routing=routing, gated=False)
+                routing = nn.Routing.of(config, shape, gating=nn.Gating.SIGMOID)
+                part = nn.Experts(here, shape, nn.ACTIVATIONS["relu_sqr"], routing=routing, gated=False)
             else:
-                part = FeedForward(here, shape, "relu_sqr")
+                part = nn.FeedForward(here, shape, "relu_sqr")
         return Block(here, self.width, part)
