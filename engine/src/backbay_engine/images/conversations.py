@@ -60,11 +60,12 @@ class Conversation:
 
     def _taken(self, message: Message) -> Message:
         """A message as a template takes it: without its pictures, which are collected."""
-        content = message.get("content")
-        rest = {key: self._hidden(value) for key, value in message.items() if key != "content"}
-        if isinstance(content, list | tuple):
-            return {**rest, "content": [self._part(part) for part in content]}
-        return {**rest, **({"content": self._hidden(content)} if "content" in message else {})}
+        taken = {key: self._hidden(value) for key, value in message.items() if key != "content"}
+        if "content" in message:
+            content = message["content"]
+            listed = isinstance(content, list | tuple)
+            taken["content"] = [self._part(part) for part in content] if listed else self._hidden(content)
+        return taken
 
     def _part(self, part: Any) -> Any:
         if isinstance(part, str):

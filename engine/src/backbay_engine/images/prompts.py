@@ -112,22 +112,35 @@ def tokens_of(
 
     plain   control tokens whose text in the prompt is only text: users cannot write pictures
     """
-    writer, numbers, item = _Writer(tokenizer, plain), count(), None
-    for place, item in enumerate(items):
-        if isinstance(item, str):
-            if place == 0 and begins:
-                writer.begin()
-            writer.text += item
-        elif isinstance(item, Placing):
-            number, placed = next(numbers), item.placed
-            writer.text += placed.before.format(number) if placed.numbered else placed.before
-            writer.write(item.tokens())
-            writer.text = placed.after
+    items, numbers = list(items), count()
+    pieces: list[str | Sequence[Token]] = []
+    for item in items:
+        if isinstance(item, Placing):
+            placed, number = item.placed, next(numbers)
+            before = placed.before.format(number) if placed.numbered else placed.before
+            pieces += [before, item.tokens(), placed.after]
         else:
-            writer.write(item)
-    if isinstance(item, str) and begins:
-        writer.end()
-    return writer.finish()
+            pieces.append(item)
+    if items and begins and tokenizer is not None:
+        ends = zip((items[0], items[-1]), tokenizer.around, strict=True)
+        begin, end = (around if isinstance(item, str) else [] for item, around in ends)
+        pieces = [begin, *pieces, end]
+    tokens, text = list[Token](), ""
+    for piece in (*pieces, []):
+        if isinstance(piece, str):
+            text += piece
+        else:
+            tokens += [*(_encode(text, tokenizer, plain) if text else []), *piece]
+            text = ""
+    return tokens
+
+
+def _encode(text: str, tokenizer: Tokenizer | None, plain: Collection[int]) -> list[int]:
+    if tokenizer is None:
+        raise RequestError(
+            f"the file has no vocabulary; give token ids instead of the text {reprlib.repr(text)}"
+        )
+    return tokenizer.encode(text, add_special=False, plain=plain)
 
 
 def placeholders(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
@@ -138,39 +151,3 @@ def placeholders(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int
         tokenizer.encode(placeholder, add_special=False, parse_special=special) for special in (True, False)
     )
     return frozenset(ids).difference(plain)
-
-
-class _Writer:
-    """Collects tokens; `text` is what was not tokenized yet."""
-
-    def __init__(self, tokenizer: Tokenizer | None, plain: Collection[int]) -> None:
-        self._tokenizer, self._plain = tokenizer, plain
-        self._tokens: list[Token] = []
-        self.text = ""
-
-    def begin(self) -> None:
-        if self._tokenizer is not None:
-            self._tokens += self._tokenizer.around[0]
-
-    def end(self) -> None:
-        self._flush()
-        if self._tokenizer is not None:
-            self._tokens += self._tokenizer.around[1]
-
-    def write(self, tokens: Sequence[Token]) -> None:
-        self._flush()
-        self._tokens += tokens
-
-    def finish(self) -> list[Token]:
-        self._flush()
-        return self._tokens
-
-    def _flush(self) -> None:
-        if not self.text:
-            return
-        if self._tokenizer is None:
-            raise RequestError(
-                f"the file has no vocabulary; give token ids instead of the text {reprlib.repr(self.text)}"
-            )
-        self._tokens += self._tokenizer.encode(self.text, add_special=False, plain=self._plain)
-        self.text = ""
