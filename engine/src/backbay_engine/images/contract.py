@@ -16,8 +16,7 @@ from backbay.gguf import ModelFile
 from ..errors import ImageError
 from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
-from .decoding import require_size
-from .picture import Fit
+from .picture import Fit, require_size
 from .preparations.contract import Plan, Preparation
 from .prepared import Prepared
 

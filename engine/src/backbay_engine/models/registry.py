@@ -1,8 +1,12 @@
-"""The registry of architectures: from the name in a file to a class."""
+"""The registry of architectures: from the name in a file to a class, or to an architecture of the same kind."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
 
 from backbay import BackbayError, Backend, ModelFileError
 from backbay.discovery import Declared, conflict, declared
@@ -28,7 +32,7 @@ _BUILT_IN = {
     "decoders.gpt2:StarCoder2": "starcoder2",
     "decoders.granite:Granite": "granite granitemoe",
     "decoders.granite:GraniteHybrid": "granitehybrid",
-    "decoders.llama4:Llama4": "llama4",
+    "decoders.mixtures:Llama4": "llama4",
     "decoders.llama:Ernie": "ernie4_5 ernie4_5-moe",
     "decoders.llama:Glm4": "glm4",
     "decoders.llama:Glm4Moe": "glm4moe",
@@ -51,12 +55,53 @@ _BUILT_IN = {
     "recurrent.lfm2:Lfm2": "lfm2 lfm2moe",
     "recurrent.mamba:Mamba": "mamba",
     "recurrent.mamba:MambaTwo": "mamba2",
-    "recurrent.nemotron_h:NemotronH": "nemotron_h nemotron_h_moe",
+    "recurrent.mamba:NemotronH": "nemotron_h nemotron_h_moe",
     "recurrent.qwen_next:Qwen35": "qwen35 qwen35moe",
     "recurrent.qwen_next:QwenNext": "qwen3next",
     "recurrent.rwkv7:Rwkv7": "rwkv7",
 }
 """The architectures of each class."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model, with an architecture to start from; a file is of it if some tensor has each of the parts, and
+    none has an absent one.
+    """
+
+    name: str
+    example: str
+    tensors: tuple[str, ...]
+    absent: tuple[str, ...] = ()
+
+
+KINDS: Final = (
+    Kind("a time-mixing recurrence", "rwkv7", ("time_mix_",)),
+    Kind("a gated delta rule", "qwen3next", ("ssm_(ba|beta|alpha)",)),
+    Kind("Mamba layers between layers with attention", "granitehybrid", ("ssm_in", "attn_q")),
+    Kind("Mamba layers", "mamba2", ("ssm_in",)),
+    Kind("short convolutions", "lfm2", ("shortconv",)),
+    Kind("an encoder and a decoder", "t5", ("enc.blk", "dec.blk")),
+    Kind("latent attention", "deepseek2", ("attn_kv_a_mqa",)),
+    Kind("an encoder of texts", "bert", ("attn_output_norm", "layer_output_norm")),
+    Kind("an encoder of texts with norms before each branch", "modern-bert", ("token_embd_norm", "ffn_norm")),
+    Kind("experts with a shared expert", "glm4moe", ("ffn_gate_inp", "shexp")),
+    Kind("experts with biases", "gpt-oss", ("ffn_gate_inp", "ffn_down_exps.bias")),
+    Kind("experts", "qwen3moe", ("ffn_gate_inp",)),
+    Kind("norms only after each branch", "olmo2", ("post_ffw_norm",), ("attn_norm",)),
+    Kind("norms before and after each branch", "gemma2", ("post_ffw_norm",)),
+    Kind("learned positions", "gpt2", ("position_embd",)),
+    Kind(
+        "parallel attention and feed-forward",
+        "command-r",
+        ("attn_norm",),
+        ("ffn_norm", "post_attention_norm"),
+    ),
+    Kind("layer norms with biases", "starcoder2", ("attn_norm.bias",)),
+    Kind("joint weights of gate and up", "phi3", ("ffn_up",), ("ffn_gate",)),
+    Kind("norms of queries and keys", "qwen3", ("attn_q_norm",)),
+    Kind("a plain decoder", "llama", ("attn_norm", "ffn_norm")),
+)
 
 
 def architectures() -> dict[str, list[Declared]]:
@@ -86,8 +131,6 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     if name not in known:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
         offset = backend.config.offset(ARCHITECTURE.name)
-        from .kinds import kind_of
-
         alike = kind_of(backend.model.tensors)
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
@@ -122,3 +165,14 @@ def find(name: str, points: list[Declared]) -> type[Model]:
     if inspect.isabstract(found):
         raise BackbayError(f"{what} does not implement {', '.join(sorted(found.__abstractmethods__))}")
     return found
+
+
+def kind_of(tensors: Collection[str]) -> Kind | None:
+    """The first kind that a file's tensors fit."""
+    names = "\n".join(tensors)
+
+    def has(part: str) -> bool:
+        return re.search(rf"(^|[._]){part}", names, re.MULTILINE) is not None
+
+    fitting = (k for k in KINDS if all(map(has, k.tensors)) and not any(map(has, k.absent)))
+    return next(fitting, None)

@@ -14,7 +14,7 @@ from backbay.plugin import Cancel
 from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..images.contract import Inputs, Network
-from ..images.passes import Pass
+from ..images.encoder import Pass
 from ..images.prepared import Prepared
 from ..images.store import ImageStore, Lease
 from ..models.batch import Batch

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ImageError, RequestError
-from ..decoding import RGB, require_size
-from ..picture import Fit
+from ..picture import RGB, Fit, require_size
 from ..prepared import Prepared, Size
 from ..resizing import Planes
 

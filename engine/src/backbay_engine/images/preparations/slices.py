@@ -11,8 +11,7 @@ from typing import Self, final
 
 import numpy as np
 
-from ..decoding import MOST_STRETCH
-from ..picture import Fit
+from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
 from ..resizing import Planes, resize
 from .contract import Pixels, Plan, Preparation

@@ -9,8 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from ...errors import ImageError
-from ..decoding import MOST_STRETCH
-from ..picture import Fit
+from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
 from ..resizing import Planes, resize, resize_on_square
 from .contract import Pixels, Plan, Preparation

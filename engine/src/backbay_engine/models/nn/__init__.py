@@ -12,7 +12,7 @@ from .feed_forward import (
     SharedExpert,
     capped,
 )
-from .latent import LatentAttention, LatentParts, attend_absorbed, attend_plain, head_lengths
+from .latent import LatentAttention, head_lengths
 from .linear import Embedding, Linear, Positions
 from .norm import LayerNorm, RMSNorm
 from .pooling import Pooling, TextHead
@@ -36,7 +36,6 @@ __all__ = [
     "GatedFeedForward",
     "Gating",
     "LatentAttention",
-    "LatentParts",
     "LayerNorm",
     "Linear",
     "Mamba2",
@@ -55,8 +54,6 @@ __all__ = [
     "TextHead",
     "Weights",
     "attend",
-    "attend_absorbed",
-    "attend_plain",
     "attends",
     "block_count",
     "build_block",

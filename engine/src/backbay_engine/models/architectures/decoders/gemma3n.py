@@ -13,7 +13,7 @@ from backbay.gguf import Key, whole
 from ... import keys, nn
 from ...batch import Batch
 from .gemma import Gemma
-from .gemma_parts import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
+from .gemma4 import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
 
 STREAMS = whole("altup.num_inputs", 2, 64)
 ACTIVE = whole("altup.active_idx")
