@@ -66,18 +66,14 @@ class Inputs:
         self._leaves = Leaves(ctx, pictures, "VisionFamily.key")
 
     @property
-    def pictures(self) -> Pictures:
-        return self._leaves.data
-
-    @property
     def first(self) -> Prepared:
         """The first picture; a graph may depend on its shape, never on its pixels."""
-        return self.pictures[0]
+        return self._leaves.data[0]
 
     @property
     def count(self) -> int:
         """The number of pictures."""
-        return len(self.pictures)
+        return len(self._leaves.data)
 
     def leaf(self, name: str, function: FromPictures, dtype: DType | None = None) -> Tensor:
         """A leaf that each group fills with `function(pictures)`: i32 for integers, else f32, or `dtype`.
@@ -196,8 +192,7 @@ class VisionFamily(ABC):
 
     def largest(self) -> Prepared:
         """A black picture that needs most memory, for reserving."""
-        plan = self.preparation.largest()
-        size = self.preparation.size_of(plan)
+        plan, size = self.preparation.largest(), self.preparation.largest_size()
         return Prepared(
             np.zeros(plan.shape, np.float32), plan.tokens, plan.grid, size, self.name, plan.aspect_ratio_id
         )

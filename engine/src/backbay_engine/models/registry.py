@@ -54,7 +54,7 @@ _BUILT_IN = {
     "encoders.t5:T5": "t5",
     "recurrent.lfm2:Lfm2": "lfm2 lfm2moe",
     "recurrent.mamba:Mamba": "mamba",
-    "recurrent.mamba:MambaTwo": "mamba2",
+    "recurrent.mamba:Mamba2": "mamba2",
     "recurrent.mamba:NemotronH": "nemotron_h nemotron_h_moe",
     "recurrent.qwen_next:Qwen35": "qwen35 qwen35moe",
     "recurrent.qwen_next:QwenNext": "qwen3next",

@@ -25,8 +25,8 @@ class Square(Preparation):
     def plan(self, size: Size) -> Plan:
         return Plan((1, 3, self.size, self.size), self.tokens, (1, 1))
 
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.size))
+    def largest_size(self) -> Size:
+        return self.size, self.size
 
 
 @final
@@ -74,11 +74,8 @@ class LongestEdge(Preparation):
         height, width = size if ratio == 1 else (math.floor(side / ratio) for side in size)
         return self._plan(*(max(1, -(-side // self.unit)) for side in (height, width)))
 
-    def largest(self) -> Plan:
-        return self.plan((self.edge, self.edge))
-
-    def size_of(self, plan: Plan) -> Size:
-        return plan.shape[-2], plan.shape[-1]
+    def largest_size(self) -> Size:
+        return self.edge, self.edge
 
     def plan_of(self, picture: Prepared) -> Plan:
         rows, columns = picture.grid
@@ -94,7 +91,7 @@ class LongestEdge(Preparation):
         return Plan(shape, rows * columns, (rows, columns))
 
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
-        return self._normalised(resize(planes, self.size_of(plan), "bicubic"))
+        return self._normalised(resize(planes, (plan.shape[-2], plan.shape[-1]), "bicubic"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +128,8 @@ class SmartResize(Preparation):
         likely = (grid for grid in grids if grid[1] <= MOST_STRETCH * grid[0])
         return self._plan(*max(likely, key=lambda grid: grid[0] * grid[1]))
 
-    def size_of(self, plan: Plan) -> Size:
-        _, rows, columns = plan.grid
+    def largest_size(self) -> Size:
+        _, rows, columns = self.largest().grid
         return rows * self.patch, columns * self.patch
 
     def plan_of(self, picture: Prepared) -> Plan:

@@ -32,8 +32,8 @@ class Anyres(Preparation):
         tokens = (self.size // self.patch) ** 2 + height * (width + 1)
         return Plan((1, 1 + rows * columns, 3, self.size, self.size), tokens, (rows, columns))
 
-    def largest(self) -> Plan:
-        return max((self.plan(size) for size in self.pinpoints), key=lambda plan: plan.tokens)
+    def largest_size(self) -> Size:
+        return max(self.pinpoints, key=lambda size: self.plan(size).tokens)
 
     def limited(self, image_tokens: int | None) -> Self:
         few = [
@@ -85,6 +85,9 @@ class Fitted(Preparation):
     patch: int
     tiles: int
 
+    def largest_size(self) -> Size:
+        return self.size, self.tiles * self.size
+
     def grids(self) -> list[Size]:
         """The canvases, (rows, columns) of tiles."""
         counts = range(1, self.tiles + 1)
@@ -135,9 +138,6 @@ class Canvas(Fitted):
         rows = (self.size // self.patch) ** 2 + 1
         return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)  # ids count from 1
 
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.tiles * self.size))
-
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         pixels = np.zeros((self.tiles, 3, self.size, self.size), np.float32)
         for slot, tile in zip(pixels, self._tiles(planes, plan.grid), strict=False):
@@ -159,9 +159,6 @@ class CanvasAndWhole(Fitted):
         count = grid[0] * grid[1]
         count += count > 1
         return Plan((count, 3, self.size, self.size), count * self._rows, grid)
-
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.tiles * self.size))
 
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
@@ -214,11 +211,8 @@ class Split(Preparation):
         tiles = grid[0] * grid[1] + 1
         return Plan((1, tiles, 3, self.size, self.size), tiles * self.tokens, grid)
 
-    def largest(self) -> Plan:
-        return self.plan((self.edge, self.edge))
-
-    def size_of(self, plan: Plan) -> Size:
-        return max(1, plan.grid[0]) * self.size, max(1, plan.grid[1]) * self.size
+    def largest_size(self) -> Size:
+        return self.edge, self.edge
 
     def plan_of(self, picture: Prepared) -> Plan:
         longest = max(1, *picture.grid)  # tiles along the longest edge

@@ -46,10 +46,6 @@ class Heads:
         )
         self.output = nn.Linear(weights, f"{prefix}_o", inner, shape.width)
 
-    def queries(self, ctx: Context, x: Tensor) -> Tensor:
-        """(head, heads, tokens)"""
-        return self.query(ctx, x).reshape(ctx, self.head, self.heads, x.dim(1))
-
     def pairs(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, (head, heads, tokens)."""
         k, v = (
@@ -58,8 +54,9 @@ class Heads:
         return k, v
 
     def __call__(
-        self, ctx: Context, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cached: bool
+        self, ctx: Context, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cached: bool = True
     ) -> Tensor:
+        q = self.query(ctx, x).reshape(ctx, self.head, self.heads, x.dim(1))
         a = q.scaled_dot_product_attention(ctx, k, v, mask, scale=1.0, cache_config_applied=cached)
         return self.output(ctx, a.reshape(ctx, self.head * self.heads, q.dim(2)))
 
@@ -172,8 +169,8 @@ class T5(Model):
         for n, block in enumerate(self.encoder):
             at = ctx.layer(n)
             h = block.norm(at, x)
-            q, (k, v) = block.attention.queries(at, h), block.attention.pairs(at, h)
-            x = x.add(at, block.attention(at, q, k, v, mask, cached=False))
+            k, v = block.attention.pairs(at, h)
+            x = x.add(at, block.attention(at, h, k, v, mask, cached=False))
             x = batch.tap(f"enc.blk.{n}", block.fed(at, x))
         return self.norms[0](ctx.layer(len(self.encoder)), x)
 
@@ -189,12 +186,11 @@ class T5(Model):
             seen = bound.causal.get(at, n)
             if mask is None and seen.mask is not None:
                 mask = biased(at, self.tables[1], ids, seen.mask)
-            q = block.attention.queries(at, h)
-            x = x.add(at, block.attention(at, q, seen.key, seen.value, mask, cached=True))
+            x = x.add(at, block.attention(at, h, seen.key, seen.value, mask))
             if not bound.encoder.is_empty and block.cross is not None and block.cross_norm is not None:
                 text = bound.encoder.get(at, n)
-                q = block.cross.queries(at, block.cross_norm(at, x))
-                x = x.add(at, block.cross(at, q, text.key, text.value, text.mask, cached=True))
+                h = block.cross_norm(at, x)
+                x = x.add(at, block.cross(at, h, text.key, text.value, text.mask))
             x = batch.tap(f"dec.blk.{n}", block.fed(at, x))
         return x
 

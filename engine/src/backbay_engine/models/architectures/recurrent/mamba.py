@@ -74,7 +74,7 @@ class Mamba(HybridDecoder):
 
 
 @final
-class Block2:
+class MixerBlock:
     """x + mixer(norm(x))"""
 
     rope = None
@@ -89,11 +89,11 @@ class Block2:
 
 
 @final
-class MambaTwo(HybridDecoder):
+class Mamba2(HybridDecoder):
     """Mamba 2."""
 
-    def block(self, weights: nn.Weights, layer: int) -> Block2:
-        return Block2(weights.at(f"blk.{layer}."), nn.StateShape.of(self.config))
+    def block(self, weights: nn.Weights, layer: int) -> MixerBlock:
+        return MixerBlock(weights.at(f"blk.{layer}."), nn.StateShape.of(self.config))
 
 
 @final
