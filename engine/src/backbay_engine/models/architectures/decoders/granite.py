@@ -14,8 +14,8 @@ from ...decoder import Decoder, HybridDecoder
 ROTATES = flag("rope.scaling.finetuned")  # false: the model knows no positions
 
 
-class ScaledDecoder(Decoder):
-    """Embeddings, scores of the attention, residuals and logits have scales of their own."""
+class Granite(Decoder):
+    """Granite 3: embeddings, scores of the attention, residuals and logits have scales of their own."""
 
     def __init__(self, backend: Backend) -> None:
         config = backend.config
@@ -31,13 +31,9 @@ class ScaledDecoder(Decoder):
 
     def mixer(self, weights: nn.Weights, layer: int) -> nn.Mixer:
         shape = nn.Shape.of(self.config, layer, feeds=False)
-        rope = nn.Rope(self.config, shape, "normal") if self.rotates else None
+        rope = nn.Rope(self.config, shape, "normal") if ROTATES.of(self.config, True) else None
         scale = keys.SCALE.of(self.config, shape.head**-0.5)
         return nn.Attention(weights, shape, rope, scale=scale, sinks="attn_sinks.weight" in weights)
-
-    @property
-    def rotates(self) -> bool:
-        return True
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         return super().embed(ctx, batch).scale(ctx, self.embedding_scale)
@@ -47,12 +43,7 @@ class ScaledDecoder(Decoder):
 
 
 @final
-class Granite(ScaledDecoder):
-    """Granite 3."""
-
-
-@final
-class GraniteHybrid(ScaledDecoder, HybridDecoder):
+class GraniteHybrid(Granite, HybridDecoder):
     """Granite 4."""
 
     def recurs(self, layer: int) -> bool:
@@ -62,7 +53,3 @@ class GraniteHybrid(ScaledDecoder, HybridDecoder):
         if self.recurs(layer):
             return nn.Mamba2(weights, nn.StateShape.of(self.config))
         return super().mixer(weights, layer)
-
-    @property
-    def rotates(self) -> bool:
-        return ROTATES.of(self.config, True)
