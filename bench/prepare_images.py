@@ -19,7 +19,9 @@ from PIL import Image as Pillow
 from sides import write_json
 
 from backbay_engine.images.picture import Image
-from backbay_engine.images.preparations import Anyres, Canvas, CentreCrop, Preparation, SmartResize, Squash
+from backbay_engine.images.preparations.contract import Preparation
+from backbay_engine.images.preparations.stretched import CentreCrop, SmartResize, Squash
+from backbay_engine.images.preparations.tiles import Anyres, Canvas
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}

@@ -37,7 +37,8 @@ from transformers.models.llava_next.processing_llava_next import LlavaNextProces
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
 from backbay_engine.images.picture import Image
-from backbay_engine.images.preparations import Anyres, LongestEdge, SmartResize, Split
+from backbay_engine.images.preparations.stretched import LongestEdge, SmartResize
+from backbay_engine.images.preparations.tiles import Anyres, Split
 from backbay_engine.images.prepared import Prepared
 
 REFERENCES = Path(__file__).parents[1] / "tests" / "data" / "images" / "preparations.json"

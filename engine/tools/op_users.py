@@ -36,10 +36,20 @@ from __future__ import annotations
 
 from typing import Final
 
-_NAMES = {
+_ALL = (
+{}
+)
+_NAMES = {{
 '''
 FOOTER = """}
-OP_USERS: Final = {op: tuple(names.split()) for op, names in _NAMES.items()}
+
+
+def _users(names: str) -> tuple[str, ...]:
+    first, *others = names.split()
+    return tuple(name for name in _ALL.split() if name not in others) if first == "all" else (first, *others)
+
+
+OP_USERS: Final = {op: _users(names) for op, names in _NAMES.items()}
 """
 
 
@@ -96,18 +106,22 @@ def recorded() -> Iterator[set[str]]:
 
 def text(found: dict[str, list[str]]) -> str:
     """The module, as the formatter would write it."""
+    every = sorted({name for names in found.values() for name in names})
     made = []
     for op, names in found.items():
-        joined = " ".join(names)
+        others = [name for name in every if name not in names]
+        joined = min(" ".join(names), " ".join(["all but", *others] if others else ["all"]), key=len)
         line = f'    "{op}": "{joined}",\n'
         if len(line) > LINE:
-            *lines, last = (
-                [joined] if len(joined) <= LINE - 10 else wrap(joined, WIDTH, break_on_hyphens=False)
-            )
-            parts = "".join(f'        "{part} "\n' for part in lines)
-            line = f'    "{op}": (\n{parts}        "{last}"\n    ),\n'
+            line = f'    "{op}": (\n{wrapped(joined, " " * 8)}\n    ),\n'
         made.append(line)
-    return HEADER + "".join(made) + FOOTER
+    return HEADER.format(wrapped(" ".join(every), " " * 4)) + "".join(made) + FOOTER
+
+
+def wrapped(joined: str, indent: str) -> str:
+    """The lines of a long string."""
+    lines = [joined] if len(joined) <= LINE - 10 else wrap(joined, WIDTH, break_on_hyphens=False)
+    return "\n".join([f'{indent}"{part} "' for part in lines[:-1]] + [f'{indent}"{lines[-1]}"'])
 
 
 def main() -> int:

@@ -33,9 +33,8 @@ from .checkpoints.family import Family
 from .checkpoints.settings import Settings
 from .models import Model, architectures, keys, load_model
 from .models.batch import Batch
-from .models.decoder import Decoder, DecoderBlock
+from .models.decoder import Decoder, DecoderBlock, HybridDecoder
 from .models.encoder import Encoder
-from .models.hybrid import HybridDecoder
 from .models.nn import (
     Attention,
     Block,

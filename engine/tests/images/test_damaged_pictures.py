@@ -16,9 +16,8 @@ from pictures import drawn, preparations
 from PIL import Image as Pillow
 
 from backbay_engine import ImageError
-from backbay_engine.images.decoding import MOST_PIXELS
-from backbay_engine.images.picture import Image, image_of
-from backbay_engine.images.preparations import Preparation
+from backbay_engine.images.picture import MOST_PIXELS, Image, image_of
+from backbay_engine.images.preparations.contract import Preparation
 
 KINDS = ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "ICO", "QOI", "AVIF"]
 

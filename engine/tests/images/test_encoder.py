@@ -13,7 +13,7 @@ from vision_files import ENCODERS, opened, pictures, unpacked
 import backbay
 from backbay import BackendParams, CancelledError
 from backbay_engine import ImageError, RequestError
-from backbay_engine.images import passes
+from backbay_engine.images import encoder as encoding
 from backbay_engine.images.parts import attention
 
 BACKENDS = sorted(backbay.backends())
@@ -75,7 +75,7 @@ def test_chunks_give_the_rows_of_one_pass_and_take_turns(path, monkeypatch, back
     picture = given(whole, path)
     (wanted,) = whole.embed([picture])
     whole.close()
-    monkeypatch.setattr(passes, "WORK", 1.0)
+    monkeypatch.setattr(encoding, "WORK", 1.0)
     cut = opened(path, backend)
     try:
         for _ in range(2):

@@ -10,7 +10,8 @@ import pytest
 from pictures import CLIP, drawn, preparations
 
 from backbay_engine import ImageError, RequestError
-from backbay_engine.images.preparations import Preparation, SmartResize
+from backbay_engine.images.preparations.contract import Preparation
+from backbay_engine.images.preparations.stretched import SmartResize
 
 # Made by engine/tools/compare_preparations.py --write, from transformers' processors.
 REFERENCES = json.loads(

@@ -11,7 +11,7 @@ from model_files import changed, tensors_of
 from vision_files import opened, unpacked
 
 import backbay
-from backbay_engine.images.parts import divided, places_in, stepped
+from backbay_engine.images.parts.towers import divided, places_in, stepped
 
 SOURCE = Path(__file__).parents[2] / "tools" / "compare_vision" / "transcriptions.py"
 SPEC = importlib.util.spec_from_file_location("transcriptions", SOURCE)

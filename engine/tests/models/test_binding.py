@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from model_files import changed, stored, tensors_of
+from model_files import changed, stored, tensors_of, unpacked
 from model_scripts import SCRIPTS, nmse, run_script
 
 import backbay
@@ -35,6 +35,15 @@ def test_all_that_is_missing_is_told_at_once(tmp_path):
     told = refusal(changed("llama-llama3", tmp_path / "m.gguf", tensors=gone))
     assert "blk.0.attn_q.weight [32, 32], blk.1.ffn_up.weight [32, 64], output_norm.weight [32]" in told
     assert "; nearest: 'blk." in told
+
+
+@pytest.mark.parametrize("name", ["granite", "granitehybrid"])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_file_of_a_granite_says_whether_it_knows_positions(tmp_path, name, known):
+    metadata = {f"{name}.rope.scaling.finetuned": known}
+    path = changed(unpacked(name, tmp_path), tmp_path / "changed.gguf", metadata=metadata)
+    with backbay.open(path, backend="cpu_ref") as backend:
+        assert any(block.rope is not None for block in load_model(backend).blocks) is known
 
 
 def test_a_tensor_of_another_shape_is_told_with_both_shapes(tmp_path):

@@ -8,7 +8,7 @@ from model_files import KIND_NAMES, changed, unpacked
 import backbay
 from backbay import ModelFileError
 from backbay_engine.models import architectures, load_model
-from backbay_engine.models.kinds import KINDS
+from backbay_engine.models.registry import KINDS
 
 ALIKE = {
     "deepseek3": "deepseek2",

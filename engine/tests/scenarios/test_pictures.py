@@ -12,7 +12,7 @@ from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, lab_for
 from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
-from backbay_engine.images.inputs import Inputs
+from backbay_engine.images.contract import Inputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.picture_cache import PictureLife
 from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, Backend, Context, Tensor
 
-from ..images.passes import Pass
+from ..images.encoder import Pass
 from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..llm import LLM

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, Context, ModelFileError, Tensor
+from backbay import Backend, Context, DType, ModelFileError, Tensor
 from backbay.gguf import ModelFile
 
 from ..errors import ImageError
+from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
-from .decoding import require_size
-from .inputs import Inputs
-from .picture import Fit
-from .preparations import Plan, Preparation
+from .picture import Fit, require_size
+from .preparations.contract import Plan, Preparation
 from .prepared import Prepared
 
 WITH_ENCODERS = (
@@ -26,6 +25,9 @@ WITH_ENCODERS = (
     *("qwen25vl", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"),
 )
 """Architectures of text models that have encoders of families of their own."""
+
+Pictures: TypeAlias = Sequence[Prepared]
+FromPictures: TypeAlias = Callable[[Pictures], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,35 @@ class Placed:
     """The rows go to cross attention, not into the text."""
     visible: int | None = None
     """The first rows, which text after the picture sees; the others are padding. None: all rows."""
+
+
+@final
+class Inputs:
+    """Pictures of one shape, as leaves of a traced encoder: filled again with each group of pictures of the shape."""
+
+    def __init__(self, ctx: Context, pictures: Pictures) -> None:
+        self._leaves = Leaves(ctx, pictures, "VisionFamily.key")
+
+    @property
+    def first(self) -> Prepared:
+        """The first picture; a graph may depend on its shape, never on its pixels."""
+        return self._leaves.data[0]
+
+    @property
+    def count(self) -> int:
+        """The number of pictures."""
+        return len(self._leaves.data)
+
+    def leaf(self, name: str, function: FromPictures, dtype: DType | None = None) -> Tensor:
+        """A leaf that each group fills with `function(pictures)`: i32 for integers, else f32, or `dtype`.
+
+        The leaf's shape is the array's, reversed. Asking for a name again gives the same leaf.
+        """
+        return self._leaves.leaf(name, function, dtype)
+
+    def fill(self, pictures: Pictures) -> None:
+        """Fill the leaves with the data of as many other pictures of the same shape."""
+        self._leaves.fill(pictures)
 
 
 class Network(ABC):
@@ -96,6 +127,8 @@ class VisionFamily(ABC):
     """The architectures of its text models; none: all but those that have encoders of their own."""
     crosses: ClassVar[bool] = False
     """Whether the rows go to cross attention."""
+    projections: ClassVar[tuple[str, ...]] = ()
+    """The matrix that gives rows, by its names."""
     span: int = 0
     """Rows of the longest run of tokens that see each other, which one step must hold; 0: none do."""
     further: int = 0
@@ -120,9 +153,14 @@ class VisionFamily(ABC):
         """How pictures become pixels, by the metadata."""
 
     @property
-    @abstractmethod
     def width(self) -> int:
-        """The features of a row: the text model's width, times 1 + `further`."""
+        """The features of a row."""
+        return self.vector * (1 + self.further)
+
+    @property
+    def vector(self) -> int:
+        """The text model's width."""
+        return self.extent(1, *self.projections)
 
     def extent(self, dim: int, *names: str) -> int:
         """An extent of the first of these tensors that the file has: 1 beyond its dimensions, 0 if it has none."""
@@ -140,9 +178,9 @@ class VisionFamily(ABC):
     def patches(self, picture: Prepared) -> int:
         """The positions of a picture in the encoder: what its encoding costs."""
 
-    @abstractmethod
     def key(self, picture: Prepared) -> Hashable:
         """Pictures of one key have one graph, and may be encoded together."""
+        return picture.pixels.shape
 
     @abstractmethod
     def network(self, backend: Backend) -> Network:
@@ -154,8 +192,7 @@ class VisionFamily(ABC):
 
     def largest(self) -> Prepared:
         """A black picture that needs most memory, for reserving."""
-        plan = self.preparation.largest()
-        size = self.preparation.size_of(plan)
+        plan, size = self.preparation.largest(), self.preparation.largest_size()
         return Prepared(
             np.zeros(plan.shape, np.float32), plan.tokens, plan.grid, size, self.name, plan.aspect_ratio_id
         )
@@ -213,11 +250,6 @@ def stand_in(tokenizer: Tokenizer, *words: str) -> int:
     known = (tokenizer.token_id(word) for word in words)
     others = (tokenizer.pad, tokenizer.unk, 0)
     return next(id for id in (*known, *others) if id is not None)
-
-
-def in_place(id: int, count: int, *, before: Sequence[int] = (), after: Sequence[int] = ()) -> Placed:
-    """Rows in the place of one token, repeated; perhaps between others."""
-    return in_runs(id, count, [before, after])
 
 
 def in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]]) -> Placed:

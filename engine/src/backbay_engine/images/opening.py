@@ -18,10 +18,10 @@ UNUSED = ("mm.a.", "v.token_embd.", "resampler.pos_embed")  # audio, copies of t
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3",
     "idefics3": "idefics3:Idefics3",
-    "ldp": "mobilevlm:MobileVLM",
-    "ldpv2": "mobilevlm:MobileVLM",
+    "ldp": "llava:MobileVLM",
+    "ldpv2": "llava:MobileVLM",
     "llama4": "llama4:Llama4",
-    "minicpmv4_6": "minicpmv46:MiniCPMV46",
+    "minicpmv4_6": "minicpmv:MiniCPMV46",
     "mlp": "llava:Llava",
     "pixtral": "pixtral:Pixtral",
     "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
@@ -49,18 +49,14 @@ def vision_file(path: Path, projector: Path | None = None) -> ModelFile | None:
 
     It is the projector's file, or the model's own, in Ollama's layout.
     """
+    file = open_model(path if projector is None else projector, _is_of_vision)
+    if has_encoder(file):
+        return file
+    file.close()
     if projector is None:
-        file = open_model(path, _is_of_vision)
-        if has_encoder(file):
-            return file
-        file.close()
         return None
-    file = open_model(projector, _is_of_vision)
-    if not has_encoder(file):
-        found = f"none of them, and the architecture {file.metadata.architecture!r}"
-        file.close()
-        raise ModelFileError(file.path, None, "a projector with an encoder of pictures, tensors v.*,", found)
-    return file
+    found = f"none of them, and the architecture {file.metadata.architecture!r}"
+    raise ModelFileError(file.path, None, "a projector with an encoder of pictures, tensors v.*,", found)
 
 
 def has_encoder(file: ModelFile) -> bool:
@@ -70,7 +66,7 @@ def has_encoder(file: ModelFile) -> bool:
 
 def text_file(path: Path) -> ModelFile:
     """A model's file, open without the tensors of encoders."""
-    return open_model(path, lambda name: not _is_of_encoder(name))
+    return open_model(path, lambda name: not name.startswith((*VISION, "a.")))
 
 
 def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFamily:
@@ -92,7 +88,3 @@ def vision_family(file: ModelFile, image_tokens: int | None = None) -> VisionFam
 
 def _is_of_vision(name: str) -> bool:
     return name.startswith(VISION) and not name.startswith(UNUSED)
-
-
-def _is_of_encoder(name: str) -> bool:
-    return name.startswith((*VISION, "a."))

@@ -30,14 +30,10 @@ TOGETHER = 4  # pictures of one shape that are encoded at once
 class Counters(NamedTuple):
     """What a store did, and what it holds."""
 
-    asked: int
-    """Pictures in requests."""
-    computed: int
-    """Pictures that were encoded."""
-    rows: int
-    """Rows that were handed out to steps."""
-    bytes: int
-    """Bytes of rows that are held."""
+    asked: int  # pictures in requests
+    computed: int  # pictures that were encoded
+    rows: int  # rows that were handed out to steps
+    bytes: int  # of the rows that are held
 
 
 @dataclass(eq=False)
@@ -152,7 +148,8 @@ class ImageStore:
         if thread is not None and thread is not current_thread():
             thread.join()
         with self._lock:
-            lost = [*self._waiting, *self._unready()]
+            holders = (entry.holders for entry in self._entries.values() if entry.rows is None)
+            lost = [*self._waiting, *set().union(*holders)]
             self._waiting.clear()
             self._todo.clear()
             self._entries.clear()
@@ -191,8 +188,9 @@ class ImageStore:
         return ready
 
     def _begin(self, picture: Prepared, lease: Lease) -> None:
-        entry = _Entry(picture.content, self._nbytes(picture), picture, holders={lease})
-        self._entries[entry.content] = entry
+        entry = self._entries[picture.content] = _Entry(
+            picture.content, self._nbytes(picture), picture, holders={lease}
+        )
         self._bytes += entry.nbytes
         self._todo.append(entry)
         if self._thread is None:
@@ -221,21 +219,14 @@ class ImageStore:
                 self._drop(entry)
 
     def _drop(self, entry: _Entry) -> None:
-        if self._holds(entry):
+        if self._entries.get(entry.content) is entry:
             del self._entries[entry.content]
             self._bytes -= entry.nbytes
         if entry in self._todo:
             self._todo.remove(entry)
 
-    def _holds(self, entry: _Entry) -> bool:
-        return self._entries.get(entry.content) is entry
-
     def _nbytes(self, picture: Prepared) -> int:
         return 4 * picture.tokens * self._width
-
-    def _unready(self) -> list[Lease]:
-        waiting = (entry.holders for entry in self._entries.values() if entry.rows is None)
-        return list({lease: None for holders in waiting for lease in holders})
 
     # -- in its thread -----------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Batch:
         """
         if self._leaves.data.rows is None:
             return x
-        rows = self.input("rows", lambda step: _padded_rows(step, x.dim(0)))  # (width, room)
+        rows = self.input("rows", lambda step: _rows_of(step, 0, x.dim(0)))  # (width, room)
         sources = self.input("sources", _sources)  # i32 (tokens,)
         return x.concat(ctx, rows, 1).rows(ctx, sources)
 
@@ -63,7 +63,7 @@ class Batch:
         if step.rows is None or step.rows.values.shape[1] < (number + 1) * width:
             return None
         rows = self.input(
-            f"rows.{number}", lambda step: _further_rows(step, number, width)
+            f"rows.{number}", lambda step: _rows_of(step, number, width, 1)
         )  # (width, 1 + room)
         return rows.rows(ctx, self.input("row numbers", _row_numbers))
 
@@ -90,18 +90,12 @@ def _axes(step: Step) -> NDArray[np.int32]:
     return axes.reshape(-1)
 
 
-def _padded_rows(step: Step, width: int) -> NDArray[np.float32]:
+def _rows_of(step: Step, number: int, width: int, zeros: int = 0) -> NDArray[np.float32]:
+    """The rows' vector of this number, behind so many zeros."""
     assert step.rows is not None  # a part of the step's shape
-    padded = np.zeros((step.rows.room, width), np.float32)
-    padded[: len(step.rows.values)] = step.rows.values[:, :width]
-    return padded
-
-
-def _further_rows(step: Step, number: int, width: int) -> NDArray[np.float32]:
-    """The rows' vector of this number, after zeros for tokens that have no row."""
-    assert step.rows is not None
-    padded = np.zeros((1 + step.rows.room, width), np.float32)
-    padded[1 : 1 + len(step.rows.values)] = step.rows.values[:, number * width : (number + 1) * width]
+    values = step.rows.values[:, number * width : (number + 1) * width]
+    padded = np.zeros((zeros + step.rows.room, width), np.float32)
+    padded[zeros : zeros + len(values)] = values
     return padded
 
 

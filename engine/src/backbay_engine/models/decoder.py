@@ -1,4 +1,4 @@
-"""The frame of decoders: models that predict the next token."""
+"""The frames of decoders: models that predict the next token, some of them with recurrent blocks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from backbay import Backend, Context, Tensor
 from ..cache.attention.causal import CausalCache
 from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
+from ..cache.recurrent import RecurrentCache
 from .batch import Batch
 from .contract import Model
 from .keys import POOLING, WIDTH
@@ -128,3 +129,22 @@ class Decoder(Model):
             return CausalCache(self.shift)
         caches = [CausalCache(self.shift), CausalCache(self.shift, window=self.window)]
         return LayeredCache(caches, kind=lambda layer: int(self.slides[layer]))
+
+
+class HybridDecoder(Decoder):
+    """A decoder whose blocks say whether they keep states, in `recurs`; the others keep keys and values."""
+
+    def __init__(self, backend: Backend) -> None:
+        if POOLING.of(backend.config, Pooling.NONE) != Pooling.NONE:
+            raise POOLING.refuse(backend.config, "none (0): a recurrent model gives no vectors of texts")
+        super().__init__(backend)
+
+    def recurs(self, layer: int) -> bool:
+        """Whether a block keeps states; by default all do."""
+        return True
+
+    def new_cache(self) -> Cache:
+        recurrent = [self.recurs(layer) for layer in range(len(self.blocks))]
+        if all(recurrent):
+            return RecurrentCache()
+        return LayeredCache([CausalCache(self.shift), RecurrentCache()], lambda layer: int(recurrent[layer]))

@@ -1,8 +1,12 @@
-"""The registry of architectures: from the name in a file to a class."""
+"""The registry of architectures: from the name in a file to a class, or to an architecture of the same kind."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
 
 from backbay import BackbayError, Backend, ModelFileError
 from backbay.discovery import Declared, declared
@@ -17,57 +21,87 @@ GROUP = "backbay.models"
 ARCHITECTURE = text("general.architecture")
 
 _BUILT_IN = {
-    "bert": "encoders.bert:Bert",
-    "cohere2": "decoders.cohere2:Cohere2",
-    "command-r": "decoders.cohere2:CommandR",
-    "deepseek2": "mixtures.deepseek2:DeepSeek2",
-    "ernie4_5": "mixtures.ernie:Ernie",
-    "ernie4_5-moe": "mixtures.ernie:Ernie",
-    "gemma-embedding": "gemma.gemma3:GemmaEmbedding",
-    "gemma2": "gemma.gemma2:Gemma2",
-    "gemma3": "gemma.gemma3:Gemma3",
-    "gemma3n": "gemma.gemma3n:Gemma3n",
-    "gemma4": "gemma.gemma4:Gemma4",
-    "glm4": "decoders.glm4:Glm4",
-    "glm4moe": "mixtures.glm4moe:Glm4Moe",
-    "gpt-oss": "mixtures.gptoss:GptOss",
-    "gpt2": "decoders.gpt2:Gpt2",
-    "granite": "decoders.granite:Granite",
-    "granitehybrid": "recurrent.granite_hybrid:GraniteHybrid",
-    "granitemoe": "decoders.granite:Granite",
-    "jina-bert-v2": "encoders.bert:JinaBert",
-    "jina-bert-v3": "encoders.bert:NomicBert",
-    "lfm2": "recurrent.lfm2:Lfm2",
-    "lfm2moe": "recurrent.lfm2:Lfm2",
-    "llama": "decoders.llama:Llama",
-    "llama4": "mixtures.llama4:Llama4",
-    "mamba": "recurrent.mamba:Mamba",
-    "mamba2": "recurrent.mamba2:Mamba",
-    "mistral3": "decoders.llama:Llama",
-    "mllama": "decoders.mllama:Mllama",
-    "modern-bert": "encoders.modern_bert:ModernBert",
-    "nemotron_h": "recurrent.nemotron_h:NemotronH",
-    "nemotron_h_moe": "recurrent.nemotron_h:NemotronH",
-    "nomic-bert": "encoders.bert:NomicBert",
-    "nomic-bert-moe": "encoders.bert:NomicBert",
-    "olmo2": "decoders.olmo2:Olmo2",
-    "phi3": "decoders.phi3:Phi3",
-    "qwen2": "decoders.qwen:Qwen2",
-    "qwen25vl": "decoders.qwen:Qwen2VL",
-    "qwen2vl": "decoders.qwen:Qwen2VL",
-    "qwen3": "decoders.qwen:Qwen3",
-    "qwen35": "recurrent.qwen_next:Qwen35",
-    "qwen35moe": "recurrent.qwen_next:Qwen35",
-    "qwen3moe": "decoders.qwen:Qwen3",
-    "qwen3vl": "decoders.qwen:Qwen3VL",
-    "qwen3vlmoe": "decoders.qwen:Qwen3VL",
-    "qwen3next": "recurrent.qwen_next:QwenNext",
-    "rwkv7": "recurrent.rwkv7:Rwkv7",
-    "smollm3": "decoders.smollm3:SmolLM3",
-    "starcoder": "decoders.gpt2:Gpt2",
-    "starcoder2": "decoders.starcoder2:StarCoder2",
-    "t5": "encoder_decoder.t5:T5",
+    "decoders.gemma3n:Gemma3n": "gemma3n",
+    "decoders.gemma4:Gemma4": "gemma4",
+    "decoders.gemma:Gemma2": "gemma2",
+    "decoders.gemma:Gemma3": "gemma3",
+    "decoders.gemma:GemmaEmbedding": "gemma-embedding",
+    "decoders.gpt2:Cohere2": "cohere2",
+    "decoders.gpt2:CommandR": "command-r",
+    "decoders.gpt2:Gpt2": "gpt2 starcoder",
+    "decoders.gpt2:StarCoder2": "starcoder2",
+    "decoders.granite:Granite": "granite granitemoe",
+    "decoders.granite:GraniteHybrid": "granitehybrid",
+    "decoders.mixtures:Llama4": "llama4",
+    "decoders.llama:Ernie": "ernie4_5 ernie4_5-moe",
+    "decoders.llama:Glm4": "glm4",
+    "decoders.llama:Glm4Moe": "glm4moe",
+    "decoders.llama:Llama": "llama mistral3",
+    "decoders.llama:Olmo2": "olmo2",
+    "decoders.llama:Phi3": "phi3",
+    "decoders.llama:SmolLM3": "smollm3",
+    "decoders.mixtures:DeepSeek2": "deepseek2",
+    "decoders.mixtures:GptOss": "gpt-oss",
+    "decoders.mllama:Mllama": "mllama",
+    "decoders.qwen:Qwen2": "qwen2",
+    "decoders.qwen:Qwen2VL": "qwen25vl qwen2vl",
+    "decoders.qwen:Qwen3": "qwen3 qwen3moe",
+    "decoders.qwen:Qwen3VL": "qwen3vl qwen3vlmoe",
+    "encoders.bert:Bert": "bert",
+    "encoders.bert:JinaBert": "jina-bert-v2",
+    "encoders.bert:ModernBert": "modern-bert",
+    "encoders.bert:NomicBert": "jina-bert-v3 nomic-bert nomic-bert-moe",
+    "encoders.t5:T5": "t5",
+    "recurrent.lfm2:Lfm2": "lfm2 lfm2moe",
+    "recurrent.mamba:Mamba": "mamba",
+    "recurrent.mamba:Mamba2": "mamba2",
+    "recurrent.mamba:NemotronH": "nemotron_h nemotron_h_moe",
+    "recurrent.qwen_next:Qwen35": "qwen35 qwen35moe",
+    "recurrent.qwen_next:QwenNext": "qwen3next",
+    "recurrent.rwkv7:Rwkv7": "rwkv7",
 }
+"""The architectures of each class."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of model, with an architecture to start from; a file is of it if some tensor has each of the parts, and
+    none has an absent one.
+    """
+
+    name: str
+    example: str
+    tensors: tuple[str, ...]
+    absent: tuple[str, ...] = ()
+
+
+KINDS: Final = (
+    Kind("a time-mixing recurrence", "rwkv7", ("time_mix_",)),
+    Kind("a gated delta rule", "qwen3next", ("ssm_(ba|beta|alpha)",)),
+    Kind("Mamba layers between layers with attention", "granitehybrid", ("ssm_in", "attn_q")),
+    Kind("Mamba layers", "mamba2", ("ssm_in",)),
+    Kind("short convolutions", "lfm2", ("shortconv",)),
+    Kind("an encoder and a decoder", "t5", ("enc.blk", "dec.blk")),
+    Kind("latent attention", "deepseek2", ("attn_kv_a_mqa",)),
+    Kind("an encoder of texts", "bert", ("attn_output_norm", "layer_output_norm")),
+    Kind("an encoder of texts with norms before each branch", "modern-bert", ("token_embd_norm", "ffn_norm")),
+    Kind("experts with a shared expert", "glm4moe", ("ffn_gate_inp", "shexp")),
+    Kind("experts with biases", "gpt-oss", ("ffn_gate_inp", "ffn_down_exps.bias")),
+    Kind("experts", "qwen3moe", ("ffn_gate_inp",)),
+    Kind("norms only after each branch", "olmo2", ("post_ffw_norm",), ("attn_norm",)),
+    Kind("norms before and after each branch", "gemma2", ("post_ffw_norm",)),
+    Kind("learned positions", "gpt2", ("position_embd",)),
+    Kind(
+        "parallel attention and feed-forward",
+        "command-r",
+        ("attn_norm",),
+        ("ffn_norm", "post_attention_norm"),
+    ),
+    Kind("layer norms with biases", "starcoder2", ("attn_norm.bias",)),
+    Kind("joint weights of gate and up", "phi3", ("ffn_up",), ("ffn_gate",)),
+    Kind("norms of queries and keys", "qwen3", ("attn_q_norm",)),
+    Kind("a plain decoder", "llama", ("attn_norm", "ffn_norm")),
+)
 
 
 def architectures() -> dict[str, list[Declared]]:
@@ -78,7 +112,8 @@ def architectures() -> dict[str, list[Declared]]:
     package = __name__.rpartition(".")[0]
     found = {
         name: [Declared(name, f"{package}.architectures.{at}", "backbay-engine", ours)]
-        for name, at in _BUILT_IN.items()
+        for at, names in _BUILT_IN.items()
+        for name in names.split()
     }
     for name, points in declared(GROUP).items():
         found[name] = found.get(name, []) + points
@@ -96,8 +131,6 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     if name not in known:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
         offset = backend.config.offset(ARCHITECTURE.name)
-        from .kinds import kind_of
-
         alike = kind_of(backend.model.tensors)
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
@@ -125,3 +158,14 @@ def find(name: str, points: list[Declared]) -> type[Model]:
     if inspect.isabstract(found):
         raise BackbayError(f"{what} does not implement {', '.join(sorted(found.__abstractmethods__))}")
     return found
+
+
+def kind_of(tensors: Collection[str]) -> Kind | None:
+    """The first kind that a file's tensors fit."""
+    names = "\n".join(tensors)
+
+    def has(part: str) -> bool:
+        return re.search(rf"(^|[._]){part}", names, re.MULTILINE) is not None
+
+    fitting = (k for k in KINDS if all(map(has, k.tensors)) and not any(map(has, k.absent)))
+    return next(fitting, None)

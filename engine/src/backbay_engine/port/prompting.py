@@ -7,10 +7,9 @@ from typing import Any, TypeAlias, final
 
 from ..arguments import conversation, token_ids
 from ..errors import ContextOverflowError, ImageError, RequestError
-from ..images.conversations import Conversation, has_pictures
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
-from ..images.prompts import Parts, parts_of, placeholders, tokens_of
+from ..images.prompts import Conversation, Parts, has_pictures, parts_of, placeholders, tokens_of
 from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer

@@ -10,7 +10,7 @@ from backbay import Context, DType, Tensor
 from backbay_conformance.plugin import Draw, Lab, scenario
 
 from ..cache import BoundCache, CacheSizes, CausalCache
-from ..models.nn import LatentParts, attend_absorbed, attend_plain
+from ..models.nn.latent import LatentParts, attend_absorbed, attend_plain
 from ..steps.builders import next_step
 from .closeness import Array, leaf_of, require_near, roundoff
 

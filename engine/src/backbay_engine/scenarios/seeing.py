@@ -13,9 +13,8 @@ from backbay import Backend, Context, Tensor
 from backbay.plugin import Cancel
 from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
-from ..images.contract import Network
-from ..images.inputs import Inputs
-from ..images.passes import Pass
+from ..images.contract import Inputs, Network
+from ..images.encoder import Pass
 from ..images.prepared import Prepared
 from ..images.store import ImageStore, Lease
 from ..models.batch import Batch

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import isqrt
 from typing import final
 
@@ -13,12 +12,11 @@ from backbay.gguf import whole
 
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_place, stand_in
-from ..inputs import Inputs
-from ..parts import Groups, Norm, Siglip, floats, present
-from ..parts.patches import patches_of
-from ..parts.shape import HALF, colours, grid_of
-from ..preparations import Squash
+from ..contract import Inputs, Network, Placed, VisionFamily, in_runs, stand_in
+from ..parts.block import Norm
+from ..parts.shape import HALF, colours, floats, grid_of, present
+from ..parts.towers import Siglip
+from ..preparations.stretched import Squash
 from ..prepared import Prepared
 
 POOL = whole("vision.projector.scale_factor", 1, 1 << 10)
@@ -36,14 +34,13 @@ class Gemma3(VisionFamily):
     texts = ("gemma3",)
 
     def prepares(self) -> Squash:
-        self.side, self.patch = grid_of(self.config)
-        self.pool = self._pool(self.side // self.patch)
-        mean, deviation = colours(self.config, HALF)
-        self.span = (self.side // self.patch // self.pool) ** 2
-        return Squash(size=self.side, tokens=self.span, mean=mean, std=deviation)
+        side, self.patch, self.grid = grid_of(self.config)
+        self.pool = self._pool(self.grid)
+        self.span = (self.grid // self.pool) ** 2
+        return Squash(size=side, tokens=self.span, **colours(self.config, HALF))
 
     @property
-    def width(self) -> int:
+    def vector(self) -> int:
         return self.extent(0, *PROJECTIONS)
 
     def _pool(self, side: int) -> int:
@@ -62,44 +59,32 @@ class Gemma3(VisionFamily):
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
         begin, end = (stand_in(tokenizer, word) for word in self.words())
-        placed = in_place(stand_in(tokenizer, SOFT), picture.tokens, before=[begin], after=[end])
+        placed = in_runs(stand_in(tokenizer, SOFT), picture.tokens, [[begin], [end]])
         return replace(placed, before="\n\n", after="\n\n", sees_itself=True)
 
     def patches(self, picture: Prepared) -> int:
-        return (self.side // self.patch) ** 2
-
-    def key(self, picture: Prepared) -> Hashable:
-        return ()
+        return self.grid**2
 
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
 
 
 @final
-class _Network(Network):
+class _Network(Siglip):
     def __init__(self, family: Gemma3, backend: Backend) -> None:
         weights = Weights(backend)
-        self.patch, self.pool = family.patch, family.pool
-        self.side = family.side // family.patch
-        self.tower = Siglip(weights, backend, self.patch, self.side**2)
-        self.width, self.blocks = self.tower.width, self.tower.blocks
-        mm = weights.at("mm.")
+        super().__init__(weights, backend, family.patch, family.grid**2)
+        self.family, mm = family, weights.at("mm.")
         self.soft_norm = Norm(mm, ("soft_emb_norm", "mm_soft_emb_norm"), self.width, 1e-6, root=True)
         projection = present(mm, "input_projection", "mm_input_projection")
         self.projection = mm.need(f"{projection}.weight", None, self.width)
         weights.check()
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(ctx, inputs.leaf("patches", partial(patches_of, patch=self.patch)))
-
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        return self.tower.block(ctx, layer, x, [Groups(self.side**2, inputs.count)])
-
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        side, count = self.side, inputs.count
-        x = self.tower.norm(ctx, x).reshape(ctx, self.width, side, side, count)
+        side, pool = self.family.grid, self.family.pool
+        x = self.norm(ctx, x).reshape(ctx, self.width, side, side, inputs.count)
         x = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)  # (side, side, width, count)
-        x = x.avg_pool2d(ctx, self.pool, self.pool).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
+        x = x.avg_pool2d(ctx, pool, pool).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
         x = self.soft_norm(ctx, x.reshape(ctx, self.width, -1))
         return self._projected(ctx, x)
 

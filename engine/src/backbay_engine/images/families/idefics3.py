@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import final
 
 from backbay import Backend, Context, Tensor
@@ -11,12 +10,11 @@ from backbay.gguf import whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
-from ..inputs import Inputs
-from ..parts import Groups, Siglip, shuffled
-from ..parts.patches import patches_of
+from ..contract import Inputs, Network, Placed, VisionFamily, in_runs, stand_in
+from ..parts.patches import shuffled
 from ..parts.shape import HALF, colours, grid_of
-from ..preparations import Split
+from ..parts.towers import Siglip
+from ..preparations.tiles import Split
 from ..prepared import Prepared
 
 FACTOR = whole("vision.projector.scale_factor", 1, 64)
@@ -30,21 +28,15 @@ class Idefics3(VisionFamily):
     """A projector file."""
 
     placeholder = marker = IMAGE
+    projections = ("mm.model.fc.weight",)
 
     def prepares(self) -> Split:
-        self.side, self.patch = grid_of(self.config)
-        self.grid = self.side // self.patch
+        side, self.patch, self.grid = grid_of(self.config)
         self.factor = FACTOR.of(self.config, 2)
         if self.grid % self.factor:
             raise FACTOR.refuse(self.config, f"a divisor of {self.grid}, the patches of a row")
-        mean, deviation = colours(self.config, HALF)
-        edge = EDGE.of(self.config, EDGE_TILES * self.side)
-        rows = (self.grid // self.factor) ** 2
-        return Split(size=self.side, tokens=rows, edge=edge, mean=mean, std=deviation)
-
-    @property
-    def width(self) -> int:
-        return self.extent(1, "mm.model.fc.weight")
+        edge, rows = EDGE.of(self.config, EDGE_TILES * side), (self.grid // self.factor) ** 2
+        return Split(size=side, tokens=rows, edge=edge, **colours(self.config, HALF))
 
     def words(self) -> tuple[str, ...]:
         return (AROUND,)
@@ -64,29 +56,17 @@ class Idefics3(VisionFamily):
     def patches(self, picture: Prepared) -> int:
         return int(picture.pixels.shape[1]) * self.grid**2
 
-    def key(self, picture: Prepared) -> Hashable:
-        return picture.pixels.shape
-
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
 
 
 @final
-class _Network(Network):
+class _Network(Siglip):
     def __init__(self, family: Idefics3, backend: Backend) -> None:
-        weights = Weights(backend)
-        self.family, self.grid = family, family.grid
-        self.tower = Siglip(weights, backend, family.patch, self.grid**2)
-        self.width, self.blocks = self.tower.width, self.tower.blocks
+        weights, self.family = Weights(backend), family
+        super().__init__(weights, backend, family.patch, family.grid**2)
         self.projection = Linear(weights, "mm.model.fc", self.width * family.factor**2, family.width)
         weights.check()
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.tower.start(ctx, inputs.leaf("patches", partial(patches_of, patch=self.family.patch)))
-
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        return self.tower.block(ctx, layer, x, [Groups(self.grid**2, x.dim(1) // self.grid**2)])
-
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        x = shuffled(ctx, self.tower.norm(ctx, x), self.grid, self.family.factor)
-        return self.projection(ctx, x)
+        return self.projection(ctx, shuffled(ctx, self.norm(ctx, x), self.family.grid, self.family.factor))

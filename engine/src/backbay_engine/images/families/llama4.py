@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import final
@@ -14,15 +14,14 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole
 
 from ...models.nn import Linear, Weights
+from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
-from ..inputs import Inputs, Pictures
-from ..parts import Block, EncoderShape, FeedForward, Groups, Norm, attend, floats, present
-from ..parts.block import gelu_erf
-from ..parts.patches import Pixels, patches_of
-from ..parts.shape import HALF, colours, grid_of
-from ..parts.shuffle import shuffled
-from ..preparations import CanvasAndWhole
+from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..parts.block import Norm, Perceptron
+from ..parts.patches import shuffled
+from ..parts.shape import HALF, EncoderShape, colours, grid_of, present
+from ..parts.towers import Clip
+from ..preparations.tiles import CanvasAndWhole
 from ..prepared import Prepared
 
 SHUFFLE = whole("vision.projector.scale_factor", 1, 64)
@@ -32,7 +31,6 @@ EPSILON = 1e-5  # of all norms
 TILES = 16
 BEGIN, WHOLE, END = "<|image_start|>", "<|image|>", "<|image_end|>"
 NEXT, LINE, ROW = "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"
-PROJECTIONS = "mm.model.fc.weight", "mm.linear_1.weight"
 
 
 @final
@@ -41,24 +39,19 @@ class Llama4(VisionFamily):
 
     placeholder = marker = WHOLE
     texts = ("llama4",)
+    projections = "mm.model.fc.weight", "mm.linear_1.weight"
 
     def prepares(self) -> CanvasAndWhole:
         config = self.config
-        self.side, self.patch = grid_of(config)
-        self.grid = self.side // self.patch
+        side, self.patch, self.grid = grid_of(config)
         ratio = RATIO.of(config, None)
         self.shuffle = SHUFFLE.of(config, 2) if ratio is None else round(1 / ratio)
         if self.grid % self.shuffle:
             key = SHUFFLE if ratio is None else RATIO
             raise key.refuse(config, f"a division of {self.grid} by {self.grid} patches into equal squares")
-        mean, deviation = colours(config, HALF)
         return CanvasAndWhole(
-            size=self.side, patch=self.patch, tiles=TILES, shuffle=self.shuffle, mean=mean, std=deviation
+            size=side, patch=self.patch, tiles=TILES, shuffle=self.shuffle, **colours(config, HALF)
         )
-
-    @property
-    def width(self) -> int:
-        return self.extent(1, *PROJECTIONS)
 
     def words(self) -> tuple[str, ...]:
         return BEGIN, NEXT, LINE, WHOLE, END
@@ -76,93 +69,49 @@ class Llama4(VisionFamily):
     def patches(self, picture: Prepared) -> int:
         return len(picture.pixels) * (self.grid**2 + 1)
 
-    def key(self, picture: Prepared) -> Hashable:
-        return len(picture.pixels)
-
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
 
 
 @final
-class _Network(Network):
+class _Network(Clip):
+    class_last = True
+
     def __init__(self, family: Llama4, backend: Backend) -> None:
         weights = Weights(backend)
+        shape = replace(EncoderShape.of(backend, eps=EPSILON), eps=EPSILON)
+        super().__init__(weights, shape, gelu_erf, family.patch, family.grid**2)
+        self.family, self.base = family, BASE.of(backend.config, 1e4)
         v, mm = weights.at("v."), weights.at("mm.")
-        self.family, self.shape = family, replace(EncoderShape.of(backend, eps=EPSILON), eps=EPSILON)
-        self.width, self.blocks = self.shape.width, self.shape.blocks
-        self.base, n = BASE.of(backend.config, 1e4), family.grid**2
-        self.embedding = Linear(
-            v, present(v, "patch_embd", "patch_embedding"), 3 * family.patch**2, self.width
-        )
-        self.last = v.need("class_embd", self.width, or_else=["class_embedding"])
-        self.positions = v.need(
-            "position_embd.weight", self.width, n + 1, or_else=["positional_embedding_vlm"]
-        )
-        self.before, self.after = (
-            Norm(v, names, self.width, EPSILON)
-            for names in (("pre_ln", "layernorm_pre"), ("post_ln", "layernorm_post"))
-        )
-        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
+        self.last_norm = Norm(v, ("post_ln", "layernorm_post"), self.width, EPSILON)
         first = present(weights, "mm.model.mlp.1", "v.vision_adapter.mlp.fc1")
         second = present(weights, "mm.model.mlp.2", "v.vision_adapter.mlp.fc2")
-        squares = self.width * family.shuffle**2
-        between = weights.extent(f"{first}.weight", 1) or 1
         out = weights.extent(f"{second}.weight", 1) or 1
-        self.adapter = Linear(weights, first, squares, between), Linear(weights, second, between, out)
+        self.adapter = Perceptron(weights, (first, second), (self.width * family.shuffle**2, None, out))
         self.projector = Linear(mm, present(mm, "model.fc", "linear_1"), out, family.width)
         weights.check()
 
-    def _block(self, weights: Weights) -> Block:
-        return Block(weights, self.shape, FeedForward(weights, self.shape, gelu_erf))
+    def embed(self, weights: Weights) -> Linear:
+        name = present(weights, "patch_embd", "patch_embedding")
+        return Linear(weights, name, 3 * self.patch**2, self.width)
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        """The class embedding stands behind the patches: a patch of zeros, whose position includes it."""
-        patches = inputs.leaf(
-            "patches", partial(_patches, patch=self.family.patch)
-        )  # (features, 1 + patches, tiles)
-        n, tiles = patches.dim(1), patches.dim(2)
-        x = self.embedding(ctx, patches.reshape(ctx, -1, n * tiles)).reshape(ctx, self.width, n, tiles)
-        table = floats(ctx, self.positions)
-        last = table.slice(ctx, 1, n - 1, n, 1).add(ctx, self.last.reshape(ctx, self.width, 1))
-        x = x.add(ctx, table.slice(ctx, 1, 0, n - 1, 1).concat(ctx, last, 1))
-        return self.before(ctx, x.reshape(ctx, self.width, n * tiles))
-
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        size = self.family.grid**2 + 1
-        groups = [Groups(size, x.dim(1) // size)]
-        places = [inputs.leaf(name, partial(self._places, axis=axis)) for axis, name in ((1, "x"), (0, "y"))]
-
-        def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k = (self._turned(ctx, t, places) for t in (q, k))
-            return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
-
-        return self.layers[layer](ctx, x, attention)
-
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        n = self.family.grid**2
-        x = self.after(ctx, x).reshape(ctx, self.width, n + 1, -1)
-        x = x.slice(ctx, 1, 0, n, 1).contiguous(ctx, self.width, -1)
-        x = shuffled(ctx, x, self.family.grid, self.family.shuffle)
-        for linear in self.adapter:
-            x = gelu_erf(ctx, linear(ctx, x))
-        return self.projector(ctx, x)
-
-    def _turned(self, ctx: Context, x: Tensor, places: Sequence[Tensor]) -> Tensor:
-        """(head, heads, positions), the first half of a head by the column, the second by the row."""
+    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+        """The first half of a head by the column, the second by the row."""
         half = x.dim(0) // 2
+        places = [inputs.leaf(name, partial(self._places, axis=axis)) for axis, name in ((1, "x"), (0, "y"))]
         first, second = (
             x.slice(ctx, 0, at * half, (at + 1) * half, 1).contiguous(ctx).rope(ctx, place, half, self.base)
             for at, place in enumerate(places)
         )
         return first.concat(ctx, second, 0)
 
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        x = self.features(ctx, self.last_norm(ctx, x))
+        x = self.adapter(ctx, shuffled(ctx, x, self.family.grid, self.family.shuffle))
+        return self.projector(ctx, gelu_erf(ctx, x))
+
     def _places(self, pictures: Pictures, axis: int) -> NDArray[np.int32]:
         """The row or the column of each patch, from 1; the class embedding has 0."""
         places = 1 + np.indices((self.family.grid, self.family.grid))[axis].ravel()
         tiles = sum(len(picture.pixels) for picture in pictures)
         return np.tile(np.append(places, 0), tiles).astype(np.int32)
-
-
-def _patches(pictures: Pictures, patch: int) -> Pixels:
-    """(tiles, patches + 1, features), the last of each tile zeros."""
-    return np.pad(patches_of(pictures, patch), ((0, 0), (0, 1), (0, 0)))

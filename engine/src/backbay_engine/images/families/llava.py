@@ -1,4 +1,4 @@
-"""LLaVA 1.5 and 1.6: CLIP over one square, or over a picture and its tiles, and a projector of two layers."""
+"""LLaVA 1.5 and 1.6, MobileVLM 1 and 2: CLIP over one square, or over a picture and its tiles, and a small projector."""
 
 from __future__ import annotations
 
@@ -8,63 +8,72 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, Context, Tensor
-from backbay.gguf import wholes
+from backbay import Backend, Context, ModelFileError, Tensor
+from backbay.gguf import flag, wholes
 
 from ...models.nn import Linear, Weights
+from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_place, stand_in
-from ..inputs import Inputs, Pictures
-from ..parts import Clip, floats
-from ..parts.block import gelu_erf
-from ..parts.shape import CLIP, colours, grid_of
-from ..preparations import Anyres, CentreCrop
+from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..parts.block import Norm, Perceptron
+from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
+from ..parts.towers import Clip
+from ..preparations.stretched import CentreCrop
+from ..preparations.tiles import Anyres
 from ..prepared import Prepared
 
 PINPOINTS = wholes("vision.image_grid_pinpoints", 1, 1 << 14)
+FEATURES = wholes("vision.feature_layer", 0, 1 << 10)
+GELU = flag("use_gelu")
 NEWLINES = "model.image_newline", "v.image_newline"
+FIRST, SECOND = (
+    ("mm.model.mlp.1", "mm.model.mlp.3"),
+    ("mm.model.mlp.0", "mm.model.mlp.2"),
+)  # of MobileVLM 1 and 2
+BLOCKS = ("mm.model.mb_block.1.block.", "mm.model.mb_block.2.block.")
+SIDE = 3  # of a kernel
 
 
-@final
-class Llava(VisionFamily):
-    """A projector file; it is of version 1.6 if it has pinpoints, the sizes of canvases for tiles."""
+class ClipFamily(VisionFamily):
+    """A projector file, whose rows stand in the place of one token."""
 
     placeholder = marker = "<image>"
-
-    def prepares(self) -> CentreCrop | Anyres:
-        self.side, self.patch = grid_of(self.config)
-        self.grid = self.side // self.patch
-        mean, deviation = colours(self.config, CLIP)
-        points = PINPOINTS.of(self.config, None)
-        if points is None:
-            return CentreCrop(size=self.side, tokens=self.grid**2, mean=mean, std=deviation)
-        if len(points) % 2 or not len(points) or (points % self.side).any():
-            raise PINPOINTS.refuse(
-                self.config, f"heights and widths, multiples of the image_size {self.side},"
-            )
-        pairs = tuple((int(height), int(width)) for height, width in points.reshape(-1, 2))
-        return Anyres(size=self.side, patch=self.patch, pinpoints=pairs, mean=mean, std=deviation)
-
-    @property
-    def width(self) -> int:
-        return self.extent(1, "mm.2.weight")
+    patch: int
+    grid: int
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        return in_place(stand_in(tokenizer, "<image>"), picture.tokens)
+        return in_runs(stand_in(tokenizer, "<image>"), picture.tokens, [[], []])
 
     def patches(self, picture: Prepared) -> int:
         return self.tiles(picture) * (self.grid**2 + 1)
-
-    def key(self, picture: Prepared) -> Hashable:
-        return self.tiles(picture), picture.tokens
 
     @staticmethod
     def tiles(picture: Prepared) -> int:
         """The squares that are encoded, the whole picture among them."""
         return int(picture.pixels.size // (3 * picture.pixels.shape[-1] ** 2))
 
+
+@final
+class Llava(ClipFamily):
+    """LLaVA; it is of version 1.6 if it has pinpoints, the sizes of canvases for tiles."""
+
+    projections = ("mm.2.weight",)
+
+    def prepares(self) -> CentreCrop | Anyres:
+        side, self.patch, self.grid = grid_of(self.config)
+        shades, points = colours(self.config, CLIP), PINPOINTS.of(self.config, None)
+        if points is None:
+            return CentreCrop(size=side, tokens=self.grid**2, **shades)
+        if len(points) % 2 or not len(points) or (points % side).any():
+            raise PINPOINTS.refuse(self.config, f"heights and widths, multiples of the image_size {side},")
+        pairs = tuple((int(height), int(width)) for height, width in points.reshape(-1, 2))
+        return Anyres(size=side, patch=self.patch, pinpoints=pairs, **shades)
+
+    def key(self, picture: Prepared) -> Hashable:
+        return self.tiles(picture), picture.tokens
+
     def network(self, backend: Backend) -> Network:
-        return _Network(self, backend)
+        return _Llava(self, backend)
 
     def rows(self, pictures: Pictures) -> NDArray[np.int32]:
         """The features that become rows: the column of each, or the one after the last for a new line."""
@@ -88,23 +97,151 @@ class Llava(VisionFamily):
         return np.concatenate([whole, lines.ravel()])
 
 
-@final
-class _Network(Clip):
-    def __init__(self, family: Llava, backend: Backend) -> None:
-        weights = Weights(backend)
-        super().__init__(weights, backend, family.patch, family.grid**2)
-        self.family = family
-        mm = weights.at("mm.")
-        hidden = mm.extent("0.weight", 1)
-        self.into = Linear(mm, "0", self.width, hidden)
-        self.out = Linear(mm, "2", hidden or 1, family.width)
-        tiled = isinstance(family.preparation, Anyres)
-        self.newline = weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:]) if tiled else None
-        weights.check()
+class _Projected(Clip):
+    """CLIP, and two products to the rows' features."""
+
+    def __init__(
+        self, family: ClipFamily, backend: Backend, names: tuple[str, str], between: int | None
+    ) -> None:
+        self.weights = weights = Weights(backend)
+        activation = gelu if GELU.of(backend.config, False) else quick_gelu
+        super().__init__(weights, EncoderShape.of(backend), activation, family.patch, family.grid**2)
+        self._check_features(backend)
+        self.product = Perceptron(weights, names, (self.width, between, family.width))
+
+    def _check_features(self, backend: Backend) -> None:
+        """Files hold the blocks up to the one whose output becomes rows."""
+        layers = FEATURES.of(backend.config, None)
+        if layers is not None and list(layers) != [self.blocks]:
+            assert backend.model is not None
+            raise ModelFileError(
+                backend.model.path,
+                backend.config.offset(FEATURES.name),
+                f"[{self.blocks}], the output of the last block, as {FEATURES.name}",
+                list(map(int, layers)),
+            )
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        x = self.out(ctx, gelu_erf(ctx, self.into(ctx, self.features(ctx, x))))
+        return self.product(ctx, self.features(ctx, x))
+
+
+@final
+class _Llava(_Projected):
+    def __init__(self, family: Llava, backend: Backend) -> None:
+        super().__init__(family, backend, ("mm.0", "mm.2"), None)
+        self.family, self.newline = family, None
+        if isinstance(family.preparation, Anyres):
+            self.newline = self.weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:])
+        self.weights.check()
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        x = super().finish(ctx, x, kept, inputs)
         if self.newline is None:
             return x
         x = x.concat(ctx, floats(ctx, self.newline).reshape(ctx, -1, 1), 1)
         return x.rows(ctx, inputs.leaf("rows", self.family.rows))
+
+
+@final
+class MobileVLM(ClipFamily):
+    """MobileVLM: a projector of convolutions makes a row of four patches."""
+
+    def prepares(self) -> CentreCrop:
+        side, self.patch, self.grid = grid_of(self.config)
+        self.names = SECOND if "mm.model.peg.0.weight" in self.file.tensors else FIRST
+        few = self.grid // 2 if self.names is SECOND else -(-self.grid // 2)
+        return CentreCrop(size=side, tokens=few**2, **colours(self.config, CLIP))
+
+    @property
+    def vector(self) -> int:
+        return self.extent(1, f"{self.names[1]}.weight")
+
+    def network(self, backend: Backend) -> Network:
+        return _MobileVLM(self, backend)
+
+
+@final
+class _MobileVLM(_Projected):
+    def __init__(self, family: MobileVLM, backend: Backend) -> None:
+        super().__init__(family, backend, family.names, family.width)
+        weights, width, eps = self.weights, family.width, self.shape.eps
+        self.family, self.convolutions = family, list[_Squeezing]()
+        if family.names is FIRST:
+            blocks = enumerate(BLOCKS, 1)
+            self.convolutions = [_Squeezing(weights.at(name), width, eps, stride) for stride, name in blocks]
+        self.encoding = None if self.convolutions else Depthwise(weights, "mm.model.peg.0", width)
+        weights.check()
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        side, width = self.family.grid, self.family.width
+        x = super().finish(ctx, x, kept, inputs).reshape(ctx, width, side, side, inputs.count)
+        if self.encoding is not None:
+            x = _pooled(ctx, x)
+            x = x.add(ctx, self.encoding(ctx, x))
+        for convolution in self.convolutions:
+            x = convolution(ctx, x, inputs)
+        return x.reshape(ctx, width, -1)
+
+
+@final
+class _Squeezing:
+    """A convolution of each channel, a gate of each channel by its mean, and a product; the first adds its input."""
+
+    def __init__(self, weights: Weights, width: int, eps: float, stride: int) -> None:
+        self.stride = stride
+        self.convolution = Depthwise(weights, "0.0", width, stride)
+        self.first_norm, self.last_norm = (Norm(weights, (name,), width, eps) for name in ("0.1", "2.1"))
+        few = weights.extent("1.fc1.weight", 1)
+        self.into, self.out = Linear(weights, "1.fc1", width, few), Linear(weights, "1.fc2", few or 1, width)
+        self.product = Linear(weights, "2.0", width, width)
+
+    def __call__(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+        """(width, columns, rows, pictures)"""
+        three = inputs.leaf("three", lambda _: np.full(1, 3, np.float32))
+        y = self.first_norm(ctx, self.convolution(ctx, x))
+        y = y.mul(ctx, _hard_sigmoid(ctx, y, three))
+        width, columns, rows, count = y.shape
+        means = y.reshape(ctx, width, columns * rows, count).permute(ctx, 1, 0, 2).contiguous(ctx).mean(ctx)
+        gate = self.out(ctx, self.into(ctx, means.reshape(ctx, width, count)).relu(ctx))
+        y = y.mul(ctx, _hard_sigmoid(ctx, gate, three).reshape(ctx, width, 1, 1, count))
+        y = self.product(ctx, y.reshape(ctx, width, -1)).reshape(ctx, width, columns, rows, count)
+        y = self.last_norm(ctx, y)
+        return y if self.stride > 1 else x.add(ctx, y)
+
+
+def _hard_sigmoid(ctx: Context, x: Tensor, three: Tensor) -> Tensor:
+    return x.add(ctx, three).clamp(ctx, 0.0, 6.0).scale(ctx, 1 / 6)
+
+
+def _pooled(ctx: Context, x: Tensor) -> Tensor:
+    """The means of squares of two by two features; (width, columns, rows, pictures)."""
+    planes = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)
+    return planes.avg_pool2d(ctx, 2, 2).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
+
+
+@final
+class Depthwise:
+    """Kernels of three by three over a border of zeros; a sum of nine products, so that channels stay innermost."""
+
+    def __init__(self, weights: Weights, name: str, width: int, stride: int = 1) -> None:
+        full = weights.extent(f"{name}.weight", 3) == width  # llama.cpp's scripts drop dimensions of 1
+        self.weight = weights.need(f"{name}.weight", SIDE, SIDE, *([1] if full else []), width)
+        self.bias = weights.maybe(f"{name}.bias", width)
+        self.width, self.stride = width, stride
+
+    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
+        """(width, columns, rows, pictures)"""
+        kernels = (
+            floats(ctx, self.weight).reshape(ctx, SIDE**2, self.width).permute(ctx, 1, 0).contiguous(ctx)
+        )
+        columns, rows = x.dim(1), x.dim(2)
+        x = x.pad_ext(ctx, 0, 0, 1, 1, 1, 1)
+        found = None
+        for n in range(SIDE**2):
+            row, column = divmod(n, SIDE)
+            part = x.slice(ctx, 1, column, column + columns, self.stride)
+            part = part.slice(ctx, 2, row, row + rows, self.stride)
+            product = part.mul(ctx, kernels.slice(ctx, 1, n, n + 1, 1).reshape(ctx, self.width))
+            found = product if found is None else found.add(ctx, product)
+        assert found is not None
+        return found if self.bias is None else found.add(ctx, self.bias)

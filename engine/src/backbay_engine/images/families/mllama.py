@@ -13,15 +13,15 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import whole, wholes
 
 from ...models.nn import Linear, Weights
+from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, stand_in
-from ..inputs import Inputs, Pictures
-from ..parts import Block, EncoderShape, FeedForward, Norm, PatchEmbedding, floats
-from ..parts.attention import joined, sliced, tiled
-from ..parts.block import gelu_erf
-from ..parts.clip import patches_after_class
-from ..parts.shape import CLIP, colours, grid_of
-from ..preparations import Canvas
+from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, stand_in
+from ..parts.attention import Groups, joined, sliced, tiled
+from ..parts.block import Block, Norm
+from ..parts.patches import PatchEmbedding, patches_of
+from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
+from ..parts.towers import Tower
+from ..preparations.tiles import Canvas
 from ..prepared import Prepared
 
 TILES = whole("vision.max_num_tiles", 1, 64)
@@ -37,21 +37,17 @@ class Mllama(VisionFamily):
 
     placeholder = marker = MARK
     texts = ("mllama",)
+    projections = ("mm.0.weight",)
     crosses = True
 
     def prepares(self) -> Canvas:
-        self.side, self.patch = grid_of(self.config)
+        side, self.patch, grid = grid_of(self.config)
         self.tiles = TILES.of(self.config, 4)
-        self.positions = (self.side // self.patch) ** 2 + 1  # of a tile, the class embedding first
+        self.positions = grid**2 + 1  # of a tile, the class embedding first
         self.padded = -(-self.positions // MULTIPLE) * MULTIPLE
-        mean, deviation = colours(self.config, CLIP)
-        canvas = Canvas(size=self.side, patch=self.patch, tiles=self.tiles, mean=mean, std=deviation)
+        canvas = Canvas(size=side, patch=self.patch, tiles=self.tiles, **colours(self.config, CLIP))
         self.ratios = len(canvas.grids()) + 1  # 0 stands for no picture
         return canvas
-
-    @property
-    def width(self) -> int:
-        return self.extent(1, "mm.0.weight")
 
     def words(self) -> tuple[str, ...]:
         return (MARK,)
@@ -77,7 +73,7 @@ class Mllama(VisionFamily):
 
 
 @final
-class _Network(Network):
+class _Network(Tower):
     """The state holds the positions of the picture's tiles first, then all padding: that of its tiles, then other tiles.
 
     The picture's positions see everything, padding sees only the picture's positions. The states that join the result
@@ -86,13 +82,14 @@ class _Network(Network):
 
     def __init__(self, family: Mllama, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
-        self.family, self.shape = family, EncoderShape.of(backend)
-        self.width, own = self.shape.width, self.shape.blocks
-        others = GLOBAL_BLOCKS.of(config, 0)
-        self.own, self.blocks = own, own + others
+        super().__init__(weights, EncoderShape.of(backend), gelu_erf)
+        self.family, self.own, others = family, self.blocks, GLOBAL_BLOCKS.of(config, 0)
+        blocks = (weights.at(f"v.global.blk.{n}.") for n in range(others))
+        self.layers += [Block(block, self.shape, gelu_erf, gated=True) for block in blocks]
+        self.blocks += others
         listed = INTERMEDIATE.of(config, np.empty(0, np.int64))
-        if (listed >= own).any():
-            raise INTERMEDIATE.refuse(config, f"blocks below {own}")
+        if (listed >= self.own).any():
+            raise INTERMEDIATE.refuse(config, f"blocks below {self.own}")
         self.keeps = tuple(int(layer) + 1 for layer in listed)
         v, tiles, positions = weights.at("v."), family.tiles, family.positions
         self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
@@ -109,19 +106,14 @@ class _Network(Network):
         ]
         self.pre_norm = Norm(v, ("pre_ln",), self.width, self.shape.eps)
         self.post_norm = Norm(v, ("post_ln",), self.width, self.shape.eps)
-        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(own)]
-        self.layers += [self._block(weights.at(f"v.global.blk.{n}."), gated=True) for n in range(others)]
         merged = self.width * (1 + len(self.keeps))
         self.projector = Linear(weights, "mm.0", merged, family.width)
         weights.check()
 
-    def _block(self, weights: Weights, *, gated: bool = False) -> Block:
-        return Block(weights, self.shape, FeedForward(weights, self.shape, gelu_erf), gated=gated)
-
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         tiles, positions, count = self.family.tiles, self.family.positions, inputs.count
         patches = inputs.leaf(
-            "patches", partial(patches_after_class, patch=self.family.patch)
+            "patches", partial(patches_of, patch=self.family.patch, before=1)
         )  # (features, positions, tiles)
         x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))
         x = x.reshape(ctx, self.width, positions, tiles, count)
@@ -141,14 +133,13 @@ class _Network(Network):
         return values.rows(ctx, ratios).mul(ctx, gate)
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        x = self._between(ctx, x, inputs) if layer == self.own else x
-        return self.layers[layer](ctx, x, partial(self._attend, inputs=inputs))
+        return super().block(ctx, layer, self._between(ctx, x, inputs) if layer == self.own else x, inputs)
 
-    def _attend(self, ctx: Context, q: Tensor, k: Tensor, v: Tensor, *, inputs: Inputs) -> Tensor:
-        each, seen = (
-            self.family.patches(inputs.first),
-            self.family.filled(inputs.first) * self.family.positions,
-        )
+    def attend(
+        self, ctx: Context, q: Tensor, k: Tensor, v: Tensor, *, groups: Sequence[Groups], inputs: Inputs
+    ) -> Tensor:
+        each = self.family.patches(inputs.first)
+        seen = self.family.filled(inputs.first) * self.family.positions
         scale, found = self.shape.head**-0.5, []
         for first in range(0, q.dim(2), each):
             picture = sliced(ctx, (q, k, v), 2, first, first + each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -13,31 +13,19 @@ from backbay.gguf import number, whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Network, Placed, VisionFamily, in_runs, stand_in
-from ..inputs import Inputs, Pictures, stacked
-from ..parts import (
-    Block,
-    EncoderShape,
-    GatedFeedForward,
-    Groups,
-    Norm,
-    PatchEmbedding,
-    attend,
-    cut,
-    present,
-)
-from ..parts.block import gelu_erf
+from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..parts.block import Norm, Perceptron
 from ..parts.merged import axes_of, in_squares, rotated
-from ..parts.patches import Pixels
-from ..parts.shape import CLIP, HEADS, PATCH, SIDE, colours
-from ..preparations import LongestEdge
+from ..parts.patches import PatchEmbedding, Pixels, cut, stacked
+from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colours, present
+from ..parts.towers import Tower
+from ..preparations.stretched import LongestEdge
 from ..prepared import Prepared
 
 MERGE, OWN_MERGE = (whole(name, 1, 64) for name in ("vision.spatial_merge_size", "spatial_merge_size"))
 BASE = number("vision.rope.freq_base", most=1e30, above=1)
 EPSILON = 1e-5  # of the reference's norms, where the file does not say
 ROW, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
-PROJECTIONS = "mm.2.weight", "mm.linear_2.weight"
 MERGERS = ("patch_merger", "patch_merger.merging_layer")
 
 
@@ -47,16 +35,13 @@ class Pixtral(VisionFamily):
 
     placeholder = marker = ROW
     texts = ("llama", "mistral3")
+    projections = "mm.2.weight", "mm.linear_2.weight"
 
     def prepares(self) -> LongestEdge:
         self.patch, self.single = PATCH.of(self.config), self.config.architecture != "clip"
         self.merge = OWN_MERGE.of(self.config, 2) if self.single else MERGE.of(self.config, 1)
-        mean, deviation = colours(self.config, CLIP)
-        return LongestEdge(unit=self.patch * self.merge, edge=SIDE.of(self.config), mean=mean, std=deviation)
-
-    @property
-    def width(self) -> int:
-        return self.extent(1, *PROJECTIONS)
+        unit, edge = self.patch * self.merge, SIDE.of(self.config)
+        return LongestEdge(unit=unit, edge=edge, **colours(self.config, CLIP))
 
     def words(self) -> tuple[str, ...]:
         return BREAK, END
@@ -70,61 +55,45 @@ class Pixtral(VisionFamily):
     def patches(self, picture: Prepared) -> int:
         return picture.tokens * self.merge**2
 
-    def key(self, picture: Prepared) -> Hashable:
-        return picture.grid
-
     def network(self, backend: Backend) -> Network:
         return _Network(self, backend)
 
 
 @final
-class _Network(Network):
+class _Network(Tower):
     """Patches go square by square, so that those which become one row lie together."""
 
     def __init__(self, family: Pixtral, backend: Backend) -> None:
         weights, self.family = Weights(backend), family
-        self.shape = shape = EncoderShape.of(backend, eps=EPSILON)
-        self.width, self.blocks = shape.width, shape.blocks
+        super().__init__(weights, shape := EncoderShape.of(backend, eps=EPSILON), None)
         if shape.head % 4:
             raise HEADS.refuse(family.config, f"heads of a multiple of 4 features of the width {self.width}")
         self.base = BASE.of(family.config, 1e4)
         v, mm = weights.at("v."), weights.at("mm.")
         self.embedding = PatchEmbedding(v, ("patch_embd", "patch_conv"), family.patch, self.width)
         self.pre_norm = Norm(v, ("pre_ln", "encoder_norm"), self.width, shape.eps, root=True)
-        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
         merged = self.width * family.merge**2
         self.norm = self.merger = None
         if family.merge > 1 or any(f"{name}.weight" in mm for name in MERGERS):
             self.norm = Norm(mm, ("input_norm", "norm"), self.width, shape.eps, root=True)
             self.merger = Linear(mm, present(mm, *MERGERS), merged, self.width)
-        into, out = present(mm, "1", "linear_1"), present(mm, "2", "linear_2")
-        hidden = mm.extent(f"{into}.weight", 1)
-        self.into = Linear(mm, into, self.width, hidden)
-        self.out = Linear(mm, out, hidden or 1, family.width)
+        names = present(mm, "1", "linear_1"), present(mm, "2", "linear_2")
+        self.product = Perceptron(mm, names, (self.width, None, family.width))
         weights.check()
-
-    def _block(self, weights: Weights) -> Block:
-        return Block(weights, self.shape, GatedFeedForward(weights, self.shape), root=True)
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         return self.pre_norm(ctx, self.embedding(ctx, inputs.leaf("patches", self._patches)))
 
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        groups = [Groups(x.dim(1) // inputs.count, inputs.count)]
+    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
         positions, factors = inputs.leaf("positions", self._positions), inputs.leaf("factors", self._factors)
-
-        def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k = (rotated(ctx, self._halved(ctx, t), positions, self.base, factors) for t in (q, k))
-            return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
-
-        return self.layers[layer](ctx, x, attention)
+        return rotated(ctx, self._halved(ctx, x), positions, self.base, factors)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         if self.norm is not None and self.merger is not None:
             square = self.family.merge**2
             x = self.norm(ctx, x).reshape(ctx, self.width, square, -1).permute(ctx, 1, 0, 2).contiguous(ctx)
             x = self.merger(ctx, x.reshape(ctx, self.width * square, -1))
-        return self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
+        return self.product(ctx, x)
 
     def _halved(self, ctx: Context, x: Tensor) -> Tensor:
         """Queries or keys whose pairs are a half of the head apart, where those of projector files are adjacent."""

@@ -14,12 +14,12 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole, wholes
 
 from ...models.nn import Weights
-from ..contract import Network
-from ..inputs import Inputs, Pictures
-from ..parts import Block, EncoderShape, GatedFeedForward, Groups
-from ..parts.merged import FRAMES, MERGE, GridFamily, Merger, SlicedEmbedding, rotary_positions, turning
-from ..parts.shape import CLIP, PATCH, colours
-from ..preparations import SmartResize
+from ..contract import Inputs, Network, Pictures
+from ..parts.attention import Groups
+from ..parts.merged import FRAMES, MERGE, GridFamily, Merger, SlicedEmbedding, rotary_positions, rotated
+from ..parts.shape import CLIP, PATCH, EncoderShape, colours
+from ..parts.towers import Tower
+from ..preparations.stretched import SmartResize
 from ..prepared import Prepared
 
 WINDOW = whole("vision.window_size", 1, 1 << 14)
@@ -42,7 +42,6 @@ class Qwen25VL(GridFamily):
         self.window = WINDOW.of(self.config, 112) // self.patch // self.merge  # in rows of merged patches
         if not self.window:
             raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
-        mean, deviation = colours(self.config, CLIP)
         least, most = self.limits(LEAST, MOST, DEFAULT_ROWS)
         return SmartResize(
             patch=self.patch,
@@ -50,8 +49,7 @@ class Qwen25VL(GridFamily):
             frames=FRAMES,
             min_pixels=least,
             max_pixels=most,
-            mean=mean,
-            std=deviation,
+            **colours(self.config, CLIP),
         )
 
     def network(self, backend: Backend) -> Network:
@@ -88,24 +86,18 @@ def _order(rows: int, columns: int, window: int) -> Order:
 
 
 @final
-class _Network(Network):
+class _Network(Tower):
     def __init__(self, family: Qwen25VL, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
-        self.family = family
-        self.shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
-        self.width, self.blocks = self.shape.width, self.shape.blocks
+        shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
+        super().__init__(weights, shape, None)
+        self.family, self.base = family, BASE.of(config, 1e4)
         self.full = self._full_blocks()
-        self.base = BASE.of(config, 1e4)
-        v = weights.at("v.")
-        self.embedding = SlicedEmbedding(v, family.patch, self.width)
-        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
+        self.embedding = SlicedEmbedding(weights.at("v."), family.patch, self.width)
         names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
         widths = self.width, self.width * family.merge**2, family.width
         self.merger = Merger(weights, names, widths, self.shape.eps, root=True)
         weights.check()
-
-    def _block(self, weights: Weights) -> Block:
-        return Block(weights, self.shape, GatedFeedForward(weights, self.shape), root=True)
 
     def _full_blocks(self) -> frozenset[int]:
         """The blocks in which every patch sees all patches of its picture."""
@@ -119,15 +111,14 @@ class _Network(Network):
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         return self.embedding(ctx, inputs, self.family.merge, self.family.order(inputs.first).units)
 
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        order, each = self.family.order(inputs.first), self.family.merge**2
+    def groups(self, layer: int, positions: int, inputs: Inputs) -> Sequence[Groups]:
         if layer in self.full:
-            groups = [Groups(x.dim(1) // inputs.count, inputs.count)]
-        else:
-            groups = [Groups(size * each, count) for size, count in order.windows * inputs.count]
-        positions = inputs.leaf("positions", self._positions)
-        attention = turning(positions, self.base, groups, self.shape.head**-0.5)
-        return self.layers[layer](ctx, x, attention)
+            return super().groups(layer, positions, inputs)
+        windows, each = self.family.order(inputs.first).windows, self.family.merge**2
+        return [Groups(size * each, count) for size, count in windows * inputs.count]
+
+    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+        return rotated(ctx, x, inputs.leaf("positions", self._positions), self.base)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         return self.merger(ctx, x).rows(ctx, inputs.leaf("rows", self._rows))

@@ -17,22 +17,13 @@ from backbay.gguf import ModelFile, whole
 from ...models.architectures.decoders.qwen import deepstack_of
 from ...models.keys import OLLAMA_DEEPSTACK
 from ...models.nn import Weights
+from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import Network
-from ..inputs import Inputs, Pictures
-from ..parts import Block, EncoderShape, FeedForward, Groups, present
-from ..parts.block import gelu
-from ..parts.merged import (
-    MERGE,
-    GridFamily,
-    Merger,
-    SlicedEmbedding,
-    coordinates,
-    rotary_positions,
-    turning,
-)
-from ..parts.shape import BLOCKS, HALF, PATCH, colours
-from ..preparations import Qwen3Resize
+from ..contract import Inputs, Network, Pictures
+from ..parts.merged import MERGE, GridFamily, Merger, SlicedEmbedding, coordinates, rotary_positions, rotated
+from ..parts.shape import BLOCKS, HALF, PATCH, EncoderShape, colours, present
+from ..parts.towers import Tower
+from ..preparations.stretched import Qwen3Resize
 from ..prepared import Prepared
 
 DEEP = whole("vision.is_deepstack_layers", 0, 1)
@@ -58,7 +49,6 @@ class Qwen3VL(GridFamily):
         marked = [n for n in range(BLOCKS.of(config)) if DEEP.of(config, 0, layer=n)]
         self.deep = tuple(marked if listed is None else map(int, listed))
         self.further = len(self.deep)
-        mean, deviation = colours(config, HALF)
         least, most = self.limits(LEAST, MOST, ROWS)
         highest = ROWS[1] * (self.patch * self.merge) ** 2
         return Qwen3Resize(
@@ -66,8 +56,7 @@ class Qwen3VL(GridFamily):
             merge=self.merge,
             min_pixels=least,
             max_pixels=max(least, min(most, highest)),
-            mean=mean,
-            std=deviation,
+            **colours(config, HALF),
         )
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
@@ -82,14 +71,13 @@ class Qwen3VL(GridFamily):
 
 
 @final
-class _Network(Network):
+class _Network(Tower):
     def __init__(self, family: Qwen3VL, backend: Backend) -> None:
         weights, self.family = Weights(backend), family
         names = ("ffn_up", "mlp.linear_fc1")
         first = present(weights.at("v.blk.0."), *names)
         shape = EncoderShape.of(backend, weights.extent(f"v.blk.0.{first}.weight", 1), EPSILON)
-        self.shape = replace(shape, eps=EPSILON)
-        self.width, self.blocks = shape.width, shape.blocks
+        super().__init__(weights, replace(shape, eps=EPSILON), gelu)
         if any(block >= self.blocks for block in family.deep):
             raise OLLAMA_DEEPSTACK.refuse(family.config, f"blocks below {self.blocks}")
         self.keeps = tuple(block + 1 for block in family.deep)
@@ -98,7 +86,6 @@ class _Network(Network):
         table = f"{present(v, 'position_embd', 'pos_embed')}.weight"
         self.side = isqrt(v.extent(table, 1) or 0)
         self.positions = v.need(table, self.width, self.side**2)
-        self.layers = [self._block(weights.at(f"v.blk.{n}.")) for n in range(self.blocks)]
         whole = (
             ("v.post_ln", "v.merger.norm"),
             ("mm.0", "v.merger.linear_fc1"),
@@ -116,9 +103,6 @@ class _Network(Network):
             self.further.append(Merger(weights, (norm, into, out), widths, EPSILON, whole=True))
         weights.check()
 
-    def _block(self, weights: Weights) -> Block:
-        return Block(weights, self.shape, FeedForward(weights, self.shape, gelu))
-
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         x = self.embedding(ctx, inputs, self.family.merge)
         for corner in range(4):
@@ -129,11 +113,9 @@ class _Network(Network):
             x = x.add(ctx, found.mul(ctx, share))
         return x
 
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
-        groups = [Groups(x.dim(1) // inputs.count, inputs.count)]
+    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
         positions = inputs.leaf("positions", partial(rotary_positions, merge=self.family.merge))
-        attention = turning(positions, BASE, groups, self.shape.head**-0.5)
-        return self.layers[layer](ctx, x, attention)
+        return rotated(ctx, x, positions, BASE)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
         rows = self.merger(ctx, x)

@@ -28,9 +28,7 @@ def attend(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Group
     found, start = [], 0
     for each in groups:
         end = start + each.size * each.count
-        part = q, k, v
-        if end - start < q.dim(2):
-            part = sliced(ctx, part, 2, start, end)
+        part = sliced(ctx, (q, k, v), 2, start, end) if end - start < q.dim(2) else (q, k, v)
         found.append(_within(ctx, *part, each, scale))
         start = end
     return joined(ctx, found, 2)
@@ -40,15 +38,14 @@ def _within(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Groups, scale
     if groups.count == 1:
         return tiled(ctx, q, k, v, scale)
     if groups.size > TOGETHER:
-        single = Groups(groups.size, 1)
-        return attend(ctx, q, k, v, [single] * groups.count, scale)
+        return attend(ctx, q, k, v, [Groups(groups.size, 1)] * groups.count, scale)
     head, heads, positions = q.shape
     q, k, v = (t.contiguous(ctx).reshape(ctx, head, heads, groups.size, groups.count) for t in (q, k, v))
     each = 4 * heads * groups.size**2
     found = []
     for low, high in _ranges(groups.count, max(1, SCORES // each)):
         part = (q, k, v) if high - low == groups.count else sliced(ctx, (q, k, v), 3, low, high)
-        found.append(_attended(ctx, *part, scale))
+        found.append(part[0].scaled_dot_product_attention(ctx, part[1], part[2], scale=scale))
     return joined(ctx, found, 3).reshape(ctx, head, heads, positions)
 
 
@@ -64,7 +61,7 @@ def tiled(ctx: Context, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor
     found = []
     for low, high in _ranges(q.dim(2), max(LEAST, SCORES // each)):
         part = q if high - low == q.dim(2) else q.slice(ctx, 2, low, high, 1)
-        found.append(_attended(ctx, part, k, v, scale))
+        found.append(part.scaled_dot_product_attention(ctx, k, v, scale=scale))
     return joined(ctx, found, 2)
 
 
@@ -74,10 +71,6 @@ def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
         pairs = [parts[n : n + 2] for n in range(0, len(parts), 2)]
         parts = [pair[0] if len(pair) == 1 else pair[0].concat(ctx, pair[1], dim) for pair in pairs]
     return parts[0]
-
-
-def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    return q.scaled_dot_product_attention(ctx, k, v, scale=scale)
 
 
 def _ranges(count: int, most: int) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The block of encoders."""
+"""The block of encoders, its norms and its feed-forward."""
 
 from __future__ import annotations
 
@@ -7,90 +7,99 @@ from typing import TypeAlias, final
 
 from backbay import Context, Tensor
 
-from ...models.nn import Linear, Projection, Shape, Weights
-from .norm import Norm
+from ...models.nn import Activation, GatedFeedForward, Linear, Module, Projection, Weights
+from ...models.nn.feed_forward import gelu_erf
 from .shape import EncoderShape, present
 
-Activation: TypeAlias = Callable[[Context, Tensor], Tensor]
 Attend: TypeAlias = Callable[[Context, Tensor, Tensor, Tensor], Tensor]
 """Attention of queries over keys and values, (head, heads, positions) of each."""
-Module: TypeAlias = Callable[[Context, Tensor], Tensor]
 
 FIRST_NORM = ("ln1", "layer_norm1", "attn_norm", "norm1")
 SECOND_NORM = ("ln2", "layer_norm2", "ffn_norm", "norm2", "attn_post_norm")
 
 
-def gelu(ctx: Context, x: Tensor) -> Tensor:
-    return x.gelu(ctx)
+@final
+class Norm:
+    """A layer norm, or, with `root`, x / sqrt(mean(x^2)); times a weight, and plus a bias if the file has one.
 
+    names   the name that the file has is taken
+    """
 
-def gelu_erf(ctx: Context, x: Tensor) -> Tensor:
-    return x.gelu_erf(ctx)
+    def __init__(
+        self, weights: Weights, names: tuple[str, ...], width: int, eps: float, *, root: bool = False
+    ) -> None:
+        name = present(weights, *names)
+        self.weight = weights.need(f"{name}.weight", width)
+        self.bias = None if root else weights.maybe(f"{name}.bias", width)
+        self.eps, self.root = eps, root
 
-
-def quick_gelu(ctx: Context, x: Tensor) -> Tensor:
-    return x.quick_gelu(ctx)
+    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
+        if self.root:
+            return x.rms_norm(ctx, self.weight, eps=self.eps)
+        return x.layer_norm(ctx, self.weight, self.bias, eps=self.eps)
 
 
 @final
-class FeedForward:
-    """second(activation(first(x))). Old files call the first matrix ffn_down; their shapes tell."""
+class Perceptron:
+    """second(activation(first(x)))
 
-    def __init__(self, weights: Weights, shape: EncoderShape, activation: Activation) -> None:
-        first = present(weights, "ffn_up", "mlp.fc1", "mlp.linear_fc1")
-        names = [first, present(weights, "ffn_down", "mlp.fc2", "mlp.linear_fc2")]
-        width, hidden = shape.width, shape.hidden
-        if width != hidden and weights.extent("ffn_down.weight", 0) == width:
-            names.reverse()
-        self.first = Linear(weights, names[0], width, hidden)
-        self.second = Linear(weights, names[1], hidden, width)
+    names    of both matrices
+    widths   of what goes in, of what is between, which None leaves to the file, and of what comes out
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        names: tuple[str, str],
+        widths: tuple[int, int | None, int],
+        activation: Activation = gelu_erf,
+    ) -> None:
+        width, between, out = widths
+        between = between or weights.extent(f"{names[0]}.weight", 1)
+        self.first = Linear(weights, names[0], width, between)
+        self.second = Linear(weights, names[1], between or 1, out)
         self.activation = activation
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         return self.second(ctx, self.activation(ctx, self.first(ctx, x)))
 
 
-@final
-class GatedFeedForward:
-    """down(silu(gate(x)) * up(x))"""
-
-    def __init__(self, weights: Weights, shape: EncoderShape) -> None:
-        self.gate = Linear(weights, "ffn_gate", shape.width, shape.hidden)
-        self.up = Linear(weights, "ffn_up", shape.width, shape.hidden)
-        self.down = Linear(weights, "ffn_down", shape.hidden, shape.width)
-
-    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
-        return self.down(ctx, self.gate(ctx, x).silu(ctx, self.up(ctx, x)))
+def _feed_forward(weights: Weights, shape: EncoderShape, activation: Activation) -> Perceptron:
+    """The feed-forward of a block. Old files call the first matrix ffn_down; their shapes tell."""
+    first = present(weights, "ffn_up", "mlp.fc1", "mlp.linear_fc1")
+    second = present(weights, "ffn_down", "mlp.fc2", "mlp.linear_fc2")
+    if shape.width != shape.hidden and weights.extent("ffn_down.weight", 0) == shape.width:
+        first, second = second, first
+    return Perceptron(weights, (first, second), (shape.width, shape.hidden, shape.width), activation)
 
 
 @final
 class Block:
-    """x + attention(norm(x)), then y + feed_forward(norm(y)); gates multiply what is added, if the block has them."""
+    """x + attention(norm(x)), then y + feed_forward(norm(y)); gates multiply what is added, if the block has them.
+
+    activation  of the feed-forward; None: it has a gate, and the norms take no mean away, as in Llama
+    """
 
     def __init__(
-        self,
-        weights: Weights,
-        shape: EncoderShape,
-        feed_forward: Module,
-        *,
-        root: bool = False,
-        gated: bool = False,
+        self, weights: Weights, shape: EncoderShape, activation: Activation | None, *, gated: bool = False
     ) -> None:
-        width, self.shape = shape.width, shape
+        width, root = shape.width, activation is None
         self.first_norm = Norm(weights, FIRST_NORM, width, shape.eps, root=root)
         self.second_norm = Norm(weights, SECOND_NORM, width, shape.eps, root=root)
-        heads, head = shape.heads, shape.head
-        self.project = Projection(weights, Shape(width, heads, heads, head, head, shape.hidden, 0, 0))
+        self.project = Projection(weights, shape.attention)
         self.output = Linear(weights, present(weights, "attn_out", "attn_output"), width, width)
-        self.feed_forward = feed_forward
+        self.feed_forward: Module = (
+            GatedFeedForward(weights, shape.attention)
+            if activation is None
+            else _feed_forward(weights, shape, activation)
+        )
         self.attention_gate = weights.need("attn_gate", 1) if gated else None
         self.feed_forward_gate = weights.need("ffn_gate", 1) if gated else None
 
     def __call__(self, ctx: Context, x: Tensor, attend: Attend) -> Tensor:
         """(width, positions)"""
-        h, positions = self.first_norm(ctx, x), x.dim(1)
-        q, k, v = self.project(ctx, h)
-        a = self.output(ctx, attend(ctx, q, k, v).reshape(ctx, self.shape.width, positions))
+        q, k, v = self.project(ctx, self.first_norm(ctx, x))
+        a = self.output(ctx, attend(ctx, q, k, v).reshape(ctx, *x.shape))
         x = x.add(ctx, a if self.attention_gate is None else a.mul(ctx, self.attention_gate))
         h = self.feed_forward(ctx, self.second_norm(ctx, x))
         return x.add(ctx, h if self.feed_forward_gate is None else h.mul(ctx, self.feed_forward_gate))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 from backbay.gguf import Key, whole
 
-from ...models.nn import Linear, Weights
+from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Placed, VisionFamily, in_place, stand_in
-from ..inputs import Inputs, Pictures, stacked
+from ..contract import Inputs, Pictures, Placed, VisionFamily, in_runs, stand_in
 from ..prepared import Prepared
-from .attention import Groups, attend
-from .block import Attend, gelu_erf
-from .norm import Norm
-from .patches import Pixels
+from .block import Norm, Perceptron
+from .patches import Pixels, stacked
 from .shape import present
 
 FRAMES = 2  # a picture stands still in both slices of time
@@ -37,19 +34,8 @@ class GridFamily(VisionFamily):
 
     placeholder = PAD
     marker = f"<|vision_start|>{PAD}<|vision_end|>"
-    projections: ClassVar[tuple[str, ...]]
-    """The matrix that gives rows, by its names."""
     patch: int
     merge: int
-
-    @property
-    def width(self) -> int:
-        return self.vector * (1 + self.further)
-
-    @property
-    def vector(self) -> int:
-        """The text model's width."""
-        return self.extent(1, *self.projections)
 
     def limits(self, least: Key[int], most: Key[int], rows: tuple[int, int]) -> tuple[int, int]:
         """The fewest and the most pixels of a picture, by the file or else of so many rows."""
@@ -65,7 +51,7 @@ class GridFamily(VisionFamily):
         """Rows of pads; the text goes on after the longer side of their grid."""
         _, rows, columns = (side // self.merge for side in picture.grid)
         grid = np.indices((1, rows, columns)).reshape(3, -1).T
-        placed = in_place(stand_in(tokenizer, PAD), picture.tokens)
+        placed = in_runs(stand_in(tokenizer, PAD), picture.tokens, [[], []])
         return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
 
     def patches(self, picture: Prepared) -> int:
@@ -140,16 +126,6 @@ def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float, factors: Te
     return x.rope(ctx, positions, half, base, 1.0, "vision", factors=factors, sections=sections)
 
 
-def turning(positions: Tensor, base: float, groups: Sequence[Groups], scale: float) -> Attend:
-    """Attention within groups, of queries and keys turned by the rows and columns of their patches."""
-
-    def attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k = (rotated(ctx, each, positions, base) for each in (q, k))
-        return attend(ctx, q, k, v, groups, scale)
-
-    return attention
-
-
 @final
 class Merger:
     """Squares of patches to rows, by two products; the norm is that of a patch or, with `whole`, of a square."""
@@ -171,8 +147,9 @@ class Merger:
         patch, square, row = widths
         self.square, self.whole = square, whole
         self.norm = Norm(weights, norm, square if whole else patch, eps, root=root)
-        self.into = Linear(weights, present(weights, *into), square, square)
-        self.out = Linear(weights, present(weights, *out), square, row)
+        self.product = Perceptron(
+            weights, (present(weights, *into), present(weights, *out)), (square, square, row)
+        )
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         """(patch, patches) to (row, squares)"""
@@ -180,4 +157,4 @@ class Merger:
             x = self.norm(ctx, x.reshape(ctx, self.square, -1))
         else:
             x = self.norm(ctx, x).reshape(ctx, self.square, -1)
-        return self.out(ctx, gelu_erf(ctx, self.into(ctx, x)))
+        return self.product(ctx, x)

@@ -1,4 +1,4 @@
-"""Patches: squares of pixels, each a vector."""
+"""Patches: squares of pixels, each a vector, and squares of patches, whose features become those of one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 
 from ...models.nn import Weights
-from ..inputs import Pictures, stacked
+from ..contract import Pictures
 from .shape import present
 
 Pixels = NDArray[np.float32]
+
+
+def stacked(pictures: Pictures) -> NDArray[np.float32]:
+    """The pixels of all pictures, one after the other in the first dimension."""
+    return np.concatenate([picture.pixels for picture in pictures])
 
 
 def cut(pixels: Pixels, patch: int) -> Pixels:
@@ -23,10 +28,10 @@ def cut(pixels: Pixels, patch: int) -> Pixels:
     return squares.transpose(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * patch * patch)
 
 
-def patches_of(pictures: Pictures, patch: int) -> Pixels:
-    """(squares, patches, features) of pictures that are one square, or several."""
+def patches_of(pictures: Pictures, patch: int, before: int = 0, after: int = 0) -> Pixels:
+    """(squares, patches, features) of pictures that are one square, or several; with zeros around those of each square."""
     pixels = stacked(pictures)
-    return cut(pixels.reshape(-1, *pixels.shape[-3:]), patch)
+    return np.pad(cut(pixels.reshape(-1, *pixels.shape[-3:]), patch), ((0, 0), (before, after), (0, 0)))
 
 
 @final
@@ -43,3 +48,12 @@ class PatchEmbedding:
         """(3 * patch * patch, n) to (width, n)"""
         x = self.weight.reshape(ctx, self.inputs, self.width).mulmat(ctx, patches)
         return x if self.bias is None else x.add(ctx, self.bias)
+
+
+def shuffled(ctx: Context, x: Tensor, side: int, factor: int) -> Tensor:
+    """(width, side * side * squares) to (width * factor * factor, rows): the features of a square row by row."""
+    width, few = x.dim(0), side // factor
+    x = x.reshape(
+        ctx, width * factor, few, factor, -1
+    )  # (features of a line, columns, lines, rows of all squares)
+    return x.permute(ctx, 0, 2, 1, 3).contiguous(ctx).reshape(ctx, width * factor**2, -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, DType, Tensor
 from backbay.gguf import Config, Key, number, numbers, whole
 
-from ...models.nn import Weights
+from ...models.nn import Shape, Weights
 
 MOST = 1 << 20
 BLOCKS = whole("vision.block_count", 1, 1 << 10)
@@ -43,6 +43,11 @@ class EncoderShape:
     def head(self) -> int:
         return self.width // self.heads
 
+    @property
+    def attention(self) -> Shape:
+        """The dimensions of the attention."""
+        return Shape(self.width, self.heads, self.heads, self.head, self.head, self.hidden, 0, 0)
+
     @classmethod
     def of(cls, backend: Backend, hidden: int | None = None, eps: float | None = None) -> Self:
         """The shape that a file states; some files state no `hidden`, which their tensors then tell, or no `eps`."""
@@ -59,20 +64,27 @@ class EncoderShape:
         )
 
 
-def grid_of(config: Config) -> tuple[int, int]:
-    """The side of a picture or tile in pixels, and the side of a patch, which divides it."""
+def grid_of(config: Config) -> tuple[int, int, int]:
+    """The side of a picture or tile in pixels, the side of a patch, which divides it, and the patches of a row."""
     side, patch = SIDE.of(config), PATCH.of(config)
     if side % patch:
         raise PATCH.refuse(config, f"a divisor of the image_size {side}")
-    return side, patch
+    return side, patch, side // patch
 
 
-def colours(config: Config, default: tuple[Colour, Colour]) -> tuple[Colour, Colour]:
+class Colours(TypedDict):
     """The mean and the deviation of each colour."""
+
+    mean: Colour
+    std: Colour
+
+
+def colours(config: Config, default: tuple[Colour, Colour]) -> Colours:
+    """The colours that a file states."""
     mean, deviation = _colour(config, MEAN, default[0]), _colour(config, DEVIATION, default[1])
     if min(deviation) <= 0:
         raise DEVIATION.refuse(config, "numbers above 0")
-    return mean, deviation
+    return {"mean": mean, "std": deviation}
 
 
 def _colour(config: Config, key: Key[NDArray[np.float64]], default: Colour) -> Colour:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ImageError, RequestError
-from ..decoding import RGB, require_size
-from ..picture import Fit
+from ..picture import RGB, Fit, require_size
 from ..prepared import Prepared, Size
 from ..resizing import Planes
 
@@ -43,13 +42,12 @@ class Preparation(ABC):
         """What a picture of this height and width becomes; ImageError if it cannot be taken."""
 
     @abstractmethod
+    def largest_size(self) -> Size:
+        """Height and width of a picture with the most rows."""
+
     def largest(self) -> Plan:
         """A plan with the most rows."""
-
-    def size_of(self, plan: Plan) -> Size:
-        """Height and width of a picture that fills a plan's tiles."""
-        (rows, columns), (height, width) = plan.grid[-2:], plan.shape[-2:]
-        return rows * height, columns * width
+        return self.plan(self.largest_size())
 
     def plan_of(self, picture: Prepared) -> Plan:
         """The plan that a picture was prepared by, perhaps with another limit of its tokens."""

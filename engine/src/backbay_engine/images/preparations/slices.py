@@ -11,8 +11,7 @@ from typing import Self, final
 
 import numpy as np
 
-from ..decoding import MOST_STRETCH
-from ..picture import Fit
+from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
 from ..resizing import Planes, resize
 from .contract import Pixels, Plan, Preparation
@@ -46,11 +45,8 @@ class Sliced(Preparation):
         rows = self.rows(whole) + (count and count * self.rows(each))
         return Plan((1, 3, self.patch, patches * self.patch), rows, grid)
 
-    def largest(self) -> Plan:
-        return self.plan(_largest(self))
-
-    def size_of(self, plan: Plan) -> Size:
-        return _largest(self)  # of a plan of the most rows
+    def largest_size(self) -> Size:
+        return _largest(self)
 
     def plan_of(self, picture: Prepared) -> Plan:
         count = picture.grid[0] * picture.grid[1]

@@ -1,4 +1,4 @@
-"""Pictures of any shape, stretched to whole patches."""
+"""Pictures that are stretched: to one square, or in any shape to whole patches."""
 
 from __future__ import annotations
 
@@ -9,22 +9,101 @@ from typing import Self, final
 import numpy as np
 
 from ...errors import ImageError
-from ..decoding import MOST_STRETCH
-from ..picture import Fit
+from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
-from ..resizing import Planes, resize
+from ..resizing import Planes, resize, resize_on_square
 from .contract import Pixels, Plan, Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretched(Preparation):
-    """Stretched to whole merged patches, about as many pixels as the picture has within the limits."""
+class Square(Preparation):
+    """One square, whatever the picture's shape."""
 
-    patch: int
+    size: int
+    tokens: int
+
+    def plan(self, size: Size) -> Plan:
+        return Plan((1, 3, self.size, self.size), self.tokens, (1, 1))
+
+    def largest_size(self) -> Size:
+        return self.size, self.size
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Squash(Square):
+    """gemma3: the picture stretched."""
+
+    family = "gemma3"
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        return self._normalised(resize(planes, (self.size, self.size), "bilinear"))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CentreCrop(Square):
+    """llava 1.5: the middle square of the picture, or, with fit="pad", the picture on a square of the mean colour."""
+
+    family = "llava"
+    fits = ("pad",)
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        if fit == "pad":
+            colour = tuple(int(each * 255) for each in self.mean)
+            return self._normalised(resize_on_square(planes, self.size, "bicubic", colour))
+        height, width = planes.shape[1:]
+        long = int(self.size * max(height, width) / min(height, width))
+        size = (self.size, long) if height < width else (long, self.size)
+        top, left = ((side - self.size) // 2 for side in size)
+        part = slice(top, top + self.size), slice(left, left + self.size)
+        return self._normalised(resize(planes, size, "bicubic", part))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LongestEdge(Preparation):
+    """pixtral: the grid is that of the rows, of so many pixels either way (`unit`)."""
+
+    family = "pixtral"
+    unit: int
+    edge: int
+
+    def plan(self, size: Size) -> Plan:
+        ratio = max(1.0, *(side / self.edge for side in size))
+        height, width = size if ratio == 1 else (math.floor(side / ratio) for side in size)
+        return self._plan(*(max(1, -(-side // self.unit)) for side in (height, width)))
+
+    def largest_size(self) -> Size:
+        return self.edge, self.edge
+
+    def plan_of(self, picture: Prepared) -> Plan:
+        rows, columns = picture.grid
+        return self._plan(rows, columns)
+
+    def limited(self, image_tokens: int | None) -> Self:
+        if image_tokens is None or self.largest().tokens <= image_tokens:
+            return self
+        return replace(self, edge=math.isqrt(image_tokens) * self.unit)
+
+    def _plan(self, rows: int, columns: int) -> Plan:
+        shape = (1, 3, rows * self.unit, columns * self.unit)
+        return Plan(shape, rows * columns, (rows, columns))
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        return self._normalised(resize(planes, (plan.shape[-2], plan.shape[-1]), "bicubic"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmartResize(Preparation):
+    """qwen2.5-vl: stretched to whole merged patches, about as many pixels as the picture has within the limits."""
+
+    family = "qwen2.5-vl"
+    patch: int = 14
     merge: int = 2
     frames: int = 2
-    min_pixels: int
-    max_pixels: int
+    min_pixels: int = 56 * 56
+    max_pixels: int = 12845056
     image_tokens: int | None = None
 
     @property
@@ -44,15 +123,13 @@ class Stretched(Preparation):
     def largest(self) -> Plan:
         most = self.max_pixels // self._unit**2
         if self.image_tokens is None and most < MOST_STRETCH:
-            return self._plan(
-                1, math.isqrt(most * MOST_STRETCH)
-            )  # one row of a long picture exceeds max_pixels
+            return self._plan(1, math.isqrt(most * MOST_STRETCH))  # a long picture exceeds max_pixels
         grids = ((rows, most // rows) for rows in range(math.isqrt(most), 0, -1))
         likely = (grid for grid in grids if grid[1] <= MOST_STRETCH * grid[0])
         return self._plan(*max(likely, key=lambda grid: grid[0] * grid[1]))
 
-    def size_of(self, plan: Plan) -> Size:
-        _, rows, columns = plan.grid
+    def largest_size(self) -> Size:
+        _, rows, columns = self.largest().grid
         return rows * self.patch, columns * self.patch
 
     def plan_of(self, picture: Prepared) -> Plan:
@@ -87,36 +164,14 @@ class Stretched(Preparation):
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         _, rows, columns = plan.grid
         pixels = self._normalised(resize(planes, (rows * self.patch, columns * self.patch), "bicubic"))
-        merged = (
-            3,
-            rows // self.merge,
-            self.merge,
-            self.patch,
-            columns // self.merge,
-            self.merge,
-            self.patch,
-        )
-        patches = pixels.reshape(merged).transpose(1, 4, 2, 5, 0, 3, 6)[..., None, :, :]
+        squares = (each for side in (rows, columns) for each in (side // self.merge, self.merge, self.patch))
+        patches = pixels.reshape(3, *squares).transpose(1, 4, 2, 5, 0, 3, 6)[..., None, :, :]
         return np.broadcast_to(patches, (*patches.shape[:5], self.frames, *patches.shape[6:]))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SmartResize(Stretched):
-    """qwen2.5-vl"""
-
-    family = "qwen2.5-vl"
-    patch: int = 14
-    min_pixels: int = 56 * 56
-    max_pixels: int = 12845056
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Qwen3Resize(Stretched):
+class Qwen3Resize(SmartResize):
     """qwen3-vl"""
 
     family = "qwen3-vl"
-    patch: int = 16
-    min_pixels: int = 256 * 256
-    max_pixels: int = 4096 * 4096

@@ -1,21 +1,23 @@
 """The parts of networks: each takes its tensors from a file by name; calling it traces it."""
 
-from .activation import ACTIVATIONS, Activation, ActivationName, capped
 from .attention import Attention, Projection, attend
-from .block import Block, Mixer, Module, ParallelBlock, sandwich
-from .embedding import Embedding, Positions
-from .experts import Experts, feed_forward_of
-from .feed_forward import FeedForward, GatedFeedForward, SharedExpert
-from .latent import LatentAttention, LatentParts, attend_absorbed, attend_plain, head_lengths
-from .linear import Linear
+from .block import Block, Mixer, Module, ParallelBlock, build_block
+from .experts import Experts, Gating, Routing, feed_forward_of
+from .feed_forward import (
+    ACTIVATIONS,
+    Activation,
+    ActivationName,
+    FeedForward,
+    GatedFeedForward,
+    SharedExpert,
+    capped,
+)
+from .latent import LatentAttention, head_lengths
+from .linear import Embedding, Linear, Positions
 from .norm import LayerNorm, RMSNorm
 from .pooling import Pooling, TextHead
-from .recurrent.convolution import CausalConvolution, states_of
-from .recurrent.delta_net import DeltaNet
-from .recurrent.delta_rule import delta_rule
-from .recurrent.mamba import Mamba2, StateShape
+from .recurrent import CausalConvolution, DeltaNet, Mamba2, StateShape, delta_rule, states_of
 from .rope import Factors, Rope
-from .routing import Gating, Routing
 from .shape import Shape, attends, block_count, sliding_layers
 from .weights import Weights
 
@@ -34,7 +36,6 @@ __all__ = [
     "GatedFeedForward",
     "Gating",
     "LatentAttention",
-    "LatentParts",
     "LayerNorm",
     "Linear",
     "Mamba2",
@@ -53,15 +54,13 @@ __all__ = [
     "TextHead",
     "Weights",
     "attend",
-    "attend_absorbed",
-    "attend_plain",
     "attends",
     "block_count",
+    "build_block",
     "capped",
     "delta_rule",
     "feed_forward_of",
     "head_lengths",
-    "sandwich",
     "sliding_layers",
     "states_of",
 ]

@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias, final
 from backbay import Context, Tensor
 
 from ..batch import Batch
-from .norm import RMSNorm
+from ..keys import WIDTH
+from .norm import LayerNorm, RMSNorm
 from .rope import Rope
 from .weights import Weights
 
@@ -49,7 +50,7 @@ class Block:
     def rope(self) -> Rope | None:
         return self.attention.rope
 
-    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         h = x if self.attention_norm is None else self.attention_norm(ctx, x)
         a = self.attention(ctx, layer, h, batch, last=last)
         x = batch.select(ctx, x) if last else x
@@ -62,15 +63,29 @@ class Block:
         return x.add(ctx, branch if self.residual_scale == 1 else branch.scale(ctx, self.residual_scale))
 
 
-def sandwich(weights: Weights, width: int, attention: Mixer, feed_forward: Module) -> Block:
-    """The block with norms before and after each branch."""
+def build_block(
+    weights: Weights,
+    attention: Mixer,
+    feed_forward: Module,
+    *,
+    norm: type[RMSNorm | LayerNorm] = RMSNorm,
+    second: str = "ffn_norm",
+    after: bool = False,
+    residual_scale: float = 1.0,
+) -> Block:
+    """A block with a norm before each branch, and with `after` also behind each.
+
+    second  the name of the norm before the feed-forward
+    """
+    width = WIDTH.of(weights.config)
     return Block(
-        RMSNorm(weights, "attn_norm", width),
+        norm(weights, "attn_norm", width),
         attention,
-        RMSNorm(weights, "ffn_norm", width),
+        norm(weights, second, width),
         feed_forward,
-        RMSNorm(weights, "post_attention_norm", width),
-        RMSNorm(weights, "post_ffw_norm", width),
+        norm(weights, "post_attention_norm", width) if after else None,
+        norm(weights, "post_ffw_norm", width) if after else None,
+        residual_scale,
     )
 
 

@@ -69,11 +69,9 @@ class LatentAttention:
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         """(width, tokens); with `last`, only the outputs, (width, outputs)."""
         tokens = x.dim(1)
-        q = (
-            x
-            if self.compress is None or self.query_norm is None
-            else self.query_norm(ctx, self.compress(ctx, x))
-        )
+        q = x
+        if self.compress is not None and self.query_norm is not None:
+            q = self.query_norm(ctx, self.compress(ctx, x))
         q = self.query(ctx, q).reshape(ctx, self.head, self.heads, tokens)
         fixed, turned = (part.contiguous(ctx) for part in q.chunk_sections(ctx, 0, self.fixed, self.rotated))
         joint = self.key_value(ctx, x)

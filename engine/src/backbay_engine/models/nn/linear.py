@@ -1,4 +1,4 @@
-"""Matrix products with an optional scale and bias."""
+"""Products with matrices, which may have a scale and a bias, and rows of tables: embeddings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import final
 
 from backbay import Context, Tensor
 
+from ...errors import RequestError
+from ..keys import CONTEXT_LENGTH
 from .weights import Weights
 
 
@@ -33,3 +35,40 @@ class Linear:
         y = self.weight.mulmat(ctx, x)
         y = y if self.scale is None else y.mul(ctx, self.scale)
         return y if self.bias is None else y.add(ctx, self.bias)
+
+
+@final
+class Embedding:
+    """A table with a vector for each id."""
+
+    def __init__(self, weights: Weights, name: str, width: int, count: int | None = None) -> None:
+        self.weight = weights.need(f"{name}.weight", width, count)
+
+    def __call__(self, ctx: Context, ids: Tensor) -> Tensor:
+        return self.weight.rows(ctx, ids)
+
+
+@final
+class Positions:
+    """A learned vector for each position."""
+
+    def __init__(self, weights: Weights, width: int) -> None:
+        self.embedding = Embedding(weights, "position_embd", width)
+        self._weights = weights
+
+    def check(self) -> None:
+        """ModelFileError if the file promises a longer context than it has positions."""
+        config, known = self._weights.config, self.embedding.weight.dim(1)
+        if CONTEXT_LENGTH.of(config) > known:
+            raise CONTEXT_LENGTH.refuse(config, f"at most {known} tokens, as position_embd.weight has rows,")
+
+    def fit(self, context: int) -> None:
+        known = self.embedding.weight.dim(1)
+        if context > known:
+            raise RequestError(
+                f"a context of {context} tokens, where the model has learned {known} positions; ask for at most "
+                f"context={known}"
+            )
+
+    def __call__(self, ctx: Context, positions: Tensor) -> Tensor:
+        return self.embedding(ctx, positions)

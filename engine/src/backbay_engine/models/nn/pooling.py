@@ -14,7 +14,7 @@ from backbay.gguf import Config
 from ...steps.step import Step
 from ..batch import Batch
 from ..keys import POOLING, SCORED_POOLING
-from .activation import ACTIVATIONS, ActivationName
+from .feed_forward import ACTIVATIONS, ActivationName
 from .linear import Linear
 from .norm import LayerNorm
 from .weights import Weights
@@ -92,17 +92,20 @@ class TextHead:
 
 def shares(step: Step) -> NDArray[np.float32]:
     """(outputs, tokens): the weight of each token in the mean over an output's text."""
-    same = step.sequences[step.outputs, None] == step.sequences
+    same = _same_text(step)
     return np.asarray(same / same.sum(1, keepdims=True), np.float32)
 
 
 def first_tokens(step: Step) -> NDArray[np.int32]:
     """The first token of each output's text."""
-    same = step.sequences[step.outputs, None] == step.sequences
-    return np.asarray(np.argmax(same, axis=1), np.int32)
+    return np.asarray(np.argmax(_same_text(step), axis=1), np.int32)
 
 
 def last_tokens(step: Step) -> NDArray[np.int32]:
     """The last token of each output's text."""
-    same = step.sequences[step.outputs, None] == step.sequences
-    return np.asarray(step.size - 1 - np.argmax(same[:, ::-1], axis=1), np.int32)
+    return np.asarray(step.size - 1 - np.argmax(_same_text(step)[:, ::-1], axis=1), np.int32)
+
+
+def _same_text(step: Step) -> NDArray[np.bool_]:
+    """(outputs, tokens)"""
+    return np.asarray(step.sequences[step.outputs, None] == step.sequences)

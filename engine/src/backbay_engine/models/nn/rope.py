@@ -14,26 +14,13 @@ from backbay import Context, DType, Tensor
 from backbay.gguf import Config, Key
 from backbay.ops import Yarn
 
+from .. import keys
 from ..batch import Batch
-from ..keys import (
-    BASE,
-    CONTEXT_LENGTH,
-    FACTOR,
-    MAGNITUDE,
-    OLD_FACTOR,
-    ORIGINAL_CONTEXT,
-    ROTATED,
-    SCALING,
-    YARN_FAST,
-    YARN_MAGNITUDE,
-    YARN_MIX,
-    YARN_SLOW,
-)
 from .shape import Shape
 from .weights import Weights
 
 Mode: TypeAlias = Literal["normal", "neox"]
-IN_TURN, TIME = (1, 1, 1, 0), (1, 0, 0, 0)  # sections
+ONE_AXIS, IN_TURN, TIME = (0, 0, 0, 0), (1, 1, 1, 0), (1, 0, 0, 0)  # sections
 UNTURNED = 1e30  # a divisor of frequencies that leaves pairs as they are
 EXACT = (DType.F32,)  # the op takes no other factors
 
@@ -81,7 +68,7 @@ class Rope:
         mode: Mode,
         *,
         base: float | None = None,
-        rotated: Key[int] = ROTATED,
+        rotated: Key[int] = keys.ROTATED,
         factors: Factors | None = None,
         scaled: bool = True,
         plain: bool = False,
@@ -90,11 +77,11 @@ class Rope:
         exact: Context | None = None,
     ) -> None:
         self.mode: Mode = mode
-        self._sections, self._late = sections, None
+        self._sections, self._late = ONE_AXIS if sections is None else sections, None
         self._by_context = factors or Factors(None, None)
         self._original = _original(config)
         self.dim = _dimensions(config, shape, rotated)
-        self.base = BASE.of(config, 1e4) if base is None else base
+        self.base = keys.BASE.of(config, 1e4) if base is None else base
         self.scale, self.yarn = _scaling(config, plain=plain) if scaled else (1.0, None)
         if exact is not None and self.yarn is not None and self.yarn.ext_factor:
             held = exact.from_floats(_frequency_factors(self.dim, self.base, self.scale, self.yarn))
@@ -106,11 +93,11 @@ class Rope:
         if sections is not None and in_turn is not None:
             self._sections, late = IN_TURN, _late_pairs(self.dim // 2, sections)
             if late.any():
-                marks = ((late, ~late), (UNTURNED, 1.0))
                 self._late = [
-                    in_turn.from_floats(np.where(each, *marks[1]).astype(np.float32)) for each in marks[0]
+                    in_turn.from_floats(np.where(untouched, UNTURNED, 1.0).astype(np.float32))
+                    for untouched in (late, ~late)
                 ]
-        self.fit(CONTEXT_LENGTH.of(config, self._original))
+        self.fit(keys.CONTEXT_LENGTH.of(config, self._original))
 
     def fit(self, context: int) -> None:
         """Choose the factors for sequences of up to `context` tokens: one sequence needs one set of factors."""
@@ -119,42 +106,19 @@ class Rope:
 
     def __call__(self, ctx: Context, x: Tensor, positions: Tensor) -> Tensor:
         """(head, heads, tokens), rotated by the tokens' positions."""
-        if self._sections is None:
-            return self._turn(ctx, x, positions, self.yarn)
         if self._late is None:
-            return self._by_axes(ctx, x, positions, self._sections, self.factors, self.yarn)
+            return self._turn(ctx, x, positions, self.yarn, self.factors, self._sections)
         early, late = (each if self.factors is None else each.mul(ctx, self.factors) for each in self._late)
-        x = self._by_axes(ctx, x, positions, self._sections, early, self.yarn)
-        return self._by_axes(ctx, x, positions, TIME, late, self._unmagnified())
-
-    def _by_axes(
-        self,
-        ctx: Context,
-        x: Tensor,
-        positions: Tensor,
-        sections: Sequence[int],
-        factors: Tensor | None,
-        yarn: Yarn | None,
-    ) -> Tensor:
-        return x.rope(
-            ctx,
-            positions,
-            self.dim,
-            self.base,
-            self.scale,
-            "multi-section",
-            factors=factors,
-            sections=sections,
-            yarn=yarn,
-        )
+        x = self._turn(ctx, x, positions, self.yarn, early, self._sections)
+        return self._turn(ctx, x, positions, self._unmagnified(), late, TIME)
 
     def positions(self, batch: Batch) -> Tensor:
         """The positions of a step's tokens, as calls take them."""
-        return batch.positions if self._sections is None else batch.axes()
+        return batch.positions if self._sections == ONE_AXIS else batch.axes()
 
     def shift(self, ctx: Context, keys: Tensor, offsets: Tensor) -> Tensor:
         """Rotated keys, moved `offsets` positions on, on all axes. Yarn's magnification is not applied again."""
-        return self._turn(ctx, keys, offsets, self._unmagnified())
+        return self._turn(ctx, keys, offsets, self._unmagnified(), self.factors)
 
     def _unmagnified(self) -> Yarn | None:
         """Yarn's angles alone."""
@@ -163,33 +127,52 @@ class Rope:
             return None
         return yarn._replace(attn_factor=1 / _growth(self.scale) if yarn.ext_factor else 1.0)
 
-    def _turn(self, ctx: Context, x: Tensor, positions: Tensor, yarn: Yarn | None) -> Tensor:
+    def _turn(
+        self,
+        ctx: Context,
+        x: Tensor,
+        positions: Tensor,
+        yarn: Yarn | None,
+        factors: Tensor | None,
+        sections: Sequence[int] = ONE_AXIS,
+    ) -> Tensor:
+        mode = self.mode if sections == ONE_AXIS else "multi-section"
         return x.rope(
-            ctx, positions, self.dim, self.base, self.scale, self.mode, factors=self.factors, yarn=yarn
+            ctx,
+            positions,
+            self.dim,
+            self.base,
+            self.scale,
+            mode,
+            factors=factors,
+            sections=sections,
+            yarn=yarn,
         )
 
 
 def _scaling(config: Config, *, plain: bool) -> tuple[float, Yarn | None]:
     """The scale of the angles, and yarn's parameters if the scale depends on the frequency."""
-    kind = SCALING.of(config, "linear")
-    key = FACTOR if FACTOR.name in config else OLD_FACTOR
+    kind = keys.SCALING.of(config, "linear")
+    key = keys.FACTOR if keys.FACTOR.name in config else keys.OLD_FACTOR
     factor = key.of(config, 0.0) or 1.0
     if kind == "yarn" and factor < 1:
         raise key.refuse(config, "how often the context is longer: 0 or a number from 1")
     scale = 1.0 if kind == "none" else 1 / factor
-    magnitude = MAGNITUDE.of(config, 1.0)
+    magnitude = keys.MAGNITUDE.of(config, 1.0)
     original = _original(config)
-    mix = YARN_MIX.of(config, 1.0) if kind == "yarn" else 0.0
+    mix = keys.YARN_MIX.of(config, 1.0) if kind == "yarn" else 0.0
     if not mix:
         return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
-    whole = 1.0 if plain else YARN_MAGNITUDE.of(config, _growth(scale))  # the op multiplies by the growth
-    fast, slow = YARN_FAST.of(config, 32.0), YARN_SLOW.of(config, 1.0)
+    whole = (
+        1.0 if plain else keys.YARN_MAGNITUDE.of(config, _growth(scale))
+    )  # the op multiplies by the growth
+    fast, slow = keys.YARN_FAST.of(config, 32.0), keys.YARN_SLOW.of(config, 1.0)
     if slow > fast:
-        raise YARN_SLOW.refuse(config, f"a number up to yarn_beta_fast, {fast:g},")
+        raise keys.YARN_SLOW.refuse(config, f"a number up to yarn_beta_fast, {fast:g},")
     return scale, Yarn(original, mix, magnitude * whole / _growth(scale), fast, slow)
 
 
-def _dimensions(config: Config, shape: Shape, rotated: Key[int] = ROTATED) -> int:
+def _dimensions(config: Config, shape: Shape, rotated: Key[int] = keys.ROTATED) -> int:
     """The number of a head's elements that are rotated."""
     dim = rotated.of(config, shape.head)
     if dim > shape.head or dim % 2:
@@ -199,7 +182,7 @@ def _dimensions(config: Config, shape: Shape, rotated: Key[int] = ROTATED) -> in
 
 def _original(config: Config) -> int:
     """The length of the context before it was extended."""
-    return ORIGINAL_CONTEXT.of(config, CONTEXT_LENGTH.of(config, 1))
+    return keys.ORIGINAL_CONTEXT.of(config, keys.CONTEXT_LENGTH.of(config, 1))
 
 
 def _growth(scale: float) -> float:

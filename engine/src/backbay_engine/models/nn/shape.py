@@ -9,22 +9,7 @@ import numpy as np
 
 from backbay.gguf import Config
 
-from ..keys import (
-    ATTENDING_HEADS,
-    BLOCK_COUNT,
-    EXPERT_HIDDEN,
-    EXPERTS,
-    HEADS,
-    HIDDEN,
-    KEY_LENGTH,
-    KV_HEADS,
-    PREDICTING_BLOCKS,
-    USED_EXPERTS,
-    VALUE_LENGTH,
-    WIDTH,
-    WINDOW,
-    WINDOW_PATTERN,
-)
+from .. import keys
 
 
 @dataclass(frozen=True)
@@ -56,22 +41,22 @@ class Shape:
         attends    False: the block has no attention, and no heads
         feeds      False: the block has no feed-forward
         """
-        width = WIDTH.of(config)
-        heads = HEADS.of(config, layer=layer) if attends else 0
-        kv_heads = KV_HEADS.of(config, heads, layer=layer) if attends else 0
+        width = keys.WIDTH.of(config)
+        heads = keys.HEADS.of(config, layer=layer) if attends else 0
+        kv_heads = keys.KV_HEADS.of(config, heads, layer=layer) if attends else 0
         if attends and heads % kv_heads:
-            raise KV_HEADS.refuse(config, f"a divisor of the {heads} heads", layer)
-        experts = 0 if plain else EXPERTS.of(config, 0, layer=layer)
-        used = USED_EXPERTS.of(config, 0, layer=layer) if experts else 0
+            raise keys.KV_HEADS.refuse(config, f"a divisor of the {heads} heads", layer)
+        experts = 0 if plain else keys.EXPERTS.of(config, 0, layer=layer)
+        used = keys.USED_EXPERTS.of(config, 0, layer=layer) if experts else 0
         if experts and not 0 < used <= experts:
-            raise USED_EXPERTS.refuse(config, f"1 to {experts}, as there are experts,", layer)
-        hidden = EXPERT_HIDDEN if experts and EXPERT_HIDDEN.name in config else HIDDEN
+            raise keys.USED_EXPERTS.refuse(config, f"1 to {experts}, as there are experts,", layer)
+        hidden = keys.EXPERT_HIDDEN if experts and keys.EXPERT_HIDDEN.name in config else keys.HIDDEN
         return cls(
             width,
             heads,
             kv_heads,
-            KEY_LENGTH.of(config, max(1, width // heads), layer=layer) if attends else 0,
-            VALUE_LENGTH.of(config, max(1, width // heads), layer=layer) if attends else 0,
+            keys.KEY_LENGTH.of(config, max(1, width // heads), layer=layer) if attends else 0,
+            keys.VALUE_LENGTH.of(config, max(1, width // heads), layer=layer) if attends else 0,
             hidden.of(config, layer=layer) if feeds else 0,
             experts,
             used,
@@ -80,14 +65,14 @@ class Shape:
 
 def attends(config: Config, layer: int) -> bool:
     """Whether a block has attention: files of hybrid models give 0 heads of keys and values for the other blocks."""
-    return ATTENDING_HEADS.of(config, layer=layer) > 0
+    return keys.ATTENDING_HEADS.of(config, layer=layer) > 0
 
 
 def block_count(config: Config) -> int:
     """The number of blocks; the file may have further ones, which predict tokens after the next one."""
-    count, predicting = BLOCK_COUNT.of(config), PREDICTING_BLOCKS.of(config, 0)
+    count, predicting = keys.BLOCK_COUNT.of(config), keys.PREDICTING_BLOCKS.of(config, 0)
     if predicting >= count:
-        raise PREDICTING_BLOCKS.refuse(config, f"less than the {count} blocks")
+        raise keys.PREDICTING_BLOCKS.refuse(config, f"less than the {count} blocks")
     return count - predicting
 
 
@@ -97,11 +82,11 @@ def sliding_layers(config: Config, pattern: int | None) -> tuple[int, list[bool]
 
     Without a pattern no block has a window: files of some architectures name windows that are not used.
     """
-    count, window = block_count(config), WINDOW.of(config, 0)
-    given = WINDOW_PATTERN.name in config
+    count, window = block_count(config), keys.WINDOW.of(config, 0)
+    given = keys.WINDOW_PATTERN.name in config
     if not window or (pattern is None and not given):
         return 0, [False] * count
-    if given and isinstance(config[WINDOW_PATTERN.name], np.ndarray):
-        return window, [WINDOW_PATTERN.of(config, layer=layer) != 0 for layer in range(count)]
-    pattern = WINDOW_PATTERN.of(config, pattern)
+    if given and isinstance(config[keys.WINDOW_PATTERN.name], np.ndarray):
+        return window, [keys.WINDOW_PATTERN.of(config, layer=layer) != 0 for layer in range(count)]
+    pattern = keys.WINDOW_PATTERN.of(config, pattern)
     return window, [not pattern or layer % pattern < pattern - 1 for layer in range(count)]

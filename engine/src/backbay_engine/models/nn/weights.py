@@ -21,22 +21,13 @@ WEIGHTS = tuple(dtype for dtype in DType if dtype.is_float or dtype.is_quantized
 _BLOCK = re.compile(r"blk\.([0-9]+)\.")
 
 
-@dataclass(frozen=True)
-class _Unfit:
-    """A tensor of the file that cannot be what an architecture declares."""
-
-    expected: str
-    found: str
-    info: TensorInfo
-
-
 @dataclass
 class _Asked:
     """The tensors that were asked for, in all scopes of one file."""
 
     used: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
-    unfit: list[_Unfit] = field(default_factory=list)
+    unfit: list[tuple[str, str, TensorInfo]] = field(default_factory=list)  # what was expected, and found
 
 
 @final
@@ -111,10 +102,8 @@ class Weights:
             found = f"none of them among {len(have)} tensors{nearest(first, have)}"
             raise ModelFileError(self._model.path, None, f"the tensors {_listed(asked.missing)}", found)
         if asked.unfit:
-            expected = _listed(each.expected for each in asked.unfit)
-            first_info = asked.unfit[0].info
-            found = _listed(each.found for each in asked.unfit)
-            raise ModelFileError(first_info.path, first_info.declared_at, expected, found)
+            wanted, have_instead, (info, *_) = zip(*asked.unfit, strict=True)
+            raise ModelFileError(info.path, info.declared_at, _listed(wanted), _listed(have_instead))
         left = [name for name in have if name not in asked.used]
         self._refuse_blocks_beyond(left)
         if left:
@@ -125,11 +114,15 @@ class Weights:
         typed = info.dtype in dtypes
         if not (fits and typed):
             kinds = (
-                "" if typed else " of floats or quantized" if dtypes is WEIGHTS else f" of {_names(dtypes)}"
+                ""
+                if typed
+                else " of floats or quantized"
+                if dtypes is WEIGHTS
+                else f" of {' or '.join(map(str, dtypes))}"
             )
             expected = f"{info.name} {_text(shape)}{kinds}"
             found = _text(info.shape) if typed else f"{_text(info.shape)} of {info.dtype}"
-            self._asked.unfit.append(_Unfit(expected, found, info))
+            self._asked.unfit.append((expected, found, info))
         return fits and typed
 
     def _refuse_blocks_beyond(self, unused: Iterable[str]) -> None:
@@ -146,10 +139,6 @@ def _equal(have: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     """Whether two shapes are equal, trailing ones ignored and None equal to any extent above 0."""
     pairs = zip_longest(have, wanted, fillvalue=1)
     return all(n == want if want is not None else n is not None and n > 0 for n, want in pairs)
-
-
-def _names(dtypes: Iterable[DType]) -> str:
-    return " or ".join(map(str, dtypes))
 
 
 def _text(shape: Iterable[int | None]) -> str:

@@ -1,1 +1,1 @@
-"""Decoders in which every token passes the same weights; `llama` is the plainest."""
+"""Decoders with attention in every block; `llama` has the plainest."""

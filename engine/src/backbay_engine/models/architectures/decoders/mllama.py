@@ -9,10 +9,10 @@ from backbay import BackbayError, Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, LayeredCache, PictureCache
+from ... import nn
 from ...batch import Batch
 from ...decoder import Decoder, DecoderBlock
 from ...keys import CROSS_LAYERS
-from ...nn import Attention, Block, Factors, GatedFeedForward, Linear, RMSNorm, Rope, Shape, Weights
 
 SIDE, PATCH = whole("vision.image_size", 1, 1 << 14), whole("vision.patch_size", 1, 1 << 14)
 TILES = whole("vision.max_num_tiles", 1, 64)
@@ -29,19 +29,19 @@ class CrossBlock:
 
     rope = None
 
-    def __init__(self, weights: Weights, shape: Shape) -> None:
+    def __init__(self, weights: nn.Weights, shape: nn.Shape) -> None:
         self.shape, self.scale = shape, shape.head**-0.5
         inner = shape.heads * shape.head
-        self.attention_norm = RMSNorm(weights, "attn_norm", shape.width)
-        self.query = Linear(weights, "cross_attn_q_proj", shape.width, inner)
-        self.key = Linear(weights, "cross_attn_k_proj", shape.width, shape.kv_heads * shape.head)
-        self.value = Linear(weights, "cross_attn_v_proj", shape.width, shape.kv_heads * shape.head)
-        self.output = Linear(weights, "cross_attn_o_proj", inner, shape.width)
-        self.query_norm = RMSNorm(weights, "cross_attn_q_norm", shape.head)
-        self.key_norm = RMSNorm(weights, "cross_attn_k_norm", shape.head)
+        self.attention_norm = nn.RMSNorm(weights, "attn_norm", shape.width)
+        self.query = nn.Linear(weights, "cross_attn_q_proj", shape.width, inner)
+        self.key = nn.Linear(weights, "cross_attn_k_proj", shape.width, shape.kv_heads * shape.head)
+        self.value = nn.Linear(weights, "cross_attn_v_proj", shape.width, shape.kv_heads * shape.head)
+        self.output = nn.Linear(weights, "cross_attn_o_proj", inner, shape.width)
+        self.query_norm = nn.RMSNorm(weights, "cross_attn_q_norm", shape.head)
+        self.key_norm = nn.RMSNorm(weights, "cross_attn_k_norm", shape.head)
         self.attention_gate = weights.need("cross_attn_attn_gate", 1)
-        self.feed_forward_norm = RMSNorm(weights, "ffn_norm", shape.width)
-        self.feed_forward = GatedFeedForward(weights, shape)
+        self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
+        self.feed_forward = nn.GatedFeedForward(weights, shape)
         self.feed_forward_gate = weights.need("cross_attn_mlp_gate", 1)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
@@ -81,20 +81,15 @@ class Mllama(Decoder):
         self.crossing = frozenset(CROSS_LAYERS.of(backend.config).tolist())
         super().__init__(backend)
 
-    def predicted(self, weights: Weights) -> int | None:
+    def predicted(self, weights: nn.Weights) -> int | None:
         return weights.extent("output.weight", 1)
 
-    def block(self, weights: Weights, layer: int) -> DecoderBlock:
-        here, shape = weights.at(f"blk.{layer}."), Shape.of(self.config, layer)
+    def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
         if layer in self.crossing:
             return CrossBlock(here, shape)
-        rope = Rope(self.config, shape, "normal", factors=Factors.of(weights, shape))
-        return Block(
-            RMSNorm(here, "attn_norm", shape.width),
-            Attention(here, shape, rope),
-            RMSNorm(here, "ffn_norm", shape.width),
-            GatedFeedForward(here, shape),
-        )
+        rope = nn.Rope(self.config, shape, "normal", factors=nn.Factors.of(weights, shape))
+        return nn.build_block(here, nn.Attention(here, shape, rope), nn.GatedFeedForward(here, shape))
 
     def cross(self, ctx: Context, rows: Tensor, put: Callable[[Context, int, Tensor, Tensor], None]) -> None:
         for layer, block in enumerate(self.blocks):

@@ -4,55 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from backbay import Backend, Context, Tensor
 from backbay.gguf import Config
 
+from ... import nn
 from ...batch import Batch
-from ...decoder import Decoder
+from ...decoder import Decoder, DecoderBlock
 from ...keys import DEEPSTACK, OLLAMA_DEEPSTACK, OLLAMA_SECTIONS, SECTIONS
-from ...nn import Attention, Block, Factors, RMSNorm, Rope, Shape, Weights, feed_forward_of
 
 PUBLISHED_SECTIONS = (24, 20, 20, 0)  # Ollama's files state none
 
 
-@final
 class Qwen2(Decoder):
     """Queries, keys and values have biases."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        return _block(weights, layer, norms=False)
+    norms: ClassVar[bool] = False
+
+    def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        rope = self.rope(shape, nn.Factors.of(weights, shape), layer)
+        return nn.build_block(
+            here, nn.Attention(here, shape, rope, norms=self.norms), nn.feed_forward_of(here, layer)
+        )
+
+    def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
+        """The rotary embedding of a block."""
+        return nn.Rope(self.config, shape, "neox", factors=factors)
 
 
 @final
-class Qwen2VL(Decoder):
+class Qwen2VL(Qwen2):
     """The text side of Qwen 2-VL and 2.5-VL: positions have three axes. qwen25vl is Ollama's name for it."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        return _block(weights, layer, norms=False, sections=_sections(self.config))
+    def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
+        return nn.Rope(self.config, shape, "neox", factors=factors, sections=_sections(self.config))
 
 
-@final
-class Qwen3(Decoder):
+class Qwen3(Qwen2):
     """Each head's query and key has a norm. The architecture qwen3moe adds experts."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        return _block(weights, layer, norms=True)
+    norms = True
 
 
 @final
-class Qwen3VL(Decoder):
+class Qwen3VL(Qwen3):
     """The text side of Qwen 3-VL: the axes of positions take turns. The architecture qwen3vlmoe adds experts."""
 
     def __init__(self, backend: Backend) -> None:
         self.constants = backend.new_context()
         super().__init__(backend)
 
-    def block(self, weights: Weights, layer: int) -> Block | Deepstack:
-        sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
-        block = _block(weights, layer, norms=True, sections=sections, in_turn=in_turn)
+    def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
+        block = super().block(weights, layer)
         return Deepstack(block, layer + 1) if layer < deepstack_of(self.config) else block
+
+    def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
+        sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
+        return nn.Rope(self.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)
 
 
 @final
@@ -60,11 +70,11 @@ class Qwen3VL(Decoder):
 class Deepstack:
     """A block to whose result a further vector of pictures' rows is added."""
 
-    inner: Block
+    inner: DecoderBlock
     number: int
 
     @property
-    def rope(self) -> Rope | None:
+    def rope(self) -> nn.Rope | None:
         return self.inner.rope
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
@@ -94,23 +104,3 @@ def _sections(config: Config) -> Sequence[int]:
     if len(sections) not in (3, 4) or min(sections) < 0 or not any(sections[:3]):
         raise key.refuse(config, "three or four numbers of pairs")
     return [*sections, 0][:4]
-
-
-def _block(
-    weights: Weights,
-    layer: int,
-    *,
-    norms: bool,
-    sections: Sequence[int] | None = None,
-    in_turn: Context | None = None,
-) -> Block:
-    shape = Shape.of(weights.config, layer)
-    factors = Factors.of(weights, shape)
-    rope = Rope(weights.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)
-    here = weights.at(f"blk.{layer}.")
-    return Block(
-        RMSNorm(here, "attn_norm", shape.width),
-        Attention(here, shape, rope, norms=norms),
-        RMSNorm(here, "ffn_norm", shape.width),
-        feed_forward_of(here, layer),
-    )

@@ -1,1 +1,1 @@
-"""Encoders: a vector for each text."""
+"""Encoders: a vector for each text, and encoders with a decoder."""

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Callable
+from typing import ClassVar, final
 
 import numpy as np
 
 from backbay import Backend, Context, Tensor
+from backbay.gguf import text
 
 from ....cache.step_only import Reach
+from ... import keys, nn
 from ...batch import Batch
 from ...encoder import Encoder
-from ...nn import (
-    ACTIVATIONS,
-    Attention,
-    Embedding,
-    Experts,
-    FeedForward,
-    GatedFeedForward,
-    LayerNorm,
-    Pooling,
-    Positions,
-    Rope,
-    Routing,
-    Shape,
-    TextHead,
-    Weights,
-    block_count,
-)
-from ...nn.block import Module
+
+PATTERN = 3  # of three blocks of ModernBERT in a row, the first sees the whole text
+ACTIVATION = text("hidden_activation")
 
 
 @final
-class Block:
+class NormedBlock:
     """A norm after the attention and one after the feed-forward; some files have a second one after the attention."""
 
-    def __init__(self, weights: Weights, width: int, attention: Attention, feed_forward: Module) -> None:
+    def __init__(
+        self, weights: nn.Weights, width: int, attention: nn.Attention, feed_forward: nn.Module
+    ) -> None:
         self.attention, self.feed_forward = attention, feed_forward
-        self.attention_norm = LayerNorm(weights, "attn_output_norm", width)
+        self.attention_norm = nn.LayerNorm(weights, "attn_output_norm", width)
         self.second_norm = None
         if "attn_norm_2.weight" in weights:
-            self.second_norm = LayerNorm(weights, "attn_norm_2", width)
-        self.feed_forward_norm = LayerNorm(weights, "layer_output_norm", width)
+            self.second_norm = nn.LayerNorm(weights, "attn_norm_2", width)
+        self.feed_forward_norm = nn.LayerNorm(weights, "layer_output_norm", width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
         y = self.attention_norm(ctx, x.add(ctx, self.attention(ctx, layer, x, batch)))
@@ -53,30 +43,33 @@ class Block:
 class Bert(Encoder):
     """Learned positions; a feed-forward without a gate."""
 
+    learns_positions: ClassVar[bool] = True
+    pooling: ClassVar[nn.Pooling] = nn.Pooling.NONE
+    head_activation: ClassVar[nn.ActivationName] = "tanh"
+
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self.config, weights = backend.config, Weights(backend)
-        self.shape = Shape.of(self.config)
+        self.config, weights = backend.config, nn.Weights(backend)
+        self.shape = nn.Shape.of(self.config)
         width = self.shape.width
         self._vocabulary = weights.extent("token_embd.weight", 1)
-        self.embedding = Embedding(weights, "token_embd", width)
-        self.positions = self.learned_positions(weights)
-        self.types = Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
-        self.norm = LayerNorm(weights, "token_embd_norm", width)
-        self.blocks = [
-            self.block(weights.at(f"blk.{layer}."), layer) for layer in range(block_count(self.config))
-        ]
-        self.head = TextHead(weights, width, Pooling.NONE)
+        self.embedding = nn.Embedding(weights, "token_embd", width)
+        self.positions = nn.Positions(weights, width) if self.learns_positions else None
+        self.types = nn.Embedding(weights, "token_types", width) if "token_types.weight" in weights else None
+        self.norm = nn.LayerNorm(weights, "token_embd_norm", width)
+        self.blocks = [self.block(weights.at(f"blk.{n}."), n) for n in range(nn.block_count(self.config))]
+        self.declare(weights)
+        self.head = nn.TextHead(weights, width, self.pooling, self.head_activation)
         weights.check()
         if self.positions is not None:
             self.positions.check()
 
-    def learned_positions(self, weights: Weights) -> Positions | None:
-        return Positions(weights, self.shape.width)
+    def block(self, weights: nn.Weights, layer: int) -> Callable[[Context, int, Tensor, Batch], Tensor]:
+        attention = nn.Attention(weights, self.shape, None)
+        return NormedBlock(weights, self.shape.width, attention, nn.FeedForward(weights, self.shape))
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        attention = Attention(weights, self.shape, None)
-        return Block(weights, self.shape.width, attention, FeedForward(weights, self.shape))
+    def declare(self, weights: nn.Weights) -> None:
+        """Declare further tensors."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -111,41 +104,33 @@ class Bert(Encoder):
 class NomicBert(Bert):
     """Rotary positions; gated feed-forwards, or plain ones and experts in the architecture nomic-bert-moe."""
 
-    def learned_positions(self, weights: Weights) -> None:
-        return None
+    learns_positions = False
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        shape = self.shape
-        attention = Attention(weights, shape, Rope(self.config, shape, "neox"))
-        return Block(weights, shape.width, attention, self.feed_forward(weights))
+    def block(self, weights: nn.Weights, layer: int) -> NormedBlock:
+        attention = nn.Attention(weights, self.shape, nn.Rope(self.config, self.shape, "neox"))
+        return NormedBlock(weights, self.shape.width, attention, self.feed_forward(weights))
 
-    def fit(self, context: int) -> None:
-        for block in self.blocks:
-            if block.attention.rope is not None:
-                block.attention.rope.fit(context)
-
-    def feed_forward(self, weights: Weights) -> Module:
+    def feed_forward(self, weights: nn.Weights) -> nn.Module:
         shape = self.shape
         if "ffn_gate_inp.weight" in weights:
-            routing = Routing(shape.experts, shape.used_experts, normalized=False)
-            return Experts(weights, shape, ACTIVATIONS["gelu_erf"], routing=routing, gated=False)
+            routing = nn.Routing(shape.experts, shape.used_experts, normalized=False)
+            return nn.Experts(weights, shape, nn.ACTIVATIONS["gelu_erf"], routing=routing, gated=False)
         if self.config.architecture == "nomic-bert":
-            return GatedFeedForward(weights, shape)
-        return FeedForward(weights, shape)
+            return nn.GatedFeedForward(weights, shape)
+        return nn.FeedForward(weights, shape)
 
 
 @final
 class JinaBert(Bert):
     """Scores shrink with the distance, for each head by another slope."""
 
-    def learned_positions(self, weights: Weights) -> None:
-        return None
+    learns_positions = False
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> NormedBlock:
         shape = self.shape
         normed = "attn_q_norm.weight" in weights
-        attention = Attention(weights, shape, None, norms="joint" if normed else False, norm=LayerNorm)
-        return Block(weights, shape.width, attention, GatedFeedForward(weights, shape, "gelu_erf"))
+        attention = nn.Attention(weights, shape, None, norms="joint" if normed else False, norm=nn.LayerNorm)
+        return NormedBlock(weights, shape.width, attention, nn.GatedFeedForward(weights, shape, "gelu_erf"))
 
     def reach(self, layer: int) -> Reach:
         return Reach(slopes=slopes(self.shape.heads))
@@ -157,3 +142,37 @@ def slopes(heads: int) -> tuple[float, ...]:
     main = [2 ** (-8 * (n + 1) / whole) for n in range(whole)]
     between = [2 ** (-4 * (2 * n + 1) / whole) for n in range(heads - whole)]
     return tuple(main + between)
+
+
+@final
+class ModernBert(Bert):
+    """Norms before each branch; most blocks have a window, and a rotary base of their own."""
+
+    learns_positions = False
+    pooling = nn.Pooling.MEAN
+    head_activation = "gelu_erf"
+
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        config, shape = self.config, nn.Shape.of(self.config, layer)
+        base = keys.WINDOW_BASE.of(config, None) if self.window(layer) else None
+        silu = ACTIVATION.of(config, "gelu") == "silu"
+        return nn.Block(
+            nn.LayerNorm(weights, "attn_norm", shape.width) if "attn_norm.weight" in weights else None,
+            nn.Attention(weights, shape, nn.Rope(config, shape, "neox", base=base)),
+            nn.LayerNorm(weights, "ffn_norm", shape.width),
+            nn.GatedFeedForward(weights, shape, "silu" if silu else "gelu_erf"),
+        )
+
+    def declare(self, weights: nn.Weights) -> None:
+        self.last_norm = nn.LayerNorm(weights, "output_norm", self.shape.width)
+
+    def window(self, layer: int) -> int | None:
+        """The width of a block's window; None if it sees the whole text."""
+        pattern = keys.WINDOW_PATTERN.of(self.config, PATTERN)
+        return keys.WINDOW.of(self.config, 0) or None if pattern and layer % pattern else None
+
+    def reach(self, layer: int) -> Reach:
+        return Reach(window=self.window(layer))
+
+    def hidden(self, ctx: Context, batch: Batch) -> Tensor:
+        return self.last_norm(ctx.layer(self.layers), super().hidden(ctx, batch))

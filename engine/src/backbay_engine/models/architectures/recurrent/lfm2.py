@@ -7,20 +7,9 @@ from typing import final
 from backbay import Context, Tensor
 from backbay.gguf import whole
 
+from ... import nn
 from ...batch import Batch
-from ...hybrid import HybridDecoder
-from ...nn import (
-    Attention,
-    Block,
-    CausalConvolution,
-    Linear,
-    RMSNorm,
-    Rope,
-    Shape,
-    Weights,
-    attends,
-    feed_forward_of,
-)
+from ...decoder import HybridDecoder
 
 TAPS = whole("shortconv.l_cache", 1, 1 << 10)
 
@@ -31,11 +20,11 @@ class ShortConvolution:
 
     rope = None
 
-    def __init__(self, weights: Weights, width: int, taps: int) -> None:
+    def __init__(self, weights: nn.Weights, width: int, taps: int) -> None:
         self.width = width
-        self.enter = Linear(weights, "shortconv.in_proj", width, 3 * width)
-        self.convolution = CausalConvolution(weights, "shortconv.conv", taps, width)
-        self.leave = Linear(weights, "shortconv.out_proj", width, width)
+        self.enter = nn.Linear(weights, "shortconv.in_proj", width, 3 * width)
+        self.convolution = nn.CausalConvolution(weights, "shortconv.conv", taps, width)
+        self.leave = nn.Linear(weights, "shortconv.out_proj", width, width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         before, after, x = self.enter(ctx, x).chunk(ctx, 0, self.width)
@@ -51,19 +40,14 @@ class Lfm2(HybridDecoder):
     norm_name = "token_embd_norm"
 
     def recurs(self, layer: int) -> bool:
-        return not attends(self.config, layer)
+        return not nn.attends(self.config, layer)
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
         here = weights.at(f"blk.{layer}.")
-        mixer: Attention | ShortConvolution
+        mixer: nn.Attention | ShortConvolution
         if self.recurs(layer):
             mixer = ShortConvolution(here, self.width, TAPS.of(self.config))
         else:
-            shape = Shape.of(self.config, layer)
-            mixer = Attention(here, shape, Rope(self.config, shape, "neox"), norms=True)
-        return Block(
-            RMSNorm(here, "attn_norm", self.width),
-            mixer,
-            RMSNorm(here, "ffn_norm", self.width),
-            feed_forward_of(here, layer),
-        )
+            shape = nn.Shape.of(self.config, layer)
+            mixer = nn.Attention(here, shape, nn.Rope(self.config, shape, "neox"), norms=True)
+        return nn.build_block(here, mixer, nn.feed_forward_of(here, layer))

@@ -1,20 +1,21 @@
-"""Mamba, and Falcon Mamba, which norms what controls the scan."""
+"""Mamba, Falcon Mamba, Mamba 2 and Nemotron-H: blocks of a single part each, most of which keep states."""
 
 from __future__ import annotations
 
 from typing import final
 
 from backbay import Context, Tensor
-from backbay.gguf import flag
+from backbay.gguf import flag, whole
 
+from ... import nn
 from ...batch import Batch
-from ...hybrid import HybridDecoder
+from ...decoder import HybridDecoder
 from ...keys import CONVOLUTION_TAPS, STATE_HEADS, STATE_INNER, STATE_SIZE
-from ...nn import CausalConvolution, Linear, RMSNorm, Weights, states_of
 from ...nn.norm import rms_epsilon
 from ...nn.weights import FLOATS
 
-NORMED = flag("ssm.dt_b_c_rms")
+HIDDEN = whole("feed_forward_length")  # of Nemotron-H; 0: the block has no feed-forward
+NORMED = flag("ssm.dt_b_c_rms")  # of Falcon Mamba: what controls the scan is normed
 
 
 @final
@@ -23,19 +24,21 @@ class Block:
 
     rope = None
 
-    def __init__(self, weights: Weights, width: int) -> None:
+    def __init__(self, weights: nn.Weights, width: int) -> None:
         config = weights.config
         self.inner, self.states = STATE_INNER.of(config), STATE_SIZE.of(config)
         self.rank = STATE_HEADS.of(config)  # of the steps
         self.eps = rms_epsilon(config) if NORMED.of(config, False) else None
-        self.norm = RMSNorm(weights, "attn_norm", width)
-        self.enter = Linear(weights, "ssm_in", width, 2 * self.inner)
-        self.convolution = CausalConvolution(weights, "ssm_conv1d", CONVOLUTION_TAPS.of(config), self.inner)
-        self.controls = Linear(weights, "ssm_x", self.inner, self.rank + 2 * self.states)
-        self.step = Linear(weights, "ssm_dt", self.rank, self.inner)
+        self.norm = nn.RMSNorm(weights, "attn_norm", width)
+        self.enter = nn.Linear(weights, "ssm_in", width, 2 * self.inner)
+        self.convolution = nn.CausalConvolution(
+            weights, "ssm_conv1d", CONVOLUTION_TAPS.of(config), self.inner
+        )
+        self.controls = nn.Linear(weights, "ssm_x", self.inner, self.rank + 2 * self.states)
+        self.step = nn.Linear(weights, "ssm_dt", self.rank, self.inner)
         self.decay = weights.need("ssm_a", self.states, self.inner, dtypes=FLOATS)
         self.skip = weights.need("ssm_d", self.inner)
-        self.leave = Linear(weights, "ssm_out", self.inner, width)
+        self.leave = nn.Linear(weights, "ssm_out", self.inner, width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         mixed, gate = self.enter(ctx, self.norm(ctx, x)).chunk(ctx, 0, self.inner)
@@ -47,7 +50,7 @@ class Block:
 
     def scan(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
         """(inner, tokens of all sequences); every channel is a head of one element."""
-        held, inner, states = states_of(batch, layer), self.inner, self.states
+        held, inner, states = nn.states_of(batch, layer), self.inner, self.states
         each = (held.tokens, held.sequences)
         parts = self.controls(ctx, x).chunk_sections(ctx, 0, self.rank, states, states)
         step, into, out = (part.contiguous(ctx) for part in parts)
@@ -64,7 +67,74 @@ class Block:
 
 @final
 class Mamba(HybridDecoder):
-    """Blocks of a mixer alone, which keep states instead of keys and values."""
+    """Mamba and Falcon Mamba."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Block:
         return Block(weights.at(f"blk.{layer}."), self.width)
+
+
+@final
+class MixerBlock:
+    """x + mixer(norm(x))"""
+
+    rope = None
+
+    def __init__(self, weights: nn.Weights, shape: nn.StateShape) -> None:
+        self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
+        self.mixer = nn.Mamba2(weights, shape)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        y = self.mixer(ctx, layer, self.norm(ctx, x), batch, last=last)
+        return y.add(ctx, batch.select(ctx, x) if last else x)
+
+
+@final
+class Mamba2(HybridDecoder):
+    """Mamba 2."""
+
+    def block(self, weights: nn.Weights, layer: int) -> MixerBlock:
+        return MixerBlock(weights.at(f"blk.{layer}."), nn.StateShape.of(self.config))
+
+
+@final
+class PartBlock:
+    """x + part(norm(x))"""
+
+    rope: nn.Rope | None = None  # the model knows no positions
+
+    def __init__(self, weights: nn.Weights, width: int, part: nn.Mixer | nn.FeedForward | nn.Experts) -> None:
+        self.norm, self.part = nn.RMSNorm(weights, "attn_norm", width), part
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
+        h = self.norm(ctx, x)
+        x = batch.select(ctx, x) if last else x
+        if isinstance(self.part, nn.FeedForward | nn.Experts):
+            return x.add(ctx, self.part(ctx, batch.select(ctx, h) if last else h))
+        return x.add(ctx, self.part(ctx, layer, h, batch, last=last))
+
+
+@final
+class NemotronH(HybridDecoder):
+    """Nemotron-H, dense and with experts: each block is a Mamba 2, an attention or a feed-forward, without gates."""
+
+    def recurs(self, layer: int) -> bool:
+        return not nn.attends(self.config, layer) and not self.feeds(layer)
+
+    def feeds(self, layer: int) -> bool:
+        return HIDDEN.of(self.config, layer=layer) > 0
+
+    def block(self, weights: nn.Weights, layer: int) -> PartBlock:
+        here, config = weights.at(f"blk.{layer}."), self.config
+        part: nn.Mixer | nn.FeedForward | nn.Experts
+        if self.recurs(layer):
+            part = nn.Mamba2(here, nn.StateShape.of(config))
+        elif not self.feeds(layer):
+            part = nn.Attention(here, nn.Shape.of(config, layer, plain=True, feeds=False), None)
+        else:
+            shape = nn.Shape.of(config, layer, attends=False)
+            if shape.experts:
+                routing = nn.Routing.of(config, shape, gating=nn.Gating.SIGMOID)
+                part = nn.Experts(here, shape, nn.ACTIVATIONS["relu_sqr"], routing=routing, gated=False)
+            else:
+                part = nn.FeedForward(here, shape, "relu_sqr")
+        return PartBlock(here, self.width, part)

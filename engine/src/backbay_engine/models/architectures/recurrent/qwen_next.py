@@ -7,20 +7,9 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
+from ... import nn
 from ...batch import Batch
-from ...hybrid import HybridDecoder
-from ...nn import (
-    Block,
-    DeltaNet,
-    Linear,
-    RMSNorm,
-    Rope,
-    Shape,
-    StateShape,
-    Weights,
-    attend,
-    feed_forward_of,
-)
+from ...decoder import HybridDecoder
 from ..decoders.qwen import sections_in_turn
 
 RECURRENT = whole("attention.recurrent_layers", 0, 1)
@@ -28,12 +17,12 @@ INTERVAL = whole("full_attention_interval", 1)
 
 
 @final
-class GroupedDeltaNet(DeltaNet):
+class GroupedDeltaNet(nn.DeltaNet):
     """Consecutive value heads share a key head, and its controls lie together."""
 
-    def __init__(self, weights: Weights, shape: StateShape) -> None:
+    def __init__(self, weights: nn.Weights, shape: nn.StateShape) -> None:
         super().__init__(weights, shape)
-        self.both = Linear(weights, "ssm_ba", shape.width, 2 * shape.heads)
+        self.both = nn.Linear(weights, "ssm_ba", shape.width, 2 * shape.heads)
 
     def controls(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
         s, each = self.shape, self.shape.heads // self.shape.groups
@@ -49,13 +38,13 @@ class GroupedDeltaNet(DeltaNet):
 
 
 @final
-class TiledDeltaNet(DeltaNet):
+class TiledDeltaNet(nn.DeltaNet):
     """Value heads take the key heads in turn."""
 
-    def __init__(self, weights: Weights, shape: StateShape) -> None:
+    def __init__(self, weights: nn.Weights, shape: nn.StateShape) -> None:
         super().__init__(weights, shape)
-        self.alpha = Linear(weights, "ssm_alpha", shape.width, shape.heads)
-        self.beta = Linear(weights, "ssm_beta", shape.width, shape.heads)
+        self.alpha = nn.Linear(weights, "ssm_alpha", shape.width, shape.heads)
+        self.beta = nn.Linear(weights, "ssm_beta", shape.width, shape.heads)
 
     def controls(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.alpha(ctx, x), self.beta(ctx, x)
@@ -68,14 +57,14 @@ class TiledDeltaNet(DeltaNet):
 class GatedAttention:
     """Attention whose query has a gate beside it, for the head's result."""
 
-    def __init__(self, weights: Weights, shape: Shape, rope: Rope) -> None:
+    def __init__(self, weights: nn.Weights, shape: nn.Shape, rope: nn.Rope) -> None:
         self.shape, self.rope = shape, rope
-        self.query = Linear(weights, "attn_q", shape.width, 2 * shape.head * shape.heads)
-        self.key = Linear(weights, "attn_k", shape.width, shape.head * shape.kv_heads)
-        self.value = Linear(weights, "attn_v", shape.width, shape.value_head * shape.kv_heads)
-        self.query_norm = RMSNorm(weights, "attn_q_norm", shape.head)
-        self.key_norm = RMSNorm(weights, "attn_k_norm", shape.head)
-        self.output = Linear(weights, "attn_output", shape.value_head * shape.heads, shape.width)
+        self.query = nn.Linear(weights, "attn_q", shape.width, 2 * shape.head * shape.heads)
+        self.key = nn.Linear(weights, "attn_k", shape.width, shape.head * shape.kv_heads)
+        self.value = nn.Linear(weights, "attn_v", shape.width, shape.value_head * shape.kv_heads)
+        self.query_norm = nn.RMSNorm(weights, "attn_q_norm", shape.head)
+        self.key_norm = nn.RMSNorm(weights, "attn_k_norm", shape.head)
+        self.output = nn.Linear(weights, "attn_output", shape.value_head * shape.heads, shape.width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
         s, tokens = self.shape, x.dim(1)
@@ -86,7 +75,7 @@ class GatedAttention:
         positions = self.rope.positions(batch)
         q = self.rope(ctx, self.query_norm(ctx, q), positions)
         k = self.rope(ctx, self.key_norm(ctx, k), positions)
-        a = attend(ctx, layer, q, k, v, batch.cache, s.head**-0.5)
+        a = nn.attend(ctx, layer, q, k, v, batch.cache, s.head**-0.5)
         a = a.mul(ctx, gate.sigmoid(ctx)).reshape(ctx, s.value_head * s.heads, tokens)
         return self.output(ctx, batch.select(ctx, a) if last else a)
 
@@ -94,30 +83,25 @@ class GatedAttention:
 class QwenNext(HybridDecoder):
     """The value heads of one key head are neighbours. The architecture qwen35 has other files."""
 
-    net: type[DeltaNet] = GroupedDeltaNet
+    net: type[nn.DeltaNet] = GroupedDeltaNet
 
     def recurs(self, layer: int) -> bool:
         attends = (layer + 1) % INTERVAL.of(self.config, 4) == 0
         return bool(RECURRENT.of(self.config, not attends, layer=layer))
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
         here, config = weights.at(f"blk.{layer}."), self.config
-        mixer: DeltaNet | GatedAttention
+        mixer: nn.DeltaNet | GatedAttention
         if self.recurs(layer):
-            mixer = self.net(here, StateShape.of(config))
+            mixer = self.net(here, nn.StateShape.of(config))
         else:
-            shape = Shape.of(config, layer, feeds=False)
+            shape = nn.Shape.of(config, layer, feeds=False)
             mixer = GatedAttention(here, shape, self.rope(shape, layer))
-        return Block(
-            RMSNorm(here, "attn_norm", self.width),
-            mixer,
-            RMSNorm(here, "post_attention_norm", self.width),
-            feed_forward_of(here, layer),
-        )
+        return nn.build_block(here, mixer, nn.feed_forward_of(here, layer), second="post_attention_norm")
 
-    def rope(self, shape: Shape, layer: int) -> Rope:
+    def rope(self, shape: nn.Shape, layer: int) -> nn.Rope:
         """The rotary embedding of a block with attention."""
-        return Rope(self.config, shape, "neox")
+        return nn.Rope(self.config, shape, "neox")
 
 
 @final
@@ -130,6 +114,6 @@ class Qwen35(QwenNext):
         self.constants = backend.new_context()
         super().__init__(backend)
 
-    def rope(self, shape: Shape, layer: int) -> Rope:
+    def rope(self, shape: nn.Shape, layer: int) -> nn.Rope:
         sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
-        return Rope(self.config, shape, "neox", sections=sections, in_turn=in_turn)
+        return nn.Rope(self.config, shape, "neox", sections=sections, in_turn=in_turn)

@@ -7,9 +7,9 @@ from typing import final
 from backbay import Context, Tensor
 from backbay.gguf import whole
 
+from ... import nn
 from ...batch import Batch
-from ...hybrid import HybridDecoder
-from ...nn import LayerNorm, Linear, Module, Shape, Weights, delta_rule, states_of
+from ...decoder import HybridDecoder
 from ...nn.weights import FLOATS
 
 HEAD = whole("wkv.head_size", 1)
@@ -22,13 +22,13 @@ FIRST_VALUES = "blk.0.values"
 class LowRank:
     """base + second(activation(first(x))), of low rank; the file decides on the rank, and on the base."""
 
-    def __init__(self, weights: Weights, letter: str, width: int) -> None:
+    def __init__(self, weights: nn.Weights, letter: str, width: int) -> None:
         rank = weights.extent(f"time_mix_{letter}1.weight", 1)
         self.base = weights.maybe(f"time_mix_{letter}0.weight", width)
-        self.first = Linear(weights, f"time_mix_{letter}1", width, rank)
-        self.second = Linear(weights, f"time_mix_{letter}2", rank or 1, width)
+        self.first = nn.Linear(weights, f"time_mix_{letter}1", width, rank)
+        self.second = nn.Linear(weights, f"time_mix_{letter}2", rank or 1, width)
 
-    def __call__(self, ctx: Context, x: Tensor, activation: Module | None = None) -> Tensor:
+    def __call__(self, ctx: Context, x: Tensor, activation: nn.Module | None = None) -> Tensor:
         h = self.first(ctx, x)
         y = self.second(ctx, h if activation is None else activation(ctx, h))
         return y if self.base is None else y.add(ctx, self.base)
@@ -36,7 +36,7 @@ class LowRank:
 
 def before(ctx: Context, layer: int, x: Tensor, batch: Batch, name: str) -> Tensor:
     """The token before each token, (width, tokens)."""
-    held = states_of(batch, layer)
+    held = nn.states_of(batch, layer)
     width, tokens = x.dim(0), held.tokens
     last = held.state(ctx, layer, name, width, 1)
     x = x.reshape(ctx, width, tokens, held.sequences)
@@ -50,11 +50,11 @@ def before(ctx: Context, layer: int, x: Tensor, batch: Batch, name: str) -> Tens
 class TimeMix:
     """What a token needs of all earlier ones."""
 
-    def __init__(self, weights: Weights, width: int, head: int, layer: int) -> None:
+    def __init__(self, weights: nn.Weights, width: int, head: int, layer: int) -> None:
         self.width, self.head, self.heads = width, head, width // head
         self.mixes = weights.need("time_mix_lerp_fused.weight", width, 1, 1, 6, dtypes=FLOATS)
         self.query, self.key, self.value, self.output = (
-            Linear(weights, f"time_mix_{name}", width, width)
+            nn.Linear(weights, f"time_mix_{name}", width, width)
             for name in ("receptance", "key", "value", "output")
         )
         self.decay, self.rate, self.blend, self.gate = (
@@ -66,7 +66,7 @@ class TimeMix:
         self.norm = weights.need("time_mix_ln.weight", width), weights.need("time_mix_ln.bias", width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
-        held, shape = states_of(batch, layer), (self.head, self.heads, -1)
+        held, shape = nn.states_of(batch, layer), (self.head, self.heads, -1)
         change = before(ctx, layer, x, batch, "time").sub(ctx, x)
         mixed = change.repeat_4d(ctx, self.width, x.dim(1), 1, 6).mul(ctx, self.mixes).add(ctx, x)
         r, w, k, v, a, g = (mixed.slice(ctx, 3, n, n + 1).reshape(ctx, self.width, -1) for n in range(6))
@@ -83,7 +83,7 @@ class TimeMix:
             for t in (query, k, values, decay, rate, removed)
         )
         state = held.state(ctx, layer, "wkv", self.head, self.head, self.heads)
-        y, state = delta_rule(ctx, state, *vectors)
+        y, state = nn.delta_rule(ctx, state, *vectors)
         held.keep(ctx, layer, "wkv", state)
         y = y.reshape(ctx, *shape).layer_norm(ctx, eps=GROUP_EPSILON).reshape(ctx, self.width, -1)
         y = y.mul(ctx, self.norm[0]).add(ctx, self.norm[1])
@@ -107,13 +107,13 @@ class Block:
 
     rope = None
 
-    def __init__(self, weights: Weights, width: int, hidden: int, head: int, layer: int) -> None:
-        self.time_norm = LayerNorm(weights, "attn_norm", width)
+    def __init__(self, weights: nn.Weights, width: int, hidden: int, head: int, layer: int) -> None:
+        self.time_norm = nn.LayerNorm(weights, "attn_norm", width)
         self.time = TimeMix(weights, width, head, layer)
-        self.channel_norm = LayerNorm(weights, "attn_norm_2", width)
+        self.channel_norm = nn.LayerNorm(weights, "attn_norm_2", width)
         self.mix = weights.need("channel_mix_lerp_k.weight", width, dtypes=FLOATS)
-        self.up = Linear(weights, "channel_mix_key", width, hidden)
-        self.down = Linear(weights, "channel_mix_value", hidden, width)
+        self.up = nn.Linear(weights, "channel_mix_key", width, hidden)
+        self.down = nn.Linear(weights, "channel_mix_value", hidden, width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         x = x.add(ctx, self.time(ctx, layer, self.time_norm(ctx, x), batch))
@@ -127,18 +127,18 @@ class Block:
 class Rwkv7(HybridDecoder):
     """Layer norms, one of them after the embedding."""
 
-    def block(self, weights: Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Block:
         head = HEAD.of(self.config)
         if self.width % head:
             raise HEAD.refuse(self.config, f"a divisor of the width, {self.width},")
-        hidden = Shape.of(self.config, layer, attends=False).hidden
+        hidden = nn.Shape.of(self.config, layer, attends=False).hidden
         return Block(weights.at(f"blk.{layer}."), self.width, hidden, head, layer)
 
-    def final_norm(self, weights: Weights) -> Module:
-        return LayerNorm(weights, "output_norm", self.width)
+    def final_norm(self, weights: nn.Weights) -> nn.Module:
+        return nn.LayerNorm(weights, "output_norm", self.width)
 
-    def declare(self, weights: Weights) -> None:
-        self.embedding_norm = LayerNorm(weights, "token_embd_norm", self.width)
+    def declare(self, weights: nn.Weights) -> None:
+        self.embedding_norm = nn.LayerNorm(weights, "token_embd_norm", self.width)
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         return self.embedding_norm(ctx, super().embed(ctx, batch))

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 from backbay.gguf import Key, whole
 
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
-from ...nn import Linear, RMSNorm, Rope, Shape, Weights, block_count
-from .family import Gemma
-from .layer_embeddings import LayerEmbeddings, OwnEmbedding
-from .sharing_attention import SharingAttention, source_of
+from .gemma import Gemma
+from .gemma4 import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
 
 STREAMS = whole("altup.num_inputs", 2, 64)
 ACTIVE = whole("altup.active_idx")
@@ -43,12 +41,12 @@ SPARSITY = Key(
 class Streams:
     """Alternating updates: the state (width, streams, tokens), of which one stream is active."""
 
-    def __init__(self, weights: Weights, width: int, count: int, active: int) -> None:
+    def __init__(self, weights: nn.Weights, width: int, count: int, active: int) -> None:
         self.count, self.active, self.width = count, active, width
-        self.norm = RMSNorm(weights, "altup_router_norm", width)
-        self.router = Linear(weights, "altup_router", width, count)
-        self.predicting = Linear(weights, "altup_predict_coef", count, count * count)
-        self.correcting = Linear(weights, "altup_correct_coef", count, count)
+        self.norm = nn.RMSNorm(weights, "altup_router_norm", width)
+        self.router = nn.Linear(weights, "altup_router", width, count)
+        self.predicting = nn.Linear(weights, "altup_predict_coef", count, count * count)
+        self.correcting = nn.Linear(weights, "altup_correct_coef", count, count)
 
     def mixture(self, ctx: Context, x: Tensor) -> Tensor:
         return self.router(ctx, self.norm(ctx, x).scale(ctx, 1 / self.width)).tanh(ctx)
@@ -74,8 +72,8 @@ class Block:
 
     def __init__(
         self,
-        weights: Weights,
-        shape: Shape,
+        weights: nn.Weights,
+        shape: nn.Shape,
         attention: SharingAttention,
         streams: Streams,
         layer_width: int,
@@ -83,17 +81,17 @@ class Block:
     ) -> None:
         width = shape.width
         self.attention, self.rope, self.streams, self.sparsity = attention, attention.rope, streams, sparsity
-        self.attention_norm = RMSNorm(weights, "attn_norm", width)
-        self.after_attention = RMSNorm(weights, "post_attention_norm", width)
+        self.attention_norm = nn.RMSNorm(weights, "attn_norm", width)
+        self.after_attention = nn.RMSNorm(weights, "post_attention_norm", width)
         rank = weights.extent("laurel_l.weight", 1) or 1
-        self.narrow = Linear(weights, "laurel_l", width, rank)
-        self.widen = Linear(weights, "laurel_r", rank, width)
-        self.after_widen = RMSNorm(weights, "laurel_post_norm", width)
-        self.feed_forward_norm = RMSNorm(weights, "ffn_norm", width)
-        self.gate = Linear(weights, "ffn_gate", width, shape.hidden)
-        self.up = Linear(weights, "ffn_up", width, shape.hidden)
-        self.down = Linear(weights, "ffn_down", shape.hidden, width)
-        self.after_feed_forward = RMSNorm(weights, "post_ffw_norm", width)
+        self.narrow = nn.Linear(weights, "laurel_l", width, rank)
+        self.widen = nn.Linear(weights, "laurel_r", rank, width)
+        self.after_widen = nn.RMSNorm(weights, "laurel_post_norm", width)
+        self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", width)
+        self.gate = nn.Linear(weights, "ffn_gate", width, shape.hidden)
+        self.up = nn.Linear(weights, "ffn_up", width, shape.hidden)
+        self.down = nn.Linear(weights, "ffn_down", shape.hidden, width)
+        self.after_feed_forward = nn.RMSNorm(weights, "post_ffw_norm", width)
         self.correct_scale = weights.need("altup_correct_scale.weight", width)
         self.own = OwnEmbedding(weights, width, layer_width)
 
@@ -127,17 +125,16 @@ class Gemma3n(Gemma):
 
     window_pattern = 5
 
-    def block(self, weights: Weights, layer: int) -> Block:
-        config, shape = self.config, Shape.of(self.config, layer)
-        base = keys.WINDOW_BASE.of(config, 1e4) if self.slides[layer] else None
-        rope = Rope(config, shape, "neox", base=base, scaled=not self.slides[layer])
+    def block(self, weights: nn.Weights, layer: int) -> Block:
+        config, shape = self.config, nn.Shape.of(self.config, layer)
+        rope = self.local_rope(shape) if self.slides[layer] else nn.Rope(config, shape, "neox")
         here = weights.at(f"blk.{layer}.")
         self.count, self.active = STREAMS.of(config), ACTIVE.of(config, 0)
         if self.active >= self.count:
             raise ACTIVE.refuse(config, f"less than the {self.count} streams")
         scales = SPARSITY.of(config, None)
-        if scales is not None and len(scales) != block_count(config):
-            raise SPARSITY.refuse(config, f"a number for each of the {block_count(config)} blocks")
+        if scales is not None and len(scales) != nn.block_count(config):
+            raise SPARSITY.refuse(config, f"a number for each of the {nn.block_count(config)} blocks")
         source, owns = source_of(config, self.slides, layer)
         return Block(
             here,
@@ -148,7 +145,7 @@ class Gemma3n(Gemma):
             0.0 if scales is None else float(scales[layer]),
         )
 
-    def declare(self, weights: Weights) -> None:
+    def declare(self, weights: nn.Weights) -> None:
         own, square = keys.LAYER_WIDTH.of(self.config), (self.width, self.width, self.count - 1)
         self.layers = LayerEmbeddings(weights, self.width, own, len(self.blocks))
         self.spreading = weights.need("altup_proj.weight", *square)

@@ -1,4 +1,4 @@
-"""Pictures on a canvas of square tiles."""
+"""Pictures that are cut into square tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..picture import Fit
-from ..prepared import Size
+from ..prepared import Prepared, Size
 from ..resizing import Planes, filled, resize
 from .contract import Pixels, Plan, Preparation
 
@@ -32,8 +32,8 @@ class Anyres(Preparation):
         tokens = (self.size // self.patch) ** 2 + height * (width + 1)
         return Plan((1, 1 + rows * columns, 3, self.size, self.size), tokens, (rows, columns))
 
-    def largest(self) -> Plan:
-        return max((self.plan(size) for size in self.pinpoints), key=lambda plan: plan.tokens)
+    def largest_size(self) -> Size:
+        return max(self.pinpoints, key=lambda size: self.plan(size).tokens)
 
     def limited(self, image_tokens: int | None) -> Self:
         few = [
@@ -85,6 +85,9 @@ class Fitted(Preparation):
     patch: int
     tiles: int
 
+    def largest_size(self) -> Size:
+        return self.size, self.tiles * self.size
+
     def grids(self) -> list[Size]:
         """The canvases, (rows, columns) of tiles."""
         counts = range(1, self.tiles + 1)
@@ -135,9 +138,6 @@ class Canvas(Fitted):
         rows = (self.size // self.patch) ** 2 + 1
         return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)  # ids count from 1
 
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.tiles * self.size))
-
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
         pixels = np.zeros((self.tiles, 3, self.size, self.size), np.float32)
         for slot, tile in zip(pixels, self._tiles(planes, plan.grid), strict=False):
@@ -159,9 +159,6 @@ class CanvasAndWhole(Fitted):
         count = grid[0] * grid[1]
         count += count > 1
         return Plan((count, 3, self.size, self.size), count * self._rows, grid)
-
-    def largest(self) -> Plan:
-        return self.plan((self.size, self.tiles * self.size))
 
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
@@ -195,6 +192,68 @@ class CanvasAndWhole(Fitted):
         return np.stack(found)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Split(Preparation):
+    """idefics3: the longest edge gets one length, then tiles are cut; the grid is (0, 0) where one tile holds all.
+
+    edge    the length of the longest edge, rounded up to tiles
+    """
+
+    family = "idefics3"
+    size: int
+    tokens: int  # of a tile
+    edge: int
+
+    def plan(self, size: Size) -> Plan:
+        rows, columns = (side // self.size for side in self._canvas(self._scaled(size)))
+        grid = (0, 0) if rows == columns == 1 else (rows, columns)
+        tiles = grid[0] * grid[1] + 1
+        return Plan((1, tiles, 3, self.size, self.size), tiles * self.tokens, grid)
+
+    def largest_size(self) -> Size:
+        return self.edge, self.edge
+
+    def plan_of(self, picture: Prepared) -> Plan:
+        longest = max(1, *picture.grid)  # tiles along the longest edge
+        same = longest == -(-self.edge // self.size)
+        return (self if same else replace(self, edge=longest * self.size)).plan(picture.size)
+
+    def limited(self, image_tokens: int | None) -> Self:
+        if image_tokens is None or self.largest().tokens <= image_tokens:
+            return self
+        if image_tokens < self.tokens:
+            raise self._too_few(image_tokens, self.tokens)
+        side = math.isqrt(image_tokens // self.tokens - 1) or 1  # of the largest square of tiles
+        return replace(self, edge=side * self.size)
+
+    def _scaled(self, size: Size) -> Size:
+        """Height and width when the longest edge has its length; the other edge is even."""
+        ratio = size[1] / size[0]
+        if ratio >= 1:
+            return max(1, _even(int(self.edge / ratio))), self.edge
+        return self.edge, max(1, _even(int(self.edge * ratio)))
+
+    def _canvas(self, size: Size) -> Size:
+        """Height and width of whole tiles: of the longest edge, then of the other edge in proportion."""
+        ratio = size[1] / size[0]
+        if ratio >= 1:
+            width = self._whole(size[1])
+            return self._whole(int(width / ratio)), width
+        height = self._whole(size[0])
+        return height, self._whole(int(height * ratio))
+
+    def _whole(self, side: int) -> int:
+        return max(1, math.ceil(side / self.size)) * self.size
+
+    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+        scaled = self._scaled((planes.shape[1], planes.shape[2]))
+        canvas = resize(resize(planes, scaled, "lanczos"), self._canvas(scaled), "lanczos")
+        whole = resize(canvas, (self.size, self.size), "lanczos")
+        tiles = tiles_of(canvas, self.size) if plan.grid != (0, 0) else ()
+        return np.stack([self._normalised(tile) for tile in (*tiles, whole)])
+
+
 def _bfloat16(values: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
     """Rounded to the nearest bfloat16, ties to even."""
     bits = np.asarray(values, np.float32).view(np.uint32)
@@ -206,3 +265,7 @@ def tiles_of(planes: Planes, side: int) -> Iterator[Planes]:
     for top in range(0, planes.shape[1], side):
         for left in range(0, planes.shape[2], side):
             yield planes[:, top : top + side, left : left + side]
+
+
+def _even(side: int) -> int:
+    return side + side % 2

@@ -4,26 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from math import log
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import BackbayError, Backend, Context, Tensor
+from backbay import BackbayError, Backend, Context, DType, Tensor
 from backbay.gguf import whole
 
 from ....cache import BoundEncoderDecoderCache, Cache, CausalCache, EncoderCache, EncoderDecoderCache
 from ....steps.step import Ints, Step
 from ....steps.texts import text_ids, text_tokens
-from ... import keys
+from ... import keys, nn
 from ...batch import Batch
 from ...contract import Model
-from ...nn import Embedding, Linear, RMSNorm, Shape, Weights, block_count
-from .blocks import Block, biased, buckets
 
 START = whole("decoder_start_token_id")
 DECODER_BLOCKS = whole("decoder_block_count", 1, keys.MOST_BLOCKS)
 BUCKETS = whole("attention.relative_buckets_count", 4, 1 << 16)
+FARTHEST = 128  # distances beyond it are one
+
+
+def buckets(distances: Ints, count: int) -> Ints:
+    """The buckets of distances, 0 or more: one for each of the near ones, then ever wider ones."""
+    near = count // 2
+    ratio = np.log(np.maximum(distances, near).astype(np.float32) / near) / np.float32(log(FARTHEST / near))
+    far = near + (ratio * (count - near)).astype(np.int32)
+    return np.where(distances < near, distances, np.minimum(far, count - 1)).astype(np.int32)
+
+
+@final
+class Heads:
+    """Attention without positions, of tokens over keys and values that are given; scores are not scaled."""
+
+    def __init__(self, weights: nn.Weights, prefix: str, shape: nn.Shape) -> None:
+        self.head, self.heads = shape.head, shape.heads
+        inner = shape.head * shape.heads
+        self.query, self.key, self.value = (
+            nn.Linear(weights, f"{prefix}_{letter}", shape.width, inner) for letter in "qkv"
+        )
+        self.output = nn.Linear(weights, f"{prefix}_o", inner, shape.width)
+
+    def pairs(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values, (head, heads, tokens)."""
+        k, v = (
+            linear(ctx, x).reshape(ctx, self.head, self.heads, x.dim(1)) for linear in (self.key, self.value)
+        )
+        return k, v
+
+    def __call__(
+        self, ctx: Context, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cached: bool = True
+    ) -> Tensor:
+        q = self.query(ctx, x).reshape(ctx, self.head, self.heads, x.dim(1))
+        a = q.scaled_dot_product_attention(ctx, k, v, mask, scale=1.0, cache_config_applied=cached)
+        return self.output(ctx, a.reshape(ctx, self.head * self.heads, q.dim(2)))
+
+
+@final
+class Block:
+    """Attention over the own side, attention over the text in the decoder, and a feed-forward, each behind a norm."""
+
+    def __init__(self, weights: nn.Weights, shape: nn.Shape, *, crosses: bool) -> None:
+        self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
+        self.attention = Heads(weights, "attn", shape)
+        self.cross_norm = nn.RMSNorm(weights, "cross_attn_norm", shape.width) if crosses else None
+        self.cross = Heads(weights, "cross_attn", shape) if crosses else None
+        self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
+        self.feed_forward: nn.FeedForward | nn.GatedFeedForward
+        if "ffn_gate.weight" in weights:
+            self.feed_forward = nn.GatedFeedForward(weights, shape, "gelu")
+        else:
+            self.feed_forward = nn.FeedForward(weights, shape, "relu")
+
+    def fed(self, ctx: Context, x: Tensor) -> Tensor:
+        return x.add(ctx, self.feed_forward(ctx, self.feed_forward_norm(ctx, x)))
+
+
+def biased(ctx: Context, table: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    """A mask, (history, rows), with the bias of each pair's bucket: (history, rows, heads)."""
+    heads, history, rows = table.dim(0), ids.dim(0), ids.dim(1)
+    bias = table.rows(ctx, ids.reshape(ctx, history * rows)).reshape(ctx, heads, history, rows)
+    return bias.permute(ctx, 2, 0, 1).contiguous(ctx).add(ctx, mask.cast(ctx, DType.F32))
 
 
 @final
@@ -32,16 +94,16 @@ class T5(Model):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        config, weights = backend.config, Weights(backend)
-        shape = Shape.of(config)
+        config, weights = backend.config, nn.Weights(backend)
+        shape = nn.Shape.of(config)
         self.width, self.buckets = shape.width, BUCKETS.of(config, 32)
         self.context = keys.CONTEXT_LENGTH.of(config, 512)
         self._vocabulary = weights.extent("token_embd.weight", 1)
         self.start = START.of(config, 0)
         if self.start >= (self._vocabulary or 1):
             raise START.refuse(config, f"a token below {self._vocabulary}")
-        self.embedding = Embedding(weights, "token_embd", shape.width)
-        counts = block_count(config), DECODER_BLOCKS.of(config, block_count(config))
+        self.embedding = nn.Embedding(weights, "token_embd", shape.width)
+        counts = nn.block_count(config), DECODER_BLOCKS.of(config, nn.block_count(config))
         self.encoder, self.decoder = (
             [Block(weights.at(f"{side}.blk.{n}."), shape, crosses=side == "dec") for n in range(count)]
             for side, count in zip(("enc", "dec"), counts, strict=True)
@@ -50,9 +112,9 @@ class T5(Model):
             weights.need(f"{side}.blk.0.attn_rel_b.weight", shape.heads, self.buckets)
             for side in ("enc", "dec")
         ]
-        self.norms = [RMSNorm(weights, f"{side}.output_norm", shape.width) for side in ("enc", "dec")]
+        self.norms = [nn.RMSNorm(weights, f"{side}.output_norm", shape.width) for side in ("enc", "dec")]
         self.tied = "output.weight" not in weights
-        self.head = Linear(weights, "output", shape.width, self._vocabulary, or_else=("token_embd",))
+        self.head = nn.Linear(weights, "output", shape.width, self._vocabulary, or_else=("token_embd",))
         weights.check()
 
     @property
@@ -107,8 +169,8 @@ class T5(Model):
         for n, block in enumerate(self.encoder):
             at = ctx.layer(n)
             h = block.norm(at, x)
-            q, (k, v) = block.attention.queries(at, h), block.attention.pairs(at, h)
-            x = x.add(at, block.attention(at, q, k, v, mask, cached=False))
+            k, v = block.attention.pairs(at, h)
+            x = x.add(at, block.attention(at, h, k, v, mask, cached=False))
             x = batch.tap(f"enc.blk.{n}", block.fed(at, x))
         return self.norms[0](ctx.layer(len(self.encoder)), x)
 
@@ -124,12 +186,11 @@ class T5(Model):
             seen = bound.causal.get(at, n)
             if mask is None and seen.mask is not None:
                 mask = biased(at, self.tables[1], ids, seen.mask)
-            q = block.attention.queries(at, h)
-            x = x.add(at, block.attention(at, q, seen.key, seen.value, mask, cached=True))
+            x = x.add(at, block.attention(at, h, seen.key, seen.value, mask))
             if not bound.encoder.is_empty and block.cross is not None and block.cross_norm is not None:
                 text = bound.encoder.get(at, n)
-                q = block.cross.queries(at, block.cross_norm(at, x))
-                x = x.add(at, block.cross(at, q, text.key, text.value, text.mask, cached=True))
+                h = block.cross_norm(at, x)
+                x = x.add(at, block.cross(at, h, text.key, text.value, text.mask))
             x = batch.tap(f"dec.blk.{n}", block.fed(at, x))
         return x
 

@@ -1,1 +1,0 @@
-"""Models whose encoder reads a text, and whose decoder attends to it."""

@@ -1,1 +1,0 @@
-"""The Gemma family: capped logits, windows, norms around every branch."""

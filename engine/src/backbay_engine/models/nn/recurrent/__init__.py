@@ -1,1 +1,0 @@
-"""The parts of recurrent blocks: convolutions, state-space models, the delta rule."""
