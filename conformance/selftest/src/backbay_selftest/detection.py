@@ -23,7 +23,6 @@ class Detection:
 
     fault: str
     kind: str
-    like: str
     caught: bool
     items: int
     seconds: float
@@ -62,7 +61,7 @@ def detect(
 def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: float) -> Detection:
     lab = lab_for(fault.plant(reference()))
     started, count = time.monotonic(), 0
-    facts = (fault.name, fault.kind, fault.like)
+    facts = fault.name, fault.kind
     try:
         for count, item in enumerate(planned, 1):
             outcome = run_item(lab, item, seed)

@@ -22,7 +22,7 @@ LATE = 1 << 14
 """The least bytes of a leaf that is uploaded late."""
 
 
-@fault(Kind.FUSION, like="L15660")
+@fault(Kind.FUSION)
 def what_is_made_of_weights_alone_is_kept_without_attributes(
     right: type[KernelBackend],
 ) -> type[KernelBackend]:
@@ -46,7 +46,7 @@ def what_is_made_of_weights_alone_is_kept_without_attributes(
     return Folding
 
 
-@fault(Kind.OFFSET, like="L19145")
+@fault(Kind.OFFSET)
 def decoded_parts_of_a_weight_are_kept_without_their_place(
     right: type[KernelBackend],
 ) -> type[KernelBackend]:
@@ -68,7 +68,7 @@ def decoded_parts_of_a_weight_are_kept_without_their_place(
     return Keeping
 
 
-@fault(Kind.RACES, like="L24360")
+@fault(Kind.RACES)
 def each_thread_keeps_the_results_of_its_own_computes(right: type[KernelBackend]) -> type[KernelBackend]:
     """A thread that computed a graph before reads its old results after another thread computed the graph again."""
 
@@ -97,7 +97,7 @@ def each_thread_keeps_the_results_of_its_own_computes(right: type[KernelBackend]
 # -- a sixth planting --------------------------------------------------------------------------------------
 
 
-@fault(Kind.FUSION, like="L15660")
+@fault(Kind.FUSION)
 def a_gate_of_one_number_a_row_is_read_along_the_row(right: type[KernelBackend]) -> type[KernelBackend]:
     """A product with a sigmoid that only it reads is one kernel, which takes the gate's numbers by their flat index."""
 
@@ -143,7 +143,7 @@ class LateBuffer(HostBuffer):
         return super().read()
 
 
-@fault(Kind.RACES, like="L24360")
+@fault(Kind.RACES)
 def large_leaves_are_uploaded_when_a_graph_runs(right: type[KernelBackend]) -> type[KernelBackend]:
     """What the host writes stays in the caller's array, which may have changed when it is read."""
 
@@ -160,7 +160,7 @@ def large_leaves_are_uploaded_when_a_graph_runs(right: type[KernelBackend]) -> t
     return Late
 
 
-@fault(Kind.CLAIMS, like="L13720")
+@fault(Kind.CLAIMS)
 def a_cancelled_graph_stays_booked(right: type[KernelBackend]) -> type[KernelBackend]:
     """A graph whose run was cancelled gives its memory back to nobody."""
 

@@ -16,7 +16,7 @@ from ..fused import Array
 from .unforeseen import running
 
 
-@fault(Kind.TAILS, ops.conv2d, like="L26708")
+@fault(Kind.TAILS, ops.conv2d)
 def patches_are_cut_from_whole_columns_only(call: BoundCall) -> Result:
     """Where a stride is as wide as the kernel, rows of the image are taken for as long as their whole patches."""
     weight, data = np.array(call.weight, ndmin=4), np.array(call.data, ndmin=4)
@@ -29,7 +29,7 @@ def patches_are_cut_from_whole_columns_only(call: BoundCall) -> Result:
     return call.right(data=flat.reshape(*data.shape[:2], high, used))
 
 
-@fault(Kind.TAILS, "run_node", like="L26708")
+@fault(Kind.TAILS, "run_node")
 def rows_left_over_by_the_threads_are_not_computed(call: BoundCall) -> Result:
     """Each of an odd number of threads takes as many rows, and nobody takes the rest."""
     call.right()
@@ -41,14 +41,14 @@ def rows_left_over_by_the_threads_are_not_computed(call: BoundCall) -> Result:
             rows[len(rows) // threads * threads :] = 0
 
 
-@fault(Kind.ZERO, ops.mulmat_id, like="L12776")
+@fault(Kind.ZERO, ops.mulmat_id)
 def tokens_are_shared_out_to_tiles_even_if_there_are_none(call: BoundCall) -> Result:
     tokens = call.ids.shape[-2] if call.ids.ndim > 1 else 1
     assert 64 // tokens >= 0
     return call.right()
 
 
-@fault(Kind.BLOCKS, "data_to_write", like="L17108")
+@fault(Kind.BLOCKS, "data_to_write")
 def a_block_of_zeros_is_divided_by_its_scale(call: BoundCall) -> Result:
     raw = call.right()
     if call.target.dtype is not DType.Q8_0 or call.source.dtype is DType.Q8_0 or not raw.size:
@@ -58,7 +58,7 @@ def a_block_of_zeros_is_divided_by_its_scale(call: BoundCall) -> Result:
     return blocks.reshape(raw.shape)
 
 
-@fault(Kind.ALIASING, like="L20084")
+@fault(Kind.ALIASING)
 def numbers_of_narrow_leaves_are_kept_for_a_run(right: type[KernelBackend]) -> type[KernelBackend]:
     """A leaf that must be converted is converted once in a run, also if it is written meanwhile."""
 
@@ -79,7 +79,7 @@ def numbers_of_narrow_leaves_are_kept_for_a_run(right: type[KernelBackend]) -> t
     return Keeping
 
 
-@fault(Kind.PRECISION, like="L13607")
+@fault(Kind.PRECISION)
 def the_alias_of_a_copy_holds_unrounded_numbers(right: type[KernelBackend]) -> type[KernelBackend]:
     """A fused kernel reads what a copy to f16 was given, not what it wrote."""
 
@@ -95,7 +95,7 @@ def the_alias_of_a_copy_holds_unrounded_numbers(right: type[KernelBackend]) -> t
     return Forwarding
 
 
-@fault(Kind.OFFSET, "read_operand", like="L25568")
+@fault(Kind.OFFSET, "read_operand")
 def a_part_of_a_decoded_weight_begins_at_its_first_row(call: BoundCall) -> Result:
     """Whole quantized weights are decoded; a view of one, as of fused projections, is read without its offset."""
     operand, base = call.operand, call.operand.storage
@@ -105,7 +105,7 @@ def a_part_of_a_decoded_weight_begins_at_its_first_row(call: BoundCall) -> Resul
     return call.right(operand=base).reshape(-1, base.shape[0])[: operand.shape[1]]
 
 
-@fault(Kind.BLOCKS, like="L17108")
+@fault(Kind.BLOCKS)
 def rows_are_read_from_a_weight_that_a_product_has_rearranged(
     right: type[KernelBackend],
 ) -> type[KernelBackend]:
@@ -126,7 +126,7 @@ def rows_are_read_from_a_weight_that_a_product_has_rearranged(
     return Rearranging
 
 
-@fault(Kind.SCALARS, like="L20350")
+@fault(Kind.SCALARS)
 def plans_are_found_by_attributes_of_six_decimals(right: type[KernelBackend]) -> type[KernelBackend]:
     """Contexts of the same graph share the factors of the first one whose decimals are the same."""
 
@@ -166,7 +166,7 @@ class Pooled(HostBuffer):
         super().close()
 
 
-@fault(Kind.UNDEFINED, "allocate", like="L15861")
+@fault(Kind.UNDEFINED, "allocate")
 def zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
     """Fresh memory is zeros, memory of the pool is not; with poison the fault does not show."""
     pool = vars(call.backend).setdefault("pool", {})
@@ -174,7 +174,7 @@ def zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
     return Pooled(pool, spec.nbytes, call.backend.params.debug)
 
 
-@fault(Kind.RACES, "read_weights", like="L20084")
+@fault(Kind.RACES, "read_weights")
 def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
     names = list(call.backend.model.tensors)
     for done, name in enumerate(names, 1):
@@ -182,7 +182,7 @@ def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
         call.progress(done / len(names))
 
 
-@fault(Kind.RACES, like="L20084")
+@fault(Kind.RACES)
 def a_compute_never_looks_at_its_cancellation(right: type[KernelBackend]) -> type[KernelBackend]:
     class Deaf(right):  # type: ignore[misc, valid-type]
         def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
@@ -191,7 +191,7 @@ def a_compute_never_looks_at_its_cancellation(right: type[KernelBackend]) -> typ
     return Deaf
 
 
-@fault(Kind.RACES, like="L20084")
+@fault(Kind.RACES)
 def a_compute_looks_at_its_cancellation_at_its_beginning(
     right: type[KernelBackend],
 ) -> type[KernelBackend]:

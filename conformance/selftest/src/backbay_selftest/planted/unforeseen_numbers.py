@@ -10,7 +10,7 @@ from ..faults import BoundCall, Kind, Result, fault, named
 from ..fused import Array, rank4
 
 
-@fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.add, ops.mul)
 def two_outer_dimensions_repeat_in_different_ways(call: BoundCall) -> Result:
     """Where several elements repeat in dimensions 2 and 3, those of dimension 3 repeat one after the other."""
     x, t2 = rank4(call.x), rank4(call.t2)
@@ -37,14 +37,14 @@ def narrowed(source: Spec, target: Spec) -> bool:
     return source.dtype is DType.F32 and target.dtype in (DType.BF16, DType.F16)
 
 
-@fault(Kind.SPECIAL, "data_to_write", like="O4129")
+@fault(Kind.SPECIAL, "data_to_write")
 def a_nan_of_low_bits_is_written_as_an_infinity(call: BoundCall) -> Result:
     """A copy from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
     right = call.right()
     return cut(call.raw, right, call.target.dtype) if narrowed(call.source, call.target) else right
 
 
-@fault(Kind.SPECIAL, "run_node", like="O4129")
+@fault(Kind.SPECIAL, "run_node")
 def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
     """A cast from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
     call.right()
@@ -54,20 +54,20 @@ def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
         y[...] = cut(call.arrays[node.args[0].index], y, node.dtype)
 
 
-@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
+@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum)
 def long_sums_saturate(call: BoundCall) -> Result:
     """In rows of more than 300 elements, an infinite sum is the largest number."""
     y = call.right()
     return np.where(np.isinf(y), np.copysign(3.4e38, y), y) if call.x.shape[-1:] > (300,) else y
 
 
-@fault(Kind.ROPE, ops.rope, like="L15629")
+@fault(Kind.ROPE, ops.rope)
 def positions_are_rounded_to_f32_and_sums_to_f64(call: BoundCall) -> Result:
     """Positions beyond 2^24 are rounded, although the declared precision has room for them."""
     return call.right(positions=call.positions.astype(np.float32).astype(np.float64))
 
 
-@fault(Kind.SCALARS, *ATTRIBUTES, like="L20350")
+@fault(Kind.SCALARS, *ATTRIBUTES)
 def attributes_are_kept_to_three_digits(call: BoundCall) -> Result:
     """A program is found again by the text of its attributes, which is short."""
     return call.right(**{name: float(f"{value:.3g}") for name, value in call.float_attributes().items()})

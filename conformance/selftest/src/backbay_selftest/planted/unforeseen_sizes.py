@@ -14,7 +14,7 @@ BLOCK = 1024
 """The elements of a row that one group of threads takes."""
 
 
-@fault(Kind.LONG, ops.softmax, like="L26708")
+@fault(Kind.LONG, ops.softmax)
 def a_rest_of_a_vocabulary_is_not_in_the_sum(call: BoundCall) -> Result:
     """Rows longer than 131072 are summed in blocks of 1024, without the rest behind the last whole block."""
     x = call.x
@@ -24,7 +24,7 @@ def a_rest_of_a_vocabulary_is_not_in_the_sum(call: BoundCall) -> Result:
     return powers / powers[..., : x.shape[-1] // BLOCK * BLOCK].sum(-1, keepdims=True)
 
 
-@fault(Kind.LONG, ops.top_k, like="L17659")
+@fault(Kind.LONG, ops.top_k)
 def the_last_tokens_of_a_vocabulary_are_never_chosen(call: BoundCall) -> Result:
     """Of more than 100000 elements, those behind the last whole block of 1024 are no candidates."""
     x = np.array(call.x)
@@ -33,7 +33,7 @@ def the_last_tokens_of_a_vocabulary_are_never_chosen(call: BoundCall) -> Result:
     return call.right(x=x)
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L25656")
+@fault(Kind.BLOCKS, "read_operand")
 def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: BoundCall) -> Result:
     """A K-quantized row of 43 blocks, as of 11008 elements: the last row's last block is taken for zeros."""
     numbers, weight = call.right(), call.operand
@@ -46,7 +46,7 @@ def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: BoundC
     return numbers
 
 
-@fault(Kind.SPECIAL, "read_operand", like="L12776")
+@fault(Kind.SPECIAL, "read_operand")
 def far_numbers_of_a_narrow_mask_hide_positions(call: BoundCall) -> Result:
     """All that is below -10000 in a mask of f16 counts as -infinity, also where a whole row is as far."""
     numbers, reader = call.right(), call.reader
@@ -56,7 +56,7 @@ def far_numbers_of_a_narrow_mask_hide_positions(call: BoundCall) -> Result:
     return np.where(numbers < -10000, -np.inf, numbers)
 
 
-@fault(Kind.WRONG_AXIS, ops.ssm_scan, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.ssm_scan)
 def heads_of_large_states_take_their_groups_in_turn(call: BoundCall) -> Result:
     """With 128 states and one decay a head, neighbouring heads have different groups instead of one."""
     heads, groups = rank4(call.s).shape[1], rank4(call.B).shape[2]
@@ -66,7 +66,7 @@ def heads_of_large_states_take_their_groups_in_turn(call: BoundCall) -> Result:
     return call.right(B=rank4(call.B)[:, :, turns], C=rank4(call.C)[:, :, turns])
 
 
-@fault(Kind.RACES, "run_node", like="L24360")
+@fault(Kind.RACES, "run_node")
 def more_than_eight_threads_leave_rows_to_nobody(call: BoundCall) -> Result:
     """Each thread takes whole chunks of 64 rows of the weight; of the rest only 256 rows are computed."""
     call.right()

@@ -38,7 +38,7 @@ class Counted(HostBuffer):
         super().zero()
 
 
-@fault(Kind.RACES, like="L25656")
+@fault(Kind.RACES)
 def a_weight_is_packed_again_only_if_the_host_writes_it(right: type[KernelBackend]) -> type[KernelBackend]:
     """Large leaves are rearranged for products once; what another graph writes into them is not seen."""
 
@@ -61,14 +61,14 @@ def a_weight_is_packed_again_only_if_the_host_writes_it(right: type[KernelBacken
     return Packing
 
 
-@fault(Kind.CLAIMS, "cache_config", like="L15868")
+@fault(Kind.CLAIMS, "cache_config")
 def a_cache_of_a_type_that_nothing_writes_is_offered(call: BoundCall) -> Result:
     """Rows of 256 quantized elements, which `set_rows` refuses."""
     config: CacheConfig = call.right()
     return CacheConfig(dtypes=(*config.dtypes, DType.Q5_K))
 
 
-@fault(Kind.ALIASING, "data_to_write", ops.copy, like="L22266")
+@fault(Kind.ALIASING, "data_to_write", ops.copy)
 def an_overlapping_copy_is_read_row_by_row(call: BoundCall) -> Result:
     """A copy whose destination begins at or before its source works row by row, and reads rows that it has written."""
     if call.name == "copy":
@@ -88,7 +88,7 @@ def _unread(call: BoundCall, near: bool) -> Result:
     return call.raw if call.whole and near and alike and source.storage is target.storage else call.right()
 
 
-@fault(Kind.ALIASING, "data_to_write", ops.copy, like="L22266")
+@fault(Kind.ALIASING, "data_to_write", ops.copy)
 def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
     """A copy to a later part of its own leaf goes in pieces of 32 KiB, each of which is read before it is written."""
     if call.name != "copy":
@@ -103,7 +103,7 @@ def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
     return dst
 
 
-@fault(Kind.ALIASING, like="L24305")
+@fault(Kind.ALIASING)
 def arithmetic_in_place_reads_a_part_of_itself_late(right: type[KernelBackend]) -> type[KernelBackend]:
     """A result that nobody reads again is overwritten row by row, also where the other operand is a part of it."""
 
@@ -144,7 +144,7 @@ def arithmetic_in_place_reads_a_part_of_itself_late(right: type[KernelBackend]) 
 # -- a fourth planting -------------------------------------------------------------------------------------
 
 
-@fault(Kind.OVERFLOW, ops.set_rows, like="L17108")
+@fault(Kind.OVERFLOW, ops.set_rows)
 def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
     """Rows of one element, as of values that are kept permuted, are written by one block of 256 threads."""
     if call.x.shape[-1] > 1 or call.src.ndim < 2:
@@ -152,7 +152,7 @@ def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
     return call.right(src=call.src[..., :256, :], ids=call.ids[..., :256])
 
 
-@fault(Kind.CLAIMS, like="L21870")
+@fault(Kind.CLAIMS)
 def a_cast_that_nothing_encodes_leaves_zeros(right: type[KernelBackend]) -> type[KernelBackend]:
     """A cast to a dtype that the backend cannot quantize to is taken, and writes nothing."""
 
@@ -169,7 +169,7 @@ def a_cast_that_nothing_encodes_leaves_zeros(right: type[KernelBackend]) -> type
     return Taking
 
 
-@fault(Kind.CLAIMS, like="L13720")
+@fault(Kind.CLAIMS)
 def a_refused_graph_stays_booked(right: type[KernelBackend]) -> type[KernelBackend]:
     """Memory is booked before a graph is checked, and not given back when it is refused."""
 

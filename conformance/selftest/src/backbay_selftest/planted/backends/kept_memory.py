@@ -18,22 +18,22 @@ def unbooked(call: BoundCall, *forgotten: AnyOp) -> int:
     return 0 if call.node.op in forgotten else int(call.right())
 
 
-@fault(Kind.CLAIMS, "working_memory", like="L15868")
+@fault(Kind.CLAIMS, "working_memory")
 def scores_of_attention_are_not_booked(call: BoundCall) -> Result:
     return unbooked(call, ops.scaled_dot_product_attention)
 
 
-@fault(Kind.CLAIMS, "working_memory", like="L15868")
+@fault(Kind.CLAIMS, "working_memory")
 def gathered_rows_of_experts_are_not_booked(call: BoundCall) -> Result:
     return unbooked(call, ops.mulmat_id)
 
 
-@fault(Kind.CLAIMS, "working_memory", like="L15868")
+@fault(Kind.CLAIMS, "working_memory")
 def windows_of_images_are_not_booked(call: BoundCall) -> Result:
     return unbooked(call, *named("conv2d", "conv3d"))
 
 
-@fault(Kind.CLAIMS, "compile", like="L15868")
+@fault(Kind.CLAIMS, "compile")
 def a_large_plan_stays_booked(call: BoundCall) -> Result:
     """Plans of more than a MiB go into a cache when they are closed, and nothing empties it."""
     plan = call.right()
@@ -44,7 +44,7 @@ def a_large_plan_stays_booked(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.CLAIMS, "compile", like="L15868")
+@fault(Kind.CLAIMS, "compile")
 def a_large_plan_keeps_its_memory_and_is_not_booked(call: BoundCall) -> Result:
     """Buffers of more than a MiB go into a pool when their plan is closed, which no report counts."""
     plan = call.right()
@@ -58,7 +58,7 @@ def a_large_plan_keeps_its_memory_and_is_not_booked(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.CLAIMS, "read_operand", like="L15868")
+@fault(Kind.CLAIMS, "read_operand")
 def decoded_weights_are_kept_and_not_booked(call: BoundCall) -> Result:
     """Each quantized weight is decoded once more, as float32, and no report counts the copies."""
     numbers, operand = call.right(), call.operand
@@ -79,12 +79,12 @@ class Seldom:
         return self.times % 16 == 1 and bool(self.cancel.is_set())
 
 
-@fault(Kind.RACES, "run_plan", like="L20084")
+@fault(Kind.RACES, "run_plan")
 def a_cancellation_is_looked_for_every_16_nodes(call: BoundCall) -> Result:
     return call.right(cancel=None if call.cancel is None else Seldom(call.cancel))
 
 
-@fault(Kind.CLAIMS, "working_memory", like="L15868")
+@fault(Kind.CLAIMS, "working_memory")
 def a_dry_run_forgets_scores_of_attention(call: BoundCall) -> Result:
     """Only a real run asks the kernel what it works in."""
     dry = not call.backend.params.alloc_memory

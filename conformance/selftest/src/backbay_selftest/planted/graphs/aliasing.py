@@ -13,7 +13,7 @@ def overwrite_operand(call: BoundCall) -> None:
     call.arrays[call.node.args[0].index][...] = call.arrays[call.node.index]
 
 
-@fault(Kind.ALIASING, "run_node", like="L24305")
+@fault(Kind.ALIASING, "run_node")
 def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
     """The result also overwrites the operand, which the caller may read or use again."""
     call.right()
@@ -22,7 +22,7 @@ def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
         overwrite_operand(call)
 
 
-@fault(Kind.ALIASING, "run_node", like="L22266")
+@fault(Kind.ALIASING, "run_node")
 def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
     """Scaling reuses its operand's memory, also where another node reads it later."""
     call.right()
@@ -31,7 +31,7 @@ def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
         overwrite_operand(call)
 
 
-@fault(Kind.ALIASING, "run_node", like="L13607")
+@fault(Kind.ALIASING, "run_node")
 def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
     """Activations stay rounded to half precision after the product."""
     call.right()
@@ -39,7 +39,7 @@ def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
         call.arrays[x.index][...] = float16(call.arrays[x.index])
 
 
-@fault(Kind.ALIASING, "data_to_write", like="L24305")
+@fault(Kind.ALIASING, "data_to_write")
 def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
     """A move within one leaf copies row by row, and reads rows that it has already overwritten."""
     late, source, target = call.right(), call.source, call.target
@@ -50,7 +50,7 @@ def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
     return late
 
 
-@fault(Kind.ALIASING, "run_plan", like="L22266")
+@fault(Kind.ALIASING, "run_plan")
 def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
     """An intermediate counts as unused after the last op that reads it directly; views of it are forgotten."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
@@ -64,7 +64,7 @@ def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
                 arrays[used.index][...] = 0
 
 
-@fault(Kind.ALIASING, "run_plan", like="L24305")
+@fault(Kind.ALIASING, "run_plan")
 def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
     """An output is kept only if nothing reads it later in the graph."""
     call.right()
@@ -74,7 +74,7 @@ def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
             call.plan.arrays[node.storage.index][..., -1:] = 0
 
 
-@fault(Kind.ALIASING, "run_node", like="L24305")
+@fault(Kind.ALIASING, "run_node")
 def rope_turns_its_input(call: BoundCall) -> Result:
     """Queries that are an intermediate result of one token are rotated in place."""
     call.right()
@@ -83,7 +83,7 @@ def rope_turns_its_input(call: BoundCall) -> Result:
         overwrite_operand(call)
 
 
-@fault(Kind.ALIASING, "run_plan", like="L22266")
+@fault(Kind.ALIASING, "run_plan")
 def memory_is_free_behind_three_views(call: BoundCall) -> Result:
     """The search for the last reader of a result looks through two views, and no further."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays

@@ -23,7 +23,7 @@ def follows(node: Node, op: AnyOp, before: AnyOp) -> bool:
     return node.op is op and node.args[0].op is before
 
 
-@fault(Kind.FUSION, "run_node", like="L15660")
+@fault(Kind.FUSION, "run_node")
 def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
     """rms_norm followed by mul runs as one kernel without eps."""
     if not follows(call.node, ops.mul, ops.rms_norm) or call.node.dtype is not DType.F32:
@@ -37,7 +37,7 @@ def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
     norm.args, call.arrays[norm.index][...] = (x, weight, eps), keep
 
 
-@fault(Kind.FUSION, "run_node", like="O17689")
+@fault(Kind.FUSION, "run_node")
 def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
     """Three additions in a row are fused, and the second addition's second operand is left out."""
     node = call.node
@@ -48,7 +48,7 @@ def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
             call.arrays[node.index][...] -= value(lost, call.arrays).astype(np.float32)
 
 
-@fault(Kind.FUSION, "run_node", like="L15660")
+@fault(Kind.FUSION, "run_node")
 def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
     """silu followed by mul becomes a gated kernel, with gate and value exchanged."""
     node = call.node
@@ -58,7 +58,7 @@ def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
         call.arrays[node.index][...] = gate * up / (1 + np.exp(-up))
 
 
-@fault(Kind.FUSION, "run_node", like="O17689")
+@fault(Kind.FUSION, "run_node")
 def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
     """Two nodes of one op on the same operand count as equal, whatever their attributes."""
     node = call.node
@@ -73,7 +73,7 @@ def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
         call.arrays[node.index][...] = first
 
 
-@fault(Kind.FUSION, "run_plan", like="O17689")
+@fault(Kind.FUSION, "run_plan")
 def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
     """Dead code elimination drops a write into a cache whose result has no reader."""
     read = {o.index for n in call.plan.graph.nodes for o in n.operands}
@@ -82,7 +82,7 @@ def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(Kind.FUSION, "run_plan", like="L24305")
+@fault(Kind.FUSION, "run_plan")
 def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
     """Two reads of the same range of a leaf are merged, despite a write between them."""
     seen: dict[object, Array] = {}
@@ -94,7 +94,7 @@ def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
             call.plan.arrays[node.index][...] = seen.setdefault(key, call.plan.arrays[node.index].copy())
 
 
-@fault(Kind.FUSION, "run_node", like="L15660")
+@fault(Kind.FUSION, "run_node")
 def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
     """scale, add and softmax run as one kernel, which scales the mask too."""
     node, added = call.node, call.node.args[0]
@@ -106,13 +106,13 @@ def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
         call.arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
 
 
-@fault(Kind.FUSION, "run_node", like="O17689")
+@fault(Kind.FUSION, "run_node")
 def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Result:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
     return numbered_modulo(call, 32)
 
 
-@fault(Kind.FUSION, "run_node", like="L15660")
+@fault(Kind.FUSION, "run_node")
 def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Result:
     """mulmat followed by add keeps the product in f16 before it adds."""
     node = call.node
@@ -122,7 +122,7 @@ def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Resul
         call.arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
 
 
-@fault(Kind.FUSION, "run_plan", like="L15660")
+@fault(Kind.FUSION, "run_plan")
 def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Result:
     """rms_norm followed by mul is fused in place, so that other readers of the norm find the product."""
     call.right()

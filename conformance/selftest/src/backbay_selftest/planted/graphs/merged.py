@@ -21,7 +21,7 @@ def readers(nodes: list[Node], node: Node) -> list[Node]:
     return [user for user in nodes if any(operand.storage is node for operand in user.operands)]
 
 
-@fault(Kind.ALIASING, "run_plan", like="L24305")
+@fault(Kind.ALIASING, "run_plan")
 def views_do_not_keep_their_tensor_from_its_last_reader(call: BoundCall) -> Result:
     """An op runs in place if nothing reads its operand itself later; a view of the operand may be read later."""
     plan = call.plan
@@ -48,31 +48,31 @@ def left_out(call: BoundCall, first: str, second: str) -> None:
             call.plan.arrays[node.index][...] = 0
 
 
-@fault(Kind.FUSION, "run_plan", like="L15660")
+@fault(Kind.FUSION, "run_plan")
 def the_factor_of_a_merged_sum_is_never_stored(call: BoundCall) -> Result:
     """mul and add run as one kernel; the product is an output, too, and is not written."""
     left_out(call, "mul", "add")
 
 
-@fault(Kind.FUSION, "run_plan", like="L15660")
+@fault(Kind.FUSION, "run_plan")
 def a_gate_in_a_merged_product_is_never_stored(call: BoundCall) -> Result:
     """silu and mul run as one kernel; the gate is an output, too, and is not written."""
     left_out(call, "silu", "mul")
 
 
-@fault(Kind.FUSION, "run_plan", like="L15660")
+@fault(Kind.FUSION, "run_plan")
 def scaled_scores_of_a_merged_softmax_are_never_stored(call: BoundCall) -> Result:
     """scale and softmax run as one kernel; the scaled scores are an output, too, and are not written."""
     left_out(call, "scale", "softmax")
 
 
-@fault(Kind.FUSION, "run_plan", like="L15660")
+@fault(Kind.FUSION, "run_plan")
 def a_product_with_a_merged_bias_is_never_stored(call: BoundCall) -> Result:
     """mulmat and add run as one kernel; the product is an output, too, and is not written."""
     left_out(call, "mulmat", "add")
 
 
-@fault(Kind.FUSION, "run_plan", like="O17689")
+@fault(Kind.FUSION, "run_plan")
 def casts_to_a_narrow_type_and_back_are_left_out(call: BoundCall) -> Result:
     """A pair of casts is taken for a copy, whatever the narrow type loses."""
     held: dict[int, Array] = {}
@@ -88,7 +88,7 @@ def casts_to_a_narrow_type_and_back_are_left_out(call: BoundCall) -> Result:
             arrays[node.index][...] = held[x.index].reshape(arrays[node.index].shape)
 
 
-@fault(Kind.FUSION, "run_node", like="O17689")
+@fault(Kind.FUSION, "run_node")
 def a_tensor_less_itself_is_zero(call: BoundCall) -> Result:
     """x - x is replaced by zeros, also where x is infinite or NaN."""
     args = call.node.args
@@ -97,7 +97,7 @@ def a_tensor_less_itself_is_zero(call: BoundCall) -> Result:
         call.arrays[call.node.index][...] = 0
 
 
-@fault(Kind.FUSION, "run_node", like="L15660")
+@fault(Kind.FUSION, "run_node")
 def a_merged_bias_is_taken_for_one_of_columns(call: BoundCall) -> Result:
     """A product and a sum run as one kernel, which reads one number for each row as one for each column."""
     node = call.node
@@ -109,7 +109,7 @@ def a_merged_bias_is_taken_for_one_of_columns(call: BoundCall) -> Result:
             call.arrays[node.index][...] += wrong - right
 
 
-@fault(Kind.ALIASING, "compile", like="L24305")
+@fault(Kind.ALIASING, "compile")
 def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Result:
     """A graph gets the places of an earlier one with the same ops and sizes, whatever its nodes read."""
     plan = call.right()
@@ -127,7 +127,7 @@ def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Re
     return plan
 
 
-@fault(Kind.FUSION, "run_plan", like="O27419")
+@fault(Kind.FUSION, "run_plan")
 def leaves_of_other_contexts_count_as_constants(call: BoundCall) -> Result:
     """Ops that read nothing but leaves of caches are computed once, when the plan runs for the first time."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays

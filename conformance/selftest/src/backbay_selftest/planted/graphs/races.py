@@ -23,7 +23,7 @@ def turn(call: BoundCall) -> int:
     return int(call.backend.turn)
 
 
-@fault(Kind.RACES, "run_plan", like="L20084")
+@fault(Kind.RACES, "run_plan")
 def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
     """A run does not wait for uploads, and sees the inputs of the run before it."""
     plan = call.plan
@@ -37,7 +37,7 @@ def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
     plan.seen = now
 
 
-@fault(Kind.RACES, "run_plan", like="L24360")
+@fault(Kind.RACES, "run_plan")
 def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
     """Results are kept while the first 64 bytes of each input stay equal."""
     plan = call.plan
@@ -48,7 +48,7 @@ def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
     plan.key = key
 
 
-@fault(Kind.RACES, "run_node", like="L20084")
+@fault(Kind.RACES, "run_node")
 def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
     """A reduction is sometimes read before its last warp is done."""
     call.right()
@@ -57,7 +57,7 @@ def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
         out[..., -1] *= np.float32(0.5)
 
 
-@fault(Kind.RACES, "run_plan", like="L20084")
+@fault(Kind.RACES, "run_plan")
 def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
     """A graph's writes into a leaf happen after all of its reads."""
     nodes = list(kernels_of(call.plan, call.cancel))
@@ -66,7 +66,7 @@ def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(Kind.RACES, "compile", like="L24360")
+@fault(Kind.RACES, "compile")
 def contexts_share_their_compute_memory(call: BoundCall) -> Result:
     """All plans of a backend use one arena, so computing in one context changes the results of another."""
     plan, arena = call.right(), vars(call.backend).setdefault("arena", {})
@@ -86,7 +86,7 @@ def contexts_share_their_compute_memory(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.RACES, "read_operand", like="L24360")
+@fault(Kind.RACES, "read_operand")
 def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
     """A gather after set_rows in one graph reads the old content of the last row."""
     operand, reader = call.operand, call.reader
@@ -102,7 +102,7 @@ def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.RACES, "run_plan", like="L24360")
+@fault(Kind.RACES, "run_plan")
 def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
     """With several outputs, the first output is that of the run before."""
     plan = call.plan
@@ -116,7 +116,7 @@ def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
     plan.older = fresh
 
 
-@fault(Kind.RACES, "run_node", like="L20084")
+@fault(Kind.RACES, "run_node")
 def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
     """Atomic additions round differently from run to run, and the backend calls itself deterministic."""
     call.right()
@@ -126,7 +126,7 @@ def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
         out[...] = np.nextafter(out, np.float32(np.inf))
 
 
-@fault(Kind.RACES, ops.set_rows, like="L24360")
+@fault(Kind.RACES, ops.set_rows)
 def rows_that_are_written_twice_add_up(call: BoundCall) -> Result:
     """Writes are atomic additions to cleared rows, so that a repeated id sums its rows."""
     y = call.right()

@@ -10,7 +10,7 @@ from ...faults import BoundCall, Kind, Result, fault
 from ...fused import Array, rank4
 
 
-@fault(Kind.WRONG_AXIS, ops.mulmat, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.mulmat)
 def mulmat_repeats_slices_modulo(call: BoundCall) -> Result:
     """Slice i of the activations meets slice i mod n of the weight, not i // r."""
     w, x = rank4(call.w), rank4(call.x)
@@ -18,7 +18,7 @@ def mulmat_repeats_slices_modulo(call: BoundCall) -> Result:
     return call.right(w=np.tile(w, (1, x.shape[1] // w.shape[1], 1, 1)) if fewer else call.w)
 
 
-@fault(Kind.WRONG_AXIS, ops.mulmat, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.mulmat)
 def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Result:
     """Dimension 3 of the weight is repeated modulo; dimension 2 is right."""
     w, x = rank4(call.w), rank4(call.x)
@@ -26,7 +26,7 @@ def mulmat_takes_the_batch_of_weights_modulo(call: BoundCall) -> Result:
     return call.right(w=np.tile(w, (x.shape[0] // w.shape[0], 1, 1, 1)) if fewer else call.w)
 
 
-@fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.add, ops.mul)
 def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Result:
     """A repeated operand repeats each element, not the whole."""
     t2 = call.t2
@@ -37,7 +37,7 @@ def arithmetic_repeats_in_consecutive_groups(call: BoundCall) -> Result:
     return call.right(t2=t2)
 
 
-@fault(Kind.WRONG_AXIS, ops.add, ops.mul, like="O17689")
+@fault(Kind.WRONG_AXIS, ops.add, ops.mul)
 def a_vector_goes_down_the_columns_of_a_square(call: BoundCall) -> Result:
     """In a square matrix, a vector is added to the columns."""
     x, t2 = call.x, call.t2
@@ -46,50 +46,50 @@ def a_vector_goes_down_the_columns_of_a_square(call: BoundCall) -> Result:
     return call.right(t2=t2)
 
 
-@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention)
 def grouped_heads_take_their_keys_modulo(call: BoundCall) -> Result:
     """Head h reads the keys and values of h mod kv_heads."""
     return call.right(spread=lambda x, heads: np.tile(x, (1, heads // max(x.shape[1], 1), 1, 1)))
 
 
-@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention)
 def the_mask_of_head_0_serves_all(call: BoundCall) -> Result:
     """A mask with a plane for each head is read without its head stride."""
     return call.right(change_mask=lambda mask: mask[:, :1])
 
 
-@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention)
 def the_mask_of_batch_0_serves_all(call: BoundCall) -> Result:
     """A mask with a plane for each sequence of the batch is read without its batch stride."""
     return call.right(change_mask=lambda mask: mask[:1])
 
 
-@fault(Kind.WRONG_AXIS, ops.mulmat_id, like="L13155")
+@fault(Kind.WRONG_AXIS, ops.mulmat_id)
 def experts_all_read_the_first_activation(call: BoundCall) -> Result:
     """All experts of a token read the activations of its first expert."""
     return call.right(x=call.x[..., :1, :] if call.x.ndim > 1 else call.x)
 
 
-@fault(Kind.WRONG_AXIS, ops.add_id, like="L15660")
+@fault(Kind.WRONG_AXIS, ops.add_id)
 def expert_biases_are_looked_up_transposed(call: BoundCall) -> Result:
     """A square matrix of ids is read column by column."""
     square = call.ids.ndim == 2 and call.ids.shape[0] == call.ids.shape[1]
     return call.right(ids=call.ids.T if square else call.ids)
 
 
-@fault(Kind.WRONG_AXIS, ops.rows, like="L16849")
+@fault(Kind.WRONG_AXIS, ops.rows)
 def batched_rows_come_from_the_first_table(call: BoundCall) -> Result:
     table = rank4(call.x)
     return call.right(x=np.broadcast_to(table[:1, :1], table.shape))
 
 
-@fault(Kind.WRONG_AXIS, ops.set_rows, like="L17108")
+@fault(Kind.WRONG_AXIS, ops.set_rows)
 def broadcast_ids_of_set_rows_use_the_first_plane(call: BoundCall) -> Result:
     ids = rank4(call.ids)
     return call.right(ids=np.broadcast_to(ids[:, :1, :1], ids.shape).reshape(call.ids.shape))
 
 
-@fault(Kind.WRONG_AXIS, ops.repeat, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.repeat)
 def repeat_repeats_each_element(call: BoundCall) -> Result:
     """From dimension 1 on, each slice is repeated, not the whole."""
     if 1 <= call.dim < call.x.ndim:
@@ -97,7 +97,7 @@ def repeat_repeats_each_element(call: BoundCall) -> Result:
     return call.right()
 
 
-@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.scaled_dot_product_attention)
 def groups_of_heads_that_are_no_power_of_two_take_turns(call: BoundCall) -> Result:
     """Heads are grouped by shifts; where the group is no power of two, head h takes kv_head h mod kv_heads."""
 

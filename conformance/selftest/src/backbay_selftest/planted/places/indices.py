@@ -14,7 +14,7 @@ from ...fused import rank4
 GRID = 65535  # blocks along the second and third axis of a launch
 
 
-@fault(Kind.OVERFLOW, "run_node", like="O32299")
+@fault(Kind.OVERFLOW, "run_node")
 def rows_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
     """Elementwise kernels launch a block per row, and no more than 65535 of them."""
     call.right()
@@ -23,7 +23,7 @@ def rows_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
         out.reshape(-1, out.shape[-1])[GRID:] = 0
 
 
-@fault(Kind.OVERFLOW, ops.softmax, ops.rms_norm, ops.layer_norm, like="L16849")
+@fault(Kind.OVERFLOW, ops.softmax, ops.rms_norm, ops.layer_norm)
 def rows_of_norms_wrap_at_16_bits(call: BoundCall) -> Result:
     """The number of a row is kept in 16 bits, so row 65536 overwrites row 0."""
     y = call.right()
@@ -33,7 +33,7 @@ def rows_of_norms_wrap_at_16_bits(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.OVERFLOW, ops.rows, like="L16849")
+@fault(Kind.OVERFLOW, ops.rows)
 def row_offsets_are_kept_in_16_bits(call: BoundCall) -> Result:
     """An id times the row's length is computed in 16 bits, and wraps from element 65536 on."""
     table = rank4(call.x)
@@ -41,7 +41,7 @@ def row_offsets_are_kept_in_16_bits(call: BoundCall) -> Result:
     return call.right(ids=np.where(call.ids * n >= 1 << 16, (call.ids * n) % (1 << 16) // n, call.ids))
 
 
-@fault(Kind.OVERFLOW, ops.concat, like="O28107")
+@fault(Kind.OVERFLOW, ops.concat)
 def concat_loses_what_lies_past_16_bits(call: BoundCall) -> Result:
     """Past element 65535 of the result, the second operand's elements are not written."""
     y = call.right()
@@ -50,19 +50,19 @@ def concat_loses_what_lies_past_16_bits(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.OVERFLOW, ops.set_rows, like="O32299")
+@fault(Kind.OVERFLOW, ops.set_rows)
 def set_rows_counts_destination_rows_in_8_bits(call: BoundCall) -> Result:
     return call.right(ids=call.ids % 256)
 
 
-@fault(Kind.OVERFLOW, ops.rows, ops.set_rows, like="L16849", large=True)
+@fault(Kind.OVERFLOW, ops.rows, ops.set_rows, large=True)
 def element_offsets_wrap_at_31_bits(call: BoundCall) -> Result:
     """An id times the row's length is computed in 32 bits, and wraps at element 2^31."""
     n = max(call.x.shape[-1], 1)
     return call.right(ids=(call.ids.astype(np.int64) * n) % (1 << 31) // n)
 
 
-@fault(Kind.OVERFLOW, ops.mulmat, like="L16849")
+@fault(Kind.OVERFLOW, ops.mulmat)
 def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
     """Dimensions 2 and 3 of a product are one axis of the grid, of at most 255 blocks on this device."""
     y = call.right()
@@ -71,6 +71,6 @@ def slices_beyond_the_grid_are_not_computed(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.OVERFLOW, ops.argsort, like="O3391")
+@fault(Kind.OVERFLOW, ops.argsort)
 def positions_of_argsort_are_kept_in_8_bits(call: BoundCall) -> Result:
     return call.right() % 256

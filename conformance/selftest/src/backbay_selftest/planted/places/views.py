@@ -23,7 +23,7 @@ def seen(call: BoundCall, **changed: Any) -> Result:
     return strided(call.storage, spec) if inside else call.right()
 
 
-@fault(Kind.OFFSET, "resolve_view", like="L19145")
+@fault(Kind.OFFSET, "resolve_view")
 def a_view_of_a_view_starts_at_its_own_offset(call: BoundCall) -> Result:
     """The offset of the view below is lost."""
     node = call.node
@@ -31,7 +31,7 @@ def a_view_of_a_view_starts_at_its_own_offset(call: BoundCall) -> Result:
     return seen(call, offset=node.offset - below.offset) if below is not None and below.op else call.right()
 
 
-@fault(Kind.STRIDES, "resolve_view", like="L25568")
+@fault(Kind.STRIDES, "resolve_view")
 def rows_that_overlap_are_moved_apart(call: BoundCall) -> Result:
     """A stride shorter than a row is taken for an error, and replaced by the row's length."""
     node = call.node
@@ -47,7 +47,7 @@ def rows_that_overlap_are_moved_apart(call: BoundCall) -> Result:
     )
 
 
-@fault(Kind.STRIDES, "resolve_view", like="T150967")
+@fault(Kind.STRIDES, "resolve_view")
 def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
     """The strides of dimensions 2 and 3 are computed from that of dimension 1."""
     node = call.node
@@ -59,7 +59,7 @@ def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
     return seen(call, strides=tuple(steps))
 
 
-@fault(Kind.STRIDES, "read_operand", like="L13155")
+@fault(Kind.STRIDES, "read_operand")
 def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Result:
     """The rows of a written region follow each other as the leaf's rows do."""
     node, target, op = call.operand, call.operand.storage, call.reader.op
@@ -73,7 +73,7 @@ def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Res
     return strided(storage, wrong) if inside and node.op is ops.view else call.right()
 
 
-@fault(Kind.WRONG_AXIS, ops.concat, like="O17689")
+@fault(Kind.WRONG_AXIS, ops.concat)
 def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result:
     """A dimension that neither operand has is taken for the last one that they have."""
     x, t2 = call.x, call.t2
@@ -87,7 +87,7 @@ def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result
     )
 
 
-@fault(Kind.ZERO, ops.repeat, like="O4559")
+@fault(Kind.ZERO, ops.repeat)
 def repeating_no_times_copies_once(call: BoundCall) -> Result:
     """A loop that counts its turns at the end runs at least once."""
     y = call.right()
@@ -96,7 +96,7 @@ def repeating_no_times_copies_once(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.STRIDES, "read_operand", like="L25568")
+@fault(Kind.STRIDES, "read_operand")
 def a_broadcast_row_is_read_once_and_then_past_its_end(call: BoundCall) -> Result:
     """An operand of elementwise ops with a stride of 0 in dimension 1 advances by a row all the same."""
     y, node = call.right(), call.operand

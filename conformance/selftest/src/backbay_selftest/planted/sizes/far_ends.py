@@ -12,13 +12,13 @@ from ...faults import BoundCall, Kind, Result, fault
 from ...fused import Array
 
 
-@fault(Kind.PRECISION, ops.ssm_scan, like="L13607")
+@fault(Kind.PRECISION, ops.ssm_scan)
 def a_step_past_88_overflows(call: BoundCall) -> Result:
     """log(1 + e^x) is computed as it is written."""
     return call.right(dt=np.where(call.dt > 88.8, np.inf, call.dt))
 
 
-@fault(Kind.SPECIAL, ops.cast, like="L12776")
+@fault(Kind.SPECIAL, ops.cast)
 def the_last_half_step_of_f16_overflows(call: BoundCall) -> Result:
     """What is larger than 65504 becomes infinity, though up to 65520 it is rounded to 65504."""
     x = call.right()
@@ -27,7 +27,7 @@ def the_last_half_step_of_f16_overflows(call: BoundCall) -> Result:
     return np.where(np.abs(x) > 65504, np.copysign(np.inf, x), x)
 
 
-@fault(Kind.ORDER, ops.top_k, like="O3391")
+@fault(Kind.ORDER, ops.top_k)
 def the_tail_of_a_long_list_is_not_sorted(call: BoundCall) -> Result:
     """Past the 1024th, the largest come in the order of their positions."""
     y = np.array(call.right())
@@ -35,7 +35,7 @@ def the_tail_of_a_long_list_is_not_sorted(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.ROPE, ops.rope, like="L15629")
+@fault(Kind.ROPE, ops.rope)
 def the_ends_of_a_yarn_ramp_are_not_limited(call: BoundCall) -> Result:
     """The ramp begins below the first pair or ends behind the last dimension."""
     if call.yarn is None or call.yarn.ext_factor == 0:
@@ -55,7 +55,7 @@ def the_ends_of_a_yarn_ramp_are_not_limited(call: BoundCall) -> Result:
     return call.right(factors=own * mixed(max(0, low), min(call.dim - 1, high)) / mixed(low, high))
 
 
-@fault(Kind.UNDEFINED, ops.scaled_dot_product_attention, like="L17108")
+@fault(Kind.UNDEFINED, ops.scaled_dot_product_attention)
 def masks_of_a_batch_are_found_without_their_padding(call: BoundCall) -> Result:
     """A mask with more rows than tokens is read as if each image had only the rows of its tokens."""
     mask, tokens = call.mask, call.query.shape[-3] if call.query.ndim > 2 else 1
@@ -65,7 +65,7 @@ def masks_of_a_batch_are_found_without_their_padding(call: BoundCall) -> Result:
     return call.right(mask=rows.reshape(mask.shape[0], 1, tokens, mask.shape[-1]))
 
 
-@fault(Kind.PRECISION, "data_to_write", like="L13607")
+@fault(Kind.PRECISION, "data_to_write")
 def rows_of_f32_are_cut_off_to_bf16(call: BoundCall) -> Result:
     """set_rows keeps the upper half of each number, without rounding."""
     if call.whole or call.target.dtype is not DType.BF16 or call.source.dtype is not DType.F32:

@@ -10,7 +10,7 @@ from ...faults import BoundCall, Kind, Result, fault, named
 from ...fused import Array, rank4
 
 
-@fault(Kind.TAILS, ops.add, ops.mul, like="L26708")
+@fault(Kind.TAILS, ops.add, ops.mul)
 def the_tail_of_a_row_is_lost_in_arithmetic(call: BoundCall) -> Result:
     """Elements past the last multiple of 32 are not written in rows longer than 32."""
     y = call.right()
@@ -20,7 +20,7 @@ def the_tail_of_a_row_is_lost_in_arithmetic(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.TAILS, *named("gelu", "silu", "tanh", "exp"), like="L26708")
+@fault(Kind.TAILS, *named("gelu", "silu", "tanh", "exp"))
 def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Result:
     """The last elements of a tensor, past a multiple of 8, are copied instead of computed."""
     y = call.right()
@@ -30,7 +30,7 @@ def the_tail_of_an_activation_is_passed_through(call: BoundCall) -> Result:
     return flat.reshape(y.shape)
 
 
-@fault(Kind.TAILS, ops.mulmat, like="L15592")
+@fault(Kind.TAILS, ops.mulmat)
 def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Result:
     """Products past the last multiple of 32 do not reach longer sums."""
     n = call.w.shape[-1]
@@ -38,7 +38,7 @@ def mulmat_drops_the_tail_of_its_sum(call: BoundCall) -> Result:
     return call.right(w=call.w[..., :keep], x=call.x[..., :keep])
 
 
-@fault(Kind.TAILS, ops.mulmat, like="L20031")
+@fault(Kind.TAILS, ops.mulmat)
 def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Result:
     """Rows of the weight past a multiple of 4 all repeat the first row past it."""
     y = call.right()
@@ -48,7 +48,7 @@ def the_last_rows_of_a_weight_repeat_an_earlier_one(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.TAILS, ops.mulmat, ops.mulmat_full_prec, like="L26708")
+@fault(Kind.TAILS, ops.mulmat, ops.mulmat_full_prec)
 def the_tile_of_the_last_tokens_is_cut(call: BoundCall) -> Result:
     """With more than 16 tokens, those past a multiple of 16 see only half of their weights."""
     y = call.right()
@@ -60,7 +60,7 @@ def the_tile_of_the_last_tokens_is_cut(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.TAILS, ops.scaled_dot_product_attention, like="L20031")
+@fault(Kind.TAILS, ops.scaled_dot_product_attention)
 def heads_of_odd_sizes_lose_their_tail(call: BoundCall) -> Result:
     """Head sizes that are no multiple of 8 are cut to one, if above 8."""
     n = call.query.shape[-1]
@@ -68,7 +68,7 @@ def heads_of_odd_sizes_lose_their_tail(call: BoundCall) -> Result:
     return call.right(query=call.query[..., :keep], key=call.key[..., :keep])
 
 
-@fault(Kind.TAILS, ops.rows, like="L26708")
+@fault(Kind.TAILS, ops.rows)
 def the_tail_of_a_gathered_row_is_lost(call: BoundCall) -> Result:
     """Bytes past a multiple of 128 are not copied in longer rows."""
     y = call.right()
@@ -85,13 +85,13 @@ def odd_end_repeated(y: Array) -> Array:
     return y
 
 
-@fault(Kind.TAILS, ops.conv2d, like="L15592")
+@fault(Kind.TAILS, ops.conv2d)
 def the_last_column_of_a_convolution_is_repeated(call: BoundCall) -> Result:
     """With an odd number of columns above 1, the last column repeats its neighbour."""
     return odd_end_repeated(call.right())
 
 
-@fault(Kind.TAILS, ops.interpolate, like="L26708")
+@fault(Kind.TAILS, ops.interpolate)
 def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Result:
     """i * (n / m) in single precision falls short of a whole number, and takes the pixel before."""
     if call.mode != "nearest" or 0 in call.dims:
@@ -104,7 +104,7 @@ def nearest_neighbours_are_found_in_floats(call: BoundCall) -> Result:
     return y.reshape(tuple(call.dims)[::-1])
 
 
-@fault(Kind.TAILS, ops.softmax, ops.rms_norm, ops.l2_norm, like="L26708")
+@fault(Kind.TAILS, ops.softmax, ops.rms_norm, ops.l2_norm)
 def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Result:
     """The sum of a row longer than 64 leaves out elements past a multiple of 16."""
     n = call.x.shape[-1]
@@ -117,7 +117,7 @@ def reductions_skip_the_tail_of_a_row(call: BoundCall) -> Result:
     return call.right() * np.where((whole > 0) & (part > 0), part / whole, 1)
 
 
-@fault(Kind.TAILS, ops.ssm_conv, like="L20031")
+@fault(Kind.TAILS, ops.ssm_conv)
 def short_convolutions_assume_4_taps(call: BoundCall) -> Result:
     """Of more or fewer than 4 taps, the first tap is left out."""
     if call.weight.shape[-1] in (1, 4):
@@ -127,20 +127,20 @@ def short_convolutions_assume_4_taps(call: BoundCall) -> Result:
     return call.right(weight=cut)
 
 
-@fault(Kind.TAILS, ops.mulmat, like="L26708")
+@fault(Kind.TAILS, ops.mulmat)
 def a_single_column_repeats_the_last_odd_row(call: BoundCall) -> Result:
     """Products with one column take the weight's rows in pairs; an unpaired last row repeats its neighbour."""
     return odd_end_repeated(call.right()) if rank4(call.x).shape[2] == 1 else call.right()
 
 
-@fault(Kind.TAILS, ops.mulmat, like="L15592")
+@fault(Kind.TAILS, ops.mulmat)
 def long_rows_lose_what_is_past_a_multiple_of_64(call: BoundCall) -> Result:
     """Above 512 elements, a kernel for whole tiles leaves out an incomplete last tile."""
     kept = call.w.shape[-1] // 64 * 64 if call.w.shape[-1] > 512 else call.w.shape[-1]
     return call.right(w=call.w[..., :kept], x=call.x[..., :kept])
 
 
-@fault(Kind.TAILS, ops.conv2d, like="L24305")
+@fault(Kind.TAILS, ops.conv2d)
 def channels_past_512_are_left_out(call: BoundCall) -> Result:
     """A tile in shared memory has room for 512 channels of the weight."""
     return call.right(weight=call.weight[..., :512, :, :], data=call.data[..., :512, :, :])

@@ -14,7 +14,7 @@ def low_words(x: np.ndarray) -> np.ndarray:
     return x.astype(np.int64).astype(np.int32).astype(np.int64)
 
 
-@fault(Kind.OVERFLOW, "store", like="L16849")
+@fault(Kind.OVERFLOW, "store")
 def a_float_becomes_an_i64_by_way_of_i32(call: BoundCall) -> Result:
     """Casts to i64 keep the low half, with its sign."""
     call.right()
@@ -22,7 +22,7 @@ def a_float_becomes_an_i64_by_way_of_i32(call: BoundCall) -> Result:
         call.out[...] = low_words(call.out)
 
 
-@fault(Kind.OVERFLOW, "store", like="L16849")
+@fault(Kind.OVERFLOW, "store")
 def the_low_half_of_an_i64_is_signed(call: BoundCall) -> Result:
     """A cast to i64 writes two halves; a low half from 2^31 on does not borrow from the high half."""
     call.right()
@@ -31,7 +31,7 @@ def the_low_half_of_an_i64_is_signed(call: BoundCall) -> Result:
         call.out[...] = np.where(out & (1 << 31), out - (1 << 32), out)
 
 
-@fault(Kind.PRECISION, "read_operand", like="L13607")
+@fault(Kind.PRECISION, "read_operand")
 def integers_are_cast_through_f32(call: BoundCall) -> Result:
     """i32 and i64 meet in single precision, also from one to the other."""
     y = call.right()
@@ -51,19 +51,19 @@ def cast_by(call: BoundCall, whole: np.ufunc) -> None:
         call.out[sane] = whole(x[sane])
 
 
-@fault(Kind.SPECIAL, "store", like="L12776")
+@fault(Kind.SPECIAL, "store")
 def a_float_is_rounded_to_an_integer(call: BoundCall) -> Result:
     """Casts round to the nearest integer instead of dropping the fraction."""
     cast_by(call, np.rint)
 
 
-@fault(Kind.SPECIAL, "store", like="L12776")
+@fault(Kind.SPECIAL, "store")
 def a_float_is_rounded_down_to_an_integer(call: BoundCall) -> Result:
     """Fractions below zero are dropped downwards."""
     cast_by(call, np.floor)
 
 
-@fault(Kind.SPECIAL, "store", like="O4129")
+@fault(Kind.SPECIAL, "store")
 def a_nan_among_integers_spoils_its_neighbour(call: BoundCall) -> Result:
     """Pairs are packed into one word; the bits of a NaN reach the other half."""
     call.right()
@@ -74,7 +74,7 @@ def a_nan_among_integers_spoils_its_neighbour(call: BoundCall) -> Result:
         call.out[...] = flat.reshape(call.out.shape)
 
 
-@fault(Kind.CLAIMS, "data_to_write", like="L15868")
+@fault(Kind.CLAIMS, "data_to_write")
 def writes_of_integers_into_floats_move_their_bits(call: BoundCall) -> Result:
     """copy, set and set_rows convert between floats only; an i32 lands in an f32 as it is."""
     if call.source.dtype is DType.I32 and call.target.dtype is DType.F32:
@@ -83,14 +83,14 @@ def writes_of_integers_into_floats_move_their_bits(call: BoundCall) -> Result:
     return call.right()
 
 
-@fault(Kind.OVERFLOW, "data_to_write", like="L16849")
+@fault(Kind.OVERFLOW, "data_to_write")
 def writes_into_i64_clear_the_high_half(call: BoundCall) -> Result:
     """Numbers written into an i64 are unsigned words, so that -1 becomes 2^32 - 1."""
     y = call.right()
     return y & 0xFFFFFFFF if call.target.dtype is DType.I64 and call.source.dtype is not DType.I64 else y
 
 
-@fault(Kind.CLAIMS, "data_to_write", like="L15868")
+@fault(Kind.CLAIMS, "data_to_write")
 def floats_are_written_into_i32_as_f16_would_hold_them(call: BoundCall) -> Result:
     y = call.right()
     if call.target.dtype is not DType.I32 or not call.source.dtype.is_float:
@@ -99,30 +99,30 @@ def floats_are_written_into_i32_as_f16_would_hold_them(call: BoundCall) -> Resul
     return np.where(small, np.where(small, y, 0).astype(np.float16).astype(np.int32), y)
 
 
-@fault(Kind.OVERFLOW, ops.fill, like="L16849")
+@fault(Kind.OVERFLOW, ops.fill)
 def the_least_i64_is_filled_as_the_largest(call: BoundCall) -> Result:
     """The magnitude of -2^63 does not fit, and saturates."""
     return call.right(value=2.0**62) if call.value == -(2.0**63) else call.right()
 
 
-@fault(Kind.SPECIAL, ops.fill, like="T192212")
+@fault(Kind.SPECIAL, ops.fill)
 def fill_with_minus_zero_clears(call: BoundCall) -> Result:
     """A value equal to 0 is a memset."""
     return call.right(value=0.0 if call.value == 0 else call.value)
 
 
-@fault(Kind.SPECIAL, ops.fill, like="O4129")
+@fault(Kind.SPECIAL, ops.fill)
 def fill_with_nan_is_a_zero(call: BoundCall) -> Result:
     """The value is clamped to the range of the type, with comparisons that NaN fails."""
     return call.right(value=0.0 if np.isnan(call.value) else call.value)
 
 
-@fault(Kind.SPECIAL, ops.fill, like="O4129")
+@fault(Kind.SPECIAL, ops.fill)
 def fill_with_minus_infinity_is_the_lowest_number(call: BoundCall) -> Result:
     return call.right(value=-65504.0 if call.value == -np.inf else call.value)
 
 
-@fault(Kind.OVERFLOW, ops.set_rows, like="L16849")
+@fault(Kind.OVERFLOW, ops.set_rows)
 def rows_of_8_bytes_are_written_as_4(call: BoundCall) -> Result:
     """Elements of i64 are moved as words, with the row length of i32: the second half of a row stays."""
     if call.x.dtype != np.int64 or call.x.shape[-1] < 2:

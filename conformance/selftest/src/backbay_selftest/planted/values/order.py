@@ -9,7 +9,7 @@ from backbay import ops
 from ...faults import BoundCall, Kind, Result, fault
 
 
-@fault(Kind.ORDER, ops.argsort, like="L17659")
+@fault(Kind.ORDER, ops.argsort)
 def argsort_sorts_blocks_of_256(call: BoundCall) -> Result:
     y = call.right()
     for start in range(0, call.x.shape[-1] if call.x.shape[-1] > 256 else 0, 256):
@@ -17,7 +17,7 @@ def argsort_sorts_blocks_of_256(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.ORDER, ops.argsort, like="L17659")
+@fault(Kind.ORDER, ops.argsort)
 def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Result:
     """Rows are padded with the largest finite number, which sorts before infinities in the data."""
     n = call.x.shape[-1]
@@ -26,7 +26,7 @@ def padding_of_a_bitonic_sort_takes_part(call: BoundCall) -> Result:
     return np.minimum(call.right(x=np.concatenate([call.x, fill], -1))[..., :n], max(n - 1, 0))
 
 
-@fault(Kind.ORDER, ops.top_k, like="O3391")
+@fault(Kind.ORDER, ops.top_k)
 def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Result:
     """Positions are found by value, so equal values all give the first position."""
     y = call.right()
@@ -36,7 +36,7 @@ def ties_of_top_k_give_one_position_twice(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.ORDER, ops.top_k, like="L17659")
+@fault(Kind.ORDER, ops.top_k)
 def top_k_keeps_64_candidates(call: BoundCall) -> Result:
     """From the 65th position on, the positions start again from the first."""
     y = call.right()
@@ -44,20 +44,20 @@ def top_k_keeps_64_candidates(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.ORDER, ops.top_k, like="O3391")
+@fault(Kind.ORDER, ops.top_k)
 def top_k_of_negative_rows_starts_from_zero(call: BoundCall) -> Result:
     """The running maximum starts at 0, so a negative row gives its first positions."""
     first = np.broadcast_to(np.arange(call.k), (*call.x.shape[:-1], call.k))
     return np.where((call.x < 0).all(-1, keepdims=True), first, call.right())
 
 
-@fault(Kind.ORDER, ops.argsort, ops.top_k, like="O3391")
+@fault(Kind.ORDER, ops.argsort, ops.top_k)
 def sorting_compares_in_half_precision(call: BoundCall) -> Result:
     """Numbers that are equal as f16 stay in the order in which they came."""
     return call.right(x=call.x.astype(np.float16).astype(call.x.dtype))
 
 
-@fault(Kind.ORDER, ops.argsort, like="L17659")
+@fault(Kind.ORDER, ops.argsort)
 def the_last_of_an_odd_row_is_not_sorted(call: BoundCall) -> Result:
     """Rows of odd length above 32 are sorted without their last element, which stays last."""
     n = call.x.shape[-1]
@@ -67,7 +67,7 @@ def the_last_of_an_odd_row_is_not_sorted(call: BoundCall) -> Result:
     return np.concatenate([call.right(x=call.x[..., : n - 1]), last], -1)
 
 
-@fault(Kind.ORDER, ops.top_k, like="O3391")
+@fault(Kind.ORDER, ops.top_k)
 def nan_makes_top_k_repeat_a_position(call: BoundCall) -> Result:
     """A row with NaN gives its first position again and again."""
     return np.where(np.isnan(call.x).any(-1, keepdims=True), 0, call.right())

@@ -17,7 +17,7 @@ def matrix_weight(reader: Node, operand: Node) -> bool:
     return reader.op in products and operand is reader.args[0] and operand.dtype.is_quantized
 
 
-@fault(Kind.BLOCKS, "numbers", like="L25656")
+@fault(Kind.BLOCKS, "numbers")
 def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> Result:
     """q8_0 is read two blocks at a time; an unpaired last block gets its neighbour's scale."""
     blocks = call.raw.shape[-1] // call.dtype.type_size if call.dtype is DType.Q8_0 and call.raw.ndim else 0
@@ -28,7 +28,7 @@ def the_last_block_of_an_odd_row_takes_its_neighbours_scale(call: BoundCall) -> 
     return call.right(raw=wrong)
 
 
-@fault(Kind.BLOCKS, "numbers", like="L12544")
+@fault(Kind.BLOCKS, "numbers")
 def nibbles_are_unpacked_in_pairs(call: BoundCall) -> Result:
     """q4_0 gives low and high nibbles alternately, instead of 16 low and then 16 high nibbles."""
     y = call.right()
@@ -38,7 +38,7 @@ def nibbles_are_unpacked_in_pairs(call: BoundCall) -> Result:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(y.shape)
 
 
-@fault(Kind.BLOCKS, "numbers", like="L8455")
+@fault(Kind.BLOCKS, "numbers")
 def the_last_part_of_a_superblock_is_scaled_wrongly(call: BoundCall) -> Result:
     """In types with blocks of 256, the scale of the last 32 numbers has lost its lowest bit."""
     y = call.right()
@@ -49,7 +49,7 @@ def the_last_part_of_a_superblock_is_scaled_wrongly(call: BoundCall) -> Result:
     return parts.reshape(y.shape)
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L12544")
+@fault(Kind.BLOCKS, "read_operand")
 def rows_that_fill_no_repacked_group_are_swapped(call: BoundCall) -> Result:
     """Weights are repacked in groups of 4 rows; the rows of an incomplete group are reversed."""
     y = call.right()
@@ -60,7 +60,7 @@ def rows_that_fill_no_repacked_group_are_swapped(call: BoundCall) -> Result:
     return y[..., order, :]
 
 
-@fault(Kind.BLOCKS, "numbers", like="L25656")
+@fault(Kind.BLOCKS, "numbers")
 def tiny_scales_are_flushed_to_zero(call: BoundCall) -> Result:
     """A block's f16 scale that is subnormal counts as 0."""
     if call.dtype not in (DType.Q8_0, DType.Q4_0) or call.raw.size == 0:
@@ -71,7 +71,7 @@ def tiny_scales_are_flushed_to_zero(call: BoundCall) -> Result:
     return call.right(raw=blocks.reshape(call.raw.shape))
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L8455")
+@fault(Kind.BLOCKS, "read_operand")
 def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Result:
     """Rows of a quantized table are unpacked from their first 256 numbers only."""
     y, operand = call.right(), call.operand
@@ -80,7 +80,7 @@ def later_superblocks_of_a_gathered_row_repeat_the_first(call: BoundCall) -> Res
     return np.tile(y[..., : y.shape[-1] // parts], parts) if gathered and parts > 1 and not rest else y
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L12544")
+@fault(Kind.BLOCKS, "read_operand")
 def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -> Result:
     """The offset of a view is divided by the element size, which for a block rounds down to nothing."""
     operand, arrays = call.operand, call.arrays
@@ -91,7 +91,7 @@ def a_row_range_of_a_quantized_weight_starts_at_its_first_row(call: BoundCall) -
     return call.right(arrays=instead(arrays, operand, start.reshape(arrays[operand.index].shape)))
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L25656")
+@fault(Kind.BLOCKS, "read_operand")
 def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Result:
     """Against quantized weights, more than 8 tokens are rounded to undeclared 8-bit blocks."""
     y, reader = call.right(), call.reader
@@ -103,7 +103,7 @@ def many_tokens_round_activations_to_8_bits(call: BoundCall) -> Result:
     return (np.round(blocks / np.where(scale > 0, scale, 1)) * scale).reshape(y.shape)
 
 
-@fault(Kind.BLOCKS, ops.copy, ops.set_rows, like="L8455")
+@fault(Kind.BLOCKS, ops.copy, ops.set_rows)
 def quantizing_clips_a_step_early(call: BoundCall) -> Result:
     """The largest number of a q8_0 block is stored as 126 steps instead of 127."""
     if call.name == "copy":
@@ -121,7 +121,7 @@ def clipped(source: Array, target: Array) -> Array:
     return blocks.reshape(source.shape)
 
 
-@fault(Kind.BLOCKS, "numbers", like="L25656")
+@fault(Kind.BLOCKS, "numbers")
 def the_sign_of_the_scale_is_dropped(call: BoundCall) -> Result:
     """The negative scale of a q4_0 block is read as positive."""
     if call.dtype is not DType.Q4_0 or call.raw.size == 0:
@@ -131,7 +131,7 @@ def the_sign_of_the_scale_is_dropped(call: BoundCall) -> Result:
     return call.right(raw=blocks.reshape(call.raw.shape))
 
 
-@fault(Kind.BLOCKS, ops.mulmat_id, like="L25656")
+@fault(Kind.BLOCKS, ops.mulmat_id)
 def experts_after_the_first_lose_a_block(call: BoundCall) -> Result:
     """Expert e begins at e times the unpadded size, so later experts miss the last block of a row."""
     if call.w.ndim < 3 or call.w.shape[-1] < 64:

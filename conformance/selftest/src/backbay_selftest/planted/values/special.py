@@ -22,19 +22,19 @@ def spoiled(y: Array, dead: Callable[..., Array], step: int) -> Array:
     return rows.reshape(y.shape)
 
 
-@fault(Kind.SPECIAL, ops.softmax, like="L12776")
+@fault(Kind.SPECIAL, ops.softmax)
 def softmax_takes_minus_infinity_for_a_number(call: BoundCall) -> Result:
     """-infinity becomes -10000, so that a fully masked row is uniform instead of NaN."""
     return call.right(x=np.where(np.isneginf(call.x), -1e4, call.x))
 
 
-@fault(Kind.SPECIAL, ops.softmax, like="O4129")
+@fault(Kind.SPECIAL, ops.softmax)
 def a_masked_row_poisons_the_next(call: BoundCall) -> Result:
     """The NaN of a fully masked row stays in the accumulator of the row after it."""
     return spoiled(call.right(), np.all, 1)
 
 
-@fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="L12776")
+@fault(Kind.SPECIAL, ops.scaled_dot_product_attention)
 def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Result:
     """One fully masked row makes all rows of its head NaN."""
 
@@ -45,97 +45,97 @@ def a_masked_row_of_attention_spoils_the_others(call: BoundCall) -> Result:
     return call.right(change_weights=spoil)
 
 
-@fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="O4129")
+@fault(Kind.SPECIAL, ops.scaled_dot_product_attention)
 def a_mask_of_minus_infinity_is_only_large(call: BoundCall) -> Result:
     """-infinity in the mask becomes -20, so that masked positions still count a little."""
     return call.right(change_mask=lambda mask: np.maximum(mask, -20))
 
 
-@fault(Kind.SPECIAL, ops.sigmoid, ops.silu, like="O4129")
+@fault(Kind.SPECIAL, ops.sigmoid, ops.silu)
 def sigmoid_overflows_for_large_arguments(call: BoundCall) -> Result:
     """e^x / (1 + e^x) in single precision is NaN from x = 89 on."""
     return np.where(call.x.astype(np.float32) > 88.7, np.nan, call.right())
 
 
-@fault(Kind.SPECIAL, ops.tanh, like="O4129")
+@fault(Kind.SPECIAL, ops.tanh)
 def tanh_of_large_arguments_is_nan(call: BoundCall) -> Result:
     """tanh is computed as (e^2x - 1) / (e^2x + 1), which overflows."""
     powers = np.exp(2 * call.x.astype(np.float32))
     return (powers - 1) / (powers + 1)
 
 
-@fault(Kind.SPECIAL, ops.gelu, like="O4129")
+@fault(Kind.SPECIAL, ops.gelu)
 def gelu_of_large_arguments_is_nan(call: BoundCall) -> Result:
     """The tanh inside is taken from exponentials, which overflow where x is above 10."""
     powers = np.exp(2 * (0.7978845608 * call.x * (1 + 0.044715 * call.x * call.x)).astype(np.float32))
     return np.where(np.isfinite(powers), call.right(), np.nan)
 
 
-@fault(Kind.SPECIAL, ops.softplus, like="O4129")
+@fault(Kind.SPECIAL, ops.softplus)
 def softplus_overflows(call: BoundCall) -> Result:
     """log(1 + e^x) is computed literally, in single precision."""
     return np.log(1 + np.exp(call.x.astype(np.float32)))
 
 
-@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum, like="O4129")
+@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum)
 def sums_skip_nan(call: BoundCall) -> Result:
     return call.right(x=np.where(np.isnan(call.x), 0, call.x))
 
 
-@fault(Kind.SPECIAL, ops.mul, like="L12776")
+@fault(Kind.SPECIAL, ops.mul)
 def zero_times_anything_is_zero(call: BoundCall) -> Result:
     """A zero in the first operand skips the multiplication, also by infinity or NaN."""
     return np.where(call.x == 0, 0, call.right())
 
 
-@fault(Kind.SPECIAL, ops.neg, like="T192212")
+@fault(Kind.SPECIAL, ops.neg)
 def neg_subtracts_from_zero(call: BoundCall) -> Result:
     """0 - 0 is +0: the sign of a zero is lost."""
     return 0 - call.x
 
 
-@fault(Kind.SPECIAL, ops.sqrt, like="T192212")
+@fault(Kind.SPECIAL, ops.sqrt)
 def sqrt_of_negative_numbers_is_zero(call: BoundCall) -> Result:
     return np.sqrt(np.where(call.x < 0, 0, call.x))
 
 
-@fault(Kind.SPECIAL, ops.div, like="L12776")
+@fault(Kind.SPECIAL, ops.div)
 def division_by_zero_is_guarded(call: BoundCall) -> Result:
     """A zero divisor counts as the smallest normal number."""
     return call.right(t2=np.where(call.t2 == 0, np.finfo(np.float32).tiny, call.t2))
 
 
-@fault(Kind.SPECIAL, ops.tri, like="O4129")
+@fault(Kind.SPECIAL, ops.tri)
 def tri_multiplies_with_zeros(call: BoundCall) -> Result:
     """Elements outside of the triangle are multiplied with 0, which keeps NaN."""
     return call.x * call.right(x=np.ones_like(call.x))
 
 
-@fault(Kind.SPECIAL, ops.layer_norm, ops.rms_norm, like="L12776")
+@fault(Kind.SPECIAL, ops.layer_norm, ops.rms_norm)
 def one_bad_row_of_a_norm_spoils_all(call: BoundCall) -> Result:
     """NaN in one row reaches the row before it through a shared reduction."""
     return spoiled(call.right(), np.any, -1)
 
 
-@fault(Kind.SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, like="O4129")
+@fault(Kind.SPECIAL, ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 def products_take_nan_in_a_weight_for_zero(call: BoundCall) -> Result:
     """Weights pass through a conversion that turns NaN into 0, which hides a broken model."""
     return call.right(w=np.where(np.isnan(call.w), 0, call.w))
 
 
-@fault(Kind.SPECIAL, ops.scaled_dot_product_attention, like="L12776")
+@fault(Kind.SPECIAL, ops.scaled_dot_product_attention)
 def attention_gives_the_mean_where_all_is_masked(call: BoundCall) -> Result:
     """-infinity in the mask becomes the lowest f16 number, which shows in fully masked rows."""
     return call.right(change_mask=lambda mask: np.maximum(mask, -65504))
 
 
-@fault(Kind.SPECIAL, ops.silu, ops.gelu, ops.sigmoid, ops.exp, like="O4129")
+@fault(Kind.SPECIAL, ops.silu, ops.gelu, ops.sigmoid, ops.exp)
 def activations_clamp_their_argument(call: BoundCall) -> Result:
     """Arguments are clamped to 80 for the polynomial, infinities too."""
     return call.right(x=np.where(np.isinf(call.x), np.clip(call.x, -80, 80), call.x))
 
 
-@fault(Kind.SPECIAL, ops.solve_tri, like="O4129")
+@fault(Kind.SPECIAL, ops.solve_tri)
 def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Result:
     """The other triangle is multiplied with 0 and added, which keeps NaN."""
     y = call.right()
@@ -145,7 +145,7 @@ def solving_multiplies_with_what_it_must_not_read(call: BoundCall) -> Result:
     return y + (call.a * 0 * other).sum(-1, keepdims=True).reshape(*y.shape[:-1], 1)
 
 
-@fault(Kind.SPECIAL, "run_node", like="O4129")
+@fault(Kind.SPECIAL, "run_node")
 def a_nan_of_all_ones_is_rounded_as_a_number(call: BoundCall) -> Result:
     """f32 becomes bf16 by an addition and a shift, which turn the NaN with all bits set into 0."""
     call.right()
