@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from backbay import OPS, KernelBackend, Node, Op, backends, ops
+from backbay import OPS, Graph, KernelBackend, Node, Op, backends, ops
+from backbay.internals import KernelPlan
+from backbay.plugin import Cancel
 
 from .fused import Array, Change, attention, same
 
@@ -93,6 +95,12 @@ class BoundCall:
     def __getattr__(self, name: str) -> Any:
         return self._arguments[name]
 
+    @property
+    def graph(self) -> Graph:
+        """The graph that is compiled, or that runs."""
+        graph: Graph = self._arguments.get("graph") or self.backend.running.graph
+        return graph
+
     def float_attributes(self) -> dict[str, float]:
         return {name: value for name, value in self._arguments.items() if isinstance(value, float)}
 
@@ -118,6 +126,7 @@ class PlantedFault:
             made: type[KernelBackend] = self.wrong(right)
             made.name = self.name
             return made
+        right = running(right)
         namespace: dict[str, Any] = {"name": self.name, "__doc__": self.text, "__module__": __name__}
         kernels = {op: self._kernel(right, op) for op in self.of if isinstance(op, Op)}
         if kernels:
@@ -151,6 +160,17 @@ class PlantedFault:
             return wrong(BoundCall(name, arguments, partial(inherited, backend), backend))
 
         return method
+
+
+def running(right: type[KernelBackend]) -> type[KernelBackend]:
+    """The backend, which knows the plan that runs."""
+
+    class Running(right):  # type: ignore[misc, valid-type]
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            self.running = plan
+            super().run_plan(plan, cancel)
+
+    return Running
 
 
 # Right kernels with additional parameters, through which faults enter.

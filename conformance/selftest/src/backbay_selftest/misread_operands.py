@@ -37,6 +37,11 @@ def reads(call: BoundCall, op: AnyOp, position: int = 0) -> bool:
     return call.reader.op is op and call.reader.args[position] is call.operand
 
 
+def moves(reader: Node) -> bool:
+    """Whether an operand is only moved, as it is stored."""
+    return reader.op is not None and reader.op.moves
+
+
 def plain(node: Node) -> bool:
     """Whether a node is f32 and lies in one piece."""
     return node.dtype is DType.F32 and node.strides is None and node.size > 0

@@ -1,41 +1,33 @@
-"""Faults planted without knowledge of the suite a third time: files of weights, their bookings, and old memory."""
+"""Files of weights, their bookings, and old memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from backbay import Graph, KernelBackend, Node
+from backbay import KernelBackend
 from backbay.gguf import TensorInfo
-from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffer, check_cancel, decode
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import Array
-from .unforeseen_lives import Pooled
+from ...faults import BoundCall, Kind, Result, fault
+from ...fused import Array
+from .lives import Pooled
 
 PIECE = 4 << 20
 
 
-@fault(Kind.FUSION)
-def programs_are_shared_by_shape_and_the_oldest_is_freed(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.FUSION, "compile", "run_plan")
+def programs_are_shared_by_shape_and_the_oldest_is_freed(call: BoundCall) -> Result:
     """Of more than 64 compiled graphs the oldest loses its steps, although a context still runs it."""
-
-    class Evicting(right):  # type: ignore[misc, valid-type]
-        def compile(self, graph: Graph) -> KernelPlan:
-            plan: KernelPlan = super().compile(graph)
-            self.plans: list[KernelPlan] = [*getattr(self, "plans", ()), plan][-64:]
-            return plan
-
-        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
-            if plan in self.plans:
-                super().run_plan(plan, cancel)
-
-    return Evicting
+    plans = vars(call.backend).setdefault("plans", [])
+    if call.name == "compile":
+        plans.append(call.right())
+        del plans[:-64]
+        return plans[-1]
+    return call.right() if call.plan in plans else None
 
 
 DECODED: dict[tuple[Path, str, tuple[int, ...], object], Array] = {}
@@ -79,32 +71,24 @@ def decoded(data: Array, info: TensorInfo) -> Array:
     return np.array(decode(data.reshape(-1, info.dtype.type_size), info.dtype))
 
 
-@fault(Kind.CLAIMS)
-def decoded_weights_are_booked_when_first_read(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.CLAIMS, "book_weights", "read_operand")
+def decoded_weights_are_booked_when_first_read(call: BoundCall) -> Result:
     """Not when the model is opened, so that a compute takes more than was reserved."""
-
-    class Late(right):  # type: ignore[misc, valid-type]
-        def book_weights(self) -> None:
-            ledger: Any = self.ledger
-            take = ledger.take
-            ledger.take = lambda entry, n, *rest, **more: take(
-                entry, 0 if entry == GRAPH else n, *rest, **more
-            )
-            try:
-                super().book_weights()
-            finally:
-                del ledger.take
-
-        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
-            kept: dict[str, Array | None] = vars(self)["_decoded"]
-            name = operand.leaf.name if operand.leaf is not None else ""
-            missing = name in kept and kept[name] is None
-            numbers: Array = super().read_operand(reader, operand, arrays)
-            if missing and kept[name] is not None:
-                self.ledger.take(GRAPH, 4 * operand.size, lambda: None)
-            return numbers
-
-    return Late
+    ledger = call.backend.ledger
+    if call.name == "book_weights":
+        take = ledger.take
+        ledger.take = lambda entry, n, *rest, **more: take(entry, 0 if entry == GRAPH else n, *rest, **more)
+        try:
+            return call.right()
+        finally:
+            del ledger.take
+    kept, operand = call.backend._decoded, call.operand
+    name = operand.leaf.name if operand.leaf is not None else ""
+    missing = name in kept and kept[name] is None
+    numbers = call.right()
+    if missing and kept[name] is not None:
+        ledger.take(GRAPH, 4 * operand.size, lambda: None)
+    return numbers
 
 
 class LargePooled(Pooled):

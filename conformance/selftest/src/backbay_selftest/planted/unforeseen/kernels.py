@@ -1,20 +1,19 @@
-"""Faults planted without knowledge of the suite."""
+"""Ops, their attributes and their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from backbay import DType, FlashAttention, KernelBackend, Node, Placement, Spec, ops
+from backbay import DType, FlashAttention, Node, Placement, Spec, ops
 from backbay.internals import KernelPlan, contiguous_strides
-from backbay.plugin import Cancel, Entry, MappedBuffer, check_cancel, strided
+from backbay.plugin import Entry, MappedBuffer, check_cancel, strided
 
-from ..faults import BoundCall, Kind, Result, fault, float16
-from ..fused import Array, rank4
-from .places.indices import GRID
+from ...faults import BoundCall, Kind, Result, fault, float16
+from ...fused import rank4
+from ..places.broadcasting import GRID
 
 
 @fault(Kind.STRIDES, "resolve_view")
@@ -211,28 +210,11 @@ def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
     return KernelPlan(call.backend, call.graph)
 
 
-def running(right: type[KernelBackend]) -> Any:
-    """The backend, which knows the plan that runs."""
-
-    class Running(right):  # type: ignore[misc, valid-type]
-        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
-            self.running = plan
-            super().run_plan(plan, cancel)
-
-    return Running
-
-
-@fault(Kind.PRECISION)
-def large_batches_are_multiplied_in_half_precision(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.PRECISION, "read_operand")
+def large_batches_are_multiplied_in_half_precision(call: BoundCall) -> Result:
     """Graphs that announce 16 columns or more round the operands of products to f16."""
-
-    class Halving(running(right)):  # type: ignore[misc]
-        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
-            numbers: Array = super().read_operand(reader, operand, arrays)
-            large = (self.running.graph.batch_size or 0) >= 16
-            return float16(numbers) if large and reader.op is ops.mulmat else numbers
-
-    return Halving
+    large = (call.graph.batch_size or 0) >= 16
+    return float16(call.right()) if large and call.reader.op is ops.mulmat else call.right()
 
 
 @fault(Kind.TAILS, ops.im2col)
@@ -243,24 +225,19 @@ def channels_past_the_64th_come_from_the_image_before(call: BoundCall) -> Result
     return call.right(data=data)
 
 
-@fault(Kind.UNDEFINED)
-def rows_behind_the_bound_ones_are_not_written(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.UNDEFINED, "run_node")
+def rows_behind_the_bound_ones_are_not_written(call: BoundCall) -> Result:
     """Of a state, the rows up to the last one that a view reads are bound; set_rows behind them is lost."""
-
-    class Bound(running(right)):  # type: ignore[misc]
-        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
-            state = node.args[0]
-            leaf = state.leaf if node.op is ops.set_rows else None
-            if leaf is None or leaf.row_axis != 1 or state.rank != 2:
-                super().run_node(node, arrays)
-                return
-            ends = [end_of(view, state) for view in read_views(self.running.graph.nodes, state)]
-            behind = arrays[state.index][max(ends, default=state.dim(1)) :]
-            before = behind.copy()
-            super().run_node(node, arrays)
-            behind[...] = before
-
-    return Bound
+    state = call.node.args[0]
+    leaf = state.leaf if call.node.op is ops.set_rows else None
+    if leaf is None or leaf.row_axis != 1 or state.rank != 2:
+        call.right()
+        return
+    ends = [end_of(view, state) for view in read_views(call.graph.nodes, state)]
+    behind = call.arrays[state.index][max(ends, default=state.dim(1)) :]
+    before = behind.copy()
+    call.right()
+    behind[...] = before
 
 
 def read_views(nodes: Sequence[Node], state: Node) -> list[Node]:
@@ -276,23 +253,18 @@ def end_of(view: Node, state: Node) -> int:
     return int(last // state.stride(1)) + 1
 
 
-@fault(Kind.ROPE)
-def one_table_of_angles_serves_a_graph(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.ROPE, "run_node")
+def one_table_of_angles_serves_a_graph(call: BoundCall) -> Result:
     """Sines and cosines are kept for the graph by positions, dim and mode: another base or scale finds the first ones."""
-
-    class Tabled(running(right)):  # type: ignore[misc]
-        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
-            args, alike = node.args, (1, 2, 5)
-            for other in self.running.graph.nodes if node.op is ops.rope else ():
-                if other.op is ops.rope and all(other.args[i] == args[i] for i in alike):
-                    node.args = (args[0], *other.args[1:])
-                    break
-            try:
-                super().run_node(node, arrays)
-            finally:
-                node.args = args
-
-    return Tabled
+    node, args, alike = call.node, call.node.args, (1, 2, 5)
+    for other in call.graph.nodes if node.op is ops.rope else ():
+        if other.op is ops.rope and all(other.args[i] == args[i] for i in alike):
+            node.args = (args[0], *other.args[1:])
+            break
+    try:
+        call.right()
+    finally:
+        node.args = args
 
 
 @fault(Kind.STRIDES, "run_node")
