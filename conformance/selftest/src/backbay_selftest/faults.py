@@ -194,6 +194,15 @@ def fault(kind: Kind, *of: AnyOp | str, name: str = "", large: bool = False) -> 
     return register
 
 
+def planted(*of: AnyOp | str) -> Callable[[Kernel], type[KernelBackend]]:
+    """The reference with a fault that is not registered: it is no fault of the classes, or it takes the process along."""
+
+    def plant(wrong: Kernel) -> type[KernelBackend]:
+        return PlantedFault(wrong.__name__, Kind.CLAIMS, getdoc(wrong) or "", of, wrong).plant(reference())
+
+    return plant
+
+
 def altered(name: str, kind: Kind, *of: AnyOp, result: Change = same, **arguments: Any) -> None:
     """Register a fault: right kernels that always get these arguments, or whose result is changed."""
     fault(kind, *of, name=name)(lambda call: result(call.right(**arguments)))
