@@ -36,15 +36,12 @@ from backbay.plugin import (
     unsupported,
 )
 
-from .memory.buffers import DeviceBuffer, LeafBuffer
-from .memory.residence import is_resident
+from .memory.buffers import DeviceBuffer, LeafBuffer, is_resident
 from .ops import KERNELS
-from .plans.compiled import Sessions
+from .plans.compiled import Services, Sessions
 from .plans.export import export
 from .plans.plan import OnnxPlan
-from .plans.services import Services
-from .session.device import Device
-from .session.device_choice import choose
+from .session.device import Device, choose
 from .session.doctor import diagnose
 from .session.native import NativeCode, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER

@@ -13,8 +13,7 @@ from onnx import TensorProto
 from backbay import DType, Graph, Node
 from backbay.internals import Size, Symbols, term_of
 
-from .element_types import held, onnx_type
-from .feeds import Feed, Grid, Scalar, Vector, is_constant
+from .lowered_model import Feed, Grid, Scalar, Vector, held, is_constant, onnx_type
 from .model_builder import ModelBuilder
 
 AnySize = Size | int

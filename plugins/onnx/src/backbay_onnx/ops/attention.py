@@ -10,9 +10,8 @@ from collections.abc import Collection
 from backbay import DType, Node, ops
 from backbay.internals import Size
 
-from ..lowering.kernel_view import Lowering
+from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
-from ..lowering.operand import Operand
 from ..session.native import DOMAIN
 from .kernel_table import kernel
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from backbay import Node, ops
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from .kernel_table import kernel
 
 

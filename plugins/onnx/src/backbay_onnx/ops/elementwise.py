@@ -8,8 +8,7 @@ import numpy as np
 
 from backbay import DType, Node, UnsupportedOpError, ops
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, results, times
 from ..session.native import DOMAIN
 from .kernel_table import kernel

@@ -14,9 +14,8 @@ from backbay import Node, ops
 from backbay.ops import Yarn
 
 from ..lowering.emitter import AnySize
-from ..lowering.kernel_view import Lowering
+from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
-from ..lowering.operand import Operand
 from ..session.native import DOMAIN, MOST_KEYS
 from .kernel_table import kernel
 

@@ -10,8 +10,7 @@ from onnx import TensorProto
 from backbay import Node, ops
 from backbay.internals import Size
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, results, times
 from .kernel_table import kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,88 @@ from backbay import Graph, Node
 from backbay.internals import Array, Bytes
 from backbay.plugin import HostBuffer, strided
 
-from ..lowering.element_types import binding_type
-from ..lowering.feeds import Fed, SizeValues
-from ..lowering.lowered_model import LeafInput, RowsOutput, StateOutput
-from ..memory.buffers import DeviceBuffer
-from .binding import Binding
-from .bound_shapes import bound_nbytes, bound_shape, stored_shape
-from .compiled import Compiled
-from .decoded_leaf import DecodedLeaf
-from .services import Services
+from ..lowering.lowered_model import Fed, LeafInput, RowsOutput, SizeValues, StateOutput, binding_type
+from ..memory.buffers import DeviceBuffer, LeafBuffer
+from ..session.device import Device
+from ..session.providers import HOST_PROVIDER
+from ..session.runtime import runtime
+from ..weights.store import decoded
+from .compiled import Compiled, Services
+
+
+def stored_shape(node: Node) -> tuple[int, ...]:
+    """The shape of the values as they lie in memory: rows of a quantized type are bytes."""
+    return (node.row_nbytes, *node.shape[1:]) if node.dtype.is_quantized else node.shape
+
+
+def bound_shape(leaf: LeafInput, graph: Graph, sizes: SizeValues) -> tuple[int, ...]:
+    """Innermost first."""
+    if leaf.shape is not None:
+        return sizes.all(leaf.shape)
+    node = graph.nodes[leaf.index]
+    return node.shape if leaf.form == "floats" else stored_shape(node)
+
+
+def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: SizeValues) -> int:
+    """Bytes of a state, or of its window, or of written rows."""
+    return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
+
+
+class DecodedLeaf:
+    """A quantized leaf as float32; `refresh` decodes it anew if the host has written it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.array = node, np.zeros(node.size, np.float32)
+        self._decoded = -1  # the generation
+
+    def refresh(self) -> None:
+        leaf = self.node.leaf
+        assert leaf is not None
+        buffer = leaf.buffer
+        assert isinstance(buffer, LeafBuffer)
+        if self._decoded != buffer.generation:
+            self.array[:] = decoded(buffer.read(), self.node.dtype)
+            self._decoded = buffer.generation
+
+
+class Binding:
+    """An IOBinding, without its own methods: they look up the device by name for each of hundreds of inputs."""
+
+    def __init__(self, session: Any, device: Device) -> None:
+        self.bound = session.io_binding()
+        self._inner = self.bound._iobinding
+        self._session = session  # must outlive the binding
+        make = runtime().OrtDevice.make
+        self._host, self._device = (
+            make(memory, number)._get_c_device()
+            for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
+        )
+
+    def numbers(self, fed: Fed) -> None:
+        """All sizes and grids; the sizes lie in one array."""
+        base = fed.numbers.ctypes.data
+        for name, shape, first in fed.places:
+            self._inner.bind_input(name, self._host, TensorProto.INT64, shape, base + 8 * first)
+        for name, grid in fed.grids.items():
+            self.input(name, TensorProto.INT64, grid.shape, grid)
+
+    def input(
+        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+    ) -> None:
+        self._inner.bind_input(name, *self._place(at, kind, shape, begin))
+
+    def output(
+        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
+    ) -> None:
+        self._inner.bind_output(name, *self._place(at, kind, shape, begin))
+
+    def _place(
+        self, at: Array | DeviceBuffer, kind: int, shape: tuple[int, ...], begin: int
+    ) -> tuple[Any, ...]:
+        """The place `begin` bytes after the first."""
+        if isinstance(at, DeviceBuffer):
+            return self._device, kind, shape, at.pointer + begin
+        return self._host, kind, shape, at.ctypes.data + begin
 
 
 class BoundGraph:

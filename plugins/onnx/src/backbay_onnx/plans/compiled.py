@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from backbay import Graph
-from backbay.internals import return_freed_memory
-from backbay.plugin import CPU, Entry
+from backbay import BackendParams, Graph
+from backbay.internals import Ledger, return_freed_memory
+from backbay.plugin import CPU, Entry, Workspace
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
 from ..lowering.lowered_model import Lowered
-from ..memory.residence import is_resident
+from ..memory.buffers import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
 from ..session.creation import create_session, session_options
+from ..session.device import Device
 from ..session.event_log import EventLog
-from ..session.native import DOMAIN
-from .services import Services
+from ..session.native import DOMAIN, NativeCode
+from ..weights.store import WeightStore
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each for all contexts of a backend."""
+
+    params: BackendParams
+    device: Device
+    ledger: Ledger
+    weight_entry: Callable[[str], Entry]
+    weights: WeightStore
+    workspace: Workspace
+    exact: bool  # activations stay float32
+    shared_threads: bool
+    native: NativeCode | None
+
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
 HELD_IN_VAIN = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others

@@ -13,13 +13,12 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from backbay import BackbayError, Graph, Node
 from backbay.internals import Bytes, replacing
 
-from ..lowering.feeds import SizeValues
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
-from ..lowering.lowered_model import LeafInput, Lowered
+from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
 from ..ops import KERNELS
 from ..weights.store import WeightStore
-from .bound_shapes import bound_shape, stored_shape
+from .bound_graph import bound_shape, stored_shape
 from .standard_ops import use_standard_ops
 
 ALIGNMENT = 64

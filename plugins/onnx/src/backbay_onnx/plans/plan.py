@@ -11,10 +11,8 @@ from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import runtime, translated
-from .bound_graph import BoundGraph, leaf_bytes
-from .bound_shapes import bound_nbytes
-from .compiled import Sessions
-from .services import Services
+from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes
+from .compiled import Services, Sessions
 
 LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
 SMALL = 4  # times its working memory: a graph that needs a quarter of the largest one, or less, keeps freed blocks

@@ -1,18 +1,93 @@
-"""Sessions of ONNX Runtime: their options, and how they are made."""
+"""Sessions of ONNX Runtime: their options, their threads, the nodes that they leave to the CPU, and how they are made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from backbay.internals import Bytes, usable_cores
+from onnx import GraphProto, TensorProto, shape_inference
 
-from .device import Device
-from .device_trial import lacks_float16
-from .left_to_cpu import left_to_cpu
+from backbay.internals import Bytes, usable_cores, without_forks
+
+from .device import Device, lacks_float16
+from .providers import Provider
 from .runtime import runtime, translated
-from .thread_pool import POOL
+
+LOG = logging.getLogger("backbay.onnx")
+
+
+class SharedPool:
+    """The pool that all sessions of a process share. Its first user sizes it, once and for all.
+
+    ONNX Runtime then refuses sessions with pools of their own, in the whole process. If sessions with their own pools
+    came first, sharing is no longer possible: later sessions get pools of their own too, which do not spin.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: int | None = None  # 0: sharing is not possible
+
+    def configure(self, options: Any, wanted: int, *, shared: bool) -> None:
+        """Make a session use the shared pool if that is wanted, or if the process has one already."""
+        with without_forks(), self._lock:
+            if self._threads is None and shared:
+                self._threads = self._size(wanted)
+        if self._threads:
+            options.use_per_session_threads = False
+            if self._threads != wanted:
+                LOG.info(
+                    "sessions already share a pool of %d threads; num_threads is %d", self._threads, wanted
+                )
+        else:
+            options.intra_op_num_threads = wanted
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+    @staticmethod
+    def _size(wanted: int) -> int:
+        try:
+            runtime().set_global_thread_pool_sizes(wanted, 1)
+        except RuntimeError:
+            return 0
+        return wanted
+
+
+POOL = SharedPool()
+
+
+def left_to_cpu(model: Any, provider: Provider, *, float16: bool) -> list[str]:
+    """The nodes by name; without `float16`, also those that read or make such numbers."""
+    if not provider.cpu_nodes_setting or (float16 and not provider.left_to_cpu):
+        return []
+    typed = model if float16 else shape_inference.infer_shapes(model)
+    return [
+        node.name
+        for node, halves in _nodes(typed.graph, frozenset())
+        if label_of(node) in provider.left_to_cpu
+        or not (float16 or halves.isdisjoint([*node.input, *node.output]))
+    ]
+
+
+def label_of(node: Any) -> str:
+    """What a node is, by its name: its op, unless the lowering says more."""
+    return str(node.name.rpartition("_")[0])
+
+
+def _nodes(graph: GraphProto, outer: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
+    """All nodes, also of loop bodies, each with the float16 values that it may use."""
+    described = (*graph.input, *graph.output, *graph.value_info)
+    halves = outer | {
+        each.name for each in described if each.type.tensor_type.elem_type == TensorProto.FLOAT16
+    }
+    halves |= {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT16}
+    for node in graph.node:
+        yield node, halves
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g, halves)
+
 
 # MatmulTransposeFusion merges a transpose before a cast wrongly: it reads outside of memory and the process ends.
 # Pad_Fusion merges a pad into a pool, which then divides by another count, or refuses it.

@@ -15,8 +15,7 @@ from backbay.internals import Array, Bytes, numpy_view, return_freed_memory
 from backbay.plugin import Cancel, Progress, check_cancel, decode
 
 from ..lowering.lowered_model import Lowered
-from ..memory.buffers import DeviceBuffer
-from ..memory.file_backed import FileBackedMemory
+from ..memory.buffers import DeviceBuffer, FileBackedMemory
 from ..session.device import Device
 from .packing import LAYOUTS, PackedWeight
 
