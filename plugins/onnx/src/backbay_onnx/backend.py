@@ -36,6 +36,7 @@ from backbay.plugin import (
     unsupported,
 )
 
+from .lowering.kernel_view import NO_NATIVE
 from .memory.buffers import DeviceBuffer, LeafBuffer, is_resident
 from .ops import KERNELS
 from .plans.compiled import Services, Sessions
@@ -125,9 +126,10 @@ class OnnxBackend(Backend):
         return Sessions(self.services)
 
     @cached_property
-    def native(self) -> NativeCode | None:
+    def native(self) -> NativeCode:
         """Native code, if sessions use it. It reads weights in the file; copies of them are packed by ONNX Runtime."""
-        return native_code() if self.device.is_host and not (self.is_exact or self.copies_weights) else None
+        used = self.device.is_host and not (self.is_exact or self.copies_weights)
+        return (native_code() if used else None) or NO_NATIVE
 
     @property
     def is_exact(self) -> bool:
@@ -152,7 +154,7 @@ class OnnxBackend(Backend):
 
     def cache_config(self) -> CacheConfig:
         """Halves first where native code reads them as they are; else each step would make a copy in float32."""
-        if self.native is not None and self.native.attends and not LATENT.of(self.config, 0):
+        if self.native.attends and not LATENT.of(self.config, 0):
             return CacheConfig(dtypes=(DType.F16, DType.F32, DType.BF16))
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16))
 
@@ -193,8 +195,7 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        native = frozenset[DType]() if self.native is None else frozenset(self.native.products)
-        self.weights = WeightStore(self.model, self.device, self._book_form, native)
+        self.weights = WeightStore(self.model, self.device, self._book_form, frozenset(self.native.products))
         for info in self.model.tensors.values() if self.model is not None else ():
             packs = self.weights.packs(info)
             if packs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from backbay import DType, Graph, Node, Op
 from backbay.internals import Size, Symbols, term_of
 
 from ..memory.buffers import is_resident
+from ..session.native import NativeCode
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, PartInput, onnx_type
 from .states import State, find_states, is_checked
@@ -87,6 +89,9 @@ class Operand:
 COPIES = ("Slice", "Gather", "Transpose")
 
 
+NO_NATIVE = NativeCode(Path(), {}, attends=False, gates=False, recurs=False)
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a graph is lowered."""
@@ -95,10 +100,7 @@ class Settings:
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
     copied: bool = False  # each run copies bound memory to a device and back
-    native_products: Mapping[DType, int] = field(default_factory=dict)  # formats by dtype, as of NativeCode
-    native_attention: bool = False
-    native_gates: bool = False
-    native_recurrence: bool = False
+    native: NativeCode = NO_NATIVE
     exported: bool = False  # the model is to run without this backend's buffers
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 

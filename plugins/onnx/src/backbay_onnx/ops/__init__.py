@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from backbay import Graph, ops
 
-from ..memory.working_memory import PeakMemory, nothing
+from ..memory.working_memory import PeakMemory, never, nothing
 from ..session.native import NativeCode
 from . import (
     attention,
@@ -31,19 +31,15 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode | None) -> PeakMemory:
-    """The most bytes that a graph holds at one time, with native code or without; `copied` are views."""
+def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> PeakMemory:
+    """The most bytes that a graph holds at one time; `copied` are views."""
     declared = dict(KERNELS.working_memory)
-    if native is None:
-        return PeakMemory(graph, declared, copied)
     for op in (ops.mulmat, ops.mulmat_full_prec):
         declared[op] = matrix.native_codes(native.products)
     if native.gates:
         declared[ops.silu] = nothing
     if native.recurs:
-        declared[ops.delta_rule] = nothing
-        declared[ops.ssm_scan] = sequence.native_states
-    if not native.attends:
-        return PeakMemory(graph, declared, copied)
-    declared[ops.scaled_dot_product_attention] = attention.native_sums
-    return PeakMemory(graph, declared, copied, attention.reads_halves)
+        declared |= {ops.delta_rule: nothing, ops.ssm_scan: sequence.native_states}
+    if native.attends:
+        declared[ops.scaled_dot_product_attention] = attention.native_sums
+    return PeakMemory(graph, declared, copied, attention.reads_halves if native.attends else never)

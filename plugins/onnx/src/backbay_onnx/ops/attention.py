@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
     plain = mask is None and sinks is None and vmla is None and not softcap
     if plain and not b.settings.resident and heads.same(kv_heads) and d.same(dv) and not tokens.at_most(MANY):
         return _tiled(b, query, key, value, scale)
-    if b.settings.native_attention and vmla is None and d.max(dv).at_most(MOST_FEATURES):
+    if b.settings.native.attends and vmla is None and d.max(dv).at_most(MOST_FEATURES):
         return _native(b, query, key, value, mask, sinks, scale, softcap)
     group = heads // kv_heads
     q = b.transposed(b.shaped(query.floats, [d, group, kv_heads, tokens]), 1, 2, 0, 3)

@@ -28,7 +28,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
     """x, of a rank, times w transposed, by a kernel that reads quantized weights; None if there is none."""
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
-    if w.dtype in b.settings.native_products:
+    if w.dtype in b.settings.native.products:
         return _native_product(b, w, x, expert)
     layout = LAYOUTS[w.dtype]
     if b.settings.exact and layout.bits == 8:
@@ -45,7 +45,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
 
 def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
     """Rows of w by number, decoded; `rank` is that of the ids."""
-    if w.dtype in b.settings.native_products:
+    if w.dtype in b.settings.native.products:
         numbers, format_ = b.cast_to(ids, TensorProto.INT64), FORMATS[w.dtype]
         return b.add("Rows", b.value(w.node, "raw"), numbers, domain=DOMAIN, format=format_)
     layout, k = LAYOUTS[w.dtype], w.node.dim(0)
@@ -77,7 +77,7 @@ def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
 
 def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
     """By code of ours, which reads weights as they are stored: columns become codes once for all weights they meet."""
-    rows, format_ = w.node.dim(1), b.settings.native_products[w.dtype]
+    rows, format_ = w.node.dim(1), b.settings.native.products[w.dtype]
     codes = b.add("Columns", x, domain=DOMAIN, format=format_)
     return b.add(
         "Products", b.value(w.node, "raw"), codes, domain=DOMAIN, format=format_, first=(expert or 0) * rows,
@@ -121,7 +121,15 @@ def rows_product(b: Lowering, x: str, w: str) -> str:
     return b.add("FusedMatMul", x, w, domain=CONTRIB, transB=1)
 
 
-def product(b: Lowering, w: Operand, x: Operand) -> str:
+def _rounded_activations(node: Node) -> int:
+    """Of quantized weights: rounded activations, and a second product, which is added."""
+    weight, x = node.operands
+    return 4 * node.size + 2 * x.size if is_packed(weight) else 0
+
+
+@kernel(ops.mulmat_full_prec, working_memory=_rounded_activations)
+@kernel(ops.mulmat, working_memory=_rounded_activations)
+def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
     if x.dim(0).same(0):  # ONNX Runtime leaves a product of no terms unwritten
         return b.zeros([w.dim(1), *x.dims()[1:]])
     rank = max(x.rank, 2)
@@ -148,12 +156,6 @@ def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
     return b.shaped(y, [n, *x.dims()[1:]])
 
 
-def _rounded_activations(node: Node) -> int:
-    """Of quantized weights: rounded activations, and a second product, which is added."""
-    weight, x = node.operands
-    return 4 * node.size + 2 * x.size if is_packed(weight) else 0
-
-
 def native_codes(dtypes: Collection[DType]) -> Measure:
     """Of native code: columns in codes, which products of weights of some dtypes read."""
 
@@ -168,16 +170,6 @@ def _rows_of_experts(node: Node) -> int:
     """The rows of one expert, the products of all experts, and the places of their rows."""
     weight, _, ids = node.operands
     return 2 * 4 * node.size + 6 * weight.dim(0) * ids.size
-
-
-@kernel(ops.mulmat, working_memory=_rounded_activations)
-def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
-    return product(b, w, x)
-
-
-@kernel(ops.mulmat_full_prec, working_memory=_rounded_activations)
-def mulmat_full_prec(b: Lowering, w: Operand, x: Operand) -> str:
-    return product(b, w, x)
 
 
 @kernel(ops.mulmat_id, working_memory=_rows_of_experts)

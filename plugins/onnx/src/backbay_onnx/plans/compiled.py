@@ -37,7 +37,7 @@ class Services:
     workspace: Workspace
     exact: bool  # activations stay float32
     shared_threads: bool
-    native: NativeCode | None
+    native: NativeCode
 
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
@@ -125,10 +125,7 @@ class Sessions:
         settings = Settings(
             exact=services.exact,
             usual=usual,
-            native_products={} if services.native is None else services.native.products,
-            native_attention=services.native is not None and services.native.attends,
-            native_gates=services.native is not None and services.native.gates,
-            native_recurrence=services.native is not None and services.native.recurs,
+            native=services.native,
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )
@@ -154,9 +151,8 @@ class Sessions:
             for file, index, part in lowered.parts
         ]
         # A session without native code is made in half of the time.
-        native = None
-        if services.native is not None and DOMAIN in [each.domain for each in lowered.model.opset_import]:
-            native = services.native.path
+        domains = [each.domain for each in lowered.model.opset_import]
+        native = services.native.path if DOMAIN in domains else None
         options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         events = EventLog(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)
