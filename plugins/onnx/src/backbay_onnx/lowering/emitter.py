@@ -27,7 +27,7 @@ class Emitter(ModelBuilder):
         self.symbols = Symbols(graph)
         self.feeds: dict[Feed, str] = {}
         self._before: dict[str, str] = {}  # reshaped values: from each to its original
-        self._graph = graph
+        self.graph = graph
 
     # -- sizes -------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
 from backbay import DType, Graph, Node, Op
-from backbay.internals import Size, Symbols, term_of
+from backbay.internals import Size, term_of
 
 from ..memory.buffers import is_resident
 from ..session.native import NativeCode
@@ -22,24 +22,10 @@ from .states import State, find_states, is_checked
 from .views import strided
 
 
-class Values(Protocol):
-    """The values of nodes at one point of a graph."""
-
-    symbols: Symbols
-
-    def stored(self, node: Node) -> str: ...
-
-    def floats(self, node: Node) -> str: ...
-
-    def value(self, node: Node, form: Form) -> str: ...
-
-    def ranked(self, value: str, rank: int, wanted: int) -> str: ...
-
-
 class Operand:
     """Values have the reversed shape: dimension 0 is the last axis."""
 
-    def __init__(self, b: Values, node: Node, form: Form) -> None:
+    def __init__(self, b: Lowering, node: Node, form: Form) -> None:
         self._b, self.node = b, node
         self._form: Form = form
 
@@ -119,7 +105,7 @@ class Lowering(Emitter):
         settings: Settings,
     ) -> None:
         super().__init__(graph)
-        self.graph, self.settings = graph, settings
+        self.settings = settings
         self.states = find_states(self, graph, windows=settings.usual)
         self.parts: dict[tuple[int, str], str] = {}
         self.baked: dict[int, str] = {}
@@ -198,10 +184,7 @@ class Lowering(Emitter):
         state.add(self.add_once("ScatterND", state.latest, index, rows), self.nodes[-1], count)
 
     def _whole_rows(self, state: State, index: str, rows: str, count: Size) -> str:
-        """The rows, where those for the same place are all the same one.
-
-        A GPU writes them side by side. Of different rows for one place, it would keep a part of each.
-        """
+        """The rows, of which those for one place are the same: a GPU writes them side by side, and would mix others."""
         places = self.shaped(index, [-1])
         nobody = self.filled(np.array(0, np.int64), [state.shape[1]])
         writers = self.add("ScatterElements", nobody, places, self.count(count), axis=0, reduction="max")
@@ -242,14 +225,10 @@ class Lowering(Emitter):
 
     def _lowered(self, node: Node, op: Op[Any, Any], form: Form) -> Any:
         """What the kernel of a node gives, with operands of a form."""
-        arguments = [
-            self.symbols.size(node, position) if position in op.sizes else self._argument(value, form)
-            for position, value in enumerate(node.args)
-        ]
+        arguments = [Operand(self, value, form) if isinstance(value, Node) else value for value in node.args]
+        for position in op.sizes:
+            arguments[position] = self.symbols.size(node, position)
         return op.spread(self._kernels[op], skip=1)(self, *arguments)
-
-    def _argument(self, value: Any, form: Form) -> Any:
-        return Operand(self, value, form) if isinstance(value, Node) else value
 
     # -- values ------------------------------------------------------------------------------------------
 

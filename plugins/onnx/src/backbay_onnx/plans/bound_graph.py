@@ -17,7 +17,7 @@ from ..memory.buffers import DeviceBuffer, LeafBuffer
 from ..session.device import Device
 from ..session.providers import HOST_PROVIDER
 from ..session.runtime import runtime
-from ..weights.store import decoded
+from ..weights.store import decoded, named_data
 from .compiled import Compiled, Services
 
 
@@ -177,7 +177,7 @@ class BoundGraph:
         for leaf in lowered.leaves:
             self._bind_leaf(leaf)
         for part in lowered.resident:
-            weight = self._services.weights.resident_part(graph.nodes[part.index], part.part)
+            weight = self._services.weights.resident(graph.nodes[part.index], part.part)
             binding.input(part.name, part.kind, part.shape, weight, part.begin)
         for name, index in lowered.results:
             node = graph.nodes[index]
@@ -220,7 +220,8 @@ class BoundGraph:
     def _floats(self, node: Node) -> Array | DeviceBuffer:
         if node.kind == "parameter":
             weights = self._services.weights
-            return weights.resident_floats(node) if self._services.device.has_memory else weights.floats(node)
+            resident = self._services.device.has_memory
+            return weights.resident(node, "floats") if resident else weights.floats(node)
         if node.index not in self._decoded:
             self._decoded[node.index] = DecodedLeaf(node)
         return self._decoded[node.index].array
@@ -244,7 +245,7 @@ class BoundGraph:
         if isinstance(buffer, DeviceBuffer):
             return buffer
         if node.kind == "parameter" and self._services.device.has_memory:
-            return self._services.weights.resident_bytes(node)
+            return self._services.weights.resident(node, "bytes")
         return leaf_bytes(self._graph, index)
 
     def _write_back(self, index: int, data: Bytes) -> None:
@@ -256,10 +257,7 @@ class BoundGraph:
 
 def leaf_bytes(graph: Graph, index: int) -> Bytes:
     """The data of a leaf: on the host the memory itself, else a copy, which is to be written back."""
-    leaf = graph.nodes[index].leaf
-    assert leaf is not None
-    assert leaf.buffer is not None
-    return leaf.buffer.read()
+    return named_data(graph.nodes[index])[1]
 
 
 def _repeats(ids: Array) -> bool:

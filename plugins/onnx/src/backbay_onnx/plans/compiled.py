@@ -46,29 +46,22 @@ KEPT = 64  # sessions that no plan uses; a model has a few structures
 KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
 
+@dataclass(eq=False)
 class Compiled:
     """A lowered graph and its session, for every graph of the structure whose sizes keep the guards."""
 
-    def __init__(
-        self,
-        lowered: Lowered,
-        session: Any,
-        packed: Sequence[tuple[Entry, int]],
-        peak: PeakMemory,
-        events: EventLog | None,
-    ) -> None:
-        self.lowered, self.session, self.peak, self.events = lowered, session, peak, events
-        self.packed = packed  # memory of packed weights that the session holds
-        self.users = 0  # plans
+    lowered: Lowered
+    session: Any  # None if there is nothing to run
+    packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
+    peak: PeakMemory
+    events: EventLog | None
+    users: int = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
         if self.events is not None and self.events.is_over:
             return False
-        for index, name in self.lowered.baked:
-            leaf = graph.nodes[index].leaf
-            if leaf is None or leaf.name != name:
-                return False
-        return self.lowered.guards.hold(graph)
+        names = ((getattr(graph.nodes[index].leaf, "name", None), name) for index, name in self.lowered.baked)
+        return all(given == baked for given, baked in names) and self.lowered.guards.hold(graph)
 
 
 class Sessions:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from backbay import BackbayError, Graph, Node
+from backbay import BackbayError, Graph
 from backbay.internals import Bytes, replacing
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
 from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
 from ..ops import KERNELS
-from ..weights.store import WeightStore
+from ..weights.store import WeightStore, named_data
 from .bound_graph import bound_shape, stored_shape
 from .standard_ops import use_standard_ops
 
@@ -40,7 +40,9 @@ def export(
     their name, outputs. Without a name they are called leafN, stateN and resultN, by node index. Weights have the names
     of the model file. With `standard`, ONNX Runtime's own ops are taken apart into those of the ONNX standard.
     """
-    _check_names(names)
+    for name in names.values():
+        if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
+            raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
     lowered = lower(graph, KERNELS, Settings(exact=exact, usual=False, exported=True, names=names))
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
@@ -54,13 +56,6 @@ def export(
             use_standard_ops(model)
         model_aside.write_bytes(model.SerializeToString())
     return path
-
-
-def _check_names(names: Mapping[int, str]) -> None:
-    """Refuse names that are given twice, or that the lowering gives."""
-    for name in names.values():
-        if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
-            raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
 
 
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
@@ -109,7 +104,8 @@ class _WeightsFile:
     def _place_input(self, model: ModelProto, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
         shape = bound_shape(leaf, self._graph, SizeValues())
-        data = self._data(node, leaf)
+        floats = leaf.form == "floats"
+        data = self._weights.floats(node).view(np.uint8) if floats else named_data(node)[1]
         declared = next(value for value in model.graph.input if value.name == leaf.name)
         kind = declared.type.tensor_type.elem_type
         tensor = TensorProto(
@@ -122,13 +118,6 @@ class _WeightsFile:
         ):
             tensor.external_data.add(key=key, value=value)
         model.graph.initializer.append(tensor)
-
-    def _data(self, node: Node, leaf: LeafInput) -> Bytes:
-        if leaf.form == "floats":
-            return self._weights.floats(node).view(np.uint8)
-        assert node.leaf is not None
-        assert node.leaf.buffer is not None
-        return node.leaf.buffer.read()
 
     def _write(self, data: Bytes) -> int:
         """Append data; the offset where they begin."""

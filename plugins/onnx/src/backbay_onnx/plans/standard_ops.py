@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from backbay import BackbayError
 
-from ..lowering.model_builder import CONTRIB
+from ..lowering.model_builder import CONTRIB, names_read
 
 MIDDLE = {4: 8, 8: 128}  # the zero of codes, by their bits
 TYPES = {4: TensorProto.UINT4, 8: TensorProto.UINT8}
@@ -31,7 +31,10 @@ def use_standard_ops(model: ModelProto) -> None:
     standard = [each for each in model.opset_import if each.domain != CONTRIB]
     del model.opset_import[:]
     model.opset_import.extend(standard)
-    _drop_unread(model.graph)
+    read = {name for node in model.graph.node for name in names_read(node)}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in read]  # others were declared anew
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
 
 
 def _own_nodes(graph: GraphProto) -> Iterator[NodeProto]:
@@ -58,22 +61,6 @@ def _ranks(graph: GraphProto) -> Iterator[tuple[str, int]]:
     for node in graph.node:
         for body in _bodies(node):
             yield from _ranks(body)
-
-
-def _drop_unread(graph: GraphProto) -> None:
-    """Remove weights that were declared anew."""
-    read = set(_names_read(graph))
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
-
-
-def _names_read(graph: GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for body in _bodies(node):
-            yield from _names_read(body)
-    yield from (value.name for value in graph.output)
 
 
 @final
