@@ -102,12 +102,10 @@ class OnnxBackend(Backend):
 
     @cached_property
     def device(self) -> Device:
-        """Where sessions run."""
         return choose(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
     def services(self) -> Services:
-        """The parts of this backend that plans use."""
         return Services(
             params=self.params,
             device=self.device,
@@ -122,7 +120,6 @@ class OnnxBackend(Backend):
 
     @cached_property
     def sessions(self) -> Sessions:
-        """The sessions of all contexts."""
         return Sessions(self.services)
 
     @cached_property

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from backbay import DType, Graph, Node
 from backbay.internals import Size, Symbols, term_of
 
-from .lowered_model import Feed, Grid, Scalar, Vector, held, is_constant, onnx_type
+from .lowered_model import Feed, Grid, Vector, held, onnx_type
 from .model_builder import ModelBuilder
 
 AnySize = Size | int
@@ -33,8 +33,8 @@ class Emitter(ModelBuilder):
 
     def feed(self, feed: Feed) -> str:
         """The int64 input of a feed; a constant if the feed is the same for all of a structure."""
-        if is_constant(feed):
-            return self.constant(np.array(feed.terms, np.int64))
+        if isinstance(feed, Vector) and all(isinstance(term, int) for term in feed.terms):
+            return self.constant(np.array(feed.terms, np.int64).reshape((-1,) * feed.rank))
         if feed not in self.feeds:
             name = self.feeds[feed] = f"size{len(self.feeds)}"
             self.add_input(name, TensorProto.INT64, feed.rank)
@@ -44,8 +44,7 @@ class Emitter(ModelBuilder):
         return self.feed(Vector(tuple([term_of(size) for size in sizes])))
 
     def scalar(self, size: AnySize) -> str:
-        term = term_of(size)
-        return self.constant(np.array(term, np.int64)) if isinstance(term, int) else self.feed(Scalar(term))
+        return self.feed(Vector((term_of(size),), rank=0))
 
     def grid(self, start: AnySize, extents: Sequence[AnySize], steps: Sequence[AnySize]) -> str:
         """Indices: start plus the sum of position times step, innermost dimension first; shaped in reverse."""
@@ -53,7 +52,6 @@ class Emitter(ModelBuilder):
         return self.feed(Grid(term_of(start), *terms))
 
     def count(self, extent: AnySize) -> str:
-        """0, 1, ... below an extent."""
         return self.grid(0, [extent], [1])
 
     def extents(self, node: Node) -> list[Size]:

@@ -163,7 +163,6 @@ def _shape(state: State) -> tuple[Term, ...]:
 
 
 def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings) -> Lowered:
-    """Lower a graph, node by node, in its order."""
     b = Lowering(graph, kernels, settings)
     owners: dict[str, int] = {}
     for node in graph.nodes:

@@ -55,7 +55,6 @@ class Operand:
 
     @property
     def floats(self) -> str:
-        """The value as float32."""
         return self._b.floats(self.node)
 
     @property
@@ -72,6 +71,7 @@ class Operand:
         return self._b.ranked(self.floats, self.rank, rank)
 
 
+BITS: dict[int, int] = {TensorProto.FLOAT: 32, TensorProto.UINT8: 8, TensorProto.UINT4: 4}
 COPIES = ("Slice", "Gather", "Transpose")
 
 
@@ -80,14 +80,13 @@ NO_NATIVE = NativeCode(Path(), {}, attends=False, gates=False, recurs=False)
 
 @dataclass(frozen=True)
 class Settings:
-    """How a graph is lowered."""
-
     exact: bool  # activations stay float32
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
     copied: bool = False  # each run copies bound memory to a device and back
     native: NativeCode = NO_NATIVE
     exported: bool = False  # the model is to run without this backend's buffers
+    standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 
 
@@ -113,7 +112,7 @@ class Lowering(Emitter):
         self.copied: set[int] = set()
         self.distinct: dict[int, None] = {}
         self.resident_parts: list[PartInput] = []
-        self._constants_of: dict[tuple[int, str, int | None], str] = {}
+        self._constants_of: dict[tuple[int, str, tuple[int, ...], int | None], str] = {}
         self.leaves: dict[tuple[int, Form], LeafInput] = {}
         self._values: dict[tuple[int, int, Form], str] = {}
         self._kernels = kernels
@@ -134,15 +133,15 @@ class Lowering(Emitter):
         self, node: Node, part: str, type: int, row: tuple[int, ...], expert: int | None = None
     ) -> str:
         """A part of a packed weight, of shape `row` for each row of one expert, or of the whole weight."""
-        key = (node.index, part, expert)
+        key = (node.index, part, row, expert)
         if key not in self._constants_of:
             leaf = node.leaf
             assert leaf is not None
             self.baked[node.index] = leaf.name
             file = f"weight{node.index}.{part}"
             rows = node.dim(1) if expert is not None else node.size // node.dim(0)
-            nbytes = rows * prod(row) * (1 if type == TensorProto.UINT8 else 4)
-            name = self._constants_of[key] = f"{file}{'' if expert is None else f'.{expert}'}"
+            nbytes = rows * prod(row) * BITS[type] // 8
+            name = self._constants_of[key] = self.fresh(f"{file}.")
             shape, begin = (rows, *row), (expert or 0) * nbytes
             if self.settings.resident:
                 self.add_input(name, type, len(shape))
@@ -224,7 +223,6 @@ class Lowering(Emitter):
             self._values[node.index, 0, "stored"] = self.cast(result, made, node.dtype)
 
     def _lowered(self, node: Node, op: Op[Any, Any], form: Form) -> Any:
-        """What the kernel of a node gives, with operands of a form."""
         arguments = [Operand(self, value, form) if isinstance(value, Node) else value for value in node.args]
         for position in op.sizes:
             arguments[position] = self.symbols.size(node, position)

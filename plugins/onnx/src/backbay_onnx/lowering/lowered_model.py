@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -44,22 +44,10 @@ def binding_type(dtype: DType) -> int:
 
 @dataclass(frozen=True)
 class Vector:
-    """Sizes one after the other, such as a shape."""
+    """Sizes one after the other, such as a shape; of rank 0, one size."""
 
     terms: tuple[Term, ...]
-    rank = 1
-
-
-@dataclass(frozen=True)
-class Scalar:
-    """One size, of rank 0."""
-
-    term: Term
-    rank = 0
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        return (self.term,)
+    rank: int = 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,6 @@ class Grid:
         return (self.start, *self.extents, *self.steps)
 
     def filled(self, values: Sequence[int]) -> NDArray[Any]:
-        """The array for the values of the terms."""
         total = np.array(values[0], np.int64)
         extents, steps = values[1 : self.rank + 1], values[self.rank + 1 :]
         for n, (extent, step) in enumerate(zip(extents, steps, strict=True)):
@@ -88,12 +75,7 @@ class Grid:
         return np.ascontiguousarray(total)
 
 
-Feed = Vector | Scalar | Grid
-
-
-def is_constant(feed: Feed) -> bool:
-    """Whether a feed is the same in every graph of the structure."""
-    return isinstance(feed, Vector) and all(isinstance(term, int) for term in feed.terms)
+Feed = Vector | Grid
 
 
 class Feeds:
@@ -140,23 +122,11 @@ class Fed:
         return self.numbers.nbytes + sum(8 * prod(extent) for extent in extents)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """By name."""
         plain = {
             name: self.numbers[first : first + prod(shape)].reshape(shape)
             for name, shape, first in self.places
         }
         return {**plain, **self.grids}
-
-
-class Sizes:
-    """The values of terms in a graph, all computed at once."""
-
-    def __init__(self, terms: Iterable[Term]) -> None:
-        self._terms = tuple(dict.fromkeys(term for term in terms if not isinstance(term, int)))
-        self._values = program(self._terms)
-
-    def of(self, graph: Graph) -> SizeValues:
-        return SizeValues(zip(self._terms, self._values(graph), strict=True))
 
 
 class SizeValues(dict[Term, int]):
@@ -230,20 +200,24 @@ class Lowered:
     resident: tuple[PartInput, ...]
     checks: tuple[
         tuple[int, Term, Term], ...
-    ]  # ids by node index, and the first row and row count they must be in
-    distinct: tuple[
-        int, ...
-    ]  # ids by node index, of which no run may repeat one: the device would mix their rows
+    ]  # ids by node index, and the rows they must be in: first and count
+    distinct: tuple[int, ...]  # ids by node index, of which no run may repeat one: the device would mix rows
     baked: tuple[tuple[int, str], ...]  # weights that are part of the model: node index and name
     packed: tuple[tuple[int, int], ...]  # bytes that a session of this model takes for weights, by node index
     guards: Guards
     copied: frozenset[int]  # views, by index, that nodes copy
     owners: Mapping[str, int]  # the index of the node that an ONNX node belongs to, by its name
 
+    def sizes_of(self, graph: Graph) -> SizeValues:
+        terms, values = self._sizes
+        return SizeValues(zip(terms, values(graph), strict=True))
+
     @cached_property
-    def sizes(self) -> Sizes:
-        """All terms above."""
-        bound = [(*(leaf.shape or ()), leaf.begin) for leaf in self.leaves]
+    def _sizes(self) -> tuple[tuple[Term, ...], Callable[[Graph], Sequence[int]]]:
+        """All terms above, and the function that computes their values at once."""
+        bound = [[*(leaf.shape or ()), leaf.begin] for leaf in self.leaves]
         outputs: list[StateOutput | RowsOutput] = [*self.states, *self.rows]
-        bound += [(*output.shape, output.begin) for output in outputs]
-        return Sizes([term for terms in (*bound, *(limits for _, *limits in self.checks)) for term in terms])
+        bound += [[*output.shape, output.begin] for output in outputs]
+        bound += [limits for _, *limits in self.checks]
+        terms = tuple(dict.fromkeys(term for each in bound for term in each if not isinstance(term, int)))
+        return terms, program(terms)

@@ -28,7 +28,7 @@ class ModelBuilder:
         self._known: list[dict[Any, tuple[str, ...]]] = [{}]  # a scope for each loop body
         self._constants: dict[Any, str] = {}
         self._count = 0
-        self._domains = {"", CONTRIB}
+        self._domains = {""}
 
     def fresh(self, prefix: str = "v") -> str:
         self._count += 1
@@ -68,12 +68,19 @@ class ModelBuilder:
         return name
 
     def constant(self, array: NDArray[Any]) -> str:
-        """A small array that is part of the model."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             name = self._constants[key] = self.fresh("c")
             self.initializers.append(numpy_helper.from_array(array, name))
+        return self._constants[key]
+
+    def raw_constant(self, type: int, shape: tuple[int, ...], raw: bytes) -> str:
+        """A constant of a type that NumPy lacks."""
+        key = (type, shape, raw)
+        if key not in self._constants:
+            name = self._constants[key] = self.fresh("c")
+            self.initializers.append(helper.make_tensor(name, type, shape, raw, raw=True))
         return self._constants[key]
 
     def add_input(self, name: str, type: int, rank: int) -> None:
@@ -137,8 +144,6 @@ class ModelBuilder:
 
 
 class Body:
-    """The subgraph of a Loop or Scan."""
-
     def __init__(self, model: ModelBuilder) -> None:
         self._model = model
         self.nodes: list[NodeProto] = []

@@ -88,7 +88,7 @@ class State:
         self.values: list[str] = []  # names by version
         self.writers: list[
             NodeProto | None
-        ] = []  # of each version but the first; None where all was replaced
+        ] = []  # of all versions but the first; None where all was replaced
         self.counts: list[Size] = []  # the elements that each of them wrote
 
     @property
@@ -98,17 +98,11 @@ class State:
 
     @property
     def begin(self) -> Size:
-        """The first bound element."""
         return self._b.symbols.constant(0) if self.window is None else self.window.first * self.width
 
     @property
     def first_byte(self) -> Term:
-        """The first bound byte."""
         return term_of(self.begin * self.unit)
-
-    def cut_to(self, window: Window) -> None:
-        """Bind these rows only."""
-        self.window, self.elements = window, window.rows * self.width
 
     @property
     def latest(self) -> str:
@@ -176,6 +170,6 @@ def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, State]:
     states = {index: State(b, graph.nodes[index], written) for index, written in targets.items()}
     for state in states.values() if windows else ():
         window = find_window(b, graph, state.node, state.width)
-        if window is not None:
-            state.cut_to(window)
+        if window is not None:  # only these rows are bound
+            state.window, state.elements = window, window.rows * state.width
     return states

@@ -90,6 +90,8 @@ def _nbits(
 ) -> str:
     layout, (k, n) = LAYOUTS[w.dtype], (w.node.dim(0), w.node.dim(1))
     blocks, bits = k // layout.block, layout.bits if codes == "codes" else 4
+    if b.settings.standard:
+        return _dequantized(b, w, x, expert, (codes, scales), bits, centred=zeros is None)
     b.note_packed(w.node, k * n * bits // 8 + (0 if b.settings.exact else 8 * blocks * n))
     inputs = [
         b.weight_part(w.node, codes, TensorProto.UINT8, (blocks, layout.block * bits // 8), expert),
@@ -103,22 +105,51 @@ def _nbits(
     )  # fmt: skip
 
 
+def _dequantized(
+    b: Lowering, w: Operand, x: str, expert: int | None, parts: tuple[str, str], bits: int, *, centred: bool
+) -> str:
+    """The product of _nbits in standard ops: the codes are multiplied with their scales first."""
+    (k, n), kind = w.node.shape[:2], TensorProto.UINT4 if bits == 4 else TensorProto.UINT8
+    block = LAYOUTS[w.dtype].block
+    codes = b.weight_part(w.node, parts[0], kind, (k,), expert)
+    scales = b.weight_part(w.node, parts[1], TensorProto.FLOAT, (k // block,), expert)
+    middle = 1 << (bits - 1)
+    count = -(-n * (k // block) * bits // 8)
+    raw = bytes([middle | middle << 4 if bits == 4 else middle]) * count
+    zeros = [b.raw_constant(kind, (n, k // block), raw)] if centred else []
+    weight = b.add("DequantizeLinear", codes, scales, *zeros, axis=1, block_size=block)
+    return b.add("MatMul", x, b.transposed(weight, 1, 0))
+
+
 def _shift(b: Lowering, w: Operand, x: str, rank: int, expert: int | None) -> str:
     """The correction: the sum of each block of x times the shift of the block of w."""
     layout: Layout = LAYOUTS[w.dtype]
     blocks = w.node.dim(0) // layout.block
     pieces = b.add("Reshape", x, b.ints(*[0] * (rank - 1), blocks, layout.block))
-    ones = b.constant(
-        np.ones((layout.block, 1), np.float32)
-    )  # a ReduceSum of no tokens would get a wrong shape
+    ones = b.constant(np.ones((layout.block, 1), np.float32))  # a ReduceSum of no tokens has a wrong shape
     sums = b.add("Squeeze", b.add("MatMul", pieces, ones), b.ints(-1))
     shift = b.weight_part(w.node, "shift", TensorProto.FLOAT, (blocks,), expert)
-    return b.add("FusedMatMul", sums, shift, domain=CONTRIB, transB=1)
+    return fused_product(b, sums, shift, 2)
 
 
-def rows_product(b: Lowering, x: str, w: str) -> str:
-    """x times w transposed, over the last two axes; leading axes broadcast."""
-    return b.add("FusedMatMul", x, w, domain=CONTRIB, transB=1)
+def fused_product(
+    b: Lowering, x: str, w: str, rank: int, *, transpose: bool = True, batch: bool = False, alpha: float = 1.0
+) -> str:
+    """x times w, whose last two of `rank` axes are exchanged, times alpha; leading axes broadcast.
+
+    With `batch`, the axes of w's slices stand behind that of its rows.
+    """
+    if not b.settings.standard:
+        return b.add(
+            "FusedMatMul", x, w, domain=CONTRIB, transB=int(transpose), transBatchB=int(batch), alpha=alpha
+        )
+    axes = list(range(rank))
+    if batch:
+        axes = [*axes[1:-1], axes[0], axes[-1]]
+    if transpose:
+        axes[-2:] = axes[:-3:-1]
+    y = b.add("MatMul", x, b.transposed(w, *axes))
+    return y if alpha == 1 else b.add("Mul", y, b.number(alpha))
 
 
 def _rounded_activations(node: Node) -> int:
@@ -135,11 +166,11 @@ def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
     rank = max(x.rank, 2)
     value = x.of_rank(rank)
     if w.dim(2).same(1) and w.dim(3).same(1):
-        y = packed_product(b, w, value, rank) or rows_product(b, value, w.of_rank(2))
+        y = packed_product(b, w, value, rank) or fused_product(b, value, w.of_rank(2), 2)
         return b.ranked(y, rank, max(x.rank, 1))
     if w.dim(2).fits(x.dim(2)) and w.dim(3).fits(x.dim(3)):
         rank = max(x.rank, w.rank)
-        y = rows_product(b, x.of_rank(rank), w.of_rank(w.rank))
+        y = fused_product(b, x.of_rank(rank), w.of_rank(w.rank), w.rank)
         return b.ranked(y, rank, max(x.rank, 1))
     return _grouped(b, w, x)
 
@@ -149,10 +180,10 @@ def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
     n, (k, m, xa, xb) = w.dim(1), x.dims(4)
     wa, wb = w.dim(2), w.dim(3)
     if wb.fits(xb):
-        y = rows_product(b, b.shaped(x.floats, [k, m * (xa // wa), wa, xb]), w.of_rank(4))
+        y = fused_product(b, b.shaped(x.floats, [k, m * (xa // wa), wa, xb]), w.of_rank(4), 4)
     else:
         value = b.shaped(x.floats, [k, m * (xa // wa), wa, xb // wb, wb])
-        y = rows_product(b, value, b.shaped(w.floats, [k, n, wa, 1, wb]))
+        y = fused_product(b, value, b.shaped(w.floats, [k, n, wa, 1, wb]), 5)
     return b.shaped(y, [n, *x.dims()[1:]])
 
 
@@ -188,8 +219,11 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
         index = b.add("NonZero", b.add("Equal", chosen, b.ints(expert)))  # (1, places of this expert)
         index = b.shaped(index, [-1])
         row = b.add("Div", index, b.scalar(used)) if one_row else index
-        taken = b.add("Gather", rows, row)
-        made.append(packed_product(b, w, taken, 2, expert) or rows_product(b, taken, _expert(b, w, expert)))
+        taken, one = b.add("Gather", rows, row), b.constant(np.array(expert, np.int64))
+        made.append(
+            packed_product(b, w, taken, 2, expert)
+            or fused_product(b, taken, b.add("Gather", w.of_rank(3), one), 2)
+        )
         found.append(index)
     blank = b.zeros([n, places])
     if not made:
@@ -202,7 +236,3 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
 def _joined(b: Lowering, pieces: list[str]) -> str:
     """Pieces, any of which may be empty, one after the other."""
     return b.add("Concat", *pieces, axis=0, label="ConcatPieces")
-
-
-def _expert(b: Lowering, w: Operand, expert: int) -> str:
-    return b.add("Gather", w.of_rank(3), b.constant(np.array(expert, np.int64)))

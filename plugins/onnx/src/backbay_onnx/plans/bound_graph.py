@@ -106,9 +106,7 @@ class BoundGraph:
         self._session, self._sizes = compiled.session, sizes
         self._debug = services.params.debug
         self.results: dict[int, HostBuffer] = {}  # by node index
-        self._wholes: list[
-            tuple[StateOutput, HostBuffer]
-        ] = []  # new values of states that are not bound in place
+        self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # new values of states not bound in place
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
         self._decoded: dict[int, DecodedLeaf] = {}  # by node index
         self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
@@ -125,7 +123,6 @@ class BoundGraph:
         return inside and not any(map(_repeats, self._distinct))
 
     def run(self, options: Any) -> None:
-        """Run the session."""
         if self._debug.poison:
             for buffer in self._buffers():
                 buffer.poison()
@@ -261,5 +258,4 @@ def leaf_bytes(graph: Graph, index: int) -> Bytes:
 
 
 def _repeats(ids: Array) -> bool:
-    """Whether ids of one slice name a row twice."""
     return ids.shape[-1:] > (1,) and bool((np.diff(np.sort(ids, axis=-1), axis=-1) == 0).any())

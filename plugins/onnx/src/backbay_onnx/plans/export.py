@@ -19,7 +19,6 @@ from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
 from ..ops import KERNELS
 from ..weights.store import WeightStore, named_data
 from .bound_graph import bound_shape, stored_shape
-from .standard_ops import use_standard_ops
 
 ALIGNMENT = 64
 RESERVED = re.compile(r"((v|c|b|body|size|leaf|state|result|weight)\d+\W?.*)?", re.DOTALL)
@@ -38,12 +37,15 @@ def export(
 
     The sizes are those of this graph. Leaves are the model's inputs. Written states are inputs and, with `_out` after
     their name, outputs. Without a name they are called leafN, stateN and resultN, by node index. Weights have the names
-    of the model file. With `standard`, ONNX Runtime's own ops are taken apart into those of the ONNX standard.
+    of the model file. With `standard`, none of ONNX Runtime's own ops are used, only those of the ONNX standard.
     """
     for name in names.values():
         if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
             raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
-    lowered = lower(graph, KERNELS, Settings(exact=exact, usual=False, exported=True, names=names))
+    settings = Settings(exact=exact, usual=False, exported=True, standard=standard, names=names)
+    lowered = lower(graph, KERNELS, settings)
+    if standard and (own := sorted({node.op_type for node in lowered.model.graph.node if node.domain})):
+        raise BackbayError(f"the model needs {', '.join(own)}, which has no form in standard ONNX ops here")
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)
@@ -52,19 +54,16 @@ def export(
     with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
         with weights_aside.open("wb") as file:
             _WeightsFile(weights, graph, file).place(model, lowered)
-        if standard:
-            use_standard_ops(model)
         model_aside.write_bytes(model.SerializeToString())
     return path
 
 
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
-    """Make constants of all feeds, and set all extents."""
     fed = lowered.feeds.of(graph).arrays()
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     _drop_inputs(model, set(fed))
-    sizes = lowered.sizes.of(graph)
+    sizes = lowered.sizes_of(graph)
     shapes = {leaf.name: bound_shape(leaf, graph, sizes) for leaf in lowered.leaves}
     shapes |= {name: stored_shape(graph.nodes[index]) for name, index in lowered.results}
     shapes |= {state.name: sizes.all(state.shape) for state in lowered.states}

@@ -34,7 +34,7 @@ class OnnxPlan(Plan):
         self._profiled, self._number = profiled, 0  # the number of the latest run in the log of the session
         self._compiled = compiled = sessions.find(graph, usual=usual, profiled=profiled)
         lowered = compiled.lowered
-        self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes.of(graph)
+        self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes_of(graph)
         self.nbytes = self._nbytes()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit

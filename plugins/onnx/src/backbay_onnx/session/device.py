@@ -62,7 +62,6 @@ HOST = Device(CPU, HOST_PROVIDER)
 
 
 def device_of(provider: Provider, number: int = 0) -> Device:
-    """Device number n of a provider."""
     return Device(f"{provider.prefix}:{number}", provider, number)
 
 

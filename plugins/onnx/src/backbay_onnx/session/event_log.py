@@ -16,8 +16,6 @@ RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories 
 
 @dataclass(frozen=True)
 class NodeTime:
-    """The time of one node in one run."""
-
     name: str
     provider: str
     seconds: float
@@ -40,7 +38,6 @@ class EventLog:
         return self._runs is not None
 
     def count_run(self) -> int:
-        """The number of the run that is to come."""
         self._counted += 1
         return self._counted - 1
 
