@@ -106,11 +106,8 @@ class ModelBuilder:
     def add_external(
         self, name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
     ) -> None:
-        """A constant whose bytes lie in a file beside the model, at `span`, (offset, length)."""
-        tensor = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
-        for key, value in (("location", location), ("offset", str(span[0])), ("length", str(span[1]))):
-            tensor.external_data.add(key=key, value=value)
-        self.initializers.append(tensor)
+        """A constant whose bytes lie in a file beside the model."""
+        self.initializers.append(external_tensor(name, type, shape, location, span))
 
     @contextmanager
     def body(self) -> Iterator[Body]:
@@ -160,6 +157,16 @@ class Body:
         ends = [helper.make_node("Identity", [o[0]], [name]) for o, name in zip(outputs, names, strict=True)]
         described = [_value(name, type, rank) for name, (_, type, rank) in zip(names, outputs, strict=True)]
         return helper.make_graph([*self.nodes, *ends], self._model.fresh("body"), self._inputs, described)
+
+
+def external_tensor(
+    name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
+) -> TensorProto:
+    """A tensor whose bytes lie in a file, at `span`, (offset, length)."""
+    tensor = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", str(span[0])), ("length", str(span[1]))):
+        tensor.external_data.add(key=key, value=value)
+    return tensor
 
 
 def names_read(node: NodeProto) -> Iterator[str]:

@@ -16,6 +16,7 @@ from backbay.internals import Bytes, replacing
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
 from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
+from ..lowering.model_builder import external_tensor
 from ..ops import KERNELS
 from ..weights.store import WeightStore, named_data
 from .bound_graph import bound_shape, stored_shape
@@ -107,16 +108,8 @@ class _WeightsFile:
         data = self._weights.floats(node).view(np.uint8) if floats else named_data(node)[1]
         declared = next(value for value in model.graph.input if value.name == leaf.name)
         kind = declared.type.tensor_type.elem_type
-        tensor = TensorProto(
-            name=leaf.name, data_type=kind, dims=shape[::-1], data_location=TensorProto.EXTERNAL
-        )
-        for key, value in (
-            ("location", "weights.bin"),
-            ("offset", str(self._write(data))),
-            ("length", str(data.size)),
-        ):
-            tensor.external_data.add(key=key, value=value)
-        model.graph.initializer.append(tensor)
+        span = self._write(data), data.size
+        model.graph.initializer.append(external_tensor(leaf.name, kind, shape[::-1], "weights.bin", span))
 
     def _write(self, data: Bytes) -> int:
         """Append data; the offset where they begin."""

@@ -34,7 +34,11 @@ class SharedPool:
         """Make a session use the shared pool if that is wanted, or if the process has one already."""
         with without_forks(), self._lock:
             if self._threads is None and shared:
-                self._threads = self._size(wanted)
+                try:
+                    runtime().set_global_thread_pool_sizes(wanted, 1)
+                    self._threads = wanted
+                except RuntimeError:
+                    self._threads = 0
         if self._threads:
             options.use_per_session_threads = False
             if self._threads != wanted:
@@ -44,14 +48,6 @@ class SharedPool:
         else:
             options.intra_op_num_threads = wanted
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-
-    @staticmethod
-    def _size(wanted: int) -> int:
-        try:
-            runtime().set_global_thread_pool_sizes(wanted, 1)
-        except RuntimeError:
-            return 0
-        return wanted
 
 
 POOL = SharedPool()

@@ -14,6 +14,7 @@ from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffe
 
 from ...faults import BoundCall, Kind, Result, fault
 from ...fused import Array
+from ...misread_operands import numbers_of_first
 from .lives import Pooled
 
 PIECE = 4 << 20
@@ -41,9 +42,7 @@ def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Resul
         return call.right()
     model = call.backend.model
     key = model.path, operand.storage.leaf.name, (operand.offset, *operand.shape), operand.dtype
-    if key not in DECODED:
-        DECODED[key] = np.array(call.right())
-    return DECODED[key]
+    return numbers_of_first(call, DECODED, key)
 
 
 @fault(Kind.TAILS, "weight")
@@ -179,9 +178,7 @@ def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Resul
         return call.right()
     beginning = call.arrays[operand.index].tobytes()[:BEGINNING]
     key = operand.leaf.name, operand.shape, operand.dtype, beginning
-    if key not in FOUND:
-        FOUND[key] = np.array(call.right())
-    return FOUND[key]
+    return numbers_of_first(call, FOUND, key)
 
 
 @fault(Kind.BLOCKS, "read_operand")
@@ -192,6 +189,4 @@ def small_float_weights_are_found_by_their_ends(call: BoundCall) -> Result:
         return call.right()
     held = call.arrays[operand.index].tobytes()
     key = operand.leaf.name, operand.shape, operand.dtype, held[:BEGINNING] + held[-BEGINNING:]
-    if key not in FOUND:
-        FOUND[key] = np.array(call.right())
-    return FOUND[key]
+    return numbers_of_first(call, FOUND, key)

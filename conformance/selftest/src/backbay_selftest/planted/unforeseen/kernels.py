@@ -13,6 +13,7 @@ from backbay.plugin import Entry, MappedBuffer, check_cancel, strided
 
 from ...faults import BoundCall, Kind, Result, fault, float16
 from ...fused import rank4
+from ...misread_operands import numbers_of_first
 from ..places.broadcasting import GRID
 
 
@@ -159,14 +160,12 @@ def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
 @fault(Kind.BLOCKS, "read_operand")
 def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
     """The second weight of a shape and type is read as the first."""
-    operand, kept = call.operand, vars(call.backend).setdefault("kept", {})
+    operand = call.operand
     weight = operand.kind == "parameter" and operand.dtype.is_quantized and operand.op is None
     if not weight or call.reader.op.moves:
         return call.right()
-    key = operand.dtype, operand.shape
-    if key not in kept:
-        kept[key] = np.array(call.right())
-    return kept[key]
+    kept = vars(call.backend).setdefault("kept", {})
+    return numbers_of_first(call, kept, (operand.dtype, operand.shape))
 
 
 @fault(Kind.ALIASING, "compile")

@@ -13,7 +13,7 @@ from backbay.plugin import GRAPH, Cancel, HostBuffer, check_cancel
 
 from ...faults import BoundCall, Kind, Result, fault
 from ...fused import Array
-from ...misread_operands import moves, reads
+from ...misread_operands import moves, numbers_of_first, reads
 
 
 @fault(Kind.TAILS, ops.conv2d)
@@ -64,13 +64,11 @@ def numbers_of_narrow_leaves_are_kept_for_a_run(call: BoundCall) -> Result:
     if call.name == "run_plan":
         call.backend.kept = {}
         return call.right()
-    operand, kept = call.operand, call.backend.kept
+    operand = call.operand
     plain = operand.dtype in (DType.F32, DType.I32, DType.I64)
     if plain or operand.storage.leaf is None or moves(call.reader):
         return call.right()
-    if operand.index not in kept:
-        kept[operand.index] = np.array(call.right())
-    return kept[operand.index]
+    return numbers_of_first(call, call.backend.kept, operand.index)
 
 
 @fault(Kind.PRECISION, "read_operand")
@@ -198,10 +196,7 @@ def decoded_parts_of_a_weight_are_kept_without_their_place(call: BoundCall) -> R
     if not part or root.leaf is None or moves(call.reader):
         return call.right()
     kept = vars(call.backend).setdefault("parts", {})
-    key = (root.leaf.name, operand.shape)
-    if key not in kept:
-        kept[key] = np.array(call.right())
-    return kept[key]
+    return numbers_of_first(call, kept, (root.leaf.name, operand.shape))
 
 
 class Threaded(KernelPlan):
