@@ -33,8 +33,9 @@ class Emitter(ModelBuilder):
 
     def feed(self, feed: Feed) -> str:
         """The int64 input of a feed; a constant if the feed is the same for all of a structure."""
-        if isinstance(feed, Vector) and all(isinstance(term, int) for term in feed.terms):
-            return self.constant(np.array(feed.terms, np.int64).reshape((-1,) * feed.rank))
+        known = [term for term in feed.terms if isinstance(term, int)]
+        if isinstance(feed, Vector) and len(known) == len(feed.terms):
+            return self.constant(feed.filled(known))
         if feed not in self.feeds:
             name = self.feeds[feed] = f"size{len(self.feeds)}"
             self.add_input(name, TensorProto.INT64, feed.rank)

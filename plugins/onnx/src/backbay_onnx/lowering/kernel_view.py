@@ -26,16 +26,8 @@ class Operand:
     """Values have the reversed shape: dimension 0 is the last axis."""
 
     def __init__(self, b: Lowering, node: Node, form: Form) -> None:
-        self._b, self.node = b, node
+        self._b, self.node, self.dtype, self.rank = b, node, node.dtype, node.rank
         self._form: Form = form
-
-    @property
-    def dtype(self) -> DType:
-        return self.node.dtype
-
-    @property
-    def rank(self) -> int:
-        return self.node.rank
 
     def dim(self, n: int) -> Size:
         """The extent of a dimension; 1 beyond the rank."""
@@ -98,10 +90,7 @@ class Lowering(Emitter):
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        kernels: Mapping[Op[Any, Any], Callable[..., str]],
-        settings: Settings,
+        self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings
     ) -> None:
         super().__init__(graph)
         self.settings = settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import islice
 from math import prod
 from typing import Any, Literal
 
@@ -49,6 +49,13 @@ class Vector:
     terms: tuple[Term, ...]
     rank: int = 1
 
+    def size(self, values: Sequence[int]) -> int:
+        return len(values)
+
+    def filled(self, values: Sequence[int]) -> NDArray[Any]:
+        """The array for the values of the terms."""
+        return np.array(values, np.int64).reshape((-1,) * self.rank)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -66,6 +73,9 @@ class Grid:
     def terms(self) -> tuple[Term, ...]:
         return (self.start, *self.extents, *self.steps)
 
+    def size(self, values: Sequence[int]) -> int:
+        return prod(values[1 : self.rank + 1])
+
     def filled(self, values: Sequence[int]) -> NDArray[Any]:
         total = np.array(values[0], np.int64)
         extents, steps = values[1 : self.rank + 1], values[self.rank + 1 :]
@@ -79,54 +89,30 @@ Feed = Vector | Grid
 
 
 class Feeds:
-    """The arrays of named feeds. All but grids lie in one array, one after the other."""
+    """Named feeds of a model, for all graphs of its structure."""
 
     def __init__(self, named: Mapping[str, Feed]) -> None:
-        self.named = named
-        self._grids = {name: feed for name, feed in named.items() if isinstance(feed, Grid)}
-        plain = {name: feed for name, feed in named.items() if name not in self._grids}
-        counts = [len(feed.terms) for feed in plain.values()]
-        begins = list(accumulate(counts, initial=0))
-        self.count = begins[-1]
-        self.places = tuple(  # name, shape and first item
-            (name, (count,) * feed.rank, begin)
-            for (name, feed), count, begin in zip(plain.items(), counts, begins, strict=False)
-        )
-        ordered = (*plain.values(), *self._grids.values())
-        self._values = program([term for feed in ordered for term in feed.terms])
+        self._named = named
+        self._values = program([term for feed in named.values() for term in feed.terms])
 
     def of(self, graph: Graph) -> Fed:
-        values = self._values(graph)
-        given, first = {}, self.count
-        for name, grid in self._grids.items():
-            given[name] = grid, values[first : first + len(grid.terms)]
-            first += len(grid.terms)
-        return Fed(np.array(values[: self.count], np.int64), self.places, given)
+        values = iter(self._values(graph))
+        return Fed({name: (feed, [*islice(values, len(feed.terms))]) for name, feed in self._named.items()})
 
 
 @dataclass(frozen=True)
 class Fed:
-    """The arrays of one graph. Grids are made when they are first asked for: a dry run only counts their bytes."""
+    """The arrays of one graph. They are made when they are first asked for: a dry run only counts their bytes."""
 
-    numbers: NDArray[np.int64]
-    places: tuple[tuple[str, tuple[int, ...], int], ...]
-    given: Mapping[str, tuple[Grid, Sequence[int]]]  # grids by name, and the values of their terms
+    values: Mapping[str, tuple[Feed, Sequence[int]]]  # by name, those of the terms
 
     @cached_property
-    def grids(self) -> dict[str, NDArray[Any]]:
-        return {name: grid.filled(values) for name, (grid, values) in self.given.items()}
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: feed.filled(values) for name, (feed, values) in self.values.items()}
 
     @property
     def nbytes(self) -> int:
-        extents = [values[1 : grid.rank + 1] for grid, values in self.given.values()]
-        return self.numbers.nbytes + sum(8 * prod(extent) for extent in extents)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        plain = {
-            name: self.numbers[first : first + prod(shape)].reshape(shape)
-            for name, shape, first in self.places
-        }
-        return {**plain, **self.grids}
+        return sum(8 * feed.size(values) for feed, values in self.values.values())
 
 
 class SizeValues(dict[Term, int]):

@@ -69,14 +69,6 @@ class Binding:
             for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
         )
 
-    def numbers(self, fed: Fed) -> None:
-        """All sizes and grids; the sizes lie in one array."""
-        base = fed.numbers.ctypes.data
-        for name, shape, first in fed.places:
-            self._inner.bind_input(name, self._host, TensorProto.INT64, shape, base + 8 * first)
-        for name, grid in fed.grids.items():
-            self.input(name, TensorProto.INT64, grid.shape, grid)
-
     def input(
         self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
     ) -> None:
@@ -112,7 +104,8 @@ class BoundGraph:
         self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
         self._distinct: list[Array] = []  # ids that must not repeat one
         self._binding = Binding(compiled.session, services.device)
-        self._binding.numbers(feeds)
+        for name, array in feeds.arrays.items():
+            self._binding.input(name, TensorProto.INT64, array.shape, array)
         self._bind(compiled)
 
     def writes_fit(self) -> bool:

@@ -60,7 +60,7 @@ def export(
 
 
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
-    fed = lowered.feeds.of(graph).arrays()
+    fed = lowered.feeds.of(graph).arrays
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     _drop_inputs(model, set(fed))
