@@ -55,5 +55,7 @@ def count_temporaries(node: Node) -> int:
     if node.op in (ops.conv2d, ops.conv3d):
         weight = node.args[0]
         kernels = max(weight.dim(3) // (node.args[2] if node.op is ops.conv3d else 1), 1)
-        return int(2 * (node.size // kernels) * (weight.size // kernels))  # a product wants them in another order
+        return int(
+            2 * (node.size // kernels) * (weight.size // kernels)
+        )  # a product wants them in another order
     return 0

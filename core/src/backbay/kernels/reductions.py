@@ -15,6 +15,8 @@ def mulmat(xp: Any, w: Array, x: Array) -> Array:
     w4, x4 = ranked(w, 4), ranked(x, 4)  # (wb, wa, n, k), (xb, xa, m, k)
     wb, wa, n, k = w4.shape
     xb, xa, m, _ = x4.shape
+    if wa == wb == 1:  # else XLA would make a copy of w, transposed
+        return (x4 @ xp.matrix_transpose(w4[0, 0])).reshape(*x.shape[:-1], n)
     grouped = x4.reshape(wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k)
     y = grouped @ xp.matrix_transpose(w4[:, None, :, None])
     return y.reshape(*x.shape[:-1], n)
