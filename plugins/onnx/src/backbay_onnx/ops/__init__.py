@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from importlib import import_module
+from pkgutil import iter_modules
 
 from backbay import Graph, ops
 
 from ..memory.working_memory import PeakMemory, never, nothing
 from ..session.native import NativeCode
-from . import (
-    attention,
-    binary,
-    elementwise,
-    index,
-    linear,
-    matrix,
-    norm,
-    order,
-    reduce,
-    sequence,
-    shape,
-    spatial,
-    write,
-)
+from . import attention, matrix, sequence
 from .kernel_table import kernel
 
 KERNELS = kernel
-FAMILIES = (
-    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write
-)  # fmt: skip
+for family in iter_modules(__path__, f"{__name__}."):
+    import_module(family.name)
 
 
 def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> PeakMemory:

@@ -56,6 +56,9 @@ class DecodedLeaf:
             self._decoded = buffer.generation
 
 
+Memory = Array | DeviceBuffer
+
+
 class Binding:
     """An IOBinding, without its own methods: they look up the device by name for each of hundreds of inputs."""
 
@@ -69,19 +72,13 @@ class Binding:
             for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
         )
 
-    def input(
-        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
-    ) -> None:
+    def input(self, name: str, kind: int, shape: tuple[int, ...], at: Memory, begin: int = 0) -> None:
         self._inner.bind_input(name, *self._place(at, kind, shape, begin))
 
-    def output(
-        self, name: str, kind: int, shape: tuple[int, ...], at: Array | DeviceBuffer, begin: int = 0
-    ) -> None:
+    def output(self, name: str, kind: int, shape: tuple[int, ...], at: Memory, begin: int = 0) -> None:
         self._inner.bind_output(name, *self._place(at, kind, shape, begin))
 
-    def _place(
-        self, at: Array | DeviceBuffer, kind: int, shape: tuple[int, ...], begin: int
-    ) -> tuple[Any, ...]:
+    def _place(self, at: Memory, kind: int, shape: tuple[int, ...], begin: int) -> tuple[Any, ...]:
         """The place `begin` bytes after the first."""
         if isinstance(at, DeviceBuffer):
             return self._device, kind, shape, at.pointer + begin
@@ -121,7 +118,12 @@ class BoundGraph:
                 buffer.poison()
         for leaf in self._decoded.values():
             leaf.refresh()
-        self._feed()
+        for (
+            leaf_input
+        ) in self._fed:  # ONNX Runtime copies them to the device when they are bound, not when it runs
+            self._bind_leaf(leaf_input)
+        if self._fed:
+            self._binding.bound.synchronize_inputs()
         self._session.run_with_iobinding(self._binding.bound, options)
 
     def put(self) -> None:
@@ -152,13 +154,6 @@ class BoundGraph:
         """Memory that each run fills, beside the states that are written in place."""
         buffers = [buffer for _, *both in self._rows for buffer in both]
         return [*self.results.values(), *[buffer for _, buffer in self._wholes], *buffers]
-
-    def _feed(self) -> None:
-        """Copy leaves on the host to the device: ONNX Runtime does so when they are bound, not when it runs."""
-        for leaf in self._fed:
-            self._bind_leaf(leaf)
-        if self._fed:
-            self._binding.bound.synchronize_inputs()
 
     # -- binding -----------------------------------------------------------------------------------------
 
@@ -207,7 +202,7 @@ class BoundGraph:
         at = self._floats(node) if leaf.form == "floats" else self._memory(leaf.index)
         self._binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
 
-    def _floats(self, node: Node) -> Array | DeviceBuffer:
+    def _floats(self, node: Node) -> Memory:
         if node.kind == "parameter":
             weights = self._services.weights
             resident = self._services.device.has_memory
@@ -227,7 +222,7 @@ class BoundGraph:
             return False
         return node.leaf is not None and not isinstance(node.leaf.buffer, DeviceBuffer)
 
-    def _memory(self, index: int) -> Array | DeviceBuffer:
+    def _memory(self, index: int) -> Memory:
         """The memory of a leaf, or of a weight that is used as it is stored."""
         node = self._graph.nodes[index]
         assert node.leaf is not None

@@ -18,9 +18,8 @@ from ..lowering.lowered_model import Lowered
 from ..memory.buffers import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
-from ..session.creation import create_session, session_options
+from ..session.creation import EventLog, create_session, session_options
 from ..session.device import Device
-from ..session.event_log import EventLog
 from ..session.native import DOMAIN, NativeCode
 from ..weights.store import WeightStore
 
@@ -80,7 +79,12 @@ class Sessions:
         If it is to be `profiled`, its session keeps a log of its runs.
         """
         with self._lock:
-            key = (graph.structure_key(), self._states_on_host(graph), usual, profiled)
+            device = self._services.device
+            states = (
+                graph.of_kind("state") if device.has_memory else ()
+            )  # on the host, they are lowered in another way
+            on_host = tuple(node.index for node in states if not is_resident(node, node.placement))
+            key = (graph.structure_key(), on_host, usual, profiled)
             known = self._compiled.setdefault(key, [])
             self._compiled.move_to_end(key)
             found = next((compiled for compiled in known if compiled.serves(graph)), None)
@@ -93,12 +97,6 @@ class Sessions:
     def close(self) -> None:
         with self._services.device.alone():
             self._compiled.clear()
-
-    def _states_on_host(self, graph: Graph) -> tuple[int, ...]:
-        """States on the host while the others lie on the device: they are lowered in another way."""
-        if not self._services.device.has_memory:
-            return ()
-        return tuple(node.index for node in graph.of_kind("state") if not is_resident(node, node.placement))
 
     def _drop_unused(self) -> None:
         """Drop the least recently used that no plan uses."""
