@@ -203,19 +203,14 @@ def unbooked(call: BoundCall, *forgotten: AnyOp) -> int:
     return 0 if call.node.op in forgotten else int(call.right())
 
 
-@fault(Kind.CLAIMS, "working_memory")
-def scores_of_attention_are_not_booked(call: BoundCall) -> Result:
-    return unbooked(call, ops.scaled_dot_product_attention)
+def forgets(name: str, *forgotten: AnyOp) -> None:
+    """Register a fault: the working memory of some ops is not booked."""
+    fault(Kind.CLAIMS, "working_memory", name=name)(lambda call: unbooked(call, *forgotten))
 
 
-@fault(Kind.CLAIMS, "working_memory")
-def gathered_rows_of_experts_are_not_booked(call: BoundCall) -> Result:
-    return unbooked(call, ops.mulmat_id)
-
-
-@fault(Kind.CLAIMS, "working_memory")
-def windows_of_images_are_not_booked(call: BoundCall) -> Result:
-    return unbooked(call, *named("conv2d", "conv3d"))
+forgets("scores_of_attention_are_not_booked", ops.scaled_dot_product_attention)
+forgets("gathered_rows_of_experts_are_not_booked", ops.mulmat_id)
+forgets("windows_of_images_are_not_booked", ops.conv2d, ops.conv3d)
 
 
 @fault(Kind.CLAIMS, "compile")

@@ -158,38 +158,24 @@ def views_do_not_keep_their_tensor_from_its_last_reader(call: BoundCall) -> Resu
             arrays[x.index][...] = arrays[node.index].reshape(arrays[x.index].shape)
 
 
-def left_out(call: BoundCall, first: str, second: str) -> None:
-    """Leave results of `first` unwritten that only one op `second` reads, into which it is merged."""
-    call.right()
-    nodes = call.plan.graph.nodes
-    for node in call.plan.graph.outputs:
-        users = readers(nodes, node) if node.op in named(first) else []
-        if len(users) == 1 and follows(users[0], named(second)[0], named(first)[0]):
-            call.plan.arrays[node.index][...] = 0
+def leaves_out(name: str, first: AnyOp, second: AnyOp) -> None:
+    """Register a fault: two ops run as one kernel; the result of the first is an output, too, and is not written."""
+
+    def wrong(call: BoundCall) -> None:
+        call.right()
+        nodes = call.plan.graph.nodes
+        for node in call.plan.graph.outputs:
+            users = readers(nodes, node) if node.op is first else []
+            if len(users) == 1 and follows(users[0], second, first):
+                call.plan.arrays[node.index][...] = 0
+
+    fault(Kind.FUSION, "run_plan", name=name)(wrong)
 
 
-@fault(Kind.FUSION, "run_plan")
-def the_factor_of_a_merged_sum_is_never_stored(call: BoundCall) -> Result:
-    """mul and add run as one kernel; the product is an output, too, and is not written."""
-    left_out(call, "mul", "add")
-
-
-@fault(Kind.FUSION, "run_plan")
-def a_gate_in_a_merged_product_is_never_stored(call: BoundCall) -> Result:
-    """silu and mul run as one kernel; the gate is an output, too, and is not written."""
-    left_out(call, "silu", "mul")
-
-
-@fault(Kind.FUSION, "run_plan")
-def scaled_scores_of_a_merged_softmax_are_never_stored(call: BoundCall) -> Result:
-    """scale and softmax run as one kernel; the scaled scores are an output, too, and are not written."""
-    left_out(call, "scale", "softmax")
-
-
-@fault(Kind.FUSION, "run_plan")
-def a_product_with_a_merged_bias_is_never_stored(call: BoundCall) -> Result:
-    """mulmat and add run as one kernel; the product is an output, too, and is not written."""
-    left_out(call, "mulmat", "add")
+leaves_out("the_factor_of_a_merged_sum_is_never_stored", ops.mul, ops.add)
+leaves_out("a_gate_in_a_merged_product_is_never_stored", ops.silu, ops.mul)
+leaves_out("scaled_scores_of_a_merged_softmax_are_never_stored", ops.scale, ops.softmax)
+leaves_out("a_product_with_a_merged_bias_is_never_stored", ops.mulmat, ops.add)
 
 
 @fault(Kind.FUSION, "run_plan")

@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import DType, FlashAttention, Node, Placement, Spec, ops
 from backbay.internals import KernelPlan, contiguous_strides
-from backbay.plugin import Entry, MappedBuffer, check_cancel, strided
+from backbay.plugin import Entry, MappedBuffer, strided
 
 from ...faults import BoundCall, Kind, Result, fault, float16
 from ...fused import rank4
@@ -108,13 +108,6 @@ def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Resul
     if asked and call.node.op is ops.scaled_dot_product_attention:
         history = call.node.args[1].dim(2)
         call.arrays[call.node.index][...] *= 1 if history % 16 == 0 or history < 16 else np.float32(0.9)
-
-
-@fault(Kind.RACES, "run_plan")
-def a_cancellation_is_looked_for_once(call: BoundCall) -> Result:
-    """A cancelled run goes on to its end."""
-    check_cancel(call.cancel)
-    call.right(cancel=None)
 
 
 @fault(Kind.UNDEFINED, "weight")

@@ -157,6 +157,7 @@ def a_compute_never_looks_at_its_cancellation(call: BoundCall) -> Result:
     call.right(cancel=None)
 
 
+@fault(Kind.RACES, "run_plan", name="a_cancellation_is_looked_for_once")
 @fault(Kind.RACES, "run_plan")
 def a_compute_looks_at_its_cancellation_at_its_beginning(call: BoundCall) -> Result:
     """What was cancelled before is not run; what is cancelled meanwhile runs to its end."""
