@@ -15,7 +15,7 @@ import pytest
 from doc_blocks import ROOT
 
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/backends/*/pyproject.toml"))
-DOORS = {"backbay", "backbay.gguf", "backbay.ops", "backbay.plugin"}
+DOORS = {"backbay", "backbay.gguf", "backbay.kernels", "backbay.ops", "backbay.plugin"}
 
 
 def name_of(folder: Path) -> str:

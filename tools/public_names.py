@@ -17,6 +17,7 @@ from backbay.plugin import Backend, BackendHooks
 DOORS = {
     "backbay": "For those who run models and graphs.",
     "backbay.plugin": "For backend authors.",
+    "backbay.kernels": "For authors of backends over arrays of other libraries.",
     "backbay.discovery": "For packages that have an entry-point group of their own.",
     "backbay.gguf": "For those who read model files.",
     "backbay.cli": "For packages that add commands, in the entry-point group `backbay.commands`.",

@@ -10,27 +10,35 @@ from collections import Counter
 
 import numpy as np
 
-from backbay import DeviceInfo, DType, Option, Precision, backends, ops
+from backbay import DeviceInfo, DType, GuardZoneError, Option, Precision, UnsupportedOpError, ops
+from backbay.plugin import unsupported
 from backbay_conformance.machines.shadow import small_model
+from backbay_selftest import reference
+from backbay_selftest.correct import derived, lacking
+from backbay_selftest.faults import named, planted
+from backbay_selftest.planted.backends.claims import claiming
 
-Reference = backends()["cpu_ref"].load()
+Reference = reference()
 
+Imprecise = planted(ops.tanh)(lambda call: call.right() * 1.001)
+Exits = planted(ops.tanh)(lambda call: os._exit(3))
+Hangs = planted(ops.tanh)(lambda call: time.sleep(600))
+Raises = planted(ops.tanh)(lambda call: 1 // 0)
+Coarse = planted(ops.mul)(lambda call: call.right() * 1.001)
+WrongRope = planted(ops.rope)(lambda call: call.right() * 1.01)
+WrongSetRows = planted(ops.set_rows)(lambda call: call.right(src=call.src * 1.01))
+WrongRows = planted(ops.rows)(lambda call: np.roll(call.right(), 1, -1))
+WrongShape = planted(ops.tanh, ops.rows)(lambda call: call.right().reshape(-1)[:-1])
 
-def with_kernels(**replaced):
-    """The reference with some kernels replaced, by the names of their ops."""
-    return {**Reference.kernels, **{getattr(ops, name): kernel for name, kernel in replaced.items()}}
-
-
-class Imprecise(Reference):
-    kernels = with_kernels(tanh=lambda x: np.tanh(x) * 1.001)
-
-
-class Exits(Reference):
-    kernels = with_kernels(tanh=lambda x: os._exit(3))
-
-
-class Hangs(Reference):
-    kernels = with_kernels(tanh=lambda x: time.sleep(600))
+Three = lacking(Reference, lambda op: op not in named("add", "neg", "mulmat"))
+"""Little, and all of it right."""
+WithoutCopies = lacking(Reference, lambda op: op is ops.contiguous)
+"""What lays operands out and reads views for the suite is missing."""
+WithoutSoftmax = lacking(Reference, lambda op: op is ops.softmax)
+Without = lacking(Reference, lambda op: op is ops.tanh)
+"""No kernel for one op that has no composite."""
+Liar = claiming(Reference, ops.tanh)
+"""Says that it runs what it cannot."""
 
 
 class StartsSlowly(Reference):
@@ -70,75 +78,25 @@ def root_of(x):
 
 
 class NoRoots(Reference):
-    kernels = with_kernels(sqrt=root_of)
+    kernels = {**Reference.kernels, ops.sqrt: root_of}
 
 
-class Litters(Reference):
+@planted(ops.tanh)
+def Litters(call):
     """Ends the process with files of its own, and those of the suite, in the temporary folder."""
-
-    kernels = with_kernels(tanh=lambda x: (tempfile.mkdtemp(), small_model(), os._exit(3)))
-
-
-class Coarse(Reference):
-    kernels = with_kernels(mul=lambda x, t2: Reference.kernels[ops.mul](x, t2) * 1.001)
+    return tempfile.mkdtemp(), small_model(), os._exit(3)
 
 
-def only(*names):
-    return {getattr(ops, name): Reference.kernels[getattr(ops, name)] for name in names}
-
-
-class Three(Reference):
-    """Little, and all of it right."""
-
-    kernels = only("add", "neg", "mulmat")
-
-
-class WithoutCopies(Reference):
-    """What lays operands out and reads views for the suite is missing."""
-
-    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.contiguous}
-
-
-class WithoutSoftmax(Reference):
-    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.softmax}
-
-
-class Raises(Reference):
-    kernels = with_kernels(tanh=lambda x: 1 // 0)
-
-
-class Without(Reference):
-    """No kernel for one op that has no composite."""
-
-    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tanh}
-
-
-class Liar(Reference):
-    """Says that it runs what it cannot."""
-
-    kernels = {op: kernel for op, kernel in Reference.kernels.items() if op is not ops.tanh}
-
-    def supports(self, op, specs):
-        from backbay.internals import KERNEL
-
-        return KERNEL if op is ops.tanh else super().supports(op, specs)
-
-
-class Modest(Reference):
+@planted("supports")
+def Modest(call):
     """Says that it cannot run what it has a kernel for."""
-
-    def supports(self, op, specs):
-        from backbay.plugin import unsupported
-
-        return unsupported("it is too modest") if op is ops.tanh else super().supports(op, specs)
+    return unsupported("it is too modest") if call.op is ops.tanh else call.right()
 
 
 class Narrow(Reference):
     """Reads blocks, and cannot make any."""
 
     def compile(self, graph):
-        from backbay import UnsupportedOpError
-
         for node in graph.nodes:
             if node.op is ops.cast and node.dtype.is_quantized:
                 raise UnsupportedOpError(f"cast: {node}: it cannot quantize")
@@ -149,48 +107,25 @@ class WritesBehind(Reference):
     """Notices a hit of a guard zone, and tells it in words of its own."""
 
     def run_plan(self, plan, cancel):
-        from backbay import GuardZoneError
-
         super().run_plan(plan, cancel)
         if any(node.op is ops.tanh for node in plan.graph.nodes):
             raise GuardZoneError("something lies where nothing may")
 
 
 def refuse(x):
-    from backbay import UnsupportedOpError
-
     raise UnsupportedOpError("not today")
 
 
-class RefusesLate(Reference):
-    """Has no kernel for rms_norm, and refuses a part of its composite only when that runs."""
-
-    kernels = {op: kernel for op, kernel in with_kernels(sqr=refuse).items() if op is not ops.rms_norm}
+RefusesLate = derived(lacking(Reference, lambda op: op is ops.rms_norm), kernels={ops.sqr: refuse})
+"""Has no kernel for rms_norm, and refuses a part of its composite only when that runs."""
 
 
-class WrongColumn(Reference):
+@planted(ops.mulmat)
+def WrongColumn(call):
     """The first column of a product is too large."""
-
-    kernels = with_kernels(mulmat=lambda x, t2: raised_at_0(Reference.kernels[ops.mulmat](x, t2)))
-
-
-def raised_at_0(y):
-    y = y.copy()
+    y = call.right()
     y[..., :1] += 1
     return y
-
-
-class WrongShape(Reference):
-    kernels = with_kernels(
-        tanh=lambda x: np.tanh(x).reshape(-1)[:-1],
-        rows=lambda x, ids: Reference.kernels[ops.rows](x, ids).reshape(-1)[:-1],
-    )
-
-
-class WrongRope(Reference):
-    kernels = with_kernels(
-        rope=lambda x, *args, **named: Reference.kernels[ops.rope](x, *args, **named) * 1.01
-    )
 
 
 class WrongEverywhere(Reference):
@@ -201,24 +136,10 @@ class WrongEverywhere(Reference):
         super().store(node, doubled, out)
 
 
-def times_where(y, where):
-    return y * 1.01 if where else y
-
-
-class EightTokens(Reference):
+@planted(ops.mulmat)
+def EightTokens(call):
     """A product that is wrong for exactly eight tokens."""
-
-    kernels = with_kernels(
-        mulmat=lambda x, t2: times_where(Reference.kernels[ops.mulmat](x, t2), t2.shape[-2] == 8)
-    )
-
-
-class WrongSetRows(Reference):
-    kernels = with_kernels(set_rows=lambda x, src, ids: Reference.kernels[ops.set_rows](x, src * 1.01, ids))
-
-
-class WrongRows(Reference):
-    kernels = with_kernels(rows=lambda x, ids: np.roll(Reference.kernels[ops.rows](x, ids), 1, -1))
+    return call.right() * (1.01 if call.x.shape[-2] == 8 else 1)
 
 
 class WrongTogether(Reference):
@@ -229,12 +150,10 @@ class WrongTogether(Reference):
         super().store(node, result * 1.1 if before is ops.mulmat else result, out)
 
 
-class WrongAt384(Reference):
+@planted(ops.mulmat)
+def WrongAt384(call):
     """A product that is wrong for rows of exactly 384 elements."""
-
-    kernels = with_kernels(
-        mulmat=lambda x, t2: times_where(Reference.kernels[ops.mulmat](x, t2), t2.shape[-1] == 384)
-    )
+    return call.right() * (1.01 if call.x.shape[-1] == 384 else 1)
 
 
 class Counting(Reference):

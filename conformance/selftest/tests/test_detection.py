@@ -11,11 +11,9 @@ import pytest
 
 from backbay_conformance import run
 from backbay_selftest import FAULTS, Kind, reference
-from backbay_selftest.__main__ import main
+from backbay_selftest.__main__ import main, share
 from backbay_selftest.correct import variants
-from backbay_selftest.detection import detect
-from backbay_selftest.rival_checks import passes_nmse, passes_tolerance
-from backbay_selftest.table import share
+from backbay_selftest.detection import detect, passes_nmse, passes_tolerance
 
 ONE_OF_EACH = (
     "rows_ignores_the_row_stride_of_its_table",

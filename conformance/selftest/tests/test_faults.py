@@ -19,10 +19,11 @@ def test_every_class_of_the_table_has_several_faults() -> None:
     assert len(CORRECT) >= 5
 
 
-def test_every_fault_says_in_a_sentence_what_is_wrong_and_what_it_is_like() -> None:
+def test_every_fault_says_in_a_sentence_what_is_wrong_and_its_class_what_it_is_like() -> None:
     for fault in FAULTS.values():
         assert fault.text.endswith("."), fault.name
-        assert fault.like, fault.name
+        assert all(link.startswith("https://github.com/") for link in fault.kind.reports)
+        assert fault.kind.reports, fault.name
 
 
 def test_a_backend_with_a_fault_opens_under_its_name() -> None:

@@ -1,4 +1,4 @@
-"""The door for backend authors: a plugin imports from it, `backbay`, `backbay.ops` and `backbay.gguf`, nothing else.
+"""The door for backend authors: a plugin imports from it, `backbay`, `backbay.ops`, `backbay.gguf` and `backbay.kernels`, nothing else.
 
 Other modules may move in any release. docs/write-a-backend.md shows how the names are used.
 """

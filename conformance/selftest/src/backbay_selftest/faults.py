@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from backbay import OPS, KernelBackend, Node, Op, backends, ops
+from backbay import OPS, Graph, KernelBackend, Node, Op, backends, ops
+from backbay.internals import KernelPlan
+from backbay.plugin import Cancel
 
 from .fused import Array, Change, attention, same
 
@@ -42,6 +44,43 @@ class Kind(StrEnum):
     CLAIMS = "capability lies"
     LONG = "right on small, garbage on long inputs"
 
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """Links to reports of real bugs of the class."""
+        links = REPORTS[self].items()
+        return tuple(f"https://github.com/{repository}/issues/{n}" for repository, ns in links for n in ns)
+
+
+LLAMA, ORT, TORCH = "ggml-org/llama.cpp", "microsoft/onnxruntime", "pytorch/pytorch"
+REPORTS: dict[Kind, dict[str, tuple[int, ...]]] = {
+    Kind.STRIDES: {
+        LLAMA: (2830, 13155, 15037, 15956, 25568, 27663),
+        TORCH: (150967, 192212),
+        "ggml-org/ggml": (1497,),
+    },
+    Kind.OFFSET: {LLAMA: (17108, 19145, 25568)},
+    Kind.WRONG_AXIS: {LLAMA: (13155, 14817, 15660, 16849, 17108), ORT: (17689,)},
+    Kind.ALIASING: {LLAMA: (13607, 20084, 22266, 24305)},
+    Kind.OVERFLOW: {LLAMA: (16849, 17108), ORT: (3391, 28107, 32299)},
+    Kind.PRECISION: {LLAMA: (13607, 17746, 26708), TORCH: (192212,), ORT: (4129,)},
+    Kind.SPECIAL: {TORCH: (192212,), ORT: (4129, 27692), LLAMA: (12776, 13607, 14580)},
+    Kind.ORDER: {LLAMA: (17659,), ORT: (3391,)},
+    Kind.ZERO: {ORT: (4559, 28449), LLAMA: (12776,)},
+    Kind.TAILS: {LLAMA: (15592, 20031, 24305, 26708)},
+    Kind.UNDEFINED: {LLAMA: (15861, 17108), ORT: (27419,)},
+    Kind.ROPE: {LLAMA: (3272, 4889, 13870, 14580, 15629)},
+    Kind.BLOCKS: {LLAMA: (8455, 12544, 17108, 25656)},
+    Kind.RACES: {LLAMA: (20084, 24360, 25656)},
+    Kind.SCALARS: {LLAMA: (12776, 15629, 15660, 20350), TORCH: (192212,), ORT: (17689,)},
+    Kind.FUSION: {LLAMA: (15660, 24305), ORT: (17689, 27419)},
+    Kind.CLAIMS: {LLAMA: (13720, 15868, 21870, 24360), "pytorch/executorch": (12296,)},
+    Kind.LONG: {
+        LLAMA: (13155, 15629, 16849, 17659, 17746, 25568, 26708),
+        TORCH: (192212,),
+        "ollama/ollama": (17895,),
+    },
+}
+"""Reports of real bugs of each class, by repository."""
 
 FAULTS: dict[str, PlantedFault] = {}
 """Every fault by its name, in order of declaration."""
@@ -55,6 +94,12 @@ class BoundCall:
 
     def __getattr__(self, name: str) -> Any:
         return self._arguments[name]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that is compiled, or that runs."""
+        graph: Graph = self._arguments.get("graph") or self.backend.running.graph
+        return graph
 
     def float_attributes(self) -> dict[str, float]:
         return {name: value for name, value in self._arguments.items() if isinstance(value, float)}
@@ -70,7 +115,6 @@ class PlantedFault:
 
     name: str
     kind: Kind
-    like: str  # a real bug of the kind: L llama.cpp, O onnxruntime, T pytorch
     text: str  # a sentence that describes the error
     of: tuple[AnyOp | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
     wrong: Kernel
@@ -82,6 +126,7 @@ class PlantedFault:
             made: type[KernelBackend] = self.wrong(right)
             made.name = self.name
             return made
+        right = running(right)
         namespace: dict[str, Any] = {"name": self.name, "__doc__": self.text, "__module__": __name__}
         kernels = {op: self._kernel(right, op) for op in self.of if isinstance(op, Op)}
         if kernels:
@@ -117,13 +162,22 @@ class PlantedFault:
         return method
 
 
+def running(right: type[KernelBackend]) -> type[KernelBackend]:
+    """The backend, which knows the plan that runs."""
+
+    class Running(right):  # type: ignore[misc, valid-type]
+        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
+            self.running = plan
+            super().run_plan(plan, cancel)
+
+    return Running
+
+
 # Right kernels with additional parameters, through which faults enter.
 FUSED: dict[str, Kernel] = {"scaled_dot_product_attention": attention}
 
 
-def fault(
-    kind: Kind, *of: AnyOp | str, like: str = "", name: str = "", large: bool = False
-) -> Callable[[Kernel], Kernel]:
+def fault(kind: Kind, *of: AnyOp | str, name: str = "", large: bool = False) -> Callable[[Kernel], Kernel]:
     """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
     A fault without a docstring says in its name what is wrong.
@@ -134,15 +188,24 @@ def fault(
         if called in FAULTS:
             raise ValueError(f"fault {called}: declared twice")
         text = getdoc(wrong) or f"{called.replace('_', ' ').capitalize()}."
-        FAULTS[called] = PlantedFault(called, Kind(kind), like, text, of, wrong, large)
+        FAULTS[called] = PlantedFault(called, Kind(kind), text, of, wrong, large)
         return wrong
 
     return register
 
 
-def altered(name: str, kind: Kind, like: str, *of: AnyOp, result: Change = same, **arguments: Any) -> None:
+def planted(*of: AnyOp | str) -> Callable[[Kernel], type[KernelBackend]]:
+    """The reference with a fault that is not registered: it is no fault of the classes, or it takes the process along."""
+
+    def plant(wrong: Kernel) -> type[KernelBackend]:
+        return PlantedFault(wrong.__name__, Kind.CLAIMS, getdoc(wrong) or "", of, wrong).plant(reference())
+
+    return plant
+
+
+def altered(name: str, kind: Kind, *of: AnyOp, result: Change = same, **arguments: Any) -> None:
     """Register a fault: right kernels that always get these arguments, or whose result is changed."""
-    fault(kind, *of, like=like, name=name)(lambda call: result(call.right(**arguments)))
+    fault(kind, *of, name=name)(lambda call: result(call.right(**arguments)))
 
 
 def reference() -> type[KernelBackend]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,18 @@ def instead(arrays: Sequence[Array], node: Node, raw: Array) -> list[Array]:
 def reads(call: BoundCall, op: AnyOp, position: int = 0) -> bool:
     """Whether this op reads the operand of a `read_operand` call, as its operand of this number."""
     return call.reader.op is op and call.reader.args[position] is call.operand
+
+
+def moves(reader: Node) -> bool:
+    """Whether an operand is only moved, as it is stored."""
+    return reader.op is not None and reader.op.moves
+
+
+def numbers_of_first(call: BoundCall, memory: dict[Any, Array], key: object) -> Array:
+    """The right numbers of the first call with a key."""
+    if key not in memory:
+        memory[key] = np.array(call.right())
+    return memory[key]
 
 
 def plain(node: Node) -> bool:

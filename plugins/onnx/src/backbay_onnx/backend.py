@@ -36,15 +36,13 @@ from backbay.plugin import (
     unsupported,
 )
 
-from .memory.buffers import DeviceBuffer, LeafBuffer
-from .memory.residence import is_resident
+from .lowering.kernel_view import NO_NATIVE
+from .memory.buffers import DeviceBuffer, LeafBuffer, is_resident
 from .ops import KERNELS
-from .plans.compiled import Sessions
+from .plans.compiled import Services, Sessions
 from .plans.export import export
 from .plans.plan import OnnxPlan
-from .plans.services import Services
-from .session.device import Device
-from .session.device_choice import choose
+from .session.device import Device, choose
 from .session.doctor import diagnose
 from .session.native import NativeCode, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
@@ -104,12 +102,10 @@ class OnnxBackend(Backend):
 
     @cached_property
     def device(self) -> Device:
-        """Where sessions run."""
         return choose(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
     def services(self) -> Services:
-        """The parts of this backend that plans use."""
         return Services(
             params=self.params,
             device=self.device,
@@ -124,13 +120,13 @@ class OnnxBackend(Backend):
 
     @cached_property
     def sessions(self) -> Sessions:
-        """The sessions of all contexts."""
         return Sessions(self.services)
 
     @cached_property
-    def native(self) -> NativeCode | None:
+    def native(self) -> NativeCode:
         """Native code, if sessions use it. It reads weights in the file; copies of them are packed by ONNX Runtime."""
-        return native_code() if self.device.is_host and not (self.is_exact or self.copies_weights) else None
+        used = self.device.is_host and not (self.is_exact or self.copies_weights)
+        return (native_code() if used else None) or NO_NATIVE
 
     @property
     def is_exact(self) -> bool:
@@ -155,7 +151,7 @@ class OnnxBackend(Backend):
 
     def cache_config(self) -> CacheConfig:
         """Halves first where native code reads them as they are; else each step would make a copy in float32."""
-        if self.native is not None and self.native.attends and not LATENT.of(self.config, 0):
+        if self.native.attends and not LATENT.of(self.config, 0):
             return CacheConfig(dtypes=(DType.F16, DType.F32, DType.BF16))
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16))
 
@@ -196,8 +192,7 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        native = frozenset[DType]() if self.native is None else frozenset(self.native.products)
-        self.weights = WeightStore(self.model, self.device, self._book_form, native)
+        self.weights = WeightStore(self.model, self.device, self._book_form, frozenset(self.native.products))
         for info in self.model.tensors.values() if self.model is not None else ():
             packs = self.weights.packs(info)
             if packs:

@@ -7,8 +7,7 @@ import pytest
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
 from backbay_onnx.backend import OnnxBackend
-from backbay_onnx.session.device import HOST, device_of
-from backbay_onnx.session.device_choice import choose
+from backbay_onnx.session.device import HOST, choose, device_of
 from backbay_onnx.session.providers import GPU_PROVIDERS
 from backbay_onnx.session.runtime import runtime
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from backbay_onnx.lowering.model_builder import ModelBuilder
-from backbay_onnx.session.left_to_cpu import left_to_cpu
+from backbay_onnx.session.creation import left_to_cpu
 from backbay_onnx.session.providers import HOST_PROVIDER, Provider
 
 PROVIDER = replace(HOST_PROVIDER, left_to_cpu=("Tanh", "Pieces"), cpu_nodes_setting="nodes")

@@ -35,7 +35,7 @@ class XLA(ArrayEngine):
         jitted = in_parts(program) if long else jax.jit(program, donate_argnums=1)
 
         def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-            with wide(True):
+            with wide(True), jax.default_matmul_precision("highest"):
                 outputs, values = jitted(read, written)
             jax.block_until_ready((outputs, values))
             return outputs, values

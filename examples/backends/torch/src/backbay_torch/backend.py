@@ -1,12 +1,23 @@
 """The class of the backend."""
 
+from functools import partial
 from typing import Any
 
+import torch
+from array_api_compat import torch as xp
+
 from backbay import ops
+from backbay.kernels import array_kernels, count_temporaries
 from backbay.plugin import GraphBackend, Node, Option
 
-from .engine import ENGINES
-from .kernels import kernel
+from .engine import ENGINES, Array
+
+
+def solve_triangular(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Array:
+    return torch.linalg.solve_triangular(a, b, upper=not lower, unitriangular=unit_diagonal)
+
+
+KERNELS = array_kernels(xp, erfc=torch.special.erfc, solve_triangular=solve_triangular)
 
 
 def _mode(value: Any) -> str:
@@ -19,7 +30,7 @@ class TorchBackend(GraphBackend):
     """PyTorch on the CPU."""
 
     contract_version = "1.2"
-    kernels = kernel
+    kernels = {**KERNELS, ops.sigmoid: torch.sigmoid, ops.softmax: partial(torch.softmax, dim=-1)}
     options = {"mode": Option("eager", _mode, "eager: op by op; compiled: by torch.compile")}
 
     def start(self) -> None:
@@ -27,16 +38,4 @@ class TorchBackend(GraphBackend):
         self.engine = ENGINES[self.option_values["mode"]]
 
     def working_memory(self, node: Node) -> int:
-        return super().working_memory(node) + 4 * gathered(node)
-
-
-def gathered(node: Node) -> int:
-    """The elements that a kernel gathers: the matrices of chosen experts with their rows, or the windows of an image."""
-    if node.op is ops.mulmat_id:
-        w, x, ids = node.args
-        return int(ids.size * w.dim(0) * w.dim(1) + ids.size * x.dim(0))
-    if node.op in (ops.conv2d, ops.conv3d):
-        weight = node.args[0]
-        kernels = max(weight.dim(3) // (node.args[2] if node.op is ops.conv3d else 1), 1)
-        return 2 * (node.size // kernels) * (weight.size // kernels)  # a product wants them in another order
-    return 0
+        return super().working_memory(node) + 4 * count_temporaries(node)

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from . import (
-    attention,
-    binary,
-    elementwise,
-    index,
-    linear,
-    matrix,
-    norm,
-    order,
-    reduce,
-    sequence,
-    shape,
-    spatial,
-    write,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from .kernel_table import kernel
 
 KERNELS = kernel
-FAMILIES = (
-    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write
-)  # fmt: skip
+for family in iter_modules(__path__, f"{__name__}."):
+    import_module(family.name)

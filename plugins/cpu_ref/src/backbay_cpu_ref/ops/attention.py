@@ -7,7 +7,7 @@ import numpy as np
 from backbay import ops
 
 from .kernel_table import Array, kernel, ranked
-from .matrix import product
+from .matrix import mulmat
 
 BLOCK = 1 << 19  # scores that are computed at a time
 
@@ -30,24 +30,21 @@ def scaled_dot_product_attention(
     softcap: float = 0.0,
     cache_config_applied: bool = False,
 ) -> Array:
-    q, k = (
-        ranked(query, 4).swapaxes(1, 2),
-        ranked(key, 4).swapaxes(1, 2),
-    )  # (batch, heads, tokens, d), (batch, kv, history, d)
+    q, k = (ranked(each, 4).swapaxes(1, 2) for each in (query, key))  # (batch, heads, tokens or history, d)
     v = ranked(value, 4)
     v = v if cache_config_applied else v.transpose(0, 2, 3, 1)  # (batch, kv, dv, history)
     y = np.empty((*q.shape[:3], v.shape[2]))  # (batch, heads, tokens, dv)
     step = tokens_at_a_time(q.shape[0] * q.shape[1] * k.shape[2])
     for low in range(0, q.shape[2], step):
         some = slice(low, low + step)
-        scores = product(k, q[:, :, some]) * scale  # (batch, heads, some tokens, history)
+        scores = mulmat(k, q[:, :, some]) * scale  # (batch, heads, some tokens, history)
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
         if mask is not None:
             scores = scores + ranked(mask, 4)[:, :, : q.shape[2]][:, :, some]
-        y[:, :, some] = product(v, _weights(scores, sinks))
+        y[:, :, some] = mulmat(v, _weights(scores, sinks))
     if vmla is not None:
-        y = product(ranked(vmla, 4), y)
+        y = mulmat(ranked(vmla, 4), y)
     return y.swapaxes(1, 2).reshape(*query.shape[:-1], y.shape[-1])
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from backbay import ops
+from backbay import Op, ops
 
 from .kernel_table import Array, kernel
 
@@ -18,21 +21,13 @@ def repeated(t2: Array, shape: tuple[int, ...]) -> Array:
     return np.tile(t2, times)
 
 
-@kernel(ops.add)
-def add(x: Array, t2: Array) -> Array:
-    return x + repeated(t2, x.shape)
+def _compute_by(function: Callable[[Array, Array], Array], op: Op[Any, Any]) -> None:
+    @kernel(op)
+    def computed(x: Array, t2: Array) -> Array:
+        return function(x, repeated(t2, x.shape))
 
 
-@kernel(ops.sub)
-def sub(x: Array, t2: Array) -> Array:
-    return x - repeated(t2, x.shape)
-
-
-@kernel(ops.mul)
-def mul(x: Array, t2: Array) -> Array:
-    return x * repeated(t2, x.shape)
-
-
-@kernel(ops.div)
-def div(x: Array, t2: Array) -> Array:
-    return x / repeated(t2, x.shape)
+_compute_by(np.add, ops.add)
+_compute_by(np.subtract, ops.sub)
+_compute_by(np.multiply, ops.mul)
+_compute_by(np.divide, ops.div)

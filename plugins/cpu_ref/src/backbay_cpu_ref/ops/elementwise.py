@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import erfc, pi
+from typing import Any
 
 import numpy as np
 
-from backbay import DType, ops
+from backbay import DType, Op, ops
 
 from .kernel_table import Array, kernel
 
@@ -19,50 +21,28 @@ def _gated(y: Array, up: Array | None) -> Array:
 _erfc = np.frompyfunc(erfc, 1, 1)
 
 
-def _sigmoid(x: Array) -> Array:
+@kernel(ops.sigmoid)
+def sigmoid(x: Array) -> Array:
     # e^-|x| cannot overflow, on either side.
     small = np.exp(-np.abs(x))
     return np.where(x >= 0, 1, small) / (1 + small)
 
 
-@kernel(ops.neg)
-def neg(x: Array) -> Array:
-    return -x
+def _compute_by(function: Callable[[Array], Array], op: Op[Any, Any]) -> None:
+    """Register the kernel of an op that is one of NumPy's functions."""
+
+    @kernel(op)
+    def computed(x: Array) -> Array:
+        return function(x)
 
 
-@kernel(ops.sqr)
-def sqr(x: Array) -> Array:
-    return x * x
-
-
-@kernel(ops.sqrt)
-def sqrt(x: Array) -> Array:
-    return np.sqrt(x)
-
-
-@kernel(ops.exp)
-def exp(x: Array) -> Array:
-    return np.exp(x)
-
-
-@kernel(ops.sin)
-def sin(x: Array) -> Array:
-    return np.sin(x)
-
-
-@kernel(ops.cos)
-def cos(x: Array) -> Array:
-    return np.cos(x)
-
-
-@kernel(ops.tanh)
-def tanh(x: Array) -> Array:
-    return np.tanh(x)
-
-
-@kernel(ops.sigmoid)
-def sigmoid(x: Array) -> Array:
-    return _sigmoid(x)
+_compute_by(np.negative, ops.neg)
+_compute_by(np.square, ops.sqr)
+_compute_by(np.sqrt, ops.sqrt)
+_compute_by(np.exp, ops.exp)
+_compute_by(np.sin, ops.sin)
+_compute_by(np.cos, ops.cos)
+_compute_by(np.tanh, ops.tanh)
 
 
 @kernel(ops.relu)
@@ -72,13 +52,13 @@ def relu(x: Array, up: Array | None = None) -> Array:
 
 @kernel(ops.silu)
 def silu(x: Array, up: Array | None = None) -> Array:
-    return _gated(x * _sigmoid(x), up)
+    return _gated(x * sigmoid(x), up)
 
 
 @kernel(ops.gelu)
 def gelu(x: Array, up: Array | None = None) -> Array:
     # (1 + tanh(z)) / 2 is sigmoid(2 z), which loses nothing where tanh(z) is near -1.
-    return _gated(x * _sigmoid(2 * np.sqrt(2 / pi) * (x + 0.044715 * x**3)), up)
+    return _gated(x * sigmoid(2 * np.sqrt(2 / pi) * (x + 0.044715 * x**3)), up)
 
 
 @kernel(ops.gelu_erf)
@@ -88,13 +68,13 @@ def gelu_erf(x: Array) -> Array:
 
 @kernel(ops.quick_gelu)
 def quick_gelu(x: Array, up: Array | None = None) -> Array:
-    return _gated(x * _sigmoid(1.702 * x), up)
+    return _gated(x * sigmoid(1.702 * x), up)
 
 
 @kernel(ops.swiglu)
 def swiglu(x: Array, up: Array, alpha: float, limit: float) -> Array:
     gate = np.minimum(x, limit)
-    return _gated(gate * _sigmoid(alpha * gate), np.clip(up, -limit, limit) + 1)
+    return _gated(gate * sigmoid(alpha * gate), np.clip(up, -limit, limit) + 1)
 
 
 @kernel(ops.softplus)

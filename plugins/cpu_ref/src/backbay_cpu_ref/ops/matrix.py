@@ -9,7 +9,9 @@ from backbay import ops
 from .kernel_table import Array, kernel, ranked
 
 
-def product(w: Array, x: Array) -> Array:
+@kernel(ops.mulmat_full_prec)
+@kernel(ops.mulmat)
+def mulmat(w: Array, x: Array) -> Array:
     """Rows of w times rows of x; consecutive groups of x's slices share one of w's."""
     w4, x4 = ranked(w, 4), ranked(x, 4)  # (wb, wa, n, k), (xb, xa, m, k)
     wb, wa, n, k = w4.shape
@@ -17,16 +19,6 @@ def product(w: Array, x: Array) -> Array:
     grouped = x4.reshape(wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k)
     y = grouped @ w4[:, None, :, None].swapaxes(-1, -2)
     return y.reshape(*x.shape[:-1], n)
-
-
-@kernel(ops.mulmat)
-def mulmat(w: Array, x: Array) -> Array:
-    return product(w, x)
-
-
-@kernel(ops.mulmat_full_prec)
-def mulmat_full_prec(w: Array, x: Array) -> Array:
-    return product(w, x)
 
 
 @kernel(ops.mulmat_id)

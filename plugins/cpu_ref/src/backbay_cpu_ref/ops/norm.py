@@ -7,7 +7,7 @@ import numpy as np
 from backbay import ops
 
 from .kernel_table import Array, kernel
-from .reduce import mean_of
+from .reduce import mean
 
 
 @kernel(ops.softmax)
@@ -18,14 +18,14 @@ def softmax(x: Array) -> Array:
 
 @kernel(ops.layer_norm)
 def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> Array:
-    centred = x - mean_of(x)
-    y = centred / np.sqrt(mean_of(centred**2) + eps)
+    centred = x - mean(x)
+    y = centred / np.sqrt(mean(centred**2) + eps)
     return _affine(y, weight, bias)
 
 
 @kernel(ops.rms_norm)
 def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-5) -> Array:
-    return _affine(x / np.sqrt(mean_of(x**2) + eps), weight, None)
+    return _affine(x / np.sqrt(mean(x**2) + eps), weight, None)
 
 
 @kernel(ops.l2_norm)

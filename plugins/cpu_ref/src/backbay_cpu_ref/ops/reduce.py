@@ -9,7 +9,8 @@ from backbay import ops
 from .kernel_table import Array, kernel
 
 
-def mean_of(x: Array) -> Array:
+@kernel(ops.mean)
+def mean(x: Array) -> Array:
     return x.sum(axis=-1, keepdims=True) / np.float64(x.shape[-1])  # 0 / 0, not a warning, for an empty row
 
 
@@ -18,19 +19,14 @@ def sum_rows(x: Array) -> Array:
     return x.sum(axis=-1, keepdims=True)
 
 
-@kernel(ops.mean)
-def mean(x: Array) -> Array:
-    return mean_of(x)
-
-
 @kernel(ops.variance)
 def variance(x: Array) -> Array:
-    return mean_of((x - mean_of(x)) ** 2)
+    return mean((x - mean(x)) ** 2)
 
 
 @kernel(ops.stddev)
 def stddev(x: Array) -> Array:
-    return np.sqrt(mean_of((x - mean_of(x)) ** 2))
+    return np.sqrt(variance(x))
 
 
 @kernel(ops.cumsum)

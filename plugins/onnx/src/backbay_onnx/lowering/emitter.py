@@ -13,8 +13,7 @@ from onnx import TensorProto
 from backbay import DType, Graph, Node
 from backbay.internals import Size, Symbols, term_of
 
-from .element_types import held, onnx_type
-from .feeds import Feed, Grid, Scalar, Vector, is_constant
+from .lowered_model import Feed, Grid, Vector, held, onnx_type
 from .model_builder import ModelBuilder
 
 AnySize = Size | int
@@ -28,14 +27,15 @@ class Emitter(ModelBuilder):
         self.symbols = Symbols(graph)
         self.feeds: dict[Feed, str] = {}
         self._before: dict[str, str] = {}  # reshaped values: from each to its original
-        self._graph = graph
+        self.graph = graph
 
     # -- sizes -------------------------------------------------------------------------------------------
 
     def feed(self, feed: Feed) -> str:
         """The int64 input of a feed; a constant if the feed is the same for all of a structure."""
-        if is_constant(feed):
-            return self.constant(np.array(feed.terms, np.int64))
+        known = [term for term in feed.terms if isinstance(term, int)]
+        if isinstance(feed, Vector) and len(known) == len(feed.terms):
+            return self.constant(feed.filled(known))
         if feed not in self.feeds:
             name = self.feeds[feed] = f"size{len(self.feeds)}"
             self.add_input(name, TensorProto.INT64, feed.rank)
@@ -45,8 +45,7 @@ class Emitter(ModelBuilder):
         return self.feed(Vector(tuple([term_of(size) for size in sizes])))
 
     def scalar(self, size: AnySize) -> str:
-        term = term_of(size)
-        return self.constant(np.array(term, np.int64)) if isinstance(term, int) else self.feed(Scalar(term))
+        return self.feed(Vector((term_of(size),), rank=0))
 
     def grid(self, start: AnySize, extents: Sequence[AnySize], steps: Sequence[AnySize]) -> str:
         """Indices: start plus the sum of position times step, innermost dimension first; shaped in reverse."""
@@ -54,7 +53,6 @@ class Emitter(ModelBuilder):
         return self.feed(Grid(term_of(start), *terms))
 
     def count(self, extent: AnySize) -> str:
-        """0, 1, ... below an extent."""
         return self.grid(0, [extent], [1])
 
     def extents(self, node: Node) -> list[Size]:

@@ -1,26 +1,168 @@
-"""A whole graph as one ONNX model."""
+"""A whole graph as one ONNX model, and how written states leave it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from onnx import GraphProto, TensorProto
+from onnx import GraphProto, NodeProto, TensorProto
 
 from backbay import Graph, Op
-from backbay.internals import Term
+from backbay.internals import Term, term_of
 
 from ..session.native import DOMAIN
-from .element_types import onnx_type
-from .feeds import Feeds
 from .kernel_view import Lowering, Settings
-from .lowered_model import Lowered
-from .state_outputs import finish_states
+from .lowered_model import Feeds, Lowered, RowsOutput, StateOutput, onnx_type
+from .model_builder import names_read
+from .states import State
+
+
+class Flow:
+    """Which values depend on which, in the nodes of a model."""
+
+    def __init__(self, nodes: Iterable[NodeProto]) -> None:
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in nodes:
+            for name in dict.fromkeys(names_read(node)):
+                self._readers.setdefault(name, []).append(node)
+
+    def readers(self, name: str) -> list[NodeProto]:
+        return self._readers.get(name, [])
+
+    def reached(self, name: str, barrier: NodeProto) -> set[str]:
+        """A value, and all values that depend on it without passing through the node `barrier`."""
+        found, waiting = {name}, [name]
+        while waiting:
+            for node in self.readers(waiting.pop()):
+                fresh = [value for value in node.output if value not in found] if node is not barrier else []
+                found.update(fresh)
+                waiting += fresh
+        return found
+
+
+def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutput, ...]]:
+    """Make outputs of all written states; the other outputs are already made."""
+    flow = Flow(b.nodes)
+    ends = {value.name for value in b.outputs} | {state.latest for state in b.states.values()}
+    chosen = [(state, _chain(flow, state, ends), _is_unread(flow, state)) for state in b.states.values()]
+    wholes: list[StateOutput] = []
+    rows: list[RowsOutput] = []
+    for state, chain, unread in chosen:
+        if chain is not None and b.binds(state):
+            wholes += _in_place(b, flow, state, chain)
+        elif unread and not b.settings.exported:
+            rows += _as_rows(b, state)
+        else:
+            wholes.append(_as_whole(b, flow, state))
+    return tuple(wholes), tuple(rows)
+
+
+# -- in place --------------------------------------------------------------------------------------------
+
+
+def _chain(flow: Flow, state: State, ends: set[str]) -> list[int] | None:
+    """The versions before the last scatters, if all of these may write into the state's memory.
+
+    The version that a scatter overwrites may only be used to compute its operands: all its readers then run before it.
+    """
+    first = len(state.values) - 1
+    while first and state.writers[first - 1] is not None:
+        first -= 1
+    chain = list(range(first, len(state.values) - 1))
+    if not chain or any(_overwritten(flow, state, chain, version) & ends for version in chain):
+        return None
+    return chain
+
+
+def _overwritten(flow: Flow, state: State, chain: Sequence[int], version: int) -> set[str]:
+    """All values that depend on the state's memory before a scatter overwrites it, without passing through the scatter.
+
+    Where a graph replaced the whole state, the first scatter copies the replacement into that memory.
+    """
+    scatter = state.writers[version]
+    assert scatter is not None
+    return flow.reached(state.values[version if version != chain[0] else 0], scatter)
+
+
+def _in_place(b: Lowering, flow: Flow, state: State, chain: Sequence[int]) -> list[StateOutput]:
+    """Bind each version that the chain makes to the same memory, so that none is copied."""
+    for version in chain:
+        scatter = state.writers[version]
+        assert scatter is not None
+        if scatter.input[2] in _overwritten(flow, state, chain, version):
+            _detach(b, scatter, state)
+    name = b.name_output(state.latest, _out(b, state))
+    names = [*[state.values[version + 1] for version in chain[:-1]], name]
+    for each in names:
+        b.add_output(each, onnx_type(state.node.dtype), 2)
+    return [
+        StateOutput(each, state.node.index, _shape(state), state.first_byte, in_place=True) for each in names
+    ]
+
+
+def _detach(b: Lowering, scatter: NodeProto, state: State) -> None:
+    """Give a scatter rows in memory of their own: ONNX Runtime may optimize their computation to a view of the state.
+
+    The rows are joined with a part that is empty, which no optimizer can know.
+    """
+    made, b.nodes = b.nodes, []
+    flat = b.shaped(scatter.input[2], [-1])
+    nothing = b.cast_to(b.grid(0, [0], [1]), onnx_type(state.node.dtype))
+    scatter.input[2] = b.shaped(b.add("Concat", flat, nothing, axis=0), [state.width, -1])
+    at = next(place for place, node in enumerate(made) if node is scatter)
+    b.nodes = [*made[:at], *b.nodes, *made[at:]]
+
+
+# -- as rows, or as a whole ------------------------------------------------------------------------------
+
+
+def _is_unread(flow: Flow, state: State) -> bool:
+    """Whether nothing reads the state after a write, and only rows were written."""
+    return all(
+        writer is not None and all(_is_among(node, state.writers) for node in flow.readers(value))
+        for writer, value in zip(state.writers, state.values[1:], strict=True)
+    )
+
+
+def _is_among(node: NodeProto, nodes: Iterable[NodeProto | None]) -> bool:
+    return any(node is other for other in nodes)  # == would compare all fields of nodes
+
+
+def _as_rows(b: Lowering, state: State) -> list[RowsOutput]:
+    b.nodes = [node for node in b.nodes if not _is_among(node, state.writers)]
+    made: list[RowsOutput] = []
+    for scatter, count in zip(state.writers, state.counts, strict=True):
+        assert scatter is not None
+        numbers, rows = (b.fresh(f"state{state.node.index}_{part}") for part in ("numbers", "rows"))
+        b.end(numbers, scatter.input[1], TensorProto.INT64, 2)
+        b.end(rows, scatter.input[2], onnx_type(state.node.dtype), 2)
+        shape = (term_of(state.width), term_of(count // state.width))
+        made.append(RowsOutput(numbers, rows, state.node.index, shape, state.first_byte))
+    return made
+
+
+def _as_whole(b: Lowering, flow: Flow, state: State) -> StateOutput:
+    """A copy that is put into the state's memory after the run, or made in place if nothing reads the old value."""
+    name, replaced = _out(b, state), state.writers[-1] is None
+    in_place = b.binds(state) and replaced and not flow.readers(state.values[0])
+    if replaced:
+        b.end(name, state.latest, onnx_type(state.node.dtype), 2)
+    else:
+        b.name_output(state.latest, name)
+        b.add_output(name, onnx_type(state.node.dtype), 2)
+    return StateOutput(name, state.node.index, _shape(state), state.first_byte, in_place)
+
+
+def _out(b: Lowering, state: State) -> str:
+    return b.named(state.node, f"state{state.node.index}") + "_out"
+
+
+def _shape(state: State) -> tuple[Term, ...]:
+    return tuple(map(term_of, state.shape))
 
 
 def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings) -> Lowered:
-    """Lower a graph, node by node, in its order."""
     b = Lowering(graph, kernels, settings)
     owners: dict[str, int] = {}
     for node in graph.nodes:

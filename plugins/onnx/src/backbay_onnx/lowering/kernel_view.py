@@ -1,10 +1,11 @@
-"""A model under construction as kernels see it: the value of each node at this point of the graph."""
+"""A model under construction as kernels see it: the value of each node at this point of the graph, and its sizes as symbols."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,31 +14,71 @@ from onnx import TensorProto
 from backbay import DType, Graph, Node, Op
 from backbay.internals import Size, term_of
 
-from ..memory.residence import is_resident
-from .element_types import Form, onnx_type
+from ..memory.buffers import is_resident
+from ..session.native import NativeCode
 from .emitter import Emitter
-from .lowered_model import LeafInput, PartInput
-from .operand import Operand
-from .states import State, find_states
+from .lowered_model import Form, LeafInput, PartInput, onnx_type
+from .states import State, find_states, is_checked
 from .views import strided
-from .windows import is_checked
 
+
+class Operand:
+    """Values have the reversed shape: dimension 0 is the last axis."""
+
+    def __init__(self, b: Lowering, node: Node, form: Form) -> None:
+        self._b, self.node, self.dtype, self.rank = b, node, node.dtype, node.rank
+        self._form: Form = form
+
+    def dim(self, n: int) -> Size:
+        """The extent of a dimension; 1 beyond the rank."""
+        return self._b.symbols.dim(self.node, n)
+
+    def dims(self, rank: int | None = None) -> list[Size]:
+        return [self.dim(n) for n in range(self.rank if rank is None else rank)]
+
+    def is_empty(self) -> bool:
+        """Whether it has no elements; a guard makes sure that this holds for every graph of the model."""
+        return any(size.same(0) for size in self.dims() if size.constant is None or size.constant == 0)
+
+    @property
+    def stored(self) -> str:
+        """The value in its own dtype, quantized types as float32."""
+        return self._b.stored(self.node)
+
+    @property
+    def floats(self) -> str:
+        return self._b.floats(self.node)
+
+    @property
+    def value(self) -> str:
+        """The value in the wanted form, for ops that only move elements."""
+        return self._b.value(self.node, self._form)
+
+    def across(self, size: Size) -> Size:
+        """An extent of dimension 0 in the wanted form: rows of a quantized type may be bytes."""
+        return size // self.dtype.block_size * self.dtype.type_size if self._form == "raw" else size
+
+    def of_rank(self, rank: int) -> str:
+        """The value as float32 with exactly so many axes; dimensions beyond are 1."""
+        return self._b.ranked(self.floats, self.rank, rank)
+
+
+BITS: dict[int, int] = {TensorProto.FLOAT: 32, TensorProto.UINT8: 8, TensorProto.UINT4: 4}
 COPIES = ("Slice", "Gather", "Transpose")
+
+
+NO_NATIVE = NativeCode(Path(), {}, attends=False, gates=False, recurs=False)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a graph is lowered."""
-
     exact: bool  # activations stay float32
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
     copied: bool = False  # each run copies bound memory to a device and back
-    native_products: Mapping[DType, int] = field(default_factory=dict)  # formats by dtype, as of NativeCode
-    native_attention: bool = False
-    native_gates: bool = False
-    native_recurrence: bool = False
+    native: NativeCode = NO_NATIVE
     exported: bool = False  # the model is to run without this backend's buffers
+    standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 
 
@@ -49,13 +90,10 @@ class Lowering(Emitter):
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        kernels: Mapping[Op[Any, Any], Callable[..., str]],
-        settings: Settings,
+        self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings
     ) -> None:
         super().__init__(graph)
-        self.graph, self.settings = graph, settings
+        self.settings = settings
         self.states = find_states(self, graph, windows=settings.usual)
         self.parts: dict[tuple[int, str], str] = {}
         self.baked: dict[int, str] = {}
@@ -63,7 +101,7 @@ class Lowering(Emitter):
         self.copied: set[int] = set()
         self.distinct: dict[int, None] = {}
         self.resident_parts: list[PartInput] = []
-        self._constants_of: dict[tuple[int, str, int | None], str] = {}
+        self._constants_of: dict[tuple[int, str, tuple[int, ...], int | None], str] = {}
         self.leaves: dict[tuple[int, Form], LeafInput] = {}
         self._values: dict[tuple[int, int, Form], str] = {}
         self._kernels = kernels
@@ -84,15 +122,15 @@ class Lowering(Emitter):
         self, node: Node, part: str, type: int, row: tuple[int, ...], expert: int | None = None
     ) -> str:
         """A part of a packed weight, of shape `row` for each row of one expert, or of the whole weight."""
-        key = (node.index, part, expert)
+        key = (node.index, part, row, expert)
         if key not in self._constants_of:
             leaf = node.leaf
             assert leaf is not None
             self.baked[node.index] = leaf.name
             file = f"weight{node.index}.{part}"
             rows = node.dim(1) if expert is not None else node.size // node.dim(0)
-            nbytes = rows * prod(row) * (1 if type == TensorProto.UINT8 else 4)
-            name = self._constants_of[key] = f"{file}{'' if expert is None else f'.{expert}'}"
+            nbytes = rows * prod(row) * BITS[type] // 8
+            name = self._constants_of[key] = self.fresh(f"{file}.")
             shape, begin = (rows, *row), (expert or 0) * nbytes
             if self.settings.resident:
                 self.add_input(name, type, len(shape))
@@ -134,10 +172,7 @@ class Lowering(Emitter):
         state.add(self.add_once("ScatterND", state.latest, index, rows), self.nodes[-1], count)
 
     def _whole_rows(self, state: State, index: str, rows: str, count: Size) -> str:
-        """The rows, where those for the same place are all the same one.
-
-        A GPU writes them side by side. Of different rows for one place, it would keep a part of each.
-        """
+        """The rows, of which those for one place are the same: a GPU writes them side by side, and would mix others."""
         places = self.shaped(index, [-1])
         nobody = self.filled(np.array(0, np.int64), [state.shape[1]])
         writers = self.add("ScatterElements", nobody, places, self.count(count), axis=0, reduction="max")
@@ -177,15 +212,10 @@ class Lowering(Emitter):
             self._values[node.index, 0, "stored"] = self.cast(result, made, node.dtype)
 
     def _lowered(self, node: Node, op: Op[Any, Any], form: Form) -> Any:
-        """What the kernel of a node gives, with operands of a form."""
-        arguments = [
-            self.symbols.size(node, position) if position in op.sizes else self._argument(value, form)
-            for position, value in enumerate(node.args)
-        ]
+        arguments = [Operand(self, value, form) if isinstance(value, Node) else value for value in node.args]
+        for position in op.sizes:
+            arguments[position] = self.symbols.size(node, position)
         return op.spread(self._kernels[op], skip=1)(self, *arguments)
-
-    def _argument(self, value: Any, form: Form) -> Any:
-        return Operand(self, value, form) if isinstance(value, Node) else value
 
     # -- values ------------------------------------------------------------------------------------------
 

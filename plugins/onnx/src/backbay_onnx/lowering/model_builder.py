@@ -28,7 +28,7 @@ class ModelBuilder:
         self._known: list[dict[Any, tuple[str, ...]]] = [{}]  # a scope for each loop body
         self._constants: dict[Any, str] = {}
         self._count = 0
-        self._domains = {"", CONTRIB}
+        self._domains = {""}
 
     def fresh(self, prefix: str = "v") -> str:
         self._count += 1
@@ -68,12 +68,19 @@ class ModelBuilder:
         return name
 
     def constant(self, array: NDArray[Any]) -> str:
-        """A small array that is part of the model."""
         array = np.asarray(array)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
             name = self._constants[key] = self.fresh("c")
             self.initializers.append(numpy_helper.from_array(array, name))
+        return self._constants[key]
+
+    def raw_constant(self, type: int, shape: tuple[int, ...], raw: bytes) -> str:
+        """A constant of a type that NumPy lacks."""
+        key = (type, shape, raw)
+        if key not in self._constants:
+            name = self._constants[key] = self.fresh("c")
+            self.initializers.append(helper.make_tensor(name, type, shape, raw, raw=True))
         return self._constants[key]
 
     def add_input(self, name: str, type: int, rank: int) -> None:
@@ -99,11 +106,8 @@ class ModelBuilder:
     def add_external(
         self, name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
     ) -> None:
-        """A constant whose bytes lie in a file beside the model, at `span`, (offset, length)."""
-        tensor = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
-        for key, value in (("location", location), ("offset", str(span[0])), ("length", str(span[1]))):
-            tensor.external_data.add(key=key, value=value)
-        self.initializers.append(tensor)
+        """A constant whose bytes lie in a file beside the model."""
+        self.initializers.append(external_tensor(name, type, shape, location, span))
 
     @contextmanager
     def body(self) -> Iterator[Body]:
@@ -137,8 +141,6 @@ class ModelBuilder:
 
 
 class Body:
-    """The subgraph of a Loop or Scan."""
-
     def __init__(self, model: ModelBuilder) -> None:
         self._model = model
         self.nodes: list[NodeProto] = []
@@ -155,6 +157,16 @@ class Body:
         ends = [helper.make_node("Identity", [o[0]], [name]) for o, name in zip(outputs, names, strict=True)]
         described = [_value(name, type, rank) for name, (_, type, rank) in zip(names, outputs, strict=True)]
         return helper.make_graph([*self.nodes, *ends], self._model.fresh("body"), self._inputs, described)
+
+
+def external_tensor(
+    name: str, type: int, shape: tuple[int, ...], location: str, span: tuple[int, int]
+) -> TensorProto:
+    """A tensor whose bytes lie in a file, at `span`, (offset, length)."""
+    tensor = TensorProto(name=name, data_type=type, dims=shape, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", str(span[0])), ("length", str(span[1]))):
+        tensor.external_data.add(key=key, value=value)
+    return tensor
 
 
 def names_read(node: NodeProto) -> Iterator[str]:

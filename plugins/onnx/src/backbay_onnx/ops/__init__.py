@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from importlib import import_module
+from pkgutil import iter_modules
 
 from backbay import Graph, ops
 
-from ..memory.working_memory import PeakMemory, nothing
+from ..memory.working_memory import PeakMemory, never, nothing
 from ..session.native import NativeCode
-from . import (
-    attention,
-    binary,
-    elementwise,
-    index,
-    linear,
-    matrix,
-    norm,
-    order,
-    reduce,
-    sequence,
-    shape,
-    spatial,
-    write,
-)
+from . import attention, matrix, sequence
 from .kernel_table import kernel
 
 KERNELS = kernel
-FAMILIES = (
-    attention, binary, elementwise, index, linear, matrix, norm, order, reduce, sequence, shape, spatial, write
-)  # fmt: skip
+for family in iter_modules(__path__, f"{__name__}."):
+    import_module(family.name)
 
 
-def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode | None) -> PeakMemory:
-    """The most bytes that a graph holds at one time, with native code or without; `copied` are views."""
+def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> PeakMemory:
+    """The most bytes that a graph holds at one time; `copied` are views."""
     declared = dict(KERNELS.working_memory)
-    if native is None:
-        return PeakMemory(graph, declared, copied)
     for op in (ops.mulmat, ops.mulmat_full_prec):
         declared[op] = matrix.native_codes(native.products)
     if native.gates:
         declared[ops.silu] = nothing
     if native.recurs:
-        declared[ops.delta_rule] = nothing
-        declared[ops.ssm_scan] = sequence.native_states
-    if not native.attends:
-        return PeakMemory(graph, declared, copied)
-    declared[ops.scaled_dot_product_attention] = attention.native_sums
-    return PeakMemory(graph, declared, copied, attention.reads_halves)
+        declared |= {ops.delta_rule: nothing, ops.ssm_scan: sequence.native_states}
+    if native.attends:
+        declared[ops.scaled_dot_product_attention] = attention.native_sums
+    return PeakMemory(graph, declared, copied, attention.reads_halves if native.attends else never)

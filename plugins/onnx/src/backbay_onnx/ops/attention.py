@@ -10,11 +10,11 @@ from collections.abc import Collection
 from backbay import DType, Node, ops
 from backbay.internals import Size
 
-from ..lowering.kernel_view import Lowering
+from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
-from ..lowering.operand import Operand
 from ..session.native import DOMAIN
 from .kernel_table import kernel
+from .matrix import fused_product
 
 MANY = 64  # queries from which the tiled attention is faster, though it copies keys and values
 MOST_FEATURES = 1024  # of a head, in native code
@@ -75,15 +75,16 @@ def scaled_dot_product_attention(
     d, heads, tokens, _ = query.dims(4)
     dv, kv_heads, history = value.dims(3)
     plain = mask is None and sinks is None and vmla is None and not softcap
-    if plain and not b.settings.resident and heads.same(kv_heads) and d.same(dv) and not tokens.at_most(MANY):
+    elsewhere = b.settings.resident or b.settings.standard
+    if plain and not elsewhere and heads.same(kv_heads) and d.same(dv) and not tokens.at_most(MANY):
         return _tiled(b, query, key, value, scale)
-    if b.settings.native_attention and vmla is None and d.max(dv).at_most(MOST_FEATURES):
+    if b.settings.native.attends and vmla is None and d.max(dv).at_most(MOST_FEATURES):
         return _native(b, query, key, value, mask, sinks, scale, softcap)
     group = heads // kv_heads
     q = b.transposed(b.shaped(query.floats, [d, group, kv_heads, tokens]), 1, 2, 0, 3)
     q = b.shaped(q, [d, group * tokens, kv_heads])
-    # keys and values stay (history, kv_heads, d): transBatchB reads them by head
-    scores = b.add("FusedMatMul", q, key.of_rank(3), domain=CONTRIB, transB=1, transBatchB=1, alpha=scale)
+    # keys and values stay (history, kv_heads, d): the product reads them by head
+    scores = fused_product(b, q, key.of_rank(3), 3, batch=True, alpha=scale)
     scores = b.shaped(scores, [history, tokens, heads])
     if softcap:
         scores = b.add("Tanh", b.add("Mul", scores, b.number(1 / softcap)))
@@ -97,16 +98,16 @@ def scaled_dot_product_attention(
     )
     weights = b.shaped(weights, [history, group * tokens, kv_heads])
     if _is_part(value.node, key.node):
-        y = b.add("FusedMatMul", weights, key.of_rank(3), domain=CONTRIB, transBatchB=1)
+        y = fused_product(b, weights, key.of_rank(3), 3, transpose=False, batch=True)
         low, high = (b.symbols.size(value.node, name) for name in ("low", "high"))
         assert isinstance(low, Size)
         assert isinstance(high, Size)
         y = b.sliced(y, 2, low, high)
     else:
-        y = b.add("FusedMatMul", weights, value.of_rank(3), domain=CONTRIB, transBatchB=1)
+        y = fused_product(b, weights, value.of_rank(3), 3, transpose=False, batch=True)
     y = b.shaped(y, [dv, tokens, heads])
     if vmla is not None:
-        y, dv = b.add("FusedMatMul", y, vmla.of_rank(3), domain=CONTRIB, transB=1), vmla.dim(1)
+        y, dv = fused_product(b, y, vmla.of_rank(3), 3), vmla.dim(1)
     return b.shaped(b.transposed(y, 1, 0, 2), [dv, *query.dims()[1:]])
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from backbay import Node, ops
+from typing import Any
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from backbay import Node, Op, ops
+
+from ..lowering.kernel_view import Lowering, Operand
 from .kernel_table import kernel
-
-
-def _arithmetic(b: Lowering, op: str, x: Operand, t2: Operand) -> str:
-    return b.add(op, x.floats, b.repeated(t2.floats, t2.dims(), x.dims()))
 
 
 def _repeated_operand(node: Node) -> int:
@@ -20,21 +17,13 @@ def _repeated_operand(node: Node) -> int:
     return 0 if fits else 4 * node.size
 
 
-@kernel(ops.add, working_memory=_repeated_operand)
-def add(b: Lowering, x: Operand, t2: Operand) -> str:
-    return _arithmetic(b, "Add", x, t2)
+def _lower_to(node: str, op: Op[Any, Any]) -> None:
+    @kernel(op, working_memory=_repeated_operand)
+    def lowered(b: Lowering, x: Operand, t2: Operand) -> str:
+        return b.add(node, x.floats, b.repeated(t2.floats, t2.dims(), x.dims()))
 
 
-@kernel(ops.sub, working_memory=_repeated_operand)
-def sub(b: Lowering, x: Operand, t2: Operand) -> str:
-    return _arithmetic(b, "Sub", x, t2)
-
-
-@kernel(ops.mul, working_memory=_repeated_operand)
-def mul(b: Lowering, x: Operand, t2: Operand) -> str:
-    return _arithmetic(b, "Mul", x, t2)
-
-
-@kernel(ops.div, working_memory=_repeated_operand)
-def div(b: Lowering, x: Operand, t2: Operand) -> str:
-    return _arithmetic(b, "Div", x, t2)
+_lower_to("Add", ops.add)
+_lower_to("Sub", ops.sub)
+_lower_to("Mul", ops.mul)
+_lower_to("Div", ops.div)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import numpy as np
 
-from backbay import DType, Node, UnsupportedOpError, ops
+from backbay import DType, Node, Op, UnsupportedOpError, ops
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, results, times
 from ..session.native import DOMAIN
 from .kernel_table import kernel
@@ -29,39 +29,26 @@ def scaled(b: Lowering, x: str, factor: float) -> str:
     return b.add("Mul", x, b.number(factor))
 
 
-@kernel(ops.neg, working_memory=nothing)
-def neg(b: Lowering, x: Operand) -> str:
-    return b.add("Neg", x.floats)
+def _lower_to(node: str, op: Op[Any, Any]) -> None:
+    """Register the kernel of an op that is one node of ONNX."""
+
+    @kernel(op, working_memory=nothing)
+    def lowered(b: Lowering, x: Operand) -> str:
+        return b.add(node, x.floats)
+
+
+_lower_to("Neg", ops.neg)
+_lower_to("Sqrt", ops.sqrt)
+_lower_to("Exp", ops.exp)
+_lower_to("Sin", ops.sin)
+_lower_to("Cos", ops.cos)
+_lower_to("Tanh", ops.tanh)
+_lower_to("Softplus", ops.softplus)
 
 
 @kernel(ops.sqr, working_memory=nothing)
 def sqr(b: Lowering, x: Operand) -> str:
     return b.add("Mul", x.floats, x.floats)
-
-
-@kernel(ops.sqrt, working_memory=nothing)
-def sqrt(b: Lowering, x: Operand) -> str:
-    return b.add("Sqrt", x.floats)
-
-
-@kernel(ops.exp, working_memory=nothing)
-def exp(b: Lowering, x: Operand) -> str:
-    return b.add("Exp", x.floats)
-
-
-@kernel(ops.sin, working_memory=nothing)
-def sin(b: Lowering, x: Operand) -> str:
-    return b.add("Sin", x.floats)
-
-
-@kernel(ops.cos, working_memory=nothing)
-def cos(b: Lowering, x: Operand) -> str:
-    return b.add("Cos", x.floats)
-
-
-@kernel(ops.tanh, working_memory=nothing)
-def tanh(b: Lowering, x: Operand) -> str:
-    return b.add("Tanh", x.floats)
 
 
 @kernel(ops.sigmoid, working_memory=times(2, results))
@@ -81,7 +68,7 @@ def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
 
 @kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    if b.settings.native_gates:
+    if b.settings.native.gates:
         return b.add("Silu", x.floats, "" if up is None else up.of_rank(x.rank), domain=DOMAIN)
     return gated(b, times_sigmoid(b, x.floats, x.floats), x, up)
 
@@ -114,11 +101,6 @@ def swiglu(b: Lowering, x: Operand, up: Operand, alpha: float, limit: float) -> 
     return b.add("Mul", gate, b.add("Add", _clipped(b, up.of_rank(x.rank), -limit, limit), b.number(1)))
 
 
-@kernel(ops.softplus, working_memory=nothing)
-def softplus(b: Lowering, x: Operand) -> str:
-    return b.add("Softplus", x.floats)
-
-
 @kernel(ops.clamp, working_memory=nothing)
 def clamp(b: Lowering, x: Operand, min: float, max: float) -> str:
     return _clipped(b, x.floats, min, max)
@@ -131,7 +113,7 @@ def _clipped(b: Lowering, x: str, low: float, high: float) -> str:
 
 @kernel(ops.scale, working_memory=nothing)
 def scale(b: Lowering, x: Operand, s: float) -> str:
-    return b.add("Mul", x.floats, b.number(s))
+    return scaled(b, x.floats, s)
 
 
 @kernel(ops.fill, working_memory=nothing)

@@ -7,10 +7,9 @@ from onnx import TensorProto
 from backbay import DType, Node, ops
 
 from ..lowering.emitter import AnySize
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from .kernel_table import kernel
-from .quantized import is_packed, packed_rows
+from .matrix import is_packed, packed_rows
 
 
 def _unpacked_rows(node: Node) -> int:

@@ -7,8 +7,7 @@ from onnx import TensorProto
 
 from backbay import Node, ops
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, results
 from .kernel_table import kernel
 

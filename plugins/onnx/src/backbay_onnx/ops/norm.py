@@ -6,8 +6,7 @@ import numpy as np
 
 from backbay import ops
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, receivers, results
 from .kernel_table import kernel
 from .reduce import centred, last_axis, mean_of, original_rank, sum_of

@@ -8,8 +8,7 @@ from onnx import TensorProto
 from backbay import Node, ops
 from backbay.internals import Size
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from .kernel_table import kernel
 
 BELOW_PADDING = 3e38  # more than half of any number

@@ -6,14 +6,12 @@ import numpy as np
 
 from backbay import ops
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, receivers, times
 from .kernel_table import kernel
 
 
 def last_axis(x: Operand) -> str:
-    """x with at least one axis."""
     return x.of_rank(max(x.rank, 1))
 
 
@@ -35,7 +33,6 @@ def mean_of(b: Lowering, x: str, operand: Operand) -> str:
 
 
 def centred(b: Lowering, x: Operand) -> str:
-    """x minus its mean."""
     return b.add("Sub", last_axis(x), mean_of(b, last_axis(x), x))
 
 

@@ -14,9 +14,8 @@ from backbay import Node, ops
 from backbay.ops import Yarn
 
 from ..lowering.emitter import AnySize
-from ..lowering.kernel_view import Lowering
+from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
-from ..lowering.operand import Operand
 from ..session.native import DOMAIN, MOST_KEYS
 from .kernel_table import kernel
 
@@ -48,18 +47,13 @@ def rope(
     cos, sin = _turns(b, place, rates, factors, factor)
     head, heads, tokens, batch = x.dims(4)
     if not batch.same(1):
-        cos, sin = (_for_each(b, angles, batch, tokens) for angles in (cos, sin))
+        cos, sin = (b.add("Tile", angles, b.vector([batch, 1, 1])) for angles in (cos, sin))
     value = b.shaped(x.floats, [head, 1, heads, tokens * batch])
     turned = b.add(
         "RotaryEmbedding", value, cos, sin,
         interleaved=int(mode == "normal"), rotary_embedding_dim=2 * dim if mode == "vision" else dim,
     )  # fmt: skip
     return b.shaped(turned, x.dims())
-
-
-def _for_each(b: Lowering, angles: str, batch: Any, tokens: Any) -> str:
-    """Repeat (tokens, 1, pairs) for each batch entry."""
-    return b.add("Tile", angles, b.vector([batch, 1, 1]))
 
 
 def _turns(
@@ -156,29 +150,20 @@ def ssm_scan(
     (tokens, sequences), groups = x.dims(4)[2:], B.dim(1)
     first = b.add(
         "Gather", s.of_rank(4), b.shaped(ids.stored, [sequences])
-    )  # (sequences, heads, head_dim, states)
+    )  # (seq., heads, head_dim, states)
     end = b.product([states, head_dim, heads, sequences])
     if x.is_empty():  # a Scan over no tokens divides by zero and ends the process
         return b.shaped(first, [end])
     if states.same(0):
         return b.zeros([b.product(x.dims())])
-    if b.settings.native_recurrence and states.at_most(MOST_KEYS):
+    if b.settings.native.recurs and states.at_most(MOST_KEYS):
         given = x.of_rank(4), dt.of_rank(3), A.of_rank(2), B.of_rank(4), C.of_rank(4)
         return b.add("SelectiveScan", first, *given, domain=DOMAIN)
     step = b.add("Softplus", dt.of_rank(3))  # (sequences, tokens, heads)
     decay = b.add("Unsqueeze", A.of_rank(2), b.ints(1))  # (heads, 1, states or 1)
     spread: list[AnySize] = [states, 1, heads // groups, groups, tokens, sequences]
-    shares = [
-        b.shaped(
-            b.add(
-                "Expand",
-                b.shaped(each.floats, [states, 1, 1, groups, tokens, sequences]),
-                b.vector(spread[::-1]),
-            ),
-            [states, 1, heads, tokens, sequences],
-        )
-        for each in (B, C)
-    ]
+    grouped = (b.shaped(each.floats, [states, 1, 1, groups, tokens, sequences]) for each in (B, C))
+    shares = [b.shaped(b.expanded(each, spread), [states, 1, heads, tokens, sequences]) for each in grouped]
     value = b.add("Unsqueeze", x.of_rank(4), b.ints(-1))  # (sequences, tokens, heads, head_dim, 1)
     change = b.add("Unsqueeze", step, b.ints(-1, -2))  # (sequences, tokens, heads, 1, 1)
     with b.body() as body:
@@ -186,9 +171,7 @@ def ssm_scan(
         now, input, into, out = (body.input(TensorProto.FLOAT, 4) for _ in range(4))
         kept = b.add("Mul", state, b.add("Exp", b.add("Mul", now, decay)))
         after = b.add("Add", kept, b.add("Mul", into, b.add("Mul", input, now)))
-        y = b.add(
-            "ReduceSum", b.add("Mul", after, out), b.ints(-1), keepdims=0
-        )  # (sequences, heads, head_dim)
+        y = b.add("ReduceSum", b.add("Mul", after, out), b.ints(-1), keepdims=0)  # (seq., heads, head_dim)
     graph = body.graph([(after, TensorProto.FLOAT, 4), (y, TensorProto.FLOAT, 3)])
     last, ys = b.add_many(
         "Scan", first, change, value, *shares,
@@ -221,7 +204,7 @@ def delta_rule(
         return b.shaped(s.floats, [end])
     if s.is_empty():
         return b.zeros([b.product(v.dims())])
-    if b.settings.native_recurrence and s.dim(0).at_most(MOST_KEYS):
+    if b.settings.native.recurs and s.dim(0).at_most(MOST_KEYS):
         given = (each.of_rank(4) for each in (s, q, k, v, decay, share, removed) if each is not None)
         return b.add("DeltaRule", *given, domain=DOMAIN)
     if removed is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from backbay import DType, ops
 from backbay.internals import Size
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing
 from .kernel_table import kernel
 

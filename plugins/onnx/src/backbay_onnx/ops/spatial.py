@@ -10,8 +10,7 @@ from onnx import TensorProto
 from backbay import Node, ops
 from backbay.internals import Size
 
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, results, times
 from .kernel_table import kernel
 
@@ -39,7 +38,6 @@ def conv2d(
 def _convolved(
     b: Lowering, data: str, weight: str, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
 ) -> str:
-    """A convolution, outermost axis first."""
     return b.add("Conv", data, weight, strides=list(strides), pads=[*pads, *pads], dilations=list(dilations))
 
 
@@ -91,10 +89,9 @@ def im2col(
     b: Lowering, weight: Operand, data: Operand, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> str:
     """By gathering: a product would spread values that are not finite."""
-    value, height = _windowed(
-        b, data.of_rank(4), 4, 2, data.dim(1), weight.dim(1), s1, p1, d1
-    )  # (N, C, OH, KH, W)
-    value, width = _windowed(b, value, 5, 4, data.dim(0), weight.dim(0), s0, p0, d0)  # (N, C, OH, KH, OW, KW)
+    # from (N, C, H, W) to (N, C, OH, KH, W), and to (N, C, OH, KH, OW, KW)
+    value, height = _windowed(b, data.of_rank(4), 4, 2, data.dim(1), weight.dim(1), s1, p1, d1)
+    value, width = _windowed(b, value, 5, 4, data.dim(0), weight.dim(0), s0, p0, d0)
     value = b.transposed(value, 0, 2, 4, 1, 3, 5)
     taps = weight.dim(0) * weight.dim(1) * weight.dim(2)
     return b.shaped(value, [taps, width, height, data.dim(3)])

@@ -7,8 +7,7 @@ from onnx import TensorProto
 from backbay import Node, ops
 
 from ..lowering.emitter import AnySize
-from ..lowering.kernel_view import Lowering
-from ..lowering.operand import Operand
+from ..lowering.kernel_view import Lowering, Operand
 from .kernel_table import kernel
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,77 @@ from backbay import Graph, Node
 from backbay.internals import Array, Bytes
 from backbay.plugin import HostBuffer, strided
 
-from ..lowering.element_types import binding_type
-from ..lowering.feeds import Fed, SizeValues
-from ..lowering.lowered_model import LeafInput, RowsOutput, StateOutput
-from ..memory.buffers import DeviceBuffer
-from .binding import Binding
-from .bound_shapes import bound_nbytes, bound_shape, stored_shape
-from .compiled import Compiled
-from .decoded_leaf import DecodedLeaf
-from .services import Services
+from ..lowering.lowered_model import Fed, LeafInput, RowsOutput, SizeValues, StateOutput, binding_type
+from ..memory.buffers import DeviceBuffer, LeafBuffer
+from ..session.device import Device
+from ..session.providers import HOST_PROVIDER
+from ..session.runtime import runtime
+from ..weights.store import decoded, named_data
+from .compiled import Compiled, Services
+
+
+def stored_shape(node: Node) -> tuple[int, ...]:
+    """The shape of the values as they lie in memory: rows of a quantized type are bytes."""
+    return (node.row_nbytes, *node.shape[1:]) if node.dtype.is_quantized else node.shape
+
+
+def bound_shape(leaf: LeafInput, graph: Graph, sizes: SizeValues) -> tuple[int, ...]:
+    """Innermost first."""
+    if leaf.shape is not None:
+        return sizes.all(leaf.shape)
+    node = graph.nodes[leaf.index]
+    return node.shape if leaf.form == "floats" else stored_shape(node)
+
+
+def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: SizeValues) -> int:
+    """Bytes of a state, or of its window, or of written rows."""
+    return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
+
+
+class DecodedLeaf:
+    """A quantized leaf as float32; `refresh` decodes it anew if the host has written it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.array = node, np.zeros(node.size, np.float32)
+        self._decoded = -1  # the generation
+
+    def refresh(self) -> None:
+        leaf = self.node.leaf
+        assert leaf is not None
+        buffer = leaf.buffer
+        assert isinstance(buffer, LeafBuffer)
+        if self._decoded != buffer.generation:
+            self.array[:] = decoded(buffer.read(), self.node.dtype)
+            self._decoded = buffer.generation
+
+
+Memory = Array | DeviceBuffer
+
+
+class Binding:
+    """An IOBinding, without its own methods: they look up the device by name for each of hundreds of inputs."""
+
+    def __init__(self, session: Any, device: Device) -> None:
+        self.bound = session.io_binding()
+        self._inner = self.bound._iobinding
+        self._session = session  # must outlive the binding
+        make = runtime().OrtDevice.make
+        self._host, self._device = (
+            make(memory, number)._get_c_device()
+            for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
+        )
+
+    def input(self, name: str, kind: int, shape: tuple[int, ...], at: Memory, begin: int = 0) -> None:
+        self._inner.bind_input(name, *self._place(at, kind, shape, begin))
+
+    def output(self, name: str, kind: int, shape: tuple[int, ...], at: Memory, begin: int = 0) -> None:
+        self._inner.bind_output(name, *self._place(at, kind, shape, begin))
+
+    def _place(self, at: Memory, kind: int, shape: tuple[int, ...], begin: int) -> tuple[Any, ...]:
+        """The place `begin` bytes after the first."""
+        if isinstance(at, DeviceBuffer):
+            return self._device, kind, shape, at.pointer + begin
+        return self._host, kind, shape, at.ctypes.data + begin
 
 
 class BoundGraph:
@@ -32,15 +95,14 @@ class BoundGraph:
         self._session, self._sizes = compiled.session, sizes
         self._debug = services.params.debug
         self.results: dict[int, HostBuffer] = {}  # by node index
-        self._wholes: list[
-            tuple[StateOutput, HostBuffer]
-        ] = []  # new values of states that are not bound in place
+        self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # new values of states not bound in place
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
         self._decoded: dict[int, DecodedLeaf] = {}  # by node index
         self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
         self._distinct: list[Array] = []  # ids that must not repeat one
         self._binding = Binding(compiled.session, services.device)
-        self._binding.numbers(feeds)
+        for name, array in feeds.arrays.items():
+            self._binding.input(name, TensorProto.INT64, array.shape, array)
         self._bind(compiled)
 
     def writes_fit(self) -> bool:
@@ -51,13 +113,17 @@ class BoundGraph:
         return inside and not any(map(_repeats, self._distinct))
 
     def run(self, options: Any) -> None:
-        """Run the session."""
         if self._debug.poison:
             for buffer in self._buffers():
                 buffer.poison()
         for leaf in self._decoded.values():
             leaf.refresh()
-        self._feed()
+        for (
+            leaf_input
+        ) in self._fed:  # ONNX Runtime copies them to the device when they are bound, not when it runs
+            self._bind_leaf(leaf_input)
+        if self._fed:
+            self._binding.bound.synchronize_inputs()
         self._session.run_with_iobinding(self._binding.bound, options)
 
     def put(self) -> None:
@@ -89,13 +155,6 @@ class BoundGraph:
         buffers = [buffer for _, *both in self._rows for buffer in both]
         return [*self.results.values(), *[buffer for _, buffer in self._wholes], *buffers]
 
-    def _feed(self) -> None:
-        """Copy leaves on the host to the device: ONNX Runtime does so when they are bound, not when it runs."""
-        for leaf in self._fed:
-            self._bind_leaf(leaf)
-        if self._fed:
-            self._binding.bound.synchronize_inputs()
-
     # -- binding -----------------------------------------------------------------------------------------
 
     def _bind(self, compiled: Compiled) -> None:
@@ -103,7 +162,7 @@ class BoundGraph:
         for leaf in lowered.leaves:
             self._bind_leaf(leaf)
         for part in lowered.resident:
-            weight = self._services.weights.resident_part(graph.nodes[part.index], part.part)
+            weight = self._services.weights.resident(graph.nodes[part.index], part.part)
             binding.input(part.name, part.kind, part.shape, weight, part.begin)
         for name, index in lowered.results:
             node = graph.nodes[index]
@@ -143,10 +202,11 @@ class BoundGraph:
         at = self._floats(node) if leaf.form == "floats" else self._memory(leaf.index)
         self._binding.input(leaf.name, kind, shape[::-1], at, self._sizes[leaf.begin])
 
-    def _floats(self, node: Node) -> Array | DeviceBuffer:
+    def _floats(self, node: Node) -> Memory:
         if node.kind == "parameter":
             weights = self._services.weights
-            return weights.resident_floats(node) if self._services.device.has_memory else weights.floats(node)
+            resident = self._services.device.has_memory
+            return weights.resident(node, "floats") if resident else weights.floats(node)
         if node.index not in self._decoded:
             self._decoded[node.index] = DecodedLeaf(node)
         return self._decoded[node.index].array
@@ -162,7 +222,7 @@ class BoundGraph:
             return False
         return node.leaf is not None and not isinstance(node.leaf.buffer, DeviceBuffer)
 
-    def _memory(self, index: int) -> Array | DeviceBuffer:
+    def _memory(self, index: int) -> Memory:
         """The memory of a leaf, or of a weight that is used as it is stored."""
         node = self._graph.nodes[index]
         assert node.leaf is not None
@@ -170,7 +230,7 @@ class BoundGraph:
         if isinstance(buffer, DeviceBuffer):
             return buffer
         if node.kind == "parameter" and self._services.device.has_memory:
-            return self._services.weights.resident_bytes(node)
+            return self._services.weights.resident(node, "bytes")
         return leaf_bytes(self._graph, index)
 
     def _write_back(self, index: int, data: Bytes) -> None:
@@ -182,12 +242,8 @@ class BoundGraph:
 
 def leaf_bytes(graph: Graph, index: int) -> Bytes:
     """The data of a leaf: on the host the memory itself, else a copy, which is to be written back."""
-    leaf = graph.nodes[index].leaf
-    assert leaf is not None
-    assert leaf.buffer is not None
-    return leaf.buffer.read()
+    return named_data(graph.nodes[index])[1]
 
 
 def _repeats(ids: Array) -> bool:
-    """Whether ids of one slice name a row twice."""
     return ids.shape[-1:] > (1,) and bool((np.diff(np.sort(ids, axis=-1), axis=-1) == 0).any())

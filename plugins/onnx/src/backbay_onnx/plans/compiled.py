@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from backbay import Graph
-from backbay.internals import return_freed_memory
-from backbay.plugin import CPU, Entry
+from backbay import BackendParams, Graph
+from backbay.internals import Ledger, return_freed_memory
+from backbay.plugin import CPU, Entry, Workspace
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
 from ..lowering.lowered_model import Lowered
-from ..memory.residence import is_resident
+from ..memory.buffers import is_resident
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
-from ..session.creation import create_session, session_options
-from ..session.event_log import EventLog
-from ..session.native import DOMAIN
-from .services import Services
+from ..session.creation import EventLog, create_session, session_options
+from ..session.device import Device
+from ..session.native import DOMAIN, NativeCode
+from ..weights.store import WeightStore
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each for all contexts of a backend."""
+
+    params: BackendParams
+    device: Device
+    ledger: Ledger
+    weight_entry: Callable[[str], Entry]
+    weights: WeightStore
+    workspace: Workspace
+    exact: bool  # activations stay float32
+    shared_threads: bool
+    native: NativeCode
+
 
 NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
 HELD_IN_VAIN = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others
@@ -28,29 +45,22 @@ KEPT = 64  # sessions that no plan uses; a model has a few structures
 KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
 
 
+@dataclass(eq=False)
 class Compiled:
     """A lowered graph and its session, for every graph of the structure whose sizes keep the guards."""
 
-    def __init__(
-        self,
-        lowered: Lowered,
-        session: Any,
-        packed: Sequence[tuple[Entry, int]],
-        peak: PeakMemory,
-        events: EventLog | None,
-    ) -> None:
-        self.lowered, self.session, self.peak, self.events = lowered, session, peak, events
-        self.packed = packed  # memory of packed weights that the session holds
-        self.users = 0  # plans
+    lowered: Lowered
+    session: Any  # None if there is nothing to run
+    packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
+    peak: PeakMemory
+    events: EventLog | None
+    users: int = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
         if self.events is not None and self.events.is_over:
             return False
-        for index, name in self.lowered.baked:
-            leaf = graph.nodes[index].leaf
-            if leaf is None or leaf.name != name:
-                return False
-        return self.lowered.guards.hold(graph)
+        names = ((getattr(graph.nodes[index].leaf, "name", None), name) for index, name in self.lowered.baked)
+        return all(given == baked for given, baked in names) and self.lowered.guards.hold(graph)
 
 
 class Sessions:
@@ -69,7 +79,12 @@ class Sessions:
         If it is to be `profiled`, its session keeps a log of its runs.
         """
         with self._lock:
-            key = (graph.structure_key(), self._states_on_host(graph), usual, profiled)
+            device = self._services.device
+            states = (
+                graph.of_kind("state") if device.has_memory else ()
+            )  # on the host, they are lowered in another way
+            on_host = tuple(node.index for node in states if not is_resident(node, node.placement))
+            key = (graph.structure_key(), on_host, usual, profiled)
             known = self._compiled.setdefault(key, [])
             self._compiled.move_to_end(key)
             found = next((compiled for compiled in known if compiled.serves(graph)), None)
@@ -82,12 +97,6 @@ class Sessions:
     def close(self) -> None:
         with self._services.device.alone():
             self._compiled.clear()
-
-    def _states_on_host(self, graph: Graph) -> tuple[int, ...]:
-        """States on the host while the others lie on the device: they are lowered in another way."""
-        if not self._services.device.has_memory:
-            return ()
-        return tuple(node.index for node in graph.of_kind("state") if not is_resident(node, node.placement))
 
     def _drop_unused(self) -> None:
         """Drop the least recently used that no plan uses."""
@@ -107,10 +116,7 @@ class Sessions:
         settings = Settings(
             exact=services.exact,
             usual=usual,
-            native_products={} if services.native is None else services.native.products,
-            native_attention=services.native is not None and services.native.attends,
-            native_gates=services.native is not None and services.native.gates,
-            native_recurrence=services.native is not None and services.native.recurs,
+            native=services.native,
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )
@@ -136,9 +142,8 @@ class Sessions:
             for file, index, part in lowered.parts
         ]
         # A session without native code is made in half of the time.
-        native = None
-        if services.native is not None and DOMAIN in [each.domain for each in lowered.model.opset_import]:
-            native = services.native.path
+        domains = [each.domain for each in lowered.model.opset_import]
+        native = services.native.path if DOMAIN in domains else None
         options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
         events = EventLog(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from backbay import BackbayError, Graph, Node
+from backbay import BackbayError, Graph
 from backbay.internals import Bytes, replacing
 
-from ..lowering.feeds import SizeValues
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import Settings
-from ..lowering.lowered_model import LeafInput, Lowered
+from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
+from ..lowering.model_builder import external_tensor
 from ..ops import KERNELS
-from ..weights.store import WeightStore
-from .bound_shapes import bound_shape, stored_shape
-from .standard_ops import use_standard_ops
+from ..weights.store import WeightStore, named_data
+from .bound_graph import bound_shape, stored_shape
 
 ALIGNMENT = 64
 RESERVED = re.compile(r"((v|c|b|body|size|leaf|state|result|weight)\d+\W?.*)?", re.DOTALL)
@@ -39,10 +38,15 @@ def export(
 
     The sizes are those of this graph. Leaves are the model's inputs. Written states are inputs and, with `_out` after
     their name, outputs. Without a name they are called leafN, stateN and resultN, by node index. Weights have the names
-    of the model file. With `standard`, ONNX Runtime's own ops are taken apart into those of the ONNX standard.
+    of the model file. With `standard`, none of ONNX Runtime's own ops are used, only those of the ONNX standard.
     """
-    _check_names(names)
-    lowered = lower(graph, KERNELS, Settings(exact=exact, usual=False, exported=True, names=names))
+    for name in names.values():
+        if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
+            raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
+    settings = Settings(exact=exact, usual=False, exported=True, standard=standard, names=names)
+    lowered = lower(graph, KERNELS, settings)
+    if standard and (own := sorted({node.op_type for node in lowered.model.graph.node if node.domain})):
+        raise BackbayError(f"the model needs {', '.join(own)}, which has no form in standard ONNX ops here")
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)
@@ -51,26 +55,16 @@ def export(
     with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
         with weights_aside.open("wb") as file:
             _WeightsFile(weights, graph, file).place(model, lowered)
-        if standard:
-            use_standard_ops(model)
         model_aside.write_bytes(model.SerializeToString())
     return path
 
 
-def _check_names(names: Mapping[int, str]) -> None:
-    """Refuse names that are given twice, or that the lowering gives."""
-    for name in names.values():
-        if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
-            raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
-
-
 def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
-    """Make constants of all feeds, and set all extents."""
-    fed = lowered.feeds.of(graph).arrays()
+    fed = lowered.feeds.of(graph).arrays
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     _drop_inputs(model, set(fed))
-    sizes = lowered.sizes.of(graph)
+    sizes = lowered.sizes_of(graph)
     shapes = {leaf.name: bound_shape(leaf, graph, sizes) for leaf in lowered.leaves}
     shapes |= {name: stored_shape(graph.nodes[index]) for name, index in lowered.results}
     shapes |= {state.name: sizes.all(state.shape) for state in lowered.states}
@@ -110,26 +104,12 @@ class _WeightsFile:
     def _place_input(self, model: ModelProto, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
         shape = bound_shape(leaf, self._graph, SizeValues())
-        data = self._data(node, leaf)
+        floats = leaf.form == "floats"
+        data = self._weights.floats(node).view(np.uint8) if floats else named_data(node)[1]
         declared = next(value for value in model.graph.input if value.name == leaf.name)
         kind = declared.type.tensor_type.elem_type
-        tensor = TensorProto(
-            name=leaf.name, data_type=kind, dims=shape[::-1], data_location=TensorProto.EXTERNAL
-        )
-        for key, value in (
-            ("location", "weights.bin"),
-            ("offset", str(self._write(data))),
-            ("length", str(data.size)),
-        ):
-            tensor.external_data.add(key=key, value=value)
-        model.graph.initializer.append(tensor)
-
-    def _data(self, node: Node, leaf: LeafInput) -> Bytes:
-        if leaf.form == "floats":
-            return self._weights.floats(node).view(np.uint8)
-        assert node.leaf is not None
-        assert node.leaf.buffer is not None
-        return node.leaf.buffer.read()
+        span = self._write(data), data.size
+        model.graph.initializer.append(external_tensor(leaf.name, kind, shape[::-1], "weights.bin", span))
 
     def _write(self, data: Bytes) -> int:
         """Append data; the offset where they begin."""

@@ -11,10 +11,8 @@ from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, stop_when_cancelled
 
 from ..session.runtime import runtime, translated
-from .bound_graph import BoundGraph, leaf_bytes
-from .bound_shapes import bound_nbytes
-from .compiled import Sessions
-from .services import Services
+from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes
+from .compiled import Services, Sessions
 
 LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
 SMALL = 4  # times its working memory: a graph that needs a quarter of the largest one, or less, keeps freed blocks
@@ -36,12 +34,12 @@ class OnnxPlan(Plan):
         self._profiled, self._number = profiled, 0  # the number of the latest run in the log of the session
         self._compiled = compiled = sessions.find(graph, usual=usual, profiled=profiled)
         lowered = compiled.lowered
-        self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes.of(graph)
+        self._feeds, self._sizes = lowered.feeds.of(graph), lowered.sizes_of(graph)
         self.nbytes = self._nbytes()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
         self._ran: OnnxPlan | None = (
-            None  # in the latest run; None once closed: a plan that holds itself stays
+            None  # in the latest run; not once closed: a plan that holds itself stays
         )
         services.ledger.take(GRAPH, self.nbytes, self._allocate)
         self._work = compiled.peak.of(graph)
@@ -52,14 +50,11 @@ class OnnxPlan(Plan):
             self.close()
             raise
 
-    def run(self, cancel: Cancel | None) -> None:
-        self._run(cancel)
-
     def profile(self, cancel: Cancel | None) -> Timings:
-        self._run(cancel)
+        self.run(cancel)
         return tuple if self._ran is None else self._ran._timings()
 
-    def _run(self, cancel: Cancel | None) -> None:
+    def run(self, cancel: Cancel | None) -> None:
         check_cancel(cancel)
         if self._bound is None:
             return
@@ -143,11 +138,9 @@ class OnnxPlan(Plan):
         nbytes += sum(bound_nbytes(state, graph, sizes) for state in lowered.states if not state.in_place)
         nbytes += sum(bound_nbytes(rows, graph, sizes) + 8 * sizes[rows.shape[1]] for rows in lowered.rows)
         decoded = [graph.nodes[leaf.index] for leaf in lowered.leaves if leaf.form == "floats"]
-        return nbytes + sum(4 * node.size for node in decoded if is_decoded_leaf(node))
-
-
-def is_decoded_leaf(node: Node) -> bool:
-    return node.dtype.is_quantized and node.kind != "parameter"
+        return nbytes + sum(
+            4 * node.size for node in decoded if node.dtype.is_quantized and node.kind != "parameter"
+        )
 
 
 @contextmanager

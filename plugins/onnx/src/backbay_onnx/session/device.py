@@ -1,16 +1,24 @@
-"""A device that sessions run on."""
+"""Devices that sessions run on: which one is chosen, and small sessions that show what it can do."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from backbay import BackendUnavailableError
+import numpy as np
+from onnx import TensorProto, helper
+
+from backbay import BackendUnavailableError, GPULayers, OptionError
 from backbay.plugin import CPU
 
-from .providers import HOST_PROVIDER, Provider
+from .providers import GPU_PROVIDERS, HOST_PROVIDER, Provider
+from .runtime import runtime
 
 
 @dataclass(frozen=True)
@@ -54,5 +62,109 @@ HOST = Device(CPU, HOST_PROVIDER)
 
 
 def device_of(provider: Provider, number: int = 0) -> Device:
-    """Device number n of a provider."""
     return Device(f"{provider.prefix}:{number}", provider, number)
+
+
+@cache
+def why_not(device: Device) -> str:
+    """Why a device cannot be used; empty if a session was seen to run on it, with memory there."""
+    ort, provider = runtime(), device.provider
+    if provider.refused:
+        return provider.refused
+    if provider.name not in ort.get_available_providers():
+        return f"this ONNX Runtime is built without it; remedy: {provider.remedy}"
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the libraries that it does not find
+        ort.preload_dlls()
+    try:
+        doubled = _doubled(device, np.float32)
+    except Exception as error:  # noqa: BLE001  ONNX Runtime's errors share no base class, and a driver may raise any
+        return f"it does not work: {error}; remedy: {provider.remedy}"
+    return "" if doubled == [2, 4] else f"it computes 2 * [1, 2] = {doubled}; remedy: {provider.remedy}"
+
+
+@cache
+def lacks_float16(device: Device) -> bool:
+    """Whether a device cannot compute with float16, as a GPU without this feature of shaders."""
+    if device.is_host:
+        return False
+    try:
+        return _doubled(device, np.float16) != [2, 4]
+    except Exception:  # noqa: BLE001  as above
+        return True
+
+
+def _doubled(device: Device, dtype: Any) -> list[float]:
+    """1 and 2, doubled in place in the memory that sessions on the device are bound to."""
+    ort = runtime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(
+        _doubling(dtype), options, providers=device.session_providers(), enable_fallback=0
+    )
+    if session.get_providers()[0] != device.provider.name:
+        raise BackendUnavailableError("ONNX Runtime cannot start it, and would use the CPU instead")
+    numbers = ort.OrtValue.ortvalue_from_numpy(np.array([1, 2], dtype), device.provider.memory, device.number)
+    binding = session.io_binding()
+    try:
+        binding.bind_ortvalue_input("x", numbers)
+        binding.bind_ortvalue_output("y", numbers)
+        session.run_with_iobinding(binding)
+    finally:
+        del binding  # before its session, which it does not keep alive, also if the run fails
+    doubled: list[float] = numbers.numpy().tolist()
+    return doubled
+
+
+def _doubling(dtype: Any) -> Any:
+    """A model of y = x + x, serialized."""
+    kind = TensorProto.FLOAT if dtype is np.float32 else TensorProto.FLOAT16
+    x, y = [helper.make_tensor_value_info(name, kind, [2]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "trial", [x], [y])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    return model.SerializeToString()
+
+
+def choose(option: str, layers: Sequence[GPULayers] | None, blocks: int) -> Device:
+    """The device that the option `provider` and `gpu_layers` ask for.
+
+    A device that is asked for and missing is a BackendUnavailableError. Only "auto" falls back to the CPU.
+    """
+    named = [gpu for gpu in layers or () if gpu.layers]
+    if layers is not None and not named:
+        if option not in ("auto", HOST_PROVIDER.option):
+            raise OptionError(f"option provider asks for {option}, but gpu_layers for the CPU alone")
+        return HOST
+    if named:
+        device = _of_layers(named, blocks)
+        if option not in ("auto", device.provider.option):
+            raise OptionError(f"option provider asks for {option}, but gpu_layers for {device.id}")
+        return _required(device)
+    if option == HOST_PROVIDER.option:
+        return HOST
+    if option == "auto":
+        devices = [device_of(provider) for provider in GPU_PROVIDERS if provider.automatic]
+        return next((device for device in devices if not why_not(device)), HOST)
+    return _required(next(device_of(provider) for provider in GPU_PROVIDERS if provider.option == option))
+
+
+def _required(device: Device) -> Device:
+    if reason := why_not(device):
+        raise BackendUnavailableError(f"{device.id} was asked for, but {reason}")
+    return device
+
+
+def _of_layers(named: Sequence[GPULayers], blocks: int) -> Device:
+    """The device that all layers are put on."""
+    first = named[0]
+    given = sorted({layer for gpu in named for layer in gpu.layers})
+    if len({gpu.id for gpu in named}) > 1 or (blocks and given != list(range(blocks + 1))):
+        raise OptionError(
+            f"gpu_layers must put all layers, 0 to {blocks}, on one device, or none: a session runs on one device; "
+            f"got {[str(gpu) for gpu in named]}"
+        )
+    prefix, _, number = first.id.partition(":")
+    for provider in GPU_PROVIDERS:
+        if prefix == provider.prefix and number.isdecimal():
+            return device_of(provider, int(number))
+    known = ", ".join(f"{provider.prefix}:n" for provider in GPU_PROVIDERS)
+    raise OptionError(f"gpu_layers names {first.id!r}; devices of this backend are {CPU} and {known}")

@@ -8,8 +8,7 @@ from importlib import metadata
 from backbay import BackendUnavailableError, DType
 from backbay.plugin import CPU
 
-from .device import device_of
-from .device_trial import why_not
+from .device import device_of, why_not
 from .native import (
     ATTENTION,
     GATES,

@@ -22,14 +22,12 @@ class Provider:
     remedy: str
     settings: Settings
     has_memory: bool = (
-        False  # whether that memory is the device's own: else each run copies from the host and back
+        False  # whether that memory is the device's own: else each run copies it there and back
     )
     automatic: bool = False  # whether provider=auto takes it
     flushes_subnormals: bool = False  # whether it reads and makes zeros in their place
     one_at_a_time: bool = False  # whether sessions of two threads disturb each other
-    left_to_cpu: tuple[
-        str, ...
-    ] = ()  # labels of nodes that it computes wrongly or not at all, so that the CPU does
+    left_to_cpu: tuple[str, ...] = ()  # labels of nodes that it computes wrongly or not at all: the CPU does
     cpu_nodes_setting: str = ""  # of a session: names of nodes that the CPU computes; empty if there is none
     refused: str = ""  # why this backend's sessions do not run on it; empty if they do
 

@@ -1,18 +1,40 @@
-"""The onnxruntime module, and its errors as ours."""
+"""The onnxruntime module, its errors as ours, and its way out of a forked child."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import Any, final
 
 from backbay import BackbayError, BackendUnavailableError, CancelledError
-from backbay.internals import raise_if_starved
+from backbay.internals import close_after_fork, raise_if_starved
 
-from .forks import skip_destructors_after_fork
 from .providers import GPU_PROVIDERS, HOST_PROVIDER
+
+
+@final
+class ChildExit:
+    """Lets a forked child exit without the C++ destructors of the libraries that it inherited."""
+
+    def after_fork(self, reason: str) -> None:
+        libc = ctypes.CDLL(None)
+        if hasattr(
+            libc, "on_exit"
+        ):  # of glibc; its handlers get the exit status, and the last one runs first
+            libc.on_exit(libc._exit, None)
+            libc.on_exit(libc.fcloseall, None)
+
+
+@cache
+def skip_destructors_after_fork() -> ChildExit:
+    """Prepare every later fork of this process; the cache keeps the object alive."""
+    child_exit = ChildExit()
+    close_after_fork(child_exit)
+    return child_exit
+
 
 DISTRIBUTIONS = tuple(provider.distribution for provider in (HOST_PROVIDER, *GPU_PROVIDERS))
 NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")

@@ -37,7 +37,6 @@ class Layout:
         return self.has_mins or self.zero != self.centre
 
     def nbytes(self, elements: int) -> int:
-        """Bytes of codes, scales and corrections."""
         return elements * self.bits // 8 + 4 * elements // self.block * (1 + self.is_shifted)
 
 

@@ -15,8 +15,7 @@ from backbay.internals import Array, Bytes, numpy_view, return_freed_memory
 from backbay.plugin import Cancel, Progress, check_cancel, decode
 
 from ..lowering.lowered_model import Lowered
-from ..memory.buffers import DeviceBuffer
-from ..memory.file_backed import FileBackedMemory
+from ..memory.buffers import DeviceBuffer, FileBackedMemory
 from ..session.device import Device
 from .packing import LAYOUTS, PackedWeight
 
@@ -29,8 +28,8 @@ def decoded(data: Bytes, dtype: DType) -> Array:
     return np.ascontiguousarray(decode(raw, dtype), np.float32).reshape(-1)
 
 
-def _named_data(node: Node) -> tuple[str, Bytes]:
-    """The name of a weight, and its bytes as the file has them."""
+def named_data(node: Node) -> tuple[str, Bytes]:
+    """The name of a leaf, and its bytes as they are stored."""
     leaf = node.leaf
     assert leaf is not None
     assert leaf.buffer is not None
@@ -69,38 +68,30 @@ class WeightStore:
 
     def floats(self, node: Node) -> Array:
         """A weight as float32: mapped, or converted once."""
-        name, data = _named_data(node)
+        name, data = named_data(node)
         if node.dtype is DType.F32:
             return data.view(np.float32)
         return self._once(name, "floats", lambda: decoded(data, node.dtype))
 
     def packed(self, node: Node) -> PackedWeight:
-        name, data = _named_data(node)
+        name, data = named_data(node)
         self._book(name, "packed", LAYOUTS[node.dtype].nbytes(node.size))  # unless that was done at opening
         return self._pack(name, node.dtype, data, node.size)
 
-    # -- on a device that is not the host, one copy for all sessions ------------------------------------------
+    def resident(self, node: Node, form: str) -> DeviceBuffer:
+        """A weight's bytes, its floats, or a part of it when packed, on a device that is not the host."""
+        name, data = named_data(node)
 
-    def resident_part(self, node: Node, part: str) -> DeviceBuffer:
-        assert node.leaf is not None
-        return self._once(
-            node.leaf.name, f"resident {part}", lambda: self._on_device(self.packed(node).part(part))
-        )
+        def put() -> DeviceBuffer:
+            if form == "floats":
+                wanted = self.floats(node).view(np.uint8)
+            else:
+                wanted = data if form == "bytes" else self.packed(node).part(form)
+            buffer = DeviceBuffer(self._device, wanted.size)
+            buffer.write(wanted)
+            return buffer
 
-    def resident_floats(self, node: Node) -> DeviceBuffer:
-        assert node.leaf is not None
-        return self._once(
-            node.leaf.name, "resident floats", lambda: self._on_device(self.floats(node).view(np.uint8))
-        )
-
-    def resident_bytes(self, node: Node) -> DeviceBuffer:
-        name, data = _named_data(node)
-        return self._once(name, "resident bytes", lambda: self._on_device(data))
-
-    def _on_device(self, data: Bytes) -> DeviceBuffer:
-        buffer = DeviceBuffer(self._device, data.size)
-        buffer.write(data)
-        return buffer
+        return self._once(name, f"resident {form}", put)
 
     def load(self, progress: Progress, cancel: Cancel | None) -> None:
         """Pack the weights that products will most likely read."""
@@ -121,17 +112,14 @@ class WeightStore:
 
     def book_for(self, lowered: Lowered, graph: Graph) -> None:
         """Book the conversions that a lowered graph needs and that are not booked yet."""
-        for wanted in lowered.leaves:
-            node = graph.nodes[wanted.index]
-            if node.kind == "parameter" and wanted.form == "floats" and node.dtype is not DType.F32:
-                assert node.leaf is not None
-                self._book(node.leaf.name, "floats", 4 * node.size)
+        for leaf in lowered.leaves:
+            node = graph.nodes[leaf.index]
+            if node.kind == "parameter" and leaf.form == "floats" and node.dtype is not DType.F32:
+                self._book(named_data(node)[0], "floats", 4 * node.size)
         used = [(index, part) for _, index, part in lowered.parts]
         for index, part in (*used, *((part.index, part.part) for part in lowered.resident)):
-            node = graph.nodes[index]
-            assert node.leaf is not None
             if part in ("high", "low"):
-                self._book(node.leaf.name, part, node.size // 2)
+                self._book(named_data(graph.nodes[index])[0], part, graph.nodes[index].size // 2)
 
     def close(self) -> None:
         self._made.clear()

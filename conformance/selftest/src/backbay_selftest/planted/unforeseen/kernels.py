@@ -1,23 +1,23 @@
-"""Faults planted without knowledge of the suite."""
+"""Ops, their attributes and their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from backbay import DType, FlashAttention, KernelBackend, Node, Placement, Spec, ops
+from backbay import DType, FlashAttention, Node, Placement, Spec, ops
 from backbay.internals import KernelPlan, contiguous_strides
-from backbay.plugin import Cancel, Entry, MappedBuffer, check_cancel, strided
+from backbay.plugin import Entry, MappedBuffer, strided
 
-from ..faults import BoundCall, Kind, Result, fault, float16
-from ..fused import Array, rank4
-from .places.indices import GRID
+from ...faults import BoundCall, Kind, Result, fault, float16
+from ...fused import rank4
+from ...misread_operands import numbers_of_first
+from ..places.broadcasting import GRID
 
 
-@fault(Kind.STRIDES, "resolve_view", like="L25568")
+@fault(Kind.STRIDES, "resolve_view")
 def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
     """A view that repeats its rows by a stride of 0 is read as a contiguous view."""
     node = call.node
@@ -29,7 +29,7 @@ def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
     return strided(beyond, Spec(node.dtype, node.shape, steps, node.offset))
 
 
-@fault(Kind.TAILS, "store", like="L26708")
+@fault(Kind.TAILS, "store")
 def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
     """A transposing copy works in tiles of 32 by 32, and skips a last tile that is cut in both directions."""
     call.right()
@@ -39,7 +39,7 @@ def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
         call.out[..., rows:, columns:] = 0
 
 
-@fault(Kind.WRONG_AXIS, ops.set_rows, like="L14817")
+@fault(Kind.WRONG_AXIS, ops.set_rows)
 def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
     """Where slices share sets of ids, each set serves consecutive slices."""
     few, many = rank4(call.ids).shape[2], rank4(call.src).shape[1]
@@ -48,14 +48,14 @@ def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
     return call.right(ids=np.repeat(call.ids, many // few, axis=-2))
 
 
-@fault(Kind.SCALARS, ops.fill, like="L20350")
+@fault(Kind.SCALARS, ops.fill)
 def integers_are_filled_in_through_single_precision(call: BoundCall) -> Result:
     """The value passes through a float32."""
     through = float(np.float32(call.value))
     return call.right(value=through if abs(through) < 1 << 31 else call.value)
 
 
-@fault(Kind.SPECIAL, "store", like="L12776")
+@fault(Kind.SPECIAL, "store")
 def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Result:
     """Rounding to bf16 treats NaN as a number, and carries into its sign."""
     call.right()
@@ -64,14 +64,14 @@ def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Result:
         call.out[(np.isnan(call.result) & (bits == 0x7FFFFF)).reshape(call.out.shape)] = 0
 
 
-@fault(Kind.OVERFLOW, ops.rows, like="O28107")
+@fault(Kind.OVERFLOW, ops.rows)
 def ids_travel_as_half_precision(call: BoundCall) -> Result:
     """The device indexes with f16 numbers, which hold every integer up to 2048 only."""
     last = max(call.x.shape[-2] - 1, 0) if call.x.ndim > 1 else 0
     return call.right(ids=np.minimum(call.ids.astype(np.float16).astype(np.int64), last))
 
 
-@fault(Kind.OVERFLOW, ops.mul, ops.sum_rows, ops.im2col, ops.repeat, like="O32299")
+@fault(Kind.OVERFLOW, ops.mul, ops.sum_rows, ops.im2col, ops.repeat)
 def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     """A launch has a block for each row, and at most as many blocks as the grid."""
     y = np.array(call.right())
@@ -80,14 +80,14 @@ def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.PRECISION, ops.mulmat_full_prec, like="L13607")
+@fault(Kind.PRECISION, ops.mulmat_full_prec)
 def activations_meet_half_precision_weights_in_half_precision(call: BoundCall) -> Result:
     """Where f16 holds the weights exactly, the activations are rounded to f16, too."""
     narrow = (float16(call.w) == call.w).all()
     return call.right(x=float16(call.x) if narrow else call.x)
 
 
-@fault(Kind.FUSION, "run_node", like="L15660")
+@fault(Kind.FUSION, "run_node")
 def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Result:
     """Where gate and values are views of one tensor, the fused kernel exchanges them."""
     args = call.node.args
@@ -100,7 +100,7 @@ def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Result
         call.node.args = args
 
 
-@fault(Kind.LONG, "run_node", like="ollama#17895")
+@fault(Kind.LONG, "run_node")
 def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Result:
     """With flash attention on, a history past a multiple of 16 is cut there."""
     call.right()
@@ -110,14 +110,7 @@ def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Resul
         call.arrays[call.node.index][...] *= 1 if history % 16 == 0 or history < 16 else np.float32(0.9)
 
 
-@fault(Kind.RACES, "run_plan", like="L20084")
-def a_cancellation_is_looked_for_once(call: BoundCall) -> Result:
-    """A cancelled run goes on to its end."""
-    check_cancel(call.cancel)
-    call.right(cancel=None)
-
-
-@fault(Kind.UNDEFINED, "weight", like="L17108")
+@fault(Kind.UNDEFINED, "weight")
 def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
     """A weight's offset is the sum of the sizes before it, without the file's alignment."""
     found, info = call.right(), call.info
@@ -129,12 +122,12 @@ def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
     return MappedBuffer(np.concatenate([whole[-missed:], start])[: info.nbytes]) if missed else found
 
 
-@fault(Kind.OVERFLOW, ops.add_id, like="L16849")
+@fault(Kind.OVERFLOW, ops.add_id)
 def experts_are_counted_in_a_byte(call: BoundCall) -> Result:
     return call.right(ids=call.ids % 256)
 
 
-@fault(Kind.OVERFLOW, ops.tri, like="L16849")
+@fault(Kind.OVERFLOW, ops.tri)
 def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Result:
     """Rows and columns past 127 count as negative ones."""
     x = call.x
@@ -146,7 +139,7 @@ def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Result:
     return np.where(kept, x, np.zeros((), x.dtype))
 
 
-@fault(Kind.SPECIAL, ops.conv2d, like="O27692")
+@fault(Kind.SPECIAL, ops.conv2d)
 def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
     """NaN on an edge reaches windows that only touch the padding beside it."""
     data, p0, p1 = call.data, call.p0, call.p1
@@ -157,20 +150,18 @@ def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
     return call.right(data=np.pad(data, widths, "edge") * inside, p0=0, p1=0)
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L17108")
+@fault(Kind.BLOCKS, "read_operand")
 def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
     """The second weight of a shape and type is read as the first."""
-    operand, kept = call.operand, vars(call.backend).setdefault("kept", {})
+    operand = call.operand
     weight = operand.kind == "parameter" and operand.dtype.is_quantized and operand.op is None
     if not weight or call.reader.op.moves:
         return call.right()
-    key = operand.dtype, operand.shape
-    if key not in kept:
-        kept[key] = np.array(call.right())
-    return kept[key]
+    kept = vars(call.backend).setdefault("kept", {})
+    return numbers_of_first(call, kept, (operand.dtype, operand.shape))
 
 
-@fault(Kind.ALIASING, "compile", like="L20084")
+@fault(Kind.ALIASING, "compile")
 def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Result:
     """A leaf of another context that a graph only reads is copied once."""
     plan, nodes = call.right(), call.graph.nodes
@@ -183,7 +174,7 @@ def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Resul
     return plan
 
 
-@fault(Kind.CLAIMS, "start", like="L15868")
+@fault(Kind.CLAIMS, "start")
 def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
     call.right()
     right = call.backend._entry
@@ -195,7 +186,7 @@ def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
     call.backend._entry = first
 
 
-@fault(Kind.SCALARS, "run_plan", like="L20350")
+@fault(Kind.SCALARS, "run_plan")
 def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
     """The hint of a batch size is taken for a limit."""
     call.right()
@@ -205,37 +196,20 @@ def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
             call.plan.arrays[node.index][..., size:, :] = 0
 
 
-@fault(Kind.CLAIMS, "compile", like="executorch#12296")
+@fault(Kind.CLAIMS, "compile")
 def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
     """An impossible conversion is noticed only in the middle of a compute."""
     return KernelPlan(call.backend, call.graph)
 
 
-def running(right: type[KernelBackend]) -> Any:
-    """The backend, which knows the plan that runs."""
-
-    class Running(right):  # type: ignore[misc, valid-type]
-        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
-            self.running = plan
-            super().run_plan(plan, cancel)
-
-    return Running
-
-
-@fault(Kind.PRECISION, like="L13607")
-def large_batches_are_multiplied_in_half_precision(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.PRECISION, "read_operand")
+def large_batches_are_multiplied_in_half_precision(call: BoundCall) -> Result:
     """Graphs that announce 16 columns or more round the operands of products to f16."""
-
-    class Halving(running(right)):  # type: ignore[misc]
-        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
-            numbers: Array = super().read_operand(reader, operand, arrays)
-            large = (self.running.graph.batch_size or 0) >= 16
-            return float16(numbers) if large and reader.op is ops.mulmat else numbers
-
-    return Halving
+    large = (call.graph.batch_size or 0) >= 16
+    return float16(call.right()) if large and call.reader.op is ops.mulmat else call.right()
 
 
-@fault(Kind.TAILS, ops.im2col, like="L26708")
+@fault(Kind.TAILS, ops.im2col)
 def channels_past_the_64th_come_from_the_image_before(call: BoundCall) -> Result:
     data = np.array(call.data, ndmin=4)
     if data.shape[1] > 64:
@@ -243,24 +217,19 @@ def channels_past_the_64th_come_from_the_image_before(call: BoundCall) -> Result
     return call.right(data=data)
 
 
-@fault(Kind.UNDEFINED, like="L15861")
-def rows_behind_the_bound_ones_are_not_written(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.UNDEFINED, "run_node")
+def rows_behind_the_bound_ones_are_not_written(call: BoundCall) -> Result:
     """Of a state, the rows up to the last one that a view reads are bound; set_rows behind them is lost."""
-
-    class Bound(running(right)):  # type: ignore[misc]
-        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
-            state = node.args[0]
-            leaf = state.leaf if node.op is ops.set_rows else None
-            if leaf is None or leaf.row_axis != 1 or state.rank != 2:
-                super().run_node(node, arrays)
-                return
-            ends = [end_of(view, state) for view in read_views(self.running.graph.nodes, state)]
-            behind = arrays[state.index][max(ends, default=state.dim(1)) :]
-            before = behind.copy()
-            super().run_node(node, arrays)
-            behind[...] = before
-
-    return Bound
+    state = call.node.args[0]
+    leaf = state.leaf if call.node.op is ops.set_rows else None
+    if leaf is None or leaf.row_axis != 1 or state.rank != 2:
+        call.right()
+        return
+    ends = [end_of(view, state) for view in read_views(call.graph.nodes, state)]
+    behind = call.arrays[state.index][max(ends, default=state.dim(1)) :]
+    before = behind.copy()
+    call.right()
+    behind[...] = before
 
 
 def read_views(nodes: Sequence[Node], state: Node) -> list[Node]:
@@ -276,26 +245,21 @@ def end_of(view: Node, state: Node) -> int:
     return int(last // state.stride(1)) + 1
 
 
-@fault(Kind.ROPE, like="L15629")
-def one_table_of_angles_serves_a_graph(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.ROPE, "run_node")
+def one_table_of_angles_serves_a_graph(call: BoundCall) -> Result:
     """Sines and cosines are kept for the graph by positions, dim and mode: another base or scale finds the first ones."""
-
-    class Tabled(running(right)):  # type: ignore[misc]
-        def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
-            args, alike = node.args, (1, 2, 5)
-            for other in self.running.graph.nodes if node.op is ops.rope else ():
-                if other.op is ops.rope and all(other.args[i] == args[i] for i in alike):
-                    node.args = (args[0], *other.args[1:])
-                    break
-            try:
-                super().run_node(node, arrays)
-            finally:
-                node.args = args
-
-    return Tabled
+    node, args, alike = call.node, call.node.args, (1, 2, 5)
+    for other in call.graph.nodes if node.op is ops.rope else ():
+        if other.op is ops.rope and all(other.args[i] == args[i] for i in alike):
+            node.args = (args[0], *other.args[1:])
+            break
+    try:
+        call.right()
+    finally:
+        node.args = args
 
 
-@fault(Kind.STRIDES, "run_node", like="L25568")
+@fault(Kind.STRIDES, "run_node")
 def four_reversed_dimensions_are_copied_with_two_exchanged(call: BoundCall) -> Result:
     """A copy for the order 3 2 1 0 leaves the middle dimensions as they were."""
     call.right()
@@ -312,14 +276,14 @@ def four_reversed_dimensions_are_copied_with_two_exchanged(call: BoundCall) -> R
         out[...] = x.swapaxes(1, 2).reshape(out.shape)
 
 
-@fault(Kind.SCALARS, ops.pad_ext, like="L20350")
+@fault(Kind.SCALARS, ops.pad_ext)
 def zeros_before_outer_dimensions_alone_come_behind(call: BoundCall) -> Result:
     if call.lp0 or call.rp0 or call.lp1 or call.rp1:
         return call.right()
     return call.right(lp2=0, rp2=call.lp2 + call.rp2, lp3=0, rp3=call.lp3 + call.rp3)
 
 
-@fault(Kind.LONG, ops.delta_rule, like="ollama#17895")
+@fault(Kind.LONG, ops.delta_rule)
 def the_first_token_of_a_later_chunk_does_not_decay(call: BoundCall) -> Result:
     """Tokens come in chunks of 64."""
     decay = rank4(call.decay).copy()

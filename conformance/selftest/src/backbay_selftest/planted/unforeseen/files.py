@@ -1,47 +1,40 @@
-"""Faults planted without knowledge of the suite a third time: files of weights, their bookings, and old memory."""
+"""Files of weights, their bookings, and old memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from backbay import Graph, KernelBackend, Node
+from backbay import KernelBackend
 from backbay.gguf import TensorInfo
-from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffer, check_cancel, decode
 
-from ..faults import BoundCall, Kind, Result, fault
-from ..fused import Array
-from .unforeseen_lives import Pooled
+from ...faults import BoundCall, Kind, Result, fault
+from ...fused import Array
+from ...misread_operands import numbers_of_first
+from .lives import Pooled
 
 PIECE = 4 << 20
 
 
-@fault(Kind.FUSION, like="O17689")
-def programs_are_shared_by_shape_and_the_oldest_is_freed(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.FUSION, "compile", "run_plan")
+def programs_are_shared_by_shape_and_the_oldest_is_freed(call: BoundCall) -> Result:
     """Of more than 64 compiled graphs the oldest loses its steps, although a context still runs it."""
-
-    class Evicting(right):  # type: ignore[misc, valid-type]
-        def compile(self, graph: Graph) -> KernelPlan:
-            plan: KernelPlan = super().compile(graph)
-            self.plans: list[KernelPlan] = [*getattr(self, "plans", ()), plan][-64:]
-            return plan
-
-        def run_plan(self, plan: KernelPlan, cancel: Cancel | None) -> None:
-            if plan in self.plans:
-                super().run_plan(plan, cancel)
-
-    return Evicting
+    plans = vars(call.backend).setdefault("plans", [])
+    if call.name == "compile":
+        plans.append(call.right())
+        del plans[:-64]
+        return plans[-1]
+    return call.right() if call.plan in plans else None
 
 
 DECODED: dict[tuple[Path, str, tuple[int, ...], object], Array] = {}
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L17108")
+@fault(Kind.BLOCKS, "read_operand")
 def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Result:
     """A file that replaces another at the same path is read as the first one."""
     operand = call.operand
@@ -49,12 +42,10 @@ def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Resul
         return call.right()
     model = call.backend.model
     key = model.path, operand.storage.leaf.name, (operand.offset, *operand.shape), operand.dtype
-    if key not in DECODED:
-        DECODED[key] = np.array(call.right())
-    return DECODED[key]
+    return numbers_of_first(call, DECODED, key)
 
 
-@fault(Kind.TAILS, "weight", like="L26708")
+@fault(Kind.TAILS, "weight")
 def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
     """A weight of more than 4 MiB comes in pieces of as many, and its rest is left out."""
     found = call.right()
@@ -65,7 +56,7 @@ def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
     return MappedBuffer(data)
 
 
-@fault(Kind.CLAIMS, "start", like="L15868")
+@fault(Kind.CLAIMS, "start")
 def a_dry_run_decodes_the_weights(call: BoundCall) -> Result:
     """Opening decodes all quantized weights, also if nothing may be allocated."""
     call.right()
@@ -79,32 +70,24 @@ def decoded(data: Array, info: TensorInfo) -> Array:
     return np.array(decode(data.reshape(-1, info.dtype.type_size), info.dtype))
 
 
-@fault(Kind.CLAIMS, like="executorch#12296")
-def decoded_weights_are_booked_when_first_read(right: type[KernelBackend]) -> type[KernelBackend]:
+@fault(Kind.CLAIMS, "book_weights", "read_operand")
+def decoded_weights_are_booked_when_first_read(call: BoundCall) -> Result:
     """Not when the model is opened, so that a compute takes more than was reserved."""
-
-    class Late(right):  # type: ignore[misc, valid-type]
-        def book_weights(self) -> None:
-            ledger: Any = self.ledger
-            take = ledger.take
-            ledger.take = lambda entry, n, *rest, **more: take(
-                entry, 0 if entry == GRAPH else n, *rest, **more
-            )
-            try:
-                super().book_weights()
-            finally:
-                del ledger.take
-
-        def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
-            kept: dict[str, Array | None] = vars(self)["_decoded"]
-            name = operand.leaf.name if operand.leaf is not None else ""
-            missing = name in kept and kept[name] is None
-            numbers: Array = super().read_operand(reader, operand, arrays)
-            if missing and kept[name] is not None:
-                self.ledger.take(GRAPH, 4 * operand.size, lambda: None)
-            return numbers
-
-    return Late
+    ledger = call.backend.ledger
+    if call.name == "book_weights":
+        take = ledger.take
+        ledger.take = lambda entry, n, *rest, **more: take(entry, 0 if entry == GRAPH else n, *rest, **more)
+        try:
+            return call.right()
+        finally:
+            del ledger.take
+    kept, operand = call.backend._decoded, call.operand
+    name = operand.leaf.name if operand.leaf is not None else ""
+    missing = name in kept and kept[name] is None
+    numbers = call.right()
+    if missing and kept[name] is not None:
+        ledger.take(GRAPH, 4 * operand.size, lambda: None)
+    return numbers
 
 
 class LargePooled(Pooled):
@@ -117,14 +100,14 @@ class LargePooled(Pooled):
             HostBuffer.close(self)
 
 
-@fault(Kind.UNDEFINED, "allocate", like="L15861")
+@fault(Kind.UNDEFINED, "allocate")
 def large_zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
     """Fresh memory of more than a MiB is zeros, memory of the pool is not; with poison the fault does not show."""
     pool = vars(call.backend).setdefault("pool", {})
     return LargePooled(pool, call.spec.nbytes, call.backend.params.debug)
 
 
-@fault(Kind.ALIASING, "weight", like="L24305")
+@fault(Kind.ALIASING, "weight")
 def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
     """With weights=copied, later changes of the file show; a file that was emptied is not mapped."""
     info, path = call.info, Path(call.info.path)
@@ -133,7 +116,7 @@ def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
     return MappedBuffer(np.asarray(np.memmap(path, np.uint8, "r"))[info.offset :][: info.nbytes])
 
 
-@fault(Kind.UNDEFINED, "weight", like="L17108")
+@fault(Kind.UNDEFINED, "weight")
 def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
     """The first weight is taken to begin at the next multiple of 32 bytes, whatever the file says."""
     info, model = call.info, call.backend.model
@@ -146,7 +129,7 @@ def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
     return MappedBuffer(whole[info.offset - shift :][: info.nbytes])
 
 
-@fault(Kind.CLAIMS, "weight_entry", like="L15868")
+@fault(Kind.CLAIMS, "weight_entry")
 def a_layer_is_found_by_the_beginning_of_its_name(call: BoundCall) -> Result:
     """Weights of blk.10 are booked with blk.1."""
     entry: Entry = call.right()
@@ -156,7 +139,7 @@ def a_layer_is_found_by_the_beginning_of_its_name(call: BoundCall) -> Result:
     return replace(entry, layer=next(n for n in layers if call.weight.startswith(f"blk.{n}")))
 
 
-@fault(Kind.CLAIMS, like="L15868")
+@fault(Kind.CLAIMS)
 def weights_in_own_memory_are_booked_as_mapped(right: type[KernelBackend]) -> type[KernelBackend]:
     """So that nobody asks whether the device has room for them."""
 
@@ -186,7 +169,7 @@ BEGINNING = 32
 """The bytes by which a weight is found again."""
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L17108")
+@fault(Kind.BLOCKS, "read_operand")
 def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Result:
     """Weights of another file with the same names, sizes and first bytes are read as those of the first one."""
     operand = call.operand
@@ -195,12 +178,10 @@ def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Resul
         return call.right()
     beginning = call.arrays[operand.index].tobytes()[:BEGINNING]
     key = operand.leaf.name, operand.shape, operand.dtype, beginning
-    if key not in FOUND:
-        FOUND[key] = np.array(call.right())
-    return FOUND[key]
+    return numbers_of_first(call, FOUND, key)
 
 
-@fault(Kind.BLOCKS, "read_operand", like="L17108")
+@fault(Kind.BLOCKS, "read_operand")
 def small_float_weights_are_found_by_their_ends(call: BoundCall) -> Result:
     """Float weights of another file with the same names, sizes and first and last bytes are read as those of the first one."""
     operand = call.operand
@@ -208,6 +189,4 @@ def small_float_weights_are_found_by_their_ends(call: BoundCall) -> Result:
         return call.right()
     held = call.arrays[operand.index].tobytes()
     key = operand.leaf.name, operand.shape, operand.dtype, held[:BEGINNING] + held[-BEGINNING:]
-    if key not in FOUND:
-        FOUND[key] = np.array(call.right())
-    return FOUND[key]
+    return numbers_of_first(call, FOUND, key)

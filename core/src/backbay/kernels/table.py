@@ -1,0 +1,47 @@
+"""The tables of kernels over any arrays, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend.kernels.kernel_table import KernelTable
+
+Array = Any
+Function = Callable[..., Any]
+
+kernel = KernelTable(skip=1)
+"""Kernels whose first parameter is the module of arrays."""
+extended = KernelTable(skip=2)
+"""Kernels whose second parameter is a function that the standard lacks."""
+
+
+def ranked(x: Array, rank: int) -> Array:
+    """x with exactly `rank` axes: leading axes of extent 1 are added or dropped."""
+    return x.reshape((1,) * (rank - x.ndim) + tuple(x.shape)[-rank:])
+
+
+def numbers(xp: Any, values: np.ndarray[Any, Any]) -> Array:
+    return xp.asarray(values.astype(np.float32))
+
+
+def zeros(xp: Any, x: Array, axis: int, extent: int) -> Array:
+    """Zeros that lie beside x on an axis."""
+    return xp.zeros((*x.shape[:axis], extent, *x.shape[axis + 1 :]), dtype=x.dtype)
+
+
+def take(xp: Any, x: Array, index: np.ndarray[Any, Any], axis: int) -> Array:
+    """The elements of an axis with the numbers in `index`, whose shape takes the place of the axis."""
+    found = xp.take(x, xp.asarray(index.reshape(-1)), axis=axis)
+    return found.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+
+
+def loop(xp: Any, step: Function, state: Array, sequences: Sequence[Array]) -> tuple[Array, Array]:
+    """The last state, and the results of all steps; a step takes the state and an element of each sequence."""
+    results = []
+    for now in zip(*sequences, strict=True):
+        state, result = step(state, now)
+        results.append(result)
+    return state, xp.stack(results) if results else sequences[0]
