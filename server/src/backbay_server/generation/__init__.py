@@ -1,18 +1,14 @@
 """From a request of any API to the engine, and back: requests, events, and the answers in between."""
 
-from __future__ import annotations
-
-from .answer import Answer
-from .events import Delta, Event, Finish, Usage
+from .answer import Answer, Delta, Finish
 from .generator import Generator
-from .prompts import made as prompt_of
+from .prompts import prepared, require_fitting
 from .requests import Conversation, Format, Gap, Options, Prompt, Request, schema_format
 
 __all__ = [
     "Answer",
     "Conversation",
     "Delta",
-    "Event",
     "Finish",
     "Format",
     "Gap",
@@ -20,7 +16,7 @@ __all__ = [
     "Options",
     "Prompt",
     "Request",
-    "Usage",
-    "prompt_of",
+    "prepared",
+    "require_fitting",
     "schema_format",
 ]

@@ -3,17 +3,84 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
-from backbay_engine import LLM, AnswerReader, Completion, Handle, Sampled, Text, Tokenizer, TokenStep
+from backbay_engine import (
+    LLM,
+    AnswerReader,
+    Completion,
+    Handle,
+    Piece,
+    Sampled,
+    Text,
+    Timings,
+    Tokenizer,
+    TokenStep,
+)
 
 from ..errors import UnavailableError
 from ..watching import Meter
-from .bridge import Bridge
-from .events import Delta, Event, Finish, Reason, Usage
-from .prompts import Made
+from .prompts import EnginePrompt
+
+Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+class Delta(NamedTuple):
+    """What one step added to an answer.
+
+    pieces    the text, reasoning and calls of tools that are certain now
+    tokens    the new tokens; their text may follow in a later step
+    logprobs  those of the new tokens; None if not asked for
+    """
+
+    choice: int
+    pieces: Sequence[Piece]
+    tokens: Sequence[int]
+    logprobs: Sequence[Sampled] | None
+
+    @property
+    def text(self) -> str:
+        """The text alone."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Text))
+
+
+class Finish(NamedTuple):
+    """The end of an answer; `stop` is the stop string that ended it."""
+
+    choice: int
+    reason: Reason
+    stop: str | None
+    timings: Timings
+
+
+Event: TypeAlias = Delta | Finish
+
+
+@final
+class Bridge:
+    """Calls functions in the event loop. All calls of one step of the engine cost one wake-up of the loop."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop, self._calls, self._woken = loop, deque[tuple[Callable[[Any], None], Any]](), False
+
+    def call(self, function: Callable[[Any], None], value: Any) -> None:
+        """Call the function with the value in the event loop, after earlier calls. Any thread may ask for it."""
+        self._calls.append((function, value))
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                self._calls.clear()
+
+    def _deliver(self) -> None:
+        self._woken = False  # first, so that a call from now on wakes the loop again
+        while self._calls:
+            function, value = self._calls.popleft()
+            function(value)
 
 
 class Echo(NamedTuple):
@@ -30,7 +97,7 @@ class Answer:
 
     def __init__(self, model: str, llm: LLM, bridge: Bridge) -> None:
         self.model, self._llm = model, llm
-        self.prompts: Sequence[Made] = ()
+        self.prompts: Sequence[EnginePrompt] = ()
         self._bridge, self._choices = bridge, list[_Choice]()
         self._items = deque[tuple[_Choice, Any]]()
         self._waiter: asyncio.Future[None] | None = None
@@ -89,6 +156,16 @@ class Answer:
                 yield event
                 running -= isinstance(event, Finish)
 
+    async def whole(self) -> list[tuple[list[Delta], Finish]]:
+        """The deltas of each choice, and its end, when all have ended."""
+        deltas, ends = [list[Delta]() for _ in self._choices], dict[int, Finish]()
+        async for event in self:
+            if isinstance(event, Finish):
+                ends[event.choice] = event
+            else:
+                deltas[event.choice].append(event)
+        return [(each, ends[choice]) for choice, each in enumerate(deltas)]
+
     def _take(self, item: tuple[_Choice, Any]) -> None:
         self._items.append(item)
         if self._waiter is not None and not self._waiter.done():
@@ -137,17 +214,13 @@ class _Choice:
     def _end(self, whole: Completion) -> Iterator[Event]:
         if whole.finish_reason == "cancelled":
             raise UnavailableError("the model is leaving; try again later")
-        cut = whole.stop is not None and self._reader.is_calling
-        rest = self._reader.finish()
+        rest, reason = self._reader.end(whole.finish_reason, whole.stop)
         if rest:
             yield Delta(self.number, rest, (), None)
-        called = self._reader.calls and whole.finish_reason == "stop" and not cut
-        reason: Reason = "tool_calls" if called else whole.finish_reason
         timings = whole.timings
         if self.meter is not None:
             self.meter.end(
                 reason, prompt=timings.prompt_tokens, cached=timings.reused_tokens, waited=timings.waited
             )
             self.meter = None
-        usage = Usage(timings.prompt_tokens, timings.reused_tokens, timings.tokens)
-        yield Finish(self.number, reason, whole.stop, usage, timings)
+        yield Finish(self.number, reason, whole.stop, timings)

@@ -19,11 +19,9 @@ from ..catalogue import Lease, Pool
 from ..errors import InvalidRequestError
 from ..pictures import Fetcher
 from ..watching import Metrics
-from .answer import Answer, Echo
-from .bridge import Bridge
-from .prompts import Made, made, prepared, require_few_pictures
+from .answer import Answer, Bridge, Echo
+from .prompts import EnginePrompt, prepared, require_few_pictures, session_of
 from .requests import SEEDS, Conversation, Prompt, Request
-from .sessions import session_of
 
 T = TypeVar("T")
 THREADS: Final = 4  # that render templates and tokenize
@@ -72,11 +70,12 @@ class Generator:
             model = listed[0].name
         return await self._pool.lease(model)
 
-    async def count(self, llm: LLM, said: Conversation) -> int:
+    async def count(self, model: str | None, said: Conversation) -> int:
         """The tokens of a conversation's prompt."""
-        ready = await self._with_pictures(llm, said)
-        prompt = await self.beside(made, llm, ready)
-        return len(prompt) if isinstance(prompt, list) else len(await self.waiting(llm.encode, prompt))
+        with await self.lease(model) as lease:
+            ready = await self._with_pictures(lease.llm, said)
+            prompt = (await self.beside(prepared, lease.llm, ready)).prompt
+            return len(prompt if isinstance(prompt, list) else await self.waiting(lease.llm.encode, prompt))
 
     async def _with_pictures(self, llm: LLM, said: Conversation) -> Conversation:
         """A conversation with the pictures that it names by an address."""
@@ -110,17 +109,18 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
         echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
         session = session_of(asked)
         for number in range(request.n):
-            given = {**_seeded(options, number), "response_format": each.format, "shown": each.shown}
-            submit = partial(llm.submit, each.prompt, session=session, **given)
+            own = {**options, "response_format": each.format, "shown": each.shown}
+            if "seed" in options:  # the answers differ although the request has one seed
+                own["seed"] = (options["seed"] + number) % SEEDS
+            submit = partial(llm.submit, each.prompt, session=session, **own)
             writes = request.options.max_tokens != 0
             try:
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
             except ResponseFormatError as error:
-                told = str(error).removeprefix("response_format: ")
-                raise InvalidRequestError(f"{each.asked_by}: {told}", param=each.asked_by) from None
+                raise InvalidRequestError(f"{each.asked_by}: {error.reason}", param=each.asked_by) from None
 
 
-def _echo(llm: LLM, asked: Prompt, prompt: Made, request: Request, answer: Answer) -> Echo:
+def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer) -> Echo:
     """The prompt as the beginning of its answer."""
     text = asked if isinstance(asked, str) else llm.tokenizer.decode(prompt, special=True)
     if request.options.logprobs is None:
@@ -129,11 +129,6 @@ def _echo(llm: LLM, asked: Prompt, prompt: Made, request: Request, answer: Answe
     return Echo(text, prompt, list(takewhile(lambda _: not answer.closed, scores)))
 
 
-def _nothing(prompt: Made, *, on_step: Callable[[Any], None]) -> None:
+def _nothing(prompt: EnginePrompt, *, on_step: Callable[[Any], None]) -> None:
     """The answer of no tokens."""
     on_step(Completion("", [], "length", timings=Timings(prompt_tokens=len(prompt))))
-
-
-def _seeded(options: dict[str, Any], number: int) -> dict[str, Any]:
-    """The options of one of several answers, which differ although the request has one seed."""
-    return {**options, "seed": (options["seed"] + number) % SEEDS} if "seed" in options else options

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from backbay_engine import LLM
 
 from .generator import Generator
-from .lengths import require_fitting
+from .prompts import require_fitting
 
 BATCH: Final = 32  # texts; between batches, a client that has left is noticed
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal, TypeVar
 
 from .pieces import CallBegun, Piece, new_id
+
+Reason = TypeVar("Reason", bound=str)
 
 
 class AnswerReader(ABC):
@@ -28,6 +31,12 @@ class AnswerReader(ABC):
     @abstractmethod
     def finish(self) -> Sequence[Piece]:
         """The rest, at the answer's end."""
+
+    def end(self, reason: Reason, stop: str | None) -> tuple[Sequence[Piece], Reason | Literal["tool_calls"]]:
+        """The rest, and why the answer ended: with calls of tools, unless a stop string has cut one of them."""
+        cut = stop is not None and self.is_calling
+        rest = self.finish()
+        return rest, "tool_calls" if self.calls and reason == "stop" and not cut else reason
 
 
 class HoldingReader(AnswerReader):

@@ -205,4 +205,4 @@ _COMPILERS: Final = {"schema": _schema, "regex": _regex, "choice": _choice, "gra
 
 
 def _refused(told: str) -> ResponseFormatError:
-    return ResponseFormatError(f"response_format: {told}")
+    return ResponseFormatError(f"response_format: {told}", told)

@@ -12,7 +12,7 @@ from backbay_engine import LLM
 
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..openai.usage import FINGERPRINT
+from ..openai.answers import FINGERPRINT
 
 
 class Defaults(Struct):

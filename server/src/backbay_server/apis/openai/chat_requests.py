@@ -6,15 +6,24 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import MOST_TOOLS, Length, ignored, refused, taken
-from .formats import ChatFormat
-from .sampling import GenerationFields
+from ..fields import (
+    MOST_TOOLS,
+    Alternatives,
+    Length,
+    MaxTokens,
+    OneCall,
+    ReasoningEffort,
+    ignored,
+    refused,
+    taken,
+)
+from .sampling import ChatFormat, GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
-
-
 Choice: TypeAlias = Literal["none", "auto", "required"]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+Thoughts: TypeAlias = Annotated[str | None, taken("the assistant's reasoning, for templates that show it")]
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
@@ -68,9 +77,7 @@ class Message(Struct):
     name: Annotated[str | None, taken("the speaker's name, for templates that show it")] = None
     tool_calls: Annotated[list[ToolCall] | None, taken("calls of tools by the assistant")] = None
     tool_call_id: Annotated[str | None, taken("the call that a tool's message answers")] = None
-    reasoning_content: Annotated[
-        str | None, taken("the assistant's reasoning, for templates that show it")
-    ] = None
+    reasoning_content: Thoughts = None
     refusal: Annotated[str | None, ignored("the assistant's content says it")] = None
     audio: Annotated[Any, ignored("the model hears nothing")] = None
 
@@ -120,16 +127,13 @@ class ChatRequest(GenerationFields, kw_only=True):
     """Messages to answer."""
 
     messages: Annotated[list[Message], Meta(min_length=1), taken("the conversation")]
-    max_tokens: Annotated[
-        Length | None,
-        taken("the most tokens of an answer; -1 and by default: what the context holds"),
-    ] = None
+    max_tokens: MaxTokens = None
     max_completion_tokens: Annotated[
         Length | None, taken("the newer name of max_tokens; if both are given, it counts")
     ] = None
     logprobs: Annotated[bool | None, taken("whether the answer has log-probabilities")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
+        Alternatives | None,
         taken("how many of the most likely tokens to report with each token; needs logprobs"),
     ] = None
     tools: Annotated[
@@ -139,13 +143,8 @@ class ChatRequest(GenerationFields, kw_only=True):
         Choice | NamedTool | AllowedTools | None,
         taken("whether the model may call a tool, must call one, must call the named one, or may call some"),
     ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, taken("false: the answer has at most one call, the first")
-    ] = None
-    reasoning_effort: Annotated[
-        Effort | None,
-        taken("for templates that know it; none: no reasoning, if the template can switch it off"),
-    ] = None
+    parallel_tool_calls: OneCall = None
+    reasoning_effort: ReasoningEffort = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None,
         taken("variables for the model's template; the template itself cannot be replaced"),

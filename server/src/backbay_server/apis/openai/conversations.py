@@ -9,7 +9,7 @@ from typing import Any
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ..tools import tools_of
+from ..options import tools_of
 from .chat_requests import Choice, Function, ImagePart, Message, Part, TextPart, ToolCall
 
 

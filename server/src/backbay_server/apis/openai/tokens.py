@@ -9,16 +9,16 @@ from msgspec import Struct
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
-from ...generation.lengths import require_fitting
+from ...generation import require_fitting
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import Count, taken
+from ..fields import Count, Model, taken
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A text to cut into tokens."""
 
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: Model = None
     content: Annotated[str, taken("the text")]
     add_special: Annotated[bool, taken("whether the tokens that the model expects at the ends are added")] = (
         False
@@ -43,7 +43,7 @@ class Tokens(Struct):
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Tokens to join into a text."""
 
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: Model = None
     tokens: Annotated[list[Count], taken("the tokens")]
 
 

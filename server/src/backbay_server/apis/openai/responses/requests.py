@@ -6,10 +6,21 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ...fields import MOST_TOOLS, Positive, Share, ignored, refused, taken
-from ..chat_requests import Choice, Effort, Function
-from ..formats import ResponsesFormat
-from ..sampling import IgnoredFields
+from ...fields import (
+    MOST_TOOLS,
+    Model,
+    OneCall,
+    Positive,
+    ReasoningEffort,
+    Temperature,
+    TopLogprobs,
+    TopP,
+    ignored,
+    refused,
+    taken,
+)
+from ..chat_requests import Choice, Function
+from ..sampling import IgnoredFields, ResponsesFormat
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
@@ -95,10 +106,7 @@ class TextOptions(Struct):
 class ReasoningOptions(Struct):
     """How the model reasons."""
 
-    effort: Annotated[
-        Effort | None,
-        taken("for templates that know it; none: no reasoning, if the template can switch it off"),
-    ] = None
+    effort: ReasoningEffort = None
     summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
     generate_summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
 
@@ -109,21 +117,14 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     input: Annotated[
         str | Annotated[list[Item], Meta(min_length=1)], taken("the user's text, or the conversation")
     ]
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: Model = None
     instructions: Annotated[str | None, taken("the system's message, before all others")] = None
     max_output_tokens: Annotated[
         Positive | None, taken("the most tokens; by default what the context holds")
     ] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, taken("0: the most likely token")] = (
-        None
-    )
-    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
-        None
-    )
-    top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
-        taken("report log-probabilities, and this many of the most likely tokens with each token"),
-    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_logprobs: TopLogprobs = None
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
     tools: Annotated[
@@ -134,9 +135,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
         Choice | NamedFunction | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, taken("false: the answer has at most one call, the first")
-    ] = None
+    parallel_tool_calls: OneCall = None
     max_tool_calls: Annotated[int | None, ignored("it is for tools of OpenAI's own")] = None
     text: Annotated[TextOptions | None, taken("the form of the text")] = None
     reasoning: Annotated[ReasoningOptions | None, taken("how the model reasons")] = None
