@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
 from threading import Event
 from typing import Any
 
@@ -23,16 +22,14 @@ from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Load, Pool, load_entry
-from .errors import ApiError, MethodError, RouteNotFoundError, error_response
+from .errors import MethodError, RouteNotFoundError, error_response
 from .generation import Generator
 from .life import Life, Starting
 from .pictures import Fetcher
 from .settings import Settings
 from .transport.drain import Drain, Draining
-from .transport.hosts import Hosts
+from .transport.guards import BodyLimit, Hosts, Origins
 from .transport.keys import Keys
-from .transport.limits import BodyLimit
-from .transport.origins import Origins
 from .watching import Log, Metrics
 from .watching.routes import routes as watching_routes
 
@@ -48,7 +45,12 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     chosen = settings or Settings(models=models, **given)
     if chosen.backend is not None:
         choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
-    return application(chosen, partial(_load, chosen))
+
+    def load(entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
+        own = {"queue": chosen.queue, "worker": chosen.worker}
+        return load_entry(chosen, entry, **own, progress=progress, cancel=cancel)
+
+    return application(chosen, load)
 
 
 def application(chosen: Settings, load_model: Load) -> Starlette:
@@ -91,20 +93,15 @@ def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Midd
     ]
 
 
-def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
-    return load_entry(
-        settings, entry, queue=settings.queue, worker=settings.worker, progress=progress, cancel=cancel
-    )
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
     """No route, or none of this method: the error of the API whose path it would be."""
     assert isinstance(error, HTTPException)
-    found: ApiError
-    if error.status_code == 405:
-        found = MethodError(f"{request.url.path} does not take {request.method}")
-    else:
-        found = RouteNotFoundError(f"there is nothing at {request.url.path}")
+    path, method = request.url.path, request.method
+    found = (
+        MethodError(f"{path} does not take {method}")
+        if error.status_code == 405
+        else RouteNotFoundError(f"there is nothing at {path}")
+    )
     response = error_response(found, request.scope)
     response.headers.update(error.headers or {})
     return response

@@ -10,10 +10,11 @@ from threading import Lock
 from typing import final
 
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from .apis.endpoint import Services
-from .errors import UnavailableError, error_response
+from .errors import ApiError, UnavailableError
+from .transport.guards import Guard
 
 
 @final
@@ -72,17 +73,16 @@ class Life:
 
 
 @final
-class Starting:
+class Starting(Guard):
     """The middleware that starts the services where no lifespan events came."""
 
     def __init__(self, app: ASGIApp, life: Life) -> None:
-        self._app, self._life = app, life
+        super().__init__(app)
+        self._life = life
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._life.require(scope["app"])
-            except UnavailableError as error:
-                await error_response(error, scope)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    def refusal(self, scope: Scope) -> ApiError | None:
+        try:
+            self._life.require(scope["app"])
+        except UnavailableError as error:
+            return error
+        return None

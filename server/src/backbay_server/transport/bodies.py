@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequestError
-from .hosts import header
+from .guards import header
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
@@ -72,8 +72,8 @@ def _placed(text: str) -> tuple[str, str | None]:
     found = _PLACE.fullmatch(text)
     if found is None:
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL)
-        return (
-            (f"Unrecognized request argument supplied: {unknown[1]}", unknown[1]) if unknown else (text, None)
-        )
+        if unknown is None:
+            return text, None
+        return f"Unrecognized request argument supplied: {unknown[1]}", unknown[1]
     message, param = found.groups()
     return (f"{param}: {message}", param) if param else (message, None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import UnavailableError, error_response
+from ..errors import ApiError, UnavailableError
+from .guards import Guard
 from .keys import is_open
 
 
@@ -33,33 +36,34 @@ class Drain:
             return False
         return True
 
-    def enter(self) -> None:
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """A request runs in the block."""
         self.running += 1
         self._idle.clear()
-
-    def leave(self) -> None:
-        self.running -= 1
-        if not self.running:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
 
 
 @final
-class Draining:
+class Draining(Guard):
     """The middleware of a drain."""
 
-    def __init__(self, app: ASGIApp, drain: Drain) -> None:
-        self._app, self._drain = app, drain
+    closes = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_open(scope["path"]):
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        super().__init__(app)
+        self._drain = drain
+
+    def refusal(self, scope: Scope) -> ApiError | None:
+        refused = self._drain.begun and not is_open(scope["path"])
+        return UnavailableError("the server is shutting down") if refused else None
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        counted = nullcontext() if is_open(scope["path"]) else self._drain.counting()
+        with counted:
             await self._app(scope, receive, send)
-        elif self._drain.begun:
-            answer = error_response(UnavailableError("the server is shutting down"), scope)
-            answer.headers["connection"] = "close"
-            await answer(scope, receive, send)
-        else:
-            self._drain.enter()
-            try:
-                await self._app(scope, receive, send)
-            finally:
-                self._drain.leave()

@@ -7,20 +7,20 @@ from hashlib import sha256
 from hmac import compare_digest
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from backbay import OptionError
 
-from ..errors import AuthenticationError, error_response
+from ..errors import ApiError, AuthenticationError
+from .guards import Guard
 
 MOST_BYTES = 1 << 20
 OPEN = frozenset({"/", "/health", "/v1/health", "/ready", "/metrics"})
 PAGE = "/page/"  # files that everybody may have
 # OpenAI's first words: litellm knows a wrong key by them
 WRONG = "Incorrect API key provided, or none: send the header Authorization: Bearer KEY"
-Digests: TypeAlias = tuple[bytes, ...]
 
 
 def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
@@ -48,26 +48,20 @@ def is_open(path: str) -> bool:
 
 
 @final
-class Keys:
+class Keys(Guard):
     """Refuses requests without a key, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._digests: Digests = tuple(sha256(key.encode()).digest() for key in keys)
+        super().__init__(app)
+        self._digests = tuple(sha256(key.encode()).digest() for key in keys)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_open(scope["path"]) or self._knows(scope):
-            await self._app(scope, receive, send)
-            return
-        await error_response(AuthenticationError(WRONG), scope)(scope, receive, send)
-
-    def _knows(self, scope: Scope) -> bool:
+    def refusal(self, scope: Scope) -> ApiError | None:
         given = [key for name, value in scope["headers"] if (key := _key(name, value))]
         # every digest is compared with every key, so that the time tells nothing
         found = [
             compare_digest(sha256(key).digest(), digest) for key in given[:4] for digest in self._digests
         ]
-        return any(found)
+        return None if is_open(scope["path"]) or any(found) else AuthenticationError(WRONG)
 
 
 def _key(name: bytes, value: bytes) -> bytes:
