@@ -15,8 +15,7 @@ from ..errors import api_error, error_body, error_response
 from ..generation import Generator
 from ..settings import Settings
 from ..transport.answers import EVENT_STREAM, Json, Stream
-from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain
-from ..transport.disconnects import while_connected
+from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.drain import Drain
 from ..watching import Metrics
 from .fields import check_refused

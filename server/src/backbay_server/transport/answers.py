@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 import msgspec
@@ -23,12 +23,10 @@ class Json:
     """A struct as JSON."""
 
     body: object
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
 
     async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
         content = encode(self.body)
-        await send(_start("application/json", {**headers, **self.headers}, self.status, len(content)))
+        await send(_start("application/json", {"content-length": str(len(content)), **headers}))
         await send({"type": "http.response.body", "body": content})
 
 
@@ -90,11 +88,7 @@ def _part(body: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-def _start(
-    media_type: str, headers: Mapping[str, str], status: int = 200, length: int | None = None
-) -> dict[str, object]:
-    sent = [(b"content-type", media_type.encode())]
-    if length is not None:
-        sent.append((b"content-length", str(length).encode()))
-    sent += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": sent}
+def _start(media_type: str, headers: Mapping[str, str]) -> dict[str, object]:
+    named = {"content-type": media_type, **headers}
+    sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+    return {"type": "http.response.start", "status": 200, "headers": sent}

@@ -37,15 +37,15 @@ async def generate(call: Call, body: GenerateRequest) -> Json | Stream:
 async def _answer(call: Call, body: Generating, request: Request) -> Json | Stream:
     streamed = body.stream is not False
     lines = _lines(call, body, request, streamed=streamed)
-    if streamed:
-        return json_lines(_encoded(lines))
-    return Json([each async for each in lines][-1])
+    if not streamed:
+        return Json([each async for each in lines][-1])
 
+    async def encoded() -> AsyncGenerator[bytes, None]:
+        async with aclosing(lines):
+            async for each in lines:
+                yield line(encode(each))
 
-async def _encoded(lines: AsyncGenerator[Line, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(lines):
-        async for each in lines:
-            yield line(encode(each))
+    return json_lines(encoded())
 
 
 async def _lines(

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Delta, Finish, Gap, Request
+from ...generation import Delta, Finish, Gap, Prompt, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, taken
@@ -71,7 +71,11 @@ async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
     most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
     options, n = options_of(body, most, body.logprobs), body.n or 1
     require_choices(call, len(prompts) * n)
-    asked = [_gap(prompt, body.suffix) for prompt in prompts] if body.suffix else prompts
+    asked: list[Prompt] = [*prompts]
+    if body.suffix:
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise InvalidRequestError("a prompt with a suffix is a text", param="prompt")
+        asked = [Gap(str(prompt), body.suffix) for prompt in prompts]
     request = Request(body.model, asked, options, n, echo=bool(body.echo))
     if body.stream:
         return event_stream(_chunks(call, request, usage=wants_usage(body)))
@@ -104,12 +108,6 @@ def texts_of(given: str | list[str | int | list[int]], name: str) -> list[str | 
             f"{name} has {len(texts)} texts, at most {MOST_TEXTS} are taken", param=name
         )
     return texts
-
-
-def _gap(prompt: str | Sequence[int], suffix: str) -> Gap:
-    if not isinstance(prompt, str):
-        raise InvalidRequestError("a prompt with a suffix is a text", param="prompt")
-    return Gap(prompt, suffix)
 
 
 async def _chunks(call: Call, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:

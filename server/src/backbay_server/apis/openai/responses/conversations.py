@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from ....errors import InvalidRequestError
 from ...fields import check_refused
 from .. import chat_requests as chat
 from .requests import InputImage, Item, Part, Refusal, ResponsesRequest
+
+T = TypeVar("T")
 
 
 def messages_of(body: ResponsesRequest) -> list[chat.Message]:
@@ -16,7 +20,10 @@ def messages_of(body: ResponsesRequest) -> list[chat.Message]:
     for number, item in enumerate(items):
         place = f"input[{number}]"
         if item.type == "reasoning":
-            reasoning = _text(item.content)
+            said = item.content
+            if isinstance(said, list):
+                said = "".join(part.text for part in said if not isinstance(part, InputImage | Refusal))
+            reasoning = said
             continue
         message = _message(item, place)
         if message.role == "assistant":
@@ -39,24 +46,17 @@ def _message(item: Item, place: str) -> chat.Message:
             return chat.Message("tool", content, tool_call_id=_given(item.call_id, f"{place}.call_id"))
         case _:
             content = _content(item.content, f"{place}.content")
-            if item.role is None:
-                raise _missing(f"{place}.role")
-            return chat.Message(item.role, content)
+            return chat.Message(_given(item.role, f"{place}.role"), content)
 
 
-def _given(value: str | None, param: str) -> str:
+def _given(value: T | None, param: str) -> T:
     if value is None:
-        raise _missing(param)
+        raise InvalidRequestError(f"{param} is missing", param=param)
     return value
 
 
-def _missing(param: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{param} is missing", param=param)
-
-
-def _content(given: str | list[Part] | None, place: str) -> str | list[chat.Part]:
-    if given is None:
-        raise _missing(place)
+def _content(content: str | list[Part] | None, place: str) -> str | list[chat.Part]:
+    given: str | list[Part] = _given(content, place)
     if isinstance(given, str):
         return given
     return [_part(part, f"{place}[{number}]") for number, part in enumerate(given)]
@@ -71,10 +71,3 @@ def _part(part: Part, place: str) -> chat.Part:
             return chat.RefusalPart(part.refusal)
         case _:
             return chat.TextPart(part.text)
-
-
-def _text(content: str | list[Part] | None) -> str | None:
-    """The text of reasoning; None if it has none."""
-    if content is None or isinstance(content, str):
-        return content
-    return "".join(part.text for part in content if not isinstance(part, InputImage | Refusal))
