@@ -6,9 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias, final
 
-from .mark_search import first_mark, possible_mark
-from .pieces import CallArguments, Piece, Reasoning, Text
-from .reader import HoldingReader
+from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark, possible_mark
 
 _MESSAGE: Final = "<|message|>"
 _HEADS: Final = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE, "to=")  # what a header may begin with
@@ -52,7 +50,8 @@ class ChannelReader(HoldingReader):
         return self._header() if self._part is None else self._body()
 
     def _header(self) -> bool:
-        if not _begins_header(self._held):
+        begun = self._held.lstrip()
+        if not any(begun.startswith(each) or each.startswith(begun) for each in _HEADS):
             self._part = "text"
             return True
         head, whole, rest = self._held.partition(_MESSAGE)
@@ -103,9 +102,3 @@ class ChannelReader(HoldingReader):
                 self._given.append(CallArguments(self._begun - 1, text))
             case _:
                 self._given.append(Text(text))
-
-
-def _begins_header(text: str) -> bool:
-    """Whether a text begins as headers do, as far as it goes."""
-    begun = text.lstrip()
-    return any(begun.startswith(each) or each.startswith(begun) for each in _HEADS)

@@ -9,8 +9,7 @@ from .answer_form import AnswerForm
 from .arguments import Schema
 from .channels import ChannelReader
 from .marks import MarkReader
-from .pieces import CallArguments, CallBegun, Piece, Text
-from .reader import AnswerReader
+from .pieces import AnswerReader, CallArguments, CallBegun, Piece, Text
 
 
 @final

@@ -56,10 +56,9 @@ def _given(value: T | None, param: str) -> T:
 
 
 def _content(content: str | list[Part] | None, place: str) -> str | list[chat.Part]:
-    given: str | list[Part] = _given(content, place)
-    if isinstance(given, str):
-        return given
-    return [_part(part, f"{place}[{number}]") for number, part in enumerate(given)]
+    if isinstance(content, str):
+        return content
+    return [_part(part, f"{place}[{number}]") for number, part in enumerate(_given(content, place))]
 
 
 def _part(part: Part, place: str) -> chat.Part:
