@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from backbay.internals import without_forks
 
+from .decoding import SPACE
 from .pretokenizers import PreTokenizer
-from .token_bytes import SPACE
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:

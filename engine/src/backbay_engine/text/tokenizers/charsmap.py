@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from backbay.gguf import Config
 
-from .keys import CHARSMAP
+from .vocabulary import CHARSMAP
 
 Transition: TypeAlias = (
     tuple[int, str | None] | None

@@ -93,11 +93,8 @@ class PreTokenizer:
 
     def regexes(self) -> list[str]:
         """The patterns, with the categories of Unicode 15.1."""
-        return [_CATEGORY.sub(rf"[\g<0>&&[^{_escape(_LATER)}]]", each) for each in self.patterns]
-
-
-def _escape(replacement: str) -> str:
-    return replacement.replace("\\", "\\\\")
+        later = _LATER.replace("\\", "\\\\")
+        return [_CATEGORY.sub(rf"[\g<0>&&[^{later}]]", each) for each in self.patterns]
 
 
 _GPT4O_END = r"\p{N}{1,3}|" + _SYMBOLS_SLASHES

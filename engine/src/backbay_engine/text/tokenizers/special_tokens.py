@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TypeAlias, final
 
 from ...token_kinds import TokenKind
-from .keys import NAME
-from .vocabulary import Vocabulary
+from .vocabulary import NAME, Vocabulary
 
 Fragment: TypeAlias = str | int  # text, or the id of a special token
 

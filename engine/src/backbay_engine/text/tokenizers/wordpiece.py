@@ -8,9 +8,8 @@ from __future__ import annotations
 import unicodedata
 from typing import final
 
-from .keys import LOWERCASE, STRIP_ACCENTS
-from .token_bytes import SPACE
-from .vocabulary import Vocabulary
+from .decoding import SPACE
+from .vocabulary import LOWERCASE, STRIP_ACCENTS, Vocabulary
 from .word_cache import WordCache
 
 _IDEOGRAPHS = (  # 0x2B920 is the bound of BERT's tokenizers; the Unicode block begins earlier
