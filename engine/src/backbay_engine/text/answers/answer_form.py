@@ -234,11 +234,7 @@ class AnswerForm:
 
 _TOKENS: Final = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")  # in a mark; text may follow
 PLAIN: Final = AnswerForm()
-_THINKING: Final = (
-    ("[THINK]", "[/THINK]"),
-    ("<think>", "</think>"),
-    ("<|channel>thought\n", "<channel|>"),
-)
+_THINKING: Final = (("[THINK]", "[/THINK]"), ("<think>", "</think>"), ("<|channel>thought\n", "<channel|>"))
 
 
 def form_of(template: str, *, tools: bool) -> AnswerForm:
