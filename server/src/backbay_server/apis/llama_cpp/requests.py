@@ -7,59 +7,43 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from ...generation import Options
-from ..fields import (
-    Alternatives,
-    Length,
-    MaxTokens,
-    MinP,
-    Model,
-    Number,
-    Positive,
-    Seed,
-    Stop,
-    Stops,
-    Texts,
-    TopP,
-    UnservedFields,
-    Window,
-    ignored,
-    taken,
-)
+from .. import fields
+from ..fields import ignored, taken
 from ..options import format_of_fields
 
 
-class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):
+class TextRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
-    model: Model = None
+    model: fields.Model = None
     stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
-    n_predict: MaxTokens = None
-    max_tokens: Annotated[Length | None, taken("another name of n_predict")] = None
-    stop: Annotated[Stop | Stops | None, taken("strings that end the answer, which does not have them")] = (
-        None
-    )
+    n_predict: fields.MaxTokens = None
+    max_tokens: Annotated[fields.Length | None, taken("another name of n_predict")] = None
+    stop: Annotated[
+        fields.Stop | fields.Stops | None, taken("strings that end the answer, which does not have them")
+    ] = None
     seed: Annotated[
-        Seed | None,
+        fields.Seed | None,
         taken("equal seeds give equal answers; -1: a new seed for each answer"),
     ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0: the most likely token")] = None
-    top_p: TopP = None
-    top_k: Annotated[Length | None, taken("choose among this many tokens; 0: all")] = None
-    min_p: MinP = None
-    presence_penalty: Annotated[Number, taken("for tokens that are there already")] = None
-    frequency_penalty: Annotated[Number, taken("for each time that a token is there")] = None
+    top_p: fields.TopP = None
+    top_k: Annotated[fields.Length | None, taken("choose among this many tokens; 0: all")] = None
+    min_p: fields.MinP = None
+    presence_penalty: Annotated[fields.Number, taken("for tokens that are there already")] = None
+    frequency_penalty: Annotated[fields.Number, taken("for each time that a token is there")] = None
     repeat_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=100)] | None,
         taken("divides the logits of tokens that are there; 1: off"),
     ] = None
-    repeat_last_n: Window = None
+    repeat_last_n: fields.Window = None
     logit_bias: Annotated[
         dict[int, float] | list[tuple[int, float | bool]] | None,
         taken("added to the logits of these tokens; false forbids a token"),
     ] = None
     ignore_eos: Annotated[bool | None, taken("whether the model may not end the answer")] = None
     n_probs: Annotated[
-        Alternatives | None,
+        fields.Alternatives | None,
         taken("log-probabilities of the tokens, and of this many others beside each; 0: none"),
     ] = None
     grammar: Annotated[str | None, taken("the grammar, which the answer obeys")] = None
@@ -75,9 +59,9 @@ class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):
 class PromptRequest(TextRequest, kw_only=True):
     """A prompt to continue, or several."""
 
-    prompt: Texts
-    n_cmpl: Annotated[Positive | None, taken("answers to a prompt")] = None
-    n: Annotated[Positive | None, taken("another name of n_cmpl")] = None
+    prompt: fields.Texts
+    n_cmpl: Annotated[fields.Positive | None, taken("answers to a prompt")] = None
+    n: Annotated[fields.Positive | None, taken("another name of n_cmpl")] = None
 
 
 class Extra(Struct, forbid_unknown_fields=True):

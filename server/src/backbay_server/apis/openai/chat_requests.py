@@ -6,17 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import (
-    MOST_TOOLS,
-    Alternatives,
-    Length,
-    MaxTokens,
-    OneCall,
-    ReasoningEffort,
-    ignored,
-    refused,
-    taken,
-)
+from .. import fields
+from ..fields import ignored, refused, taken
 from .sampling import ChatFormat, GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -114,7 +105,7 @@ class AllowedNames(Struct):
     """Some of the tools, and whether one of them must be called."""
 
     mode: Annotated[Literal["auto", "required"], taken("required: the answer is a call")]
-    tools: Annotated[Annotated[list[NamedTool], Meta(max_length=MOST_TOOLS)], taken("the tools")]
+    tools: Annotated[Annotated[list[NamedTool], Meta(max_length=fields.MOST_TOOLS)], taken("the tools")]
 
 
 class AllowedTools(Struct, tag="allowed_tools", tag_field="type"):
@@ -127,24 +118,25 @@ class ChatRequest(GenerationFields, kw_only=True):
     """Messages to answer."""
 
     messages: Annotated[list[Message], Meta(min_length=1), taken("the conversation")]
-    max_tokens: MaxTokens = None
+    max_tokens: fields.MaxTokens = None
     max_completion_tokens: Annotated[
-        Length | None, taken("the newer name of max_tokens; if both are given, it counts")
+        fields.Length | None, taken("the newer name of max_tokens; if both are given, it counts")
     ] = None
     logprobs: Annotated[bool | None, taken("whether the answer has log-probabilities")] = None
     top_logprobs: Annotated[
-        Alternatives | None,
+        fields.Alternatives | None,
         taken("how many of the most likely tokens to report with each token; needs logprobs"),
     ] = None
     tools: Annotated[
-        Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None, taken("functions that the model may call")
+        Annotated[list[Tool], Meta(max_length=fields.MOST_TOOLS)] | None,
+        taken("functions that the model may call"),
     ] = None
     tool_choice: Annotated[
         Choice | NamedTool | AllowedTools | None,
         taken("whether the model may call a tool, must call one, must call the named one, or may call some"),
     ] = None
-    parallel_tool_calls: OneCall = None
-    reasoning_effort: ReasoningEffort = None
+    parallel_tool_calls: fields.OneCall = None
+    reasoning_effort: fields.ReasoningEffort = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None,
         taken("variables for the model's template; the template itself cannot be replaced"),

@@ -8,23 +8,9 @@ from msgspec import Meta, Struct, to_builtins
 
 from ...errors import InvalidRequestError
 from ...generation import Format, Options, schema_format
+from .. import fields
 from ..endpoint import Call
-from ..fields import (
-    Count,
-    MinP,
-    Model,
-    Positive,
-    Seed,
-    Stop,
-    Stops,
-    Temperature,
-    TopP,
-    UnservedFields,
-    Window,
-    ignored,
-    refused,
-    taken,
-)
+from ..fields import ignored, refused, taken
 from ..options import format_of_fields, reasoning_variables
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
@@ -40,7 +26,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Annotated[bool | None, ignored("chunks are not padded")] = None
 
 
-class IgnoredFields(UnservedFields, kw_only=True):
+class IgnoredFields(fields.UnservedFields, kw_only=True):
     """Fields of OpenAI's service: what it stores, for whom, and how it is paid for."""
 
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
@@ -58,18 +44,19 @@ class IgnoredFields(UnservedFields, kw_only=True):
 class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
-    model: Model = None
+    model: fields.Model = None
     stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
     stream_options: Annotated[StreamOptions | None, taken("options of the stream")] = None
-    n: Annotated[Positive | None, taken("answers to a prompt")] = None
+    n: Annotated[fields.Positive | None, taken("answers to a prompt")] = None
     stop: Annotated[
-        Stop | Stops | None, taken("strings that end the answer; the answer does not contain them")
+        fields.Stop | fields.Stops | None,
+        taken("strings that end the answer; the answer does not contain them"),
     ] = None
-    seed: Annotated[Seed | None, taken("equal seeds give equal answers")] = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
-    min_p: MinP = None
+    seed: Annotated[fields.Seed | None, taken("equal seeds give equal answers")] = None
+    temperature: fields.Temperature = None
+    top_p: fields.TopP = None
+    top_k: Annotated[fields.Count | None, taken("choose among this many tokens; 0: all")] = None
+    min_p: fields.MinP = None
     presence_penalty: Annotated[
         Penalty | None, taken("lowers the logits of tokens that occur in the text")
     ] = None
@@ -80,7 +67,7 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
         Annotated[float, Meta(gt=0, le=100)] | None,
         taken("divides the logits of tokens that occur in the text; 1: off"),
     ] = None
-    repeat_last_n: Window = None
+    repeat_last_n: fields.Window = None
     logit_bias: Annotated[
         dict[int, Bias] | None, taken("added to the logits of these tokens; -100 forbids a token")
     ] = None

@@ -6,19 +6,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ...fields import (
-    MOST_TOOLS,
-    Model,
-    OneCall,
-    Positive,
-    ReasoningEffort,
-    Temperature,
-    TopLogprobs,
-    TopP,
-    ignored,
-    refused,
-    taken,
-)
+from ... import fields
+from ...fields import ignored, refused, taken
 from ..chat_requests import Choice, Function
 from ..sampling import IgnoredFields, ResponsesFormat
 
@@ -106,7 +95,7 @@ class TextOptions(Struct):
 class ReasoningOptions(Struct):
     """How the model reasons."""
 
-    effort: ReasoningEffort = None
+    effort: fields.ReasoningEffort = None
     summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
     generate_summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
 
@@ -117,25 +106,25 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     input: Annotated[
         str | Annotated[list[Item], Meta(min_length=1)], taken("the user's text, or the conversation")
     ]
-    model: Model = None
+    model: fields.Model = None
     instructions: Annotated[str | None, taken("the system's message, before all others")] = None
     max_output_tokens: Annotated[
-        Positive | None, taken("the most tokens; by default what the context holds")
+        fields.Positive | None, taken("the most tokens; by default what the context holds")
     ] = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_logprobs: TopLogprobs = None
+    temperature: fields.Temperature = None
+    top_p: fields.TopP = None
+    top_logprobs: fields.TopLogprobs = None
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
     tools: Annotated[
-        Annotated[list[FunctionTool], Meta(max_length=MOST_TOOLS)] | None,
+        Annotated[list[FunctionTool], Meta(max_length=fields.MOST_TOOLS)] | None,
         taken("functions that the model may call"),
     ] = None
     tool_choice: Annotated[
         Choice | NamedFunction | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
-    parallel_tool_calls: OneCall = None
+    parallel_tool_calls: fields.OneCall = None
     max_tool_calls: Annotated[int | None, ignored("it is for tools of OpenAI's own")] = None
     text: Annotated[TextOptions | None, taken("the form of the text")] = None
     reasoning: Annotated[ReasoningOptions | None, taken("how the model reasons")] = None
