@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from backbay import ModelFileError
-from backbay.discovery import declared
-from backbay.gguf import Config, Derived, ModelFile, TensorInfo, nearest
+from backbay.gguf import Config, Derived, ModelFile, TensorInfo
 
 from .arrays import LazyArray, stack, stored_array
-from .families import FAMILIES
-from .families.installed import GROUP, declared_family
+from .families import family_of
 from .family import Arrays, Family
 from .safetensors import Stored, read_checkpoint
 from .sentence_transformers import dense_arrays, pooling_keys
@@ -70,25 +68,11 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
     )
 
 
-def family_of(settings: Settings) -> Family:
-    """The family of a folder's model; ModelFileError names those that are known."""
-    name, further = settings.architecture, declared(GROUP)
-    found = FAMILIES.get(name)
-    if points := further.get(name):
-        found = declared_family(name, points, taken=found is not None)
-    if found is None:
-        known = sorted({*FAMILIES, *further})
-        expected = (
-            f"a class of transformers that can be read: {', '.join(known)}; for others, convert the model "
-            f"with llama.cpp's convert_hf_to_gguf.py"
-        )
-        raise ModelFileError(settings.path, None, expected, f"{name!r}{nearest(name, known)}")
-    return found if isinstance(found, Family) else found(settings)
-
-
 def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -> dict[str, Any]:
     keys = {**usual_keys(settings), **pooling_keys(settings.folder), **dense, **family.keys(settings)}
-    own = {_full(family, key): _stored(value) for key, value in keys.items() if value is not None}
+    # a key with a slash in front has no architecture
+    named = {key[1:] if key[0] == "/" else f"{family.architecture}.{key}": keys[key] for key in keys}
+    own = {key: _stored(value) for key, value in named.items() if value is not None}
     general = {
         "general.architecture": family.architecture,
         "general.type": "model",
@@ -98,11 +82,6 @@ def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -
     count = embedding.shape[0] if embedding is not None and embedding.shape else 0
     own.setdefault(f"{family.architecture}.vocab_size", count)
     return {**general, **own, **vocabulary_keys(settings, family.architecture, count)}
-
-
-def _full(family: Family, key: str) -> str:
-    """A key with the architecture in front; a key with a slash in front has none."""
-    return key[1:] if key.startswith("/") else f"{family.architecture}.{key}"
 
 
 def _stored(value: Any) -> Any:
@@ -133,7 +112,8 @@ def _arrays(stored: Mapping[str, Stored], family: Family, settings: Settings) ->
             target = place.of(own_name)
             if target in found:
                 raise _misfit(settings, own_name, each, f"no second tensor for {target!r}")
-            found[target] = each.floats() if _is_always_float(target, each) else each
+            small = len(each.shape) <= 1 or not target.endswith(".weight") or _ALWAYS_FLOATS.search(target)
+            found[target] = each.floats() if small and not each.dtype.is_quantized else each
     beside = next(iter(found.values()), None)
     if beside is None:
         raise ModelFileError(settings.folder, None, "tensors of a model", "none")
@@ -193,18 +173,9 @@ def _changed(family: Family, name: str, array: LazyArray, settings: Settings) ->
         raise _misfit(settings, name, array, "a shape that the configuration explains") from error
 
 
-def _is_always_float(name: str, array: LazyArray) -> bool:
-    if array.dtype.is_quantized:
-        return False
-    return len(array.shape) <= 1 or not name.endswith(".weight") or _ALWAYS_FLOATS.search(name) is not None
-
-
 def _misfit(settings: Settings, name: str, array: LazyArray, expected: str) -> ModelFileError:
-    first = array.parts[0]
-    found = f"{array.dtype}{list(array.shape)}"
-    return ModelFileError(
-        first.path, first.offset, f"{expected} as {name!r} of {settings.architecture}", found
-    )
+    first, expected = array.parts[0], f"{expected} as {name!r} of {settings.architecture}"
+    return ModelFileError(first.path, first.offset, expected, f"{array.dtype}{list(array.shape)}")
 
 
 class _Places:

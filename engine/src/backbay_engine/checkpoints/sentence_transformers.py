@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from backbay import ModelFileError
 from backbay.gguf import Content
@@ -64,13 +63,9 @@ def _modules(folder: Path, kind: str) -> list[Path]:
     modules = parse(path, read_bytes(path))
     found = []
     for module in modules if isinstance(modules, list) else ():
-        if isinstance(module, dict) and _text(module, "type").endswith(kind):
-            at = Path(_text(module, "path"))
+        if isinstance(module, dict) and str(module.get("type", "")).endswith(kind):
+            at = Path(str(module.get("path", "")))
             if at.is_absolute() or ".." in at.parts or "\0" in str(at):
                 raise ModelFileError(path, None, "a path within the folder", repr(str(at))[:200])
             found.append(folder / at)
     return found
-
-
-def _text(module: dict[str, Any], name: str) -> str:
-    return str(module.get(name, ""))

@@ -82,6 +82,7 @@ def gemma4_keys(settings: Settings) -> Keys:
     whole_head = _without_window(settings, "global_head_dim", "head_dim") or head
     inner, doubled = settings.whole("intermediate_size"), settings.flag("use_double_wide_mlp")
     first = settings.blocks - shared
+    experts = settings.maybe_whole("expert_intermediate_size", "moe_intermediate_size")
     keys = gemma3_keys(settings) | {
         "attention.shared_kv_layers": shared,
         "embedding_length_per_layer_input": settings.whole("hidden_size_per_layer_input", default=0),
@@ -90,9 +91,7 @@ def gemma4_keys(settings: Settings) -> Keys:
         "attention.value_length": whole_head,
         "attention.key_length_swa": head,
         "attention.value_length_swa": head,
-        "expert_feed_forward_length": settings.maybe_whole(
-            "expert_intermediate_size", "moe_intermediate_size"
-        ),
+        "expert_feed_forward_length": experts,
         "rope.dimension_count": whole_head,
         "rope.dimension_count_swa": head,
     }

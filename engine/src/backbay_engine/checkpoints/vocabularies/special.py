@@ -11,6 +11,7 @@ from .tokens import Source, is_id
 
 NAMES = {"unk": "unknown", "sep": "seperator", "pad": "padding"}  # GGUF's spelling
 TEMPLATE = "tokenizer.chat_template"
+_PREFIX = "tokenizer.ggml."
 _FILES = "chat_template.jinja", "chat_template.json", "generation_config.json"
 
 
@@ -36,21 +37,14 @@ def special_keys(source: Source, settings: Settings) -> dict[str, Any]:
     finally:
         logger.setLevel(level)
     ids = {name: id for name, id in found.special_token_ids.items() if is_id(id)}
-    if "eos" not in ids:
-        ids |= _generated_end(settings)
-    keys: dict[str, Any] = {
-        f"tokenizer.ggml.{NAMES.get(name, name)}_token_id": id for name, id in ids.items()
-    }
+    if "eos" not in ids:  # generation_config.json may name the token that ends an answer, or several
+        ends = read_object(settings.folder / "generation_config.json", required=False).get("eos_token_id")
+        first = ends[0] if isinstance(ends, list) and ends else ends
+        ids |= {"eos": first} if is_id(first) else {}
+    keys: dict[str, Any] = {f"{_PREFIX}{NAMES.get(name, name)}_token_id": id for name, id in ids.items()}
     adds = {name: value for name, value in found.add_special_token.items() if name in ("bos", "eos", "sep")}
-    keys |= {f"tokenizer.ggml.add_{name}_token": bool(value) for name, value in adds.items()}
+    keys |= {f"{_PREFIX}add_{name}_token": bool(value) for name, value in adds.items()}
     return {**keys, **_templates(source, found.chat_template)}
-
-
-def _generated_end(settings: Settings) -> dict[str, int]:
-    """The token that ends an answer, as generation_config.json says; the first of several."""
-    found = read_object(settings.folder / "generation_config.json", required=False).get("eos_token_id")
-    first = found[0] if isinstance(found, list) and found else found
-    return {"eos": first} if isinstance(first, int) and is_id(first) else {}
 
 
 def _templates(source: Source, found: object) -> dict[str, Any]:

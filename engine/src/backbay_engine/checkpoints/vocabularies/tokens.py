@@ -15,43 +15,26 @@ MOST = 1 << 22
 
 @dataclass(frozen=True)
 class Source:
-    """A tokenizer.json, its part `model`, tokenizer_config.json, and what the model says of the vocabulary."""
+    """A tokenizer.json, its part `model`, and what the model says of the vocabulary."""
 
     path: Path
     found: dict[str, Any]
     model: dict[str, Any]
-    settings: dict[str, Any]
     architecture: str
     count: int  # rows of the embedding
 
     def refuse(self, expected: str, found: object) -> ModelFileError:
         return ModelFileError(self.path, None, expected, found)
 
-    def part(self, name: str) -> dict[str, Any]:
-        """An object of the file; empty if it is not there."""
-        found = self.found.get(name)
-        return found if isinstance(found, dict) else {}
-
     def steps(self, name: str) -> list[dict[str, Any]]:
-        """The steps of a part, in order, whether it is a sequence or one step."""
-        return list(_steps(self.part(name), 8))
-
-    def special(self, name: str) -> str | None:
-        """The text of a special token in tokenizer_config.json."""
-        entry = self.settings.get(f"{name}_token")
-        entry = entry.get("content") if isinstance(entry, dict) else entry
-        return entry if isinstance(entry, str) else None
+        """The steps of a part, in order, whether it is a sequence or one step; none if it is not there."""
+        found = self.found.get(name)
+        return _steps(found if isinstance(found, dict) else {}, 8)
 
 
 def _steps(part: dict[str, Any], depth: int) -> list[dict[str, Any]]:
-    inner = next(
-        (
-            part[name]
-            for name in ("pretokenizers", "normalizers", "processors", "decoders")
-            if isinstance(part.get(name), list)
-        ),
-        None,
-    )
+    names = "pretokenizers", "normalizers", "processors", "decoders"
+    inner = next((part[name] for name in names if isinstance(part.get(name), list)), None)
     if inner is None or depth == 0:
         return [part] if part else []
     return [step for each in inner if isinstance(each, dict) for step in _steps(each, depth - 1)]
@@ -85,18 +68,16 @@ def read_tokens(source: Source, vocabulary: dict[str, int], unknown: str | None 
         raise source.refuse(f"at most {MOST} tokens", f"the id {count - 1}")
     if source.count and most > source.count:
         raise source.refuse(f"ids below {source.count}, as the model has embeddings", f"the id {most - 1}")
-    tokens = Tokens(
-        [f"[PAD{id}]" for id in range(count)], [int(TokenKind.UNUSED)] * count, [-10000.0] * count
-    )
+    pads = [f"[PAD{id}]" for id in range(count)]
+    tokens = Tokens(pads, [int(TokenKind.UNUSED)] * count, [-10000.0] * count)
     for text, id in vocabulary.items():
         tokens.texts[id] = text
         tokens.types[id] = TokenKind.UNKNOWN if text == unknown else TokenKind.NORMAL
     for id, (text, special) in added.items():
         control = special or looks_special(text)
         tokens.texts[id] = text if control else text.replace("\u2581", " ")
-        tokens.types[id] = (
-            TokenKind.UNKNOWN if text == unknown else TokenKind.CONTROL if control else TokenKind.USER_DEFINED
-        )
+        kind = TokenKind.CONTROL if control else TokenKind.USER_DEFINED
+        tokens.types[id] = TokenKind.UNKNOWN if text == unknown else kind
         tokens.scores[id] = -1000.0
     return tokens
 
