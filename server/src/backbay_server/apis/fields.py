@@ -121,8 +121,7 @@ TopLogprobs: TypeAlias = Annotated[
 ]
 OneCall: TypeAlias = Annotated[bool | None, taken("false: the answer has at most one call, the first")]
 ReasoningEffort: TypeAlias = Annotated[
-    Effort | None,
-    taken("for templates that know it; none: no reasoning, if the template can switch it off"),
+    Effort | None, taken("for templates that know it; none: no reasoning, if the template can switch it off")
 ]
 NOT_SAMPLED = "the sampler does not have it"
 

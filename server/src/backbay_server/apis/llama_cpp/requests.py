@@ -23,8 +23,7 @@ class TextRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=Tru
         fields.Stop | fields.Stops | None, taken("strings that end the answer, which does not have them")
     ] = None
     seed: Annotated[
-        fields.Seed | None,
-        taken("equal seeds give equal answers; -1: a new seed for each answer"),
+        fields.Seed | None, taken("equal seeds give equal answers; -1: a new seed for each answer")
     ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0: the most likely token")] = None
     top_p: fields.TopP = None

@@ -82,9 +82,7 @@ def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> answe
     text, reasoning, called = joined(piece for delta in deltas for piece in delta.pieces)
     calls = [answers.ToolCall(call.id, answers.CalledFunction(call.name, call.arguments)) for call in called]
     message = answers.Message(
-        text or (None if calls else ""),
-        reasoning_content=reasoning or UNSET,
-        tool_calls=calls or UNSET,
+        text or (None if calls else ""), reasoning_content=reasoning or UNSET, tool_calls=calls or UNSET
     )
     sampled = [delta.logprobs for delta in deltas if delta.logprobs is not None]
     shown = [each for some in sampled for each in chosen_of(tokenizer, some)]
