@@ -9,7 +9,7 @@ from backbay.internals import ProfiledRun
 from backbay.plugin import Node, Timing
 
 from . import work
-from .walls import Walls
+from .work import Walls
 
 UNTOLD = "all ops together"
 OTHER = "no op of the graph"

@@ -25,9 +25,7 @@ log = logging.getLogger(__name__)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 ALIGNMENT = 32
-PIECE = (
-    1 << 16
-)  # numbers that are quantized at a time: their intermediate results stay in the processor's cache
+PIECE = 1 << 16  # numbers quantized at a time: intermediate results stay in the processor's cache
 _K_QUANTS = DType.Q4_K, DType.Q5_K, DType.Q6_K
 _FORMATS = {
     ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
-from .pieces import parse_json, possible_mark
+from ..sampling.stops import possible_mark
+from .pieces import parse_json
 
 Schema: TypeAlias = Mapping[str, Any]
 _TEXTS: Final = frozenset(("string",))

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias, final
 
-from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark, possible_mark
+from ..sampling.stops import possible_mark
+from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark
 
 _MESSAGE: Final = "<|message|>"
 _HEADS: Final = ("<|start|>", "<|channel|>", "<|constrain|>", _MESSAGE, "to=")  # what a header may begin with

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
+from ..sampling.stops import possible_mark
 from .answer_form import AnswerForm
 from .arguments import Arguments, JsonArguments, Schema
-from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark, possible_mark
+from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark
 
 _HIDDEN: Final = ("[TOOL_CALLS]", "<|python_tag|>")  # may precede calls that have no marks around them
 _HEAD: Final = 256  # letters in which the beginning of a call shows

@@ -22,9 +22,8 @@ from .response_format import ResponseFormat
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_SPACE: Final = (
-    r"( |\n{1,2}[ \t]{0,20})"  # as in llama.cpp: without a limit, a model may write spaces for ever
-)
+# as in llama.cpp: without a limit, a model may write spaces for ever
+_SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
 
 @final
@@ -45,16 +44,11 @@ class Grammars:
         """The constraint of one answer; ResponseFormatError if no answer can be as wanted."""
         if self._tokenizer is None:
             raise ResponseFormatError("the file has no vocabulary, so an answer has no format")
-        grammar = _compiled(wanted) if self.tried else _tried(wanted)
+        grammar = _compiled(wanted) if self.tried else check(wanted)
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = _vocabulary_of(self._tokenizer, self._size)
         return Matching(_matcher(self._vocabulary, grammar), ends=bool(self._tokenizer.end_ids))
-
-
-def check(wanted: ResponseFormat) -> None:
-    """ResponseFormatError if no answer can be as wanted, whatever the vocabulary is."""
-    _tried(wanted)
 
 
 @final
@@ -145,8 +139,11 @@ def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     return matcher
 
 
-def _tried(wanted: ResponseFormat) -> str:
-    """The format in llguidance's own form, of which some answer can be, at a bounded cost."""
+def check(wanted: ResponseFormat) -> str:
+    """The format in llguidance's own form; ResponseFormatError if no answer can be as wanted, whatever the vocabulary.
+
+    The cost is bounded.
+    """
     grammar = _compiled(wanted)
     _try(grammar, names_tokens=wanted.kind == "grammar")
     return grammar
@@ -168,40 +165,22 @@ _TRIALS: Final = BoundedProcess(Path(format_task.__file__), ("llguidance",), {},
 def _compiled(wanted: ResponseFormat) -> str:
     """The format in llguidance's own form."""
     try:
-        import llguidance  # noqa: F401
+        from llguidance import LLMatcher
+        from llguidance.gbnf_to_lark import any_to_lark
     except ImportError as error:
-        told = "response_format needs llguidance: pip install llguidance"
-        raise OptionError(told) from error
+        raise OptionError("response_format needs llguidance: pip install llguidance") from error
+    text = wanted.text
     try:
-        return _COMPILERS[wanted.kind](wanted.text)
+        match wanted.kind:
+            case "schema":
+                return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _SPACE})
+            case "regex":
+                return LLMatcher.grammar_from_regex(text)
+            case "choice":
+                text = "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
+        return LLMatcher.grammar_from_lark(any_to_lark(text))
     except Exception as error:
         raise _refused(str(error)) from error
-
-
-def _schema(text: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _SPACE})
-
-
-def _regex(text: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_regex(text)
-
-
-def _choice(text: str) -> str:
-    return _grammar("start: " + " | ".join(json.dumps(choice) for choice in json.loads(text)))
-
-
-def _grammar(text: str) -> str:
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    return LLMatcher.grammar_from_lark(any_to_lark(text))
-
-
-_COMPILERS: Final = {"schema": _schema, "regex": _regex, "choice": _choice, "grammar": _grammar}
 
 
 def _refused(told: str) -> ResponseFormatError:

@@ -12,9 +12,8 @@ from backbay.gguf import Config
 
 from .vocabulary import CHARSMAP
 
-Transition: TypeAlias = (
-    tuple[int, str | None] | None
-)  # the next node, and the replacement if a rule ends there
+# the next node, and the replacement if a rule ends there
+Transition: TypeAlias = tuple[int, str | None] | None
 
 _END = 1 << 31  # marks a unit that holds the offset of a replacement
 _MAX_KNOWN = 1 << 16  # transitions remembered
