@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from backbay import OptionError, choose
 from backbay.discovery import open_model
@@ -67,7 +68,7 @@ def application(chosen: Settings, load_model: Load) -> Starlette:
     life = Life(services)
     made = Starlette(
         routes=[
-            *(endpoint.route() for endpoint in ENDPOINTS),
+            *(Route(each.path, each, methods=[each.method]) for each in ENDPOINTS),
             *watching_routes(with_metrics=chosen.metrics),
             openapi.ROUTE,
             *(page.routes() if chosen.page else []),

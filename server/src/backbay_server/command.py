@@ -12,6 +12,8 @@ from .settings import Settings
 from .transport.keys import read_keys
 
 LARGEST = 2**30
+SAME = "backend", "threads", "parallel", "context", "kv_dtype", "queue", "worker", "host", "port", "metrics"
+"""Fields of Settings that are the options of the same names."""
 KV_DTYPES = "f32", "f16", "bf16", "q8_0", "q4_0"  # the engine's, which is not imported for its arguments
 
 
@@ -74,25 +76,16 @@ def settings_of(args: Namespace) -> Settings:
         models=tuple(args.model),
         folders=tuple(args.models),
         aliases=aliases,
-        backend=args.backend,
         options=options_of(args),
-        threads=args.threads,
-        parallel=args.parallel,
-        context=args.context,
-        kv_dtype=args.kv_dtype,
-        queue=args.queue,
-        worker=args.worker,
         max_loaded=args.max_loaded or max(1, named),
         keys=read_keys(args.api_key_file) if args.api_key_file is not None else (),
         hosts=(*args.allow_host, args.host),
         origins=tuple(args.allow_origin),
         picture_hosts=tuple(args.allow_picture_host),
-        host=args.host,
-        port=args.port,
         max_body=args.max_body << 20,
-        metrics=args.metrics,
         page=not args.no_page,
         drain_seconds=args.drain,
+        **{name: getattr(args, name) for name in SAME},
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,50 +14,42 @@ from backbay_engine import LLM
 from .generator import Generator
 from .prompts import require_fitting
 
+T = TypeVar("T")
 BATCH: Final = 32  # texts; between batches, a client that has left is noticed
 
 
-class Vectors(NamedTuple):
-    """A vector for each text, (texts, width), of length 1, and the tokens of all texts."""
+class TextNumbers(NamedTuple):
+    """For each text a vector of length 1, (texts, width), or a score, (texts,); and the tokens of all texts."""
 
     model: str
     rows: NDArray[np.float32]
     tokens: int
 
 
-class Scores(NamedTuple):
-    """A score for each text, the higher the better, and the tokens of all pairs."""
-
-    model: str
-    values: list[float]
-    tokens: int
-
-
 async def vectors_of(
     generator: Generator, model: str | None, texts: Sequence[str | Sequence[int]], *, cut: bool = False
-) -> Vectors:
+) -> TextNumbers:
     """Embed texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
     with await generator.lease(model) as lease:
         require_fitting(lease.llm, texts)
         encoded = await generator.beside(_encoded, lease.llm, texts, cut)
-        rows = [
-            await generator.waiting(lease.llm.embed, encoded[begin : begin + BATCH])
-            for begin in range(0, len(encoded), BATCH)
-        ]
-        return Vectors(lease.name, np.concatenate(rows), sum(map(len, encoded)))
+        rows = await _in_batches(generator, lease.llm.embed, encoded)
+        return TextNumbers(lease.name, rows, sum(map(len, encoded)))
 
 
-async def scores_of(generator: Generator, model: str | None, query: str, texts: Sequence[str]) -> Scores:
-    """Score texts by how well they answer a query."""
+async def scores_of(generator: Generator, model: str | None, query: str, texts: Sequence[str]) -> TextNumbers:
+    """Score texts by how well they answer a query: the higher the better."""
     with await generator.lease(model) as lease:
         require_fitting(lease.llm, query, texts)
-        values: list[float] = []
-        for begin in range(0, len(texts), BATCH):
-            values += (
-                await generator.waiting(lease.llm.rerank, query, texts[begin : begin + BATCH])
-            ).tolist()
-        tokens = await generator.beside(_pair_tokens, lease.llm, query, texts)
-        return Scores(lease.name, values, tokens)
+        scores = await _in_batches(generator, partial(lease.llm.rerank, query), texts)
+        return TextNumbers(lease.name, scores, await generator.beside(_pair_tokens, lease.llm, query, texts))
+
+
+async def _in_batches(
+    generator: Generator, compute: Callable[[Sequence[T]], NDArray[np.float32]], texts: Sequence[T]
+) -> NDArray[np.float32]:
+    batches = [texts[begin : begin + BATCH] for begin in range(0, len(texts), BATCH)]
+    return np.concatenate([await generator.waiting(compute, batch) for batch in batches])
 
 
 def _encoded(llm: LLM, texts: Sequence[str | Sequence[int]], cut: bool) -> list[list[int]]:

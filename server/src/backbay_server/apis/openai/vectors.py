@@ -116,9 +116,10 @@ async def rerank(call: Call, body: RerankRequest) -> Json:
     """Rank texts by how well they answer a query."""
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     scores = await scores_of(call.services.generator, body.model, body.query, texts)
-    order = sorted(range(len(texts)), key=lambda place: -scores.values[place])[: body.top_n]
+    values = scores.rows.tolist()
+    order = sorted(range(len(texts)), key=lambda place: -values[place])[: body.top_n]
     results = [
-        Result(place, scores.values[place], Document(texts[place]) if body.return_documents else UNSET)
+        Result(place, values[place], Document(texts[place]) if body.return_documents else UNSET)
         for place in order
     ]
     usage = TextsUsage(scores.tokens, scores.tokens)
