@@ -25,19 +25,13 @@ _FALLBACK = {DType.Q4_K: DType.Q5_0, DType.Q5_K: DType.Q5_1, DType.Q6_K: DType.Q
 
 @dataclass(frozen=True)
 class Recipe:
-    """The dtype of most tensors, and how many bits tensors that matter get.
-
-    file_type   llama.cpp's number for such a file
-    more        the dtype of half of the values and of the feed-forwards' last matrices, if they get more bits
-    early       whether these are the first blocks' alone
-    joint       the dtype of queries, keys and values in one matrix
-    """
+    """The dtype of most tensors, and how many bits tensors that matter get."""
 
     most: DType
-    file_type: int
-    more: DType | None = None
-    early: bool = False
-    joint: DType | None = None
+    file_type: int  # llama.cpp's number for such a file
+    more: DType | None = None  # of half of the values and of the feed-forwards' last matrices
+    early: bool = False  # whether these are the first blocks' alone
+    joint: DType | None = None  # of queries, keys and values in one matrix
 
     def dtype_of(self, info: TensorInfo, model: ModelFile) -> DType:
         """The dtype that a tensor gets; that of a quantized tensor which must stay as it is does not change."""

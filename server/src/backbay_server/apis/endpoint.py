@@ -58,20 +58,14 @@ class Call:
 @final
 @dataclass(frozen=True)
 class Endpoint(Generic[Body]):
-    """A method of a path: an ASGI application.
-
-    body         the struct of the request's body; None: it has none
-    answers      the struct of the answer's body
-    chunks       the struct of a chunk of the answer's stream; None: there are no streams
-    stream_type  the media type of the stream
-    """
+    """A method of a path: an ASGI application."""
 
     method: str
     path: str
     handler: Callable[[Call, Body], Awaitable[Json | Stream]]
-    body: type[Body] | None = None
-    answers: Any = None
-    chunks: Any = None
+    body: type[Body] | None = None  # the struct of the request's body; None: it has none
+    answers: Any = None  # the struct of the answer's body
+    chunks: Any = None  # the struct of a chunk of the answer's stream; None: there are no streams
     stream_type: str = EVENT_STREAM
 
     @property

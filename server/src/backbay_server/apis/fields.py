@@ -64,22 +64,18 @@ def check_refused(body: Any, inside: str = "") -> None:
         value = getattr(body, attribute)
         if isinstance(value, Struct):
             check_refused(value, f"{inside}{name}.")
-        elif use == "refused" and value is not None and value is not UNSET:
-            found = uses(kind)[name]
-            if value not in found.unless:
-                raise InvalidRequestError(
-                    f"{inside}{name} cannot be {value!r}: {found.text}", param=f"{inside}{name}"
-                )
+        elif use is not None and use.use == "refused" and value not in (None, UNSET, *use.unless):
+            place = f"{inside}{name}"
+            raise InvalidRequestError(f"{place} cannot be {value!r}: {use.text}", param=place)
 
 
 @cache
-def _checked(kind: type) -> tuple[tuple[str, str, str], ...]:
+def _checked(kind: type) -> tuple[tuple[str, str, Use | None], ...]:
     """The fields to check: attribute, name, use."""
     if not issubclass(kind, Struct):
         return ()
     named = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    found = uses(kind)
-    return tuple((attribute, name, found[name].use if name in found else "") for attribute, name in named)
+    return tuple((attribute, name, uses(kind).get(name)) for attribute, name in named)
 
 
 # -- fields that several bodies have -----------------------------------------------------------------------

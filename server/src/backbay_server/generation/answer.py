@@ -29,17 +29,12 @@ Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class Delta(NamedTuple):
-    """What one step added to an answer.
-
-    pieces    the text, reasoning and calls of tools that are certain now
-    tokens    the new tokens; their text may follow in a later step
-    logprobs  those of the new tokens; None if not asked for
-    """
+    """What one step added to an answer."""
 
     choice: int
-    pieces: Sequence[Piece]
-    tokens: Sequence[int]
-    logprobs: Sequence[Sampled] | None
+    pieces: Sequence[Piece]  # the text, reasoning and calls of tools that are certain now
+    tokens: Sequence[int]  # the new ones; their text may follow in a later step
+    logprobs: Sequence[Sampled] | None  # of the new tokens; None if not asked for
 
     @property
     def text(self) -> str:

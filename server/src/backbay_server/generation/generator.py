@@ -44,15 +44,12 @@ class Generator:
         with await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
-                ready = [
-                    await self._with_pictures(lease.llm, prompt)
-                    if isinstance(prompt, Conversation)
-                    else prompt
-                    for prompt in request.prompts
-                ]
-                run = self.waiting if request.scores_prompts else self.beside
+                ready = [await self._with_pictures(lease.llm, prompt) for prompt in request.prompts]
+                scores = request.echo and request.options.logprobs is not None  # of the prompts themselves
+                run = self.waiting if scores else self.beside
                 await run(_submit, lease.llm, replace(request, prompts=ready), answer)
-                answer.measure(partial(self._metrics.begin, lease.name, request.operation, begun))
+                operation = "chat" if isinstance(ready[0], Conversation) else "text_completion"
+                answer.measure(partial(self._metrics.begin, lease.name, operation, begun))
                 yield answer
                 failed = False
             except (asyncio.CancelledError, GeneratorExit):
@@ -77,12 +74,14 @@ class Generator:
             prompt = (await self.beside(prepared, lease.llm, ready)).prompt
             return len(prompt if isinstance(prompt, list) else await self.waiting(lease.llm.encode, prompt))
 
-    async def _with_pictures(self, llm: LLM, said: Conversation) -> Conversation:
-        """A conversation with the pictures that it names by an address."""
-        require_few_pictures(said.messages)
+    async def _with_pictures(self, llm: LLM, prompt: Prompt) -> Prompt:
+        """A prompt; a conversation with the pictures that it names by an address."""
+        if not isinstance(prompt, Conversation):
+            return prompt
+        require_few_pictures(prompt.messages)
         if "image" not in llm.modalities:
-            return said
-        return replace(said, messages=await self._fetcher.fetched(said.messages))
+            return prompt
+        return replace(prompt, messages=await self._fetcher.fetched(prompt.messages))
 
     async def beside(self, function: Callable[..., T], *arguments: Any) -> T:
         """The result of a function that computes for a while, and would hold up the event loop."""

@@ -22,17 +22,13 @@ LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter 
 
 
 class Prepared(NamedTuple):
-    """A prompt for the engine, and how its answers are made and read.
-
-    format     what an answer must be, which the field `asked_by` of the request asks for
-    shown      control tokens that the reader looks for
-    """
+    """A prompt for the engine, and how its answers are made and read."""
 
     prompt: EnginePrompt
     reader: Callable[[], AnswerReader] = PlainReader
-    format: Format | None = None
-    asked_by: str = "response_format"
-    shown: Sequence[int] = ()
+    format: Format | None = None  # what an answer must be,
+    asked_by: str = "response_format"  # and the field of the request that asks for it
+    shown: Sequence[int] = ()  # control tokens that the reader looks for
 
 
 def prepared(llm: LLM, asked: Prompt, wanted: Format | None = None) -> Prepared:

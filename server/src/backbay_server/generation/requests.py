@@ -95,16 +95,6 @@ class Request:
     echo: bool = False
 
     @property
-    def scores_prompts(self) -> bool:
-        """Whether the prompts' own log-probabilities are asked for."""
-        return self.echo and self.options.logprobs is not None
-
-    @property
-    def operation(self) -> str:
-        """What is asked for, in the words of OpenTelemetry."""
-        return "chat" if isinstance(self.prompts[0], Conversation) else "text_completion"
-
-    @property
     def choices(self) -> int:
         """The number of all answers."""
         return len(self.prompts) * self.n

@@ -53,7 +53,9 @@ class Fetcher:
 
     async def fetched(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages with the files of their pictures; InvalidRequestError if one cannot be fetched."""
-        urls = dict.fromkeys(url for message in messages for part in _parts(message) if (url := _url(part)))
+        contents = [message.get("content") for message in messages]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        urls = dict.fromkeys(url for part in parts if (url := _url(part)))
         if not urls or not self._allowed:
             return messages
         budget = Budget(self._most_bytes)
@@ -95,9 +97,8 @@ class Fetcher:
             answer = Answer(budget)
             return answer, await answer.read(reader)
         except OSError:
-            raise InvalidRequestError(
-                f"the connection to the picture's host {address.host!r} broke"
-            ) from None
+            told = f"the connection to the picture's host {address.host!r} broke"
+            raise InvalidRequestError(told) from None
         finally:
             writer.transport.abort()  # nothing more is wanted, and nobody waits for it
 
@@ -119,11 +120,6 @@ class Fetcher:
         return ssl.create_default_context()
 
 
-def _parts(message: Message) -> Sequence[Mapping[str, Any]]:
-    content = message.get("content")
-    return content if isinstance(content, list) else ()
-
-
 def _url(part: Mapping[str, Any]) -> str:
     """The address of a picture elsewhere; nothing for other parts."""
     url = part["image_url"]["url"] if part["type"] == "image_url" else ""
@@ -133,7 +129,8 @@ def _url(part: Mapping[str, Any]) -> str:
 def _with_files(message: Message, files: Mapping[str, bytes]) -> Message:
     if not isinstance(message.get("content"), list):
         return message
-    parts = [
-        {"type": "image", "image": files[url]} if (url := _url(part)) else part for part in message["content"]
-    ]
-    return {**message, "content": parts}
+    urls = [(_url(part), part) for part in message["content"]]
+    return {
+        **message,
+        "content": [{"type": "image", "image": files[url]} if url else part for url, part in urls],
+    }

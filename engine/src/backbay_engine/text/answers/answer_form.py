@@ -27,32 +27,20 @@ def _head(plain: str = "(?P<plain>(?!))") -> re.Pattern[str]:
 @final
 @dataclass(frozen=True)
 class CallStyle:
-    """How calls stand in a text.
+    """How calls stand in a text."""
 
-    begin     the mark before each call; empty: the whole answer is the call, or several in a list
-    end       the mark after each call; empty: a call ends with its arguments
-    head      what stands between `begin` and the arguments; its group `plain` or `json` is the name
-    opened    what a model writes after `begin`, with NAME for the name, when it has to call
-    closed    what it writes after the arguments
-    around    marks before the first call and after the last one, which say nothing
-    joint     what a model writes between those and the marks of calls
-    inner     marks inside of a call
-    dropped   letters after a call that say nothing
-    tags      how parameters stand between marks, if the arguments are not written in JSON
-    quote     the mark around texts, if the arguments are like JSON, but names have no quotes
-    """
-
-    begin: str
-    end: str
-    opened: str
-    closed: str
+    begin: str  # the mark before each call; empty: the whole answer is the call, or several in a list
+    end: str  # the mark after each call; empty: a call ends with its arguments
+    opened: str  # what a model writes after `begin`, with NAME for the name, when it has to call
+    closed: str  # what it writes after the arguments
+    # what stands between `begin` and the arguments; its group `plain` or `json` is the name
     head: re.Pattern[str] = field(default_factory=_head)
-    around: tuple[str, ...] = ()
-    joint: str = ""
-    inner: tuple[str, ...] = ()
-    dropped: str = ""
-    tags: Tags | None = None
-    quote: str = ""
+    around: tuple[str, ...] = ()  # marks before the first call and after the last one, which say nothing
+    joint: str = ""  # what a model writes between those and the marks of calls
+    inner: tuple[str, ...] = ()  # marks inside of a call
+    dropped: str = ""  # letters after a call that say nothing
+    tags: Tags | None = None  # how parameters stand between marks, if the arguments are not in JSON
+    quote: str = ""  # the mark around texts, if the arguments are like JSON, but names have no quotes
 
     def arguments(self, schema: Schema) -> Arguments:
         """What reads the arguments of a call; `schema` is that of the tool's arguments."""
@@ -212,16 +200,11 @@ _SHOWN: Final[tuple[tuple[tuple[str, ...], CallStyle], ...]] = (
 @final
 @dataclass(frozen=True)
 class AnswerForm:
-    """How a model writes the parts of its answers.
+    """How a model writes the parts of its answers."""
 
-    thinking  the marks around reasoning, which stands at the beginning
-    calls     how calls stand in the text; None: they are not looked for
-    channels  whether each part is a message in a channel, as gpt-oss writes them
-    """
-
-    thinking: tuple[str, str] | None = None
-    calls: CallStyle | None = None
-    channels: bool = False
+    thinking: tuple[str, str] | None = None  # the marks around reasoning, which stands at the beginning
+    calls: CallStyle | None = None  # how calls stand in the text; None: they are not looked for
+    channels: bool = False  # whether each part is a message in a channel, as gpt-oss writes them
 
     @property
     def marks(self) -> Iterator[str]:

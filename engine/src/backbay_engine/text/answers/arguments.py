@@ -65,21 +65,14 @@ class JsonArguments(Arguments):
 @final
 @dataclass(frozen=True)
 class Tags:
-    """How parameters stand in a call, each value between marks.
+    """How parameters stand in a call, each value between marks."""
 
-    begin   with what a parameter begins
-    head    matches what stands before a value; its group `key` is the name, and `text`, if it has it, the word
-            "true" where the value is a text
-    close   the mark after a value
-    opened  what a model writes before a value, with KEY for the name, and TEXT for "true" or "false"
-    closed  what it writes after a value; a line's end there is no part of a text
-    """
-
-    begin: str
+    begin: str  # with what a parameter begins
+    # matches what stands before a value; its group `key` is the name, and `text`, if it has it, is "true" of a text
     head: re.Pattern[str]
-    close: str
-    opened: str
-    closed: str
+    close: str  # the mark after a value
+    opened: str  # what a model writes before a value, with KEY for the name, and TEXT for "true" or "false"
+    closed: str  # what it writes after a value; a line's end there is no part of a text
 
     @property
     def ends(self) -> tuple[str, ...]:

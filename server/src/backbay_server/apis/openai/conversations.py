@@ -19,8 +19,12 @@ def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for number, message in enumerate(messages):
         place = f"messages[{number}]"
-        if message.role == "tool":
-            _require_asked(message, asked, place)
+        if message.role == "tool" and message.tool_call_id not in asked:
+            raise InvalidRequestError(
+                f"{place}: a message of the role 'tool' must answer a call of an earlier message, and no call has the "
+                f"id {message.tool_call_id!r}",
+                param=f"{place}.tool_call_id",
+            )
         found.append(_message(message, place))
         asked |= {called.id for called in message.tool_calls or []}
     return found
@@ -47,15 +51,6 @@ def _function(function: Function) -> Mapping[str, Any]:
     }
 
 
-def _require_asked(message: Message, asked: set[str], place: str) -> None:
-    if message.tool_call_id not in asked:
-        raise InvalidRequestError(
-            f"{place}: a message of the role 'tool' must answer a call of an earlier message, and no call has the id "
-            f"{message.tool_call_id!r}",
-            param=f"{place}.tool_call_id",
-        )
-
-
 def _message(message: Message, place: str) -> Mapping[str, Any]:
     content = message.content
     if content is None and not (message.role == "assistant" and message.tool_calls):
@@ -71,11 +66,9 @@ def _message(message: Message, place: str) -> Mapping[str, Any]:
 
 
 def _part(part: Part) -> Mapping[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
     if isinstance(part, ImagePart):
         return {"type": "image_url", "image_url": {"url": part.image_url.url}}
-    return {"type": "text", "text": part.refusal}
+    return {"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal}
 
 
 def _called(called: ToolCall, place: str) -> Mapping[str, Any]:
@@ -83,12 +76,7 @@ def _called(called: ToolCall, place: str) -> Mapping[str, Any]:
     try:
         arguments = json.loads(called.function.arguments or "{}")
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(
-            f"{place}: the arguments of the call {called.id!r} are not JSON: {error}",
-            param=f"{place}.tool_calls",
-        ) from None
-    return {
-        "id": called.id,
-        "type": "function",
-        "function": {"name": called.function.name, "arguments": arguments},
-    }
+        told = f"{place}: the arguments of the call {called.id!r} are not JSON: {error}"
+        raise InvalidRequestError(told, param=f"{place}.tool_calls") from None
+    function = {"name": called.function.name, "arguments": arguments}
+    return {"id": called.id, "type": "function", "function": function}
