@@ -1,11 +1,14 @@
-"""The ASGI application."""
+"""The ASGI application, and the life of its services."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import fields
-from threading import Event
-from typing import Any
+from threading import Event, Lock
+from typing import Any, final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Scope
 
 from backbay import OptionError, choose
 from backbay.discovery import open_model
@@ -23,13 +27,12 @@ from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Load, Pool, load_entry
-from .errors import MethodError, RouteNotFoundError, error_response
+from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
-from .life import Life, Starting
 from .pictures import Fetcher
 from .settings import Settings
 from .transport.drain import Drain, Draining
-from .transport.guards import BodyLimit, Hosts, Origins
+from .transport.guards import BodyLimit, Guard, Hosts, Origins
 from .transport.keys import Keys
 from .watching import Log, Metrics
 from .watching.routes import routes as watching_routes
@@ -106,3 +109,77 @@ async def _http_error(request: Request, error: Exception) -> Response:
     response = error_response(found, request.scope)
     response.headers.update(error.headers or {})
     return response
+
+
+# -- the life of the services: from lifespan events on, or from the first request where none come --------
+
+
+@final
+class Life:
+    """Starts and ends the services of an application, `app.state.services`.
+
+    make  makes the services, in the event loop that they live in
+    """
+
+    def __init__(self, make: Callable[[], Services]) -> None:
+        self._make, self._lock = make, Lock()
+        self._loop: AbstractEventLoop | None = None  # of services that a request started
+        self._services: Services | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        """Services from the application's start to its end."""
+        with self._lock:
+            self._abandon()
+            services = self._start(application)
+        try:
+            yield
+        finally:
+            await services.pool.close()
+            services.generator.close()
+
+    def require(self, application: Starlette) -> None:
+        """Start the services unless they run. They end with the application, or with the process.
+
+        UnavailableError if a request in another event loop, which still runs, has started them.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._services is not None and self._loop in (None, loop):
+                return
+            if self._loop is not None and not self._loop.is_closed():
+                raise UnavailableError(
+                    "the models are held in another event loop, where the application's first request came; send the "
+                    "application the events of ASGI's lifespan, or all requests from one event loop"
+                )
+            self._abandon()
+            self._start(application)
+            self._loop = loop
+
+    def _start(self, application: Starlette) -> Services:
+        application.state.services = self._services = services = self._make()
+        services.pool.preload()
+        return services
+
+    def _abandon(self) -> None:
+        """Close what requests of an event loop that has ended have started."""
+        if self._loop is not None and self._services is not None:
+            self._services.pool.abandon()
+            self._services.generator.close()
+        self._loop = self._services = None
+
+
+@final
+class Starting(Guard):
+    """The middleware that starts the services where no lifespan events came."""
+
+    def __init__(self, app: ASGIApp, life: Life) -> None:
+        super().__init__(app)
+        self._life = life
+
+    def refusal(self, scope: Scope) -> ApiError | None:
+        try:
+            self._life.require(scope["app"])
+        except UnavailableError as error:
+            return error
+        return None

@@ -87,6 +87,7 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Number: TypeAlias = float | None
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]
+StopStrings: TypeAlias = Stop | Stops
 Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # to each token
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -108,7 +108,7 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
         echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
         session = session_of(asked)
         for number in range(request.n):
-            own = {**options, "response_format": each.format, "shown": each.shown}
+            own = {**options, **each.options}
             if "seed" in options:  # the answers differ although the request has one seed
                 own["seed"] = (options["seed"] + number) % SEEDS
             submit = partial(llm.submit, each.prompt, session=session, **own)
@@ -116,7 +116,9 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
             try:
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
             except ResponseFormatError as error:
-                raise InvalidRequestError(f"{each.asked_by}: {error.reason}", param=each.asked_by) from None
+                calls = isinstance(asked, Conversation) and asked.tools.definitions
+                param = "tools" if calls else "response_format"
+                raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
 
 def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer) -> Echo:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from backbay_engine import LLM, AnswerReader, PlainReader
+from backbay_engine import LLM, ChatRequest, PlainReader
 
 from ..errors import InvalidRequestError, TooLargeError
 from .requests import Conversation, Format, Gap, Prompt
@@ -21,32 +21,20 @@ FOR_EACH_TOKEN: Final = 32  # letters, more than a token of any text has in the 
 LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter one has little to find again
 
 
-class Prepared(NamedTuple):
-    """A prompt for the engine, and how its answers are made and read."""
-
-    prompt: EnginePrompt
-    reader: Callable[[], AnswerReader] = PlainReader
-    format: Format | None = None  # what an answer must be,
-    asked_by: str = "response_format"  # and the field of the request that asks for it
-    shown: Sequence[int] = ()  # control tokens that the reader looks for
-
-
-def prepared(llm: LLM, asked: Prompt, wanted: Format | None = None) -> Prepared:
-    """What a client gave, for the engine."""
-    if isinstance(asked, Gap):
-        return Prepared(gap_prompt(llm, asked), format=wanted)
+def prepared(llm: LLM, asked: Prompt, wanted: Format | None = None) -> ChatRequest:
+    """What a client gave, for the engine, and the reader of its answers."""
     if not isinstance(asked, Conversation):
-        require_fitting(llm, asked)
-        return Prepared(llm.encode(asked), format=wanted)
+        if isinstance(asked, Gap):
+            prompt = gap_prompt(llm, asked)
+        else:
+            require_fitting(llm, asked)
+            prompt = llm.encode(asked)
+        return ChatRequest(prompt, {"response_format": wanted, "shown": ()}, PlainReader)
     tools, messages = asked.tools, asked.messages
     require_fitting(llm, messages, tools.definitions, asked.variables)
     if "developer" not in llm.template.source:  # they speak as the system, unless the template knows them
         messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
-    chat = llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=asked.variables)
-    asked_by = "tools" if tools.definitions else "response_format"
-    return Prepared(
-        chat.prompt, chat.reader, chat.options["response_format"], asked_by, chat.options["shown"]
-    )
+    return llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=asked.variables)
 
 
 def require_fitting(llm: LLM, *given: Any) -> None:

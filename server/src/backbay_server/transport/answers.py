@@ -60,11 +60,6 @@ def event_stream(chunks: AsyncGenerator[bytes, None]) -> Stream:
     return Stream(chunks, EVENT_STREAM, sse)
 
 
-def json_lines(chunks: AsyncGenerator[bytes, None]) -> Stream:
-    """JSON, a line for each chunk, made by `line`."""
-    return Stream(chunks, JSON_LINES, line)
-
-
 def sse(data: bytes) -> bytes:
     """A server-sent event."""
     return b"data: %b\n\n" % data
@@ -81,6 +76,7 @@ def event_sse(event: msgspec.Struct) -> bytes:
 
 
 def line(data: bytes) -> bytes:
+    """A line of a stream of JSON_LINES."""
     return data + b"\n"
 
 

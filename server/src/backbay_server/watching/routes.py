@@ -52,13 +52,10 @@ async def show_state(request: Request) -> Response:
 
 
 def routes(*, with_metrics: bool) -> list[Route]:
-    found = [
-        Route("/health", health),
-        Route("/v1/health", health),
-        Route("/ready", ready),
-        Route("/state", show_state),
-    ]
-    return [*found, Route("/metrics", metrics)] if with_metrics else found
+    found = {"/health": health, "/v1/health": health, "/ready": ready, "/state": show_state}
+    if with_metrics:
+        found["/metrics"] = metrics
+    return [Route(path, function) for path, function in found.items()]
 
 
 # -- the state: models, slots, queues, and memory by device and layer ------------------------------------

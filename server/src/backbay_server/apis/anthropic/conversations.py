@@ -38,9 +38,8 @@ def conversation_of(body: given.Conversation) -> Conversation:
         on=None if body.thinking is None else body.thinking.type != "disabled",
         effort=None if body.output_config is None else body.output_config.effort,
     )
-    return Conversation(
-        messages, _tools(body.tools or (), body.tool_choice or given.Choice("auto")), variables
-    )
+    tools = _tools(body.tools or (), body.tool_choice or given.Choice("auto"))
+    return Conversation(messages, tools, variables)
 
 
 def options_of(body: given.MessagesRequest) -> Options:

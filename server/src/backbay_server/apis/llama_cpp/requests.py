@@ -20,7 +20,7 @@ class TextRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=Tru
     n_predict: fields.MaxTokens = None
     max_tokens: Annotated[fields.Length | None, taken("another name of n_predict")] = None
     stop: Annotated[
-        fields.Stop | fields.Stops | None, taken("strings that end the answer, which does not have them")
+        fields.StopStrings | None, taken("strings that end the answer, which does not have them")
     ] = None
     seed: Annotated[
         fields.Seed | None, taken("equal seeds give equal answers; -1: a new seed for each answer")

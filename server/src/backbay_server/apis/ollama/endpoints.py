@@ -13,7 +13,7 @@ from backbay_engine import CallArguments, CallBegun, Reasoning, Text, Tokenizer,
 
 from ...generation import Delta, Request
 from ...generation.vectors import vectors_of
-from ...transport.answers import JSON_LINES, Json, Stream, encode, json_lines, line
+from ...transport.answers import JSON_LINES, Json, Stream, encode, line
 from ..endpoint import Call, Endpoint
 from ..measures import ChosenLogprob, chosen_of
 from . import answers
@@ -45,7 +45,7 @@ async def _answer(call: Call, body: Generating, request: Request) -> Json | Stre
             async for each in lines:
                 yield line(encode(each))
 
-    return json_lines(encoded())
+    return Stream(encoded(), JSON_LINES, line)
 
 
 async def _lines(

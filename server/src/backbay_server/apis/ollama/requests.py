@@ -20,7 +20,7 @@ class Options(Struct, forbid_unknown_fields=True):
     num_predict: Annotated[
         int | None, taken("the most tokens of the answer; -1 and -2: as many as the context holds")
     ] = None
-    stop: Annotated[fields.Stop | fields.Stops | None, taken("strings that end the answer")] = None
+    stop: Annotated[fields.StopStrings | None, taken("strings that end the answer")] = None
     seed: Annotated[int | None, taken("equal seeds give equal answers")] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0 is greedy")] = None
     top_k: Annotated[fields.Count | None, taken("choose among this many tokens; 0: all")] = None

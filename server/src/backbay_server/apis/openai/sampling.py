@@ -49,7 +49,7 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     stream_options: Annotated[StreamOptions | None, taken("options of the stream")] = None
     n: Annotated[fields.Positive | None, taken("answers to a prompt")] = None
     stop: Annotated[
-        fields.Stop | fields.Stops | None,
+        fields.StopStrings | None,
         taken("strings that end the answer; the answer does not contain them"),
     ] = None
     seed: Annotated[fields.Seed | None, taken("equal seeds give equal answers")] = None
