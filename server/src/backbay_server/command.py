@@ -67,7 +67,6 @@ def run(args: Namespace) -> int:
 
 
 def settings_of(args: Namespace) -> Settings:
-    """The settings that the command line gives."""
     aliases = dict(alias(text) for text in args.alias)
     if not (args.model or args.models or aliases):
         raise OptionError("name a model, or a folder of models with --models DIR")

@@ -39,7 +39,6 @@ def measure_walls(threads: int) -> Walls:
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """The seconds of the fastest pass."""
     begun, found = perf_counter(), list[float]()
     while len(found) < PASSES and (not found or perf_counter() - begun < SECONDS):
         started = perf_counter()
@@ -60,7 +59,6 @@ def label(node: Node) -> str:
 
 
 def layer(node: Node, blocks: int) -> str:
-    """The layer that a node was placed in."""
     where = node.placement.layer
     if where is None:
         return "input" if node.placement.host else "no layer"

@@ -96,7 +96,6 @@ def is_lossless(source: DType, target: DType) -> bool:
 
 
 def totals(infos: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[str, int]:
-    """The bytes by dtype."""
     found: Counter[str] = Counter()
     for info in infos:
         found[str(dtypes[info.name])] += nbytes_of(info, dtypes[info.name])

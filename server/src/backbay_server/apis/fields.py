@@ -71,7 +71,6 @@ def check_refused(body: Any, inside: str = "") -> None:
 
 @cache
 def _checked(kind: type) -> tuple[tuple[str, str, Use | None], ...]:
-    """The fields to check: attribute, name, use."""
     if not issubclass(kind, Struct):
         return ()
     named = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)

@@ -25,7 +25,6 @@ class ChosenLogprob(TokenLogprob):
 
 
 def chosen_of(tokenizer: Tokenizer, sampled: Sequence[Sampled]) -> list[ChosenLogprob]:
-    """Tokens with their texts."""
     return [
         ChosenLogprob(
             *_shown(tokenizer, each.token, each.logprob or 0.0),

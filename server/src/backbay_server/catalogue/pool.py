@@ -130,7 +130,6 @@ class Pool:
             raise
 
     def drop(self, held: Held) -> None:
-        """A request no longer needs a model."""
         held.users -= 1
         if not held.users:
             if held.status == "waiting" and held in self._line:
@@ -286,7 +285,6 @@ class Pool:
             await self._close_model(held)
 
     def _settle(self, held: Held, error: BaseException | None = None) -> None:
-        """Wake the requests that wait for a model."""
         held.error = error
         if error is not None:
             log.warning("the model %s cannot be loaded: %s", held.entry.name, error)

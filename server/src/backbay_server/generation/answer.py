@@ -38,7 +38,6 @@ class Delta(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text alone."""
         return "".join(piece.text for piece in self.pieces if isinstance(piece, Text))
 
 

@@ -40,7 +40,6 @@ Prompt: TypeAlias = Conversation | Gap | str | Sequence[int]
 
 
 def schema_format(schema: Mapping[str, Any]) -> Format:
-    """The format of JSON by a schema."""
     return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
@@ -96,5 +95,4 @@ class Request:
 
     @property
     def choices(self) -> int:
-        """The number of all answers."""
         return len(self.prompts) * self.n

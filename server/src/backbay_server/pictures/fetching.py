@@ -25,7 +25,6 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[IP]]]
 
 
 async def resolved(host: str, port: int) -> Sequence[IP]:
-    """The addresses of a host."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [ip_of(str(address[0])) for *_, address in found]
 
@@ -85,7 +84,6 @@ class Fetcher:
         raise InvalidRequestError(f"the picture's host sends on more than {MOST_REDIRECTS} times")
 
     async def _asked(self, address: Address, budget: Budget) -> tuple[Answer, bytes]:
-        """The answer of a host."""
         try:
             reader, writer = await self._connected(address)
         except (OSError, UnicodeError):  # no such name, nobody listens, or a wrong certificate

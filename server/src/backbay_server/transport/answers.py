@@ -61,12 +61,10 @@ def event_stream(chunks: AsyncGenerator[bytes, None]) -> Stream:
 
 
 def sse(data: bytes) -> bytes:
-    """A server-sent event."""
     return b"data: %b\n\n" % data
 
 
 def named_sse(name: str, data: bytes) -> bytes:
-    """A server-sent event with a name."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 

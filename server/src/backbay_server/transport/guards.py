@@ -52,7 +52,6 @@ class Guard(ABC):
 
 
 def header(scope: Scope, name: bytes) -> list[bytes]:
-    """The values of a request's header."""
     return [value for each, value in scope["headers"] if each == name]
 
 

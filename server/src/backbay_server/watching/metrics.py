@@ -68,7 +68,6 @@ class Metrics(Collector):
         return Meter(self, model, operation, begun)
 
     def answered(self, status: int) -> None:
-        """A request has got its status."""
         if status >= 400:
             self.refused.labels(str(status)).inc()
 
@@ -99,7 +98,6 @@ class Meter:
         metrics.running += 1
 
     def step(self, tokens: int) -> None:
-        """Tokens of the answer have come."""
         if tokens:
             self._last = perf_counter()
             self._first = self._first or self._last
@@ -121,7 +119,6 @@ class Meter:
         self._over()
 
     def fail(self) -> None:
-        """The answer ended with an error."""
         self._metrics.finished.labels(self._model, "error").inc()
         self._over()
 

@@ -66,7 +66,6 @@ class ChannelReader(HoldingReader):
         return True
 
     def _begin(self, head: str) -> None:
-        """Begin a message with this header."""
         recipient, channel = _RECIPIENT.search(head), _CHANNEL.findall(head)
         if self._tools and recipient is not None and recipient[1] not in _NO_TOOLS:
             self._part = "arguments"
@@ -87,7 +86,6 @@ class ChannelReader(HoldingReader):
         return False
 
     def _end(self) -> None:
-        """The message is over."""
         if self._part == "arguments" and self._empty:
             self._give("{}")
         self._part, self._empty = None, True

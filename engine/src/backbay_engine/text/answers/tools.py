@@ -80,7 +80,6 @@ def _listed(tools: object) -> list[Any]:
 
 
 def _function(tool: object) -> Mapping[str, Any]:
-    """The function of a tool."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ToolsError(f"a tool must be {_SHAPE}, got {reprlib.repr(tool)}")

@@ -163,7 +163,6 @@ _TRIALS: Final = BoundedProcess(Path(format_task.__file__), ("llguidance",), {},
 
 
 def _compiled(wanted: ResponseFormat) -> str:
-    """The format in llguidance's own form."""
     try:
         from llguidance import LLMatcher
         from llguidance.gbnf_to_lark import any_to_lark

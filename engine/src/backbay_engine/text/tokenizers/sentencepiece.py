@@ -132,7 +132,6 @@ class Unigram:
         return SPACE * (len(text) - len(words)) + first + words.replace(" ", SPACE)
 
     def _best(self, word: str) -> list[int]:
-        """The tokens with the best total score."""
         size, tokens, longest = len(word), self._tokens, self._longest
         sums = [0.0] + [-inf] * size
         last = [(0, self._unknown)] * (size + 1)  # by end: the begin and the id of the last token

@@ -18,7 +18,6 @@ class WordCache:
         self._known: dict[str, list[int]] = {}
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        """The ids of all words, joined."""
         ids: list[int] = []
         known = self._known
         for word in words:

@@ -86,7 +86,6 @@ def _messages(message: given.Message, called: set[str], place: str) -> Iterator[
 
 
 def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
-    """A message of the assistant."""
     thoughts = [part.thinking for part in parts if isinstance(part, given.Thinking)]
     uses = [part for part in parts if isinstance(part, given.Use)]
     text = "".join(part.text for part in parts if isinstance(part, given.Text))

@@ -69,7 +69,6 @@ class Grown:
     chosen: list[ChosenToken] = field(default_factory=list)
 
     def add(self, delta: Delta) -> Chunk:
-        """What a step adds."""
         self.texts.append(delta.text)
         self.tokens += delta.tokens
         chosen = [

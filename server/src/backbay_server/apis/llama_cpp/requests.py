@@ -83,7 +83,6 @@ class InfillRequest(TextRequest, kw_only=True):
 
 
 def options_of(body: TextRequest) -> Options:
-    """The options of the fields."""
     most = body.max_tokens if body.n_predict is None else body.n_predict
     bias = body.logit_bias
     if isinstance(bias, list):  # pairs, in which false forbids a token

@@ -108,7 +108,6 @@ def _data_url(image: str, where: str) -> str:
 
 
 def _variables(body: given.Generating) -> dict[str, Any]:
-    """The variables by which templates switch reasoning."""
     think = body.think
     return reasoning_variables(
         on=None if think is None else bool(think), effort=think if isinstance(think, str) else None

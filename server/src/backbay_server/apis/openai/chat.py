@@ -52,7 +52,6 @@ def _request(body: ChatRequest) -> Request:
 
 
 def conversation_asked(body: ChatRequest) -> Conversation:
-    """The conversation of a request."""
     return Conversation(
         conversation_of(body.messages),
         tools=_tools(body),
@@ -78,7 +77,6 @@ def _tools(body: ChatRequest) -> Tools:
 
 
 def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> answers.Choice:
-    """One of the answers, whole."""
     text, reasoning, called = joined(piece for delta in deltas for piece in delta.pieces)
     calls = [answers.ToolCall(call.id, answers.CalledFunction(call.name, call.arguments)) for call in called]
     message = answers.Message(

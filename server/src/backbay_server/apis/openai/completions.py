@@ -132,7 +132,6 @@ async def _chunks(call: Call, request: Request, *, usage: bool) -> AsyncGenerato
 
 
 def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> CompletionChoice:
-    """One of the answers, whole."""
     sampled = [delta.logprobs for delta in deltas if delta.logprobs is not None]
     logprobs = _Tokens(tokenizer).shown([each for some in sampled for each in some]) if sampled else None
     return CompletionChoice(end.choice, "".join(delta.text for delta in deltas), logprobs, _reason(end))

@@ -33,7 +33,6 @@ def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
 def functions_tools(
     functions: Sequence[Function], choice: Choice | None, named: str | None, parallel: bool | None
 ) -> Tools:
-    """The tools that the model may call."""
     return tools_of(
         map(_function, functions),
         strict=(each.name for each in functions if each.strict),

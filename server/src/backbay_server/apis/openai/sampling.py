@@ -79,7 +79,6 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
 
 
 def wants_usage(body: GenerationFields) -> bool:
-    """Whether a stream ends with its usage."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
@@ -103,7 +102,6 @@ def options_of(
     logprobs: int | None,
     response_format: Format | None = None,
 ) -> Options:
-    """The options of the fields."""
     bias = body.logit_bias
     if bias is not None:
         bias = {token: float("-inf") if each <= FORBIDDEN else each for token, each in bias.items()}
