@@ -31,9 +31,7 @@ from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError,
 from .generation import Generator
 from .pictures import Fetcher
 from .settings import Settings
-from .transport.drain import Drain, Draining
-from .transport.guards import BodyLimit, Guard, Hosts, Origins
-from .transport.keys import Keys
+from .transport.guards import BodyLimit, Drain, Draining, Guard, Hosts, Keys, Origins
 from .watching import Log, Metrics
 from .watching.routes import routes as watching_routes
 

@@ -9,7 +9,7 @@ from backbay.cli import add_options, options_of, positive, whole
 from backbay.internals import MAX_THREADS
 
 from .settings import Settings
-from .transport.keys import read_keys
+from .transport.guards import read_keys
 
 LARGEST = 2**30
 SAME = "backend", "threads", "parallel", "context", "kv_dtype", "queue", "worker", "host", "port", "metrics"

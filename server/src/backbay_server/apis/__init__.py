@@ -8,7 +8,7 @@ from typing import Any, Final
 from .anthropic import messages
 from .endpoint import Endpoint
 from .llama_cpp import completions as llama_completions
-from .llama_cpp import prompts, properties
+from .llama_cpp import questions
 from .ollama import endpoints as ollama_endpoints
 from .ollama import models as ollama_models
 from .openai import chat, completions, models, tokens, vectors
@@ -29,6 +29,5 @@ ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     *ollama_models.ENDPOINTS,
     *ollama_endpoints.ENDPOINTS,
     *llama_completions.ENDPOINTS,
-    *prompts.ENDPOINTS,
-    *properties.ENDPOINTS,
+    *questions.ENDPOINTS,
 )

@@ -16,7 +16,7 @@ from ..generation import Generator
 from ..settings import Settings
 from ..transport.answers import EVENT_STREAM, Json, Stream
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
-from ..transport.drain import Drain
+from ..transport.guards import Drain
 from ..watching import Metrics
 from .fields import check_refused
 

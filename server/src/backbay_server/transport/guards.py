@@ -1,17 +1,32 @@
-"""Guards: middleware that refuses requests by the headers Host and Origin, and by the length of the body."""
+"""Guards: middleware that refuses requests by the headers Host and Origin, by keys, by length, and while the server ends."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from hashlib import sha256
+from hmac import compare_digest
 from ipaddress import ip_address
+from os import PathLike
+from pathlib import Path
 from typing import ClassVar, Final, final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import ApiError, ForbiddenError, TooLargeError, error_response
+from backbay import OptionError
+
+from ..errors import (
+    ApiError,
+    AuthenticationError,
+    ForbiddenError,
+    TooLargeError,
+    UnavailableError,
+    error_response,
+)
 
 ANY: Final = "*"
 EXPOSED: Final = b"x-request-id, retry-after"
@@ -187,3 +202,113 @@ class BodyLimit(Guard):
 
     def _error(self) -> TooLargeError:
         return TooLargeError(f"the body is larger than {self._most} bytes, the server's limit")
+
+
+MOST_BYTES = 1 << 20
+OPEN = frozenset({"/", "/health", "/v1/health", "/ready", "/metrics"})
+PAGE = "/page/"  # files that everybody may have
+# OpenAI's first words: litellm knows a wrong key by them
+WRONG = "Incorrect API key provided, or none: send the header Authorization: Bearer KEY"
+
+
+def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
+    """The keys in a file, one on a line; lines that begin with # are remarks. OptionError if there is none."""
+    try:
+        with Path(path).open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+            text = data.decode("ascii")
+    except OSError as error:
+        raise OptionError(f"the keys in {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"the keys in {path} must be ASCII text") from None
+    if len(data) > MOST_BYTES:
+        raise OptionError(f"{path} has more than {MOST_BYTES} bytes of keys, and the last ones would be lost")
+    lines = [line.strip() for line in text.splitlines()]
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise OptionError(f"{path} holds no key; write one on a line")
+    return keys
+
+
+def is_open(path: str) -> bool:
+    """Whether a path wants no key, and is served to the last."""
+    return path in OPEN or path.startswith(PAGE)
+
+
+@final
+class Keys(Guard):
+    """Refuses requests without a key, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        super().__init__(app)
+        self._digests = tuple(sha256(key.encode()).digest() for key in keys)
+
+    def refusal(self, scope: Scope) -> ApiError | None:
+        given = [key for name, value in scope["headers"] if (key := _key(name, value))]
+        # every digest is compared with every key, so that the time tells nothing
+        found = [
+            compare_digest(sha256(key).digest(), digest) for key in given[:4] for digest in self._digests
+        ]
+        return None if is_open(scope["path"]) or any(found) else AuthenticationError(WRONG)
+
+
+def _key(name: bytes, value: bytes) -> bytes:
+    if name == b"authorization":
+        scheme, _, key = value.strip().partition(b" ")
+        return key.strip() if scheme.lower() == b"bearer" else b""
+    return value.strip() if name in {b"x-api-key", b"api-key"} else b""
+
+
+@final
+class Drain:
+    """Counts requests; once it has begun, new ones get 503. Requests for open routes are answered all the time."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def begin(self) -> None:
+        self.begun = True
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until no request runs; False if this takes longer."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """A request runs in the block."""
+        self.running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
+
+
+@final
+class Draining(Guard):
+    """The middleware of a drain."""
+
+    closes = True
+
+    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+        super().__init__(app)
+        self._drain = drain
+
+    def refusal(self, scope: Scope) -> ApiError | None:
+        refused = self._drain.begun and not is_open(scope["path"])
+        return UnavailableError("the server is shutting down") if refused else None
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        counted = nullcontext() if is_open(scope["path"]) else self._drain.counting()
+        with counted:
+            await self._app(scope, receive, send)

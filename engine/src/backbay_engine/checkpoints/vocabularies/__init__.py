@@ -11,8 +11,7 @@ from backbay import ModelFileError
 from ..json_files import read_object
 from ..settings import Keys, Settings
 from . import kinds
-from .special import special_keys
-from .tokens import Source
+from .tokens import Source, special_keys
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Special tokens: found in a text before the rest is encoded."""
+"""Special tokens: their roles, and their places in a text, which are found before the rest is encoded."""
 
 from __future__ import annotations
 
@@ -86,3 +86,72 @@ def _stripping(vocabulary: Vocabulary, special: Iterable[int]) -> tuple[frozense
     if "modern-bert" in name:
         return frozenset({ids["[MASK]"]} if "[MASK]" in ids else ()), frozenset()
     return frozenset(), frozenset()
+
+
+END_OF_TURN = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
+    *("<EOT>", "_<EOT>", "[EOT]", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<end_of_utterance>"),
+)
+END_OF_MESSAGE = ("<|eom_id|>",)
+END_OF_GENERATION = (
+    *(*END_OF_TURN, *END_OF_MESSAGE, "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "</s>", "[EOS]"),
+    *("<eos>", "<turn|>", "<|tool_response>", "[e~["),
+)
+# The last three only make their tokens control tokens. DeepSeek writes a full-width bar.
+ROLES: dict[str, tuple[str, ...]] = {
+    "eot": END_OF_TURN,
+    "eom": END_OF_MESSAGE,
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>"),
+        *("<PRE>", "\u2581<PRE>", "<|code_prefix|>", "<|prefix|>"),
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\uff5cfim\u2581hole\uff5c>"),
+        *("<SUF>", "\u2581<SUF>", "<|code_suffix|>", "<|suffix|>"),
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<\uff5cfim\u2581end\uff5c>"),
+        *("<MID>", "\u2581<MID>", "<|code_middle|>", "<|middle|>"),
+    ),
+}
+HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss's, which are always shown
+
+
+def assign_roles(vocabulary: Vocabulary) -> frozenset[int]:
+    """Complete `special`, correct `types`, and return the ids that end an answer."""
+    special = vocabulary.special
+    for role, names in ROLES.items():
+        found = _present(vocabulary, names)
+        if found and role not in special:
+            special[role] = found[0]
+            vocabulary.types[found[0]] = TokenKind.CONTROL
+    ends = {special[role] for role in ("fim_pad", "fim_rep", "fim_sep") if role in special}
+    for id in _present(vocabulary, END_OF_GENERATION):
+        ends.add(id)
+        vocabulary.types[id] = TokenKind.CONTROL
+    for id in _present(vocabulary, HARMONY):
+        vocabulary.types[id] = TokenKind.USER_DEFINED
+    ends.update(special[role] for role in ("eos", "eot", "eom") if role in special)
+    _except(vocabulary, ends)
+    return frozenset(ends)
+
+
+def _present(vocabulary: Vocabulary, names: Iterable[str]) -> list[int]:
+    ids = vocabulary.ids
+    return [ids[name] for name in names if name in ids]
+
+
+def _except(vocabulary: Vocabulary, ends: set[int]) -> None:
+    """Exceptions: other tokens of the vocabulary show that a listed text does not end an answer."""
+    texts = {vocabulary.texts[id]: id for id in ends}
+    has = texts.keys()
+    calls = "<|call|>" in has or "<|calls|>" in has
+    if "<|end|>" in has and calls and ("<|return|>" in has or "<|flush|>" in has):
+        ends.discard(texts["<|end|>"])
+        vocabulary.types[texts["<|end|>"]] = TokenKind.USER_DEFINED
+    if "</s>" in has and ("<|tool_response>" in has or "<|plamo:eos|>" in has):
+        ends.discard(texts["</s>"])
+        vocabulary.types[texts["</s>"]] = TokenKind.NORMAL

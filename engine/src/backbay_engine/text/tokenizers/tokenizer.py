@@ -16,8 +16,7 @@ from .byte_pairs import BytePairs
 from .decoding import TokenBytes, TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
 from .sentencepiece import SentencePiece, Unigram
-from .special_tokens import SpecialTokens
-from .token_roles import assign_roles
+from .special_tokens import SpecialTokens, assign_roles
 from .vocabulary import (
     DEFAULTS,
     KIND,

@@ -10,8 +10,8 @@ import unicodedata
 from typing import final
 
 from .decoding import SPACE
+from .sentencepiece import WordCache
 from .vocabulary import LOWERCASE, STRIP_ACCENTS, Vocabulary
-from .word_cache import WordCache
 
 # 0x2B920 is the bound of BERT's tokenizers; the Unicode block begins earlier
 _IDEOGRAPH = re.compile(

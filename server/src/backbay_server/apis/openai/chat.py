@@ -17,8 +17,7 @@ from ..endpoint import Call, Endpoint
 from ..measures import chosen_of
 from . import answers
 from .answers import ChatChunk, ChatCompletion, Usage, only_timings, usage_of
-from .chat_requests import AllowedTools, ChatRequest, NamedTool
-from .conversations import conversation_of, functions_tools
+from .chat_requests import AllowedTools, ChatRequest, NamedTool, conversation_of, functions_tools
 from .sampling import effort_variables, format_of, options_of, require_choices, wants_usage
 
 DONE: Final = sse(b"[DONE]")

@@ -13,12 +13,11 @@ from ....generation import Answer, Conversation, Finish, Options, Request
 from ....transport.answers import Json, Stream, event_sse, event_stream
 from ...endpoint import Call, Endpoint
 from ...measures import ChosenLogprob, chosen_of
-from ..conversations import conversation_of, functions_tools
+from ..chat_requests import conversation_of, functions_tools
 from ..sampling import TextFormat, effort_variables, format_of
 from . import answers
 from .answers import FunctionCall, Item, Message, OutputText, ReasoningText, StreamEvent
-from .conversations import messages_of
-from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions
+from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions, messages_of
 
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the latter names what is never there
