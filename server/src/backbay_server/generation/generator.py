@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +11,10 @@ from functools import partial
 from itertools import takewhile
 from math import inf
 from time import perf_counter
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from backbay_engine import LLM, Completion, ResponseFormatError, Timings
 
@@ -20,11 +23,20 @@ from ..errors import InvalidRequestError
 from ..pictures import Fetcher
 from ..watching import Metrics
 from .answer import Answer, Bridge, Echo
-from .prompts import EnginePrompt, prepared, require_few_pictures, session_of
+from .prompts import EnginePrompt, prepared, require_few_pictures, require_fitting, session_of
 from .requests import SEEDS, Conversation, Prompt, Request
 
 T = TypeVar("T")
+BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
 THREADS: Final = 4  # that render templates and tokenize
+
+
+class TextNumbers(NamedTuple):
+    """For each text a vector of length 1, (texts, width), or a score, (texts,); and the tokens of all texts."""
+
+    model: str
+    rows: NDArray[np.float32]
+    tokens: int
 
 
 @final
@@ -83,6 +95,30 @@ class Generator:
             return prompt
         return replace(prompt, messages=await self._fetcher.fetched(prompt.messages))
 
+    async def embed(
+        self, model: str | None, texts: Sequence[str | Sequence[int]], *, cut: bool = False
+    ) -> TextNumbers:
+        """Vectors of texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
+        with await self.lease(model) as lease:
+            require_fitting(lease.llm, texts)
+            encoded = await self.beside(_encoded, lease.llm, texts, cut)
+            rows = await self._in_batches(lease.llm.embed, encoded)
+            return TextNumbers(lease.name, rows, sum(map(len, encoded)))
+
+    async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextNumbers:
+        """Scores of texts by how well they answer a query: the higher the better."""
+        with await self.lease(model) as lease:
+            require_fitting(lease.llm, query, texts)
+            scores = await self._in_batches(partial(lease.llm.rerank, query), texts)
+            tokens = await self.beside(_pair_tokens, lease.llm, query, texts)
+            return TextNumbers(lease.name, scores, tokens)
+
+    async def _in_batches(
+        self, compute: Callable[[Sequence[T]], NDArray[np.float32]], texts: Sequence[T]
+    ) -> NDArray[np.float32]:
+        batches = [texts[begin : begin + BATCH] for begin in range(0, len(texts), BATCH)]
+        return np.concatenate([await self.waiting(compute, batch) for batch in batches])
+
     async def beside(self, function: Callable[..., T], *arguments: Any) -> T:
         """The result of a function that computes for a while, and would hold up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
@@ -133,3 +169,17 @@ def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answe
 def _nothing(prompt: EnginePrompt, *, on_step: Callable[[Any], None]) -> None:
     """The answer of no tokens."""
     on_step(Completion("", [], "length", timings=Timings(prompt_tokens=len(prompt))))
+
+
+def _encoded(llm: LLM, texts: Sequence[str | Sequence[int]], cut: bool) -> list[list[int]]:
+    if not cut:
+        return [llm.encode(text) for text in texts]
+    most = min(llm.context, llm.batch)
+    ids = [llm.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts]
+    return [each[:most] for each in ids]
+
+
+def _pair_tokens(llm: LLM, query: str, texts: Sequence[str]) -> int:
+    """About the tokens of all pairs: those of the query count once for each text."""
+    encode = llm.tokenizer.encode
+    return len(texts) * len(encode(query)) + sum(len(encode(text, add_special=False)) for text in texts)

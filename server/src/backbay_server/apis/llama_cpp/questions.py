@@ -12,7 +12,6 @@ from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
 from ...generation import prepared
-from ...generation.vectors import vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
 from ..fields import Model, Texts
@@ -113,7 +112,7 @@ class NestedEmbedding(Struct):
 async def embed(call: Call, body: ContentRequest) -> Json:
     """Embed texts, in the older form of llama.cpp's server."""
     texts = texts_of(body.content, "content")
-    found = await vectors_of(call.services.generator, body.model, texts)
+    found = await call.services.generator.embed(body.model, texts)
     return Json([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
 
 

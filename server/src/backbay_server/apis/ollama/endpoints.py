@@ -12,7 +12,6 @@ from typing import Any, Final, final
 from backbay_engine import CallArguments, CallBegun, Reasoning, Text, Tokenizer, ToolCall
 
 from ...generation import Delta, Request
-from ...generation.vectors import vectors_of
 from ...transport.answers import JSON_LINES, Json, Stream, encode, line
 from ..endpoint import Call, Endpoint
 from ..measures import ChosenLogprob, chosen_of
@@ -154,13 +153,13 @@ async def embed(call: Call, body: EmbedRequest) -> Json:
     """Embed texts, in Ollama's form."""
     began = perf_counter_ns()
     texts = [body.input] if isinstance(body.input, str) else body.input
-    found = await vectors_of(call.services.generator, name_of(body), texts, cut=body.truncate is True)
+    found = await call.services.generator.embed(name_of(body), texts, cut=body.truncate is True)
     return Json(Embedded(found.model, found.rows.tolist(), perf_counter_ns() - began, 0, found.tokens))
 
 
 async def embed_one(call: Call, body: EmbeddingsRequest) -> Json:
     """Embed one text, in Ollama's older form."""
-    found = await vectors_of(call.services.generator, name_of(body), [body.prompt])
+    found = await call.services.generator.embed(name_of(body), [body.prompt])
     return Json(OneEmbedded(found.rows[0].tolist()))
 
 

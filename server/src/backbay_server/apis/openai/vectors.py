@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...errors import InvalidRequestError
-from ...generation.vectors import scores_of, vectors_of
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
 from ..fields import MOST_TEXTS, Model, Positive, ignored, taken
@@ -59,7 +58,7 @@ class EmbeddingList(Struct):
 async def embed(call: Call, body: EmbeddingRequest) -> Json:
     """Embed texts."""
     texts = texts_of(body.input, "input")
-    found = await vectors_of(call.services.generator, body.model, texts)
+    found = await call.services.generator.embed(body.model, texts)
     width, numbers = found.rows.shape[1], found.rows.astype("<f4")
     if body.dimensions not in (None, width):
         raise InvalidRequestError(
@@ -115,7 +114,7 @@ class Ranking(Struct):
 async def rerank(call: Call, body: RerankRequest) -> Json:
     """Rank texts by how well they answer a query."""
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
-    scores = await scores_of(call.services.generator, body.model, body.query, texts)
+    scores = await call.services.generator.rank(body.model, body.query, texts)
     values = scores.rows.tolist()
     order = sorted(range(len(texts)), key=lambda place: -values[place])[: body.top_n]
     results = [
