@@ -99,11 +99,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """No route, or none of this method: the error of the API whose path it would be."""
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
-    found = (
-        MethodError(f"{path} does not take {method}")
-        if error.status_code == 405
-        else RouteNotFoundError(f"there is nothing at {path}")
-    )
+    absent = RouteNotFoundError(f"there is nothing at {path}")
+    found = MethodError(f"{path} does not take {method}") if error.status_code == 405 else absent
     response = error_response(found, request.scope)
     response.headers.update(error.headers or {})
     return response

@@ -49,9 +49,8 @@ def _operation(endpoint: Endpoint[Any], path: str, schemas: Mapping[Any, Schema]
     name = re.sub(r"\W+", "_", f"{endpoint.method.lower()}{path}").strip("_")
     found: dict[str, Any] = {"operationId": name, "summary": endpoint.summary}
     if names := re.findall(r"{(\w+)}", path):
-        found["parameters"] = [
-            {"name": each, "in": "path", "required": True, "schema": _TEXT} for each in names
-        ]
+        place = {"in": "path", "required": True, "schema": _TEXT}
+        found["parameters"] = [{"name": each, **place} for each in names]
     if endpoint.body is not None:
         content = _content("application/json", schemas[endpoint.body])
         found["requestBody"] = {"required": True, "content": content}

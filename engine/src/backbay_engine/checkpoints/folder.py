@@ -35,9 +35,8 @@ _ALWAYS_FLOATS = re.compile(
     r"(first|w1|w2|decay_w1|decay_w2|lerp_fused)|altup_(correct|predict)_coef"
 )
 """Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
-_FINAL = re.compile(
-    r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)"
-)  # as a family makes them where the table has no name
+# as a family makes them where the table has no name
+_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)")
 SUFFIXES = ".weight", ".bias", ".scale"
 USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
 
@@ -63,9 +62,8 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
         if how is not None:
             derived[name] = how
     metadata = _metadata(settings, family, arrays, dense_keys)
-    return ModelFile(
-        folder, [*checkpoint.contents, *contents], Config(metadata, path=folder), tensors, derived
-    )
+    files = [*checkpoint.contents, *contents]
+    return ModelFile(folder, files, Config(metadata, path=folder), tensors, derived)
 
 
 def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -> dict[str, Any]:
@@ -73,11 +71,8 @@ def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -
     # a key with a slash in front has no architecture
     named = {key[1:] if key[0] == "/" else f"{family.architecture}.{key}": keys[key] for key in keys}
     own = {key: _stored(value) for key, value in named.items() if value is not None}
-    general = {
-        "general.architecture": family.architecture,
-        "general.type": "model",
-        "general.name": settings.name,
-    }
+    architecture = family.architecture
+    general = {"general.architecture": architecture, "general.type": "model", "general.name": settings.name}
     embedding = arrays.get("token_embd.weight")
     count = embedding.shape[0] if embedding is not None and embedding.shape else 0
     own.setdefault(f"{family.architecture}.vocab_size", count)

@@ -107,10 +107,8 @@ def _both(
 
 def _steps(llm: LLM, load: Load) -> None:
     endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
-    handles = [
-        llm.submit(_ids(llm, load.depth, n), max_tokens=load.generated, temperature=0, **endless)
-        for n in range(load.parallel)
-    ]
+    ids = [_ids(llm, load.depth, number) for number in range(load.parallel)]
+    handles = [llm.submit(each, max_tokens=load.generated, temperature=0, **endless) for each in ids]
     for handle in handles:
         handle.result()
 

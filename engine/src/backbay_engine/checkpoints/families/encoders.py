@@ -89,11 +89,8 @@ def nomic_down(array: LazyArray, settings: Settings) -> LazyArray:
     return nomic_experts(array, settings).transposed()
 
 
-NOMIC = {
-    r"mlp\.experts\.bias": left_out,
-    r"experts\.mlp\.w1$": nomic_experts,
-    r"experts\.mlp\.w2$": nomic_down,
-}
+NOMIC = {r"mlp\.experts\.bias": left_out, r"experts\.mlp\.w1$": nomic_experts}
+NOMIC |= {r"experts\.mlp\.w2$": nomic_down}
 
 
 def nomic(settings: Settings) -> Family:

@@ -140,9 +140,8 @@ HEAD: Mapping[str, Change] = {r"^lm_head\.weight$": left_out}  # the embeddings 
 NORMS: Mapping[str, Change] = {r"norm\.weight$": plus_one}
 WORDS: Mapping[str, Change] = {r"embed_tokens\.weight$": embeddings_of_words}
 GEMMA3 = Family("gemma3", keys=gemma3_keys, changes={**HEAD, **WORDS, **NORMS})
-GEMMA3N = Family(
-    "gemma3n", keys=gemma3n_keys, changes=HEAD, names={r"_scale$": "_scale.weight"}, prepare=altup
-)
+_SCALES = {r"_scale$": "_scale.weight"}
+GEMMA3N = Family("gemma3n", keys=gemma3n_keys, changes=HEAD, names=_SCALES, prepare=altup)
 GEMMA4 = Family(
     "gemma4",
     keys=gemma4_keys,

@@ -18,9 +18,8 @@ ENDLESS = 1 << 20  # a context for models whose states do not grow
 
 def mamba_keys(settings: Settings) -> Keys:
     whole = settings.whole
-    inner = (
-        settings.maybe_whole("intermediate_size", "d_inner") or whole("expand", default=2) * settings.width
-    )
+    maybe, whole = settings.maybe_whole, settings.whole
+    inner = maybe("intermediate_size", "d_inner") or whole("expand", default=2) * settings.width
     return {
         "context_length": ENDLESS,
         "feed_forward_length": 0,
@@ -186,9 +185,8 @@ def lfm2_moe_keys(settings: Settings) -> Keys:
 
 
 MAMBA = Family("mamba", keys=mamba1_keys, changes=MAMBA1, names={r"^model\.(backbone|lm_head)\.": r"\1."})
-LFM2 = Family(
-    "lfm2", keys=lfm2_keys, changes={r"conv\.conv": squeezed}, names={r"expert_bias$": "expert_bias.bias"}
-)
+_BIAS = {r"expert_bias$": "expert_bias.bias"}
+LFM2 = Family("lfm2", keys=lfm2_keys, changes={r"conv\.conv": squeezed}, names=_BIAS)
 FAMILIES: Families = {
     **dict.fromkeys(("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM"), MAMBA),
     "Mamba2ForCausalLM": Family("mamba2", keys=mamba2_keys, changes=MAMBA2, names=TIME_STEPS),

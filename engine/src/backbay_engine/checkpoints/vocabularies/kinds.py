@@ -142,13 +142,10 @@ def _charsmap(source: Source) -> dict[str, Any]:
 
 
 def _is_piece(piece: object) -> bool:
-    return (
-        isinstance(piece, list)
-        and len(piece) == 2
-        and isinstance(piece[0], str)
-        and isinstance(piece[1], int | float)
-        and np.isfinite(np.float32(piece[1]))
-    )
+    match piece:
+        case [str(), int() | float() as score]:
+            return bool(np.isfinite(np.float32(score)))
+    return False
 
 
 # -- WordPiece -------------------------------------------------------------------------------------------

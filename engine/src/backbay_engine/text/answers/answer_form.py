@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from .arguments import Arguments, JsonArguments, LooseArguments, Schema, TaggedArguments, Tags
@@ -51,17 +51,13 @@ class CallStyle:
     def opening(self, name: str) -> str:
         """What stands between `begin` and the arguments of a tool's call."""
         quoted = json.dumps(name, ensure_ascii=False)
-        return (
-            self.opened.replace(f'"{_NAME}"', quoted)
-            if '"' in self.opened
-            else self.opened.replace(_NAME, name)
-        )
+        shown = (f'"{_NAME}"', quoted) if '"' in self.opened else (_NAME, name)
+        return self.opened.replace(*shown)
 
 
 _LIST: Final = "}],; \n\t"
-HERMES: Final = CallStyle(
-    "<tool_call>", "</tool_call>", '\n{"name": "NAME", "arguments": ', "}\n</tool_call>"
-)
+_OBJECT: Final = '{"name": "NAME", "arguments": '
+HERMES: Final = CallStyle("<tool_call>", "</tool_call>", f"\n{_OBJECT}", "}\n</tool_call>")
 BARE: Final = CallStyle(
     "", "", '{"name": "NAME", "parameters": ', "}", inner=("<|python_tag|>",), dropped=_LIST
 )
@@ -69,10 +65,9 @@ _ARGS: Final = r"(?P<plain>[\w.\-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]"
 MISTRAL: Final = CallStyle(
     "[TOOL_CALLS]", "", "NAME[ARGS]", "", _head(_ARGS), inner=("[ARGS]", "[CALL_ID]"), dropped=_LIST
 )
-OLD_MISTRAL: Final = CallStyle("[TOOL_CALLS]", "", '[{"name": "NAME", "arguments": ', "}]", dropped=_LIST)
-_CALL, _CALLED, _SEP = (
-    f"<\uff5ctool\u2581{name}\uff5c>" for name in ("call\u2581begin", "call\u2581end", "sep")
-)
+OLD_MISTRAL: Final = CallStyle("[TOOL_CALLS]", "", f"[{_OBJECT}", "}]", dropped=_LIST)
+_MARKS: Final = ("call\u2581begin", "call\u2581end", "sep")
+_CALL, _CALLED, _SEP = (f"<\uff5ctool\u2581{name}\uff5c>" for name in _MARKS)
 _AROUND: Final = ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>")
 _DEEPSEEK_HEAD: Final = _head(
     rf"(?:function{_SEP})?(?P<plain>[^\s<\uff5c{{`]+)(?:{_SEP}|\s*```(?:json)?|(?=\s))"
@@ -80,15 +75,7 @@ _DEEPSEEK_HEAD: Final = _head(
 DEEPSEEK: Final = CallStyle(
     _CALL, _CALLED, f"NAME{_SEP}", _CALLED, _DEEPSEEK_HEAD, around=_AROUND, inner=(_SEP,)
 )
-DEEPSEEK_R1: Final = CallStyle(
-    _CALL,
-    _CALLED,
-    f"function{_SEP}NAME\n```json\n",
-    f"\n```{_CALLED}",
-    _DEEPSEEK_HEAD,
-    around=_AROUND,
-    inner=(_SEP,),
-)
+DEEPSEEK_R1: Final = replace(DEEPSEEK, opened=f"function{_SEP}NAME\n```json\n", closed=f"\n```{_CALLED}")
 KIMI: Final = CallStyle(
     "<|tool_call_begin|>",
     "<|tool_call_end|>",

@@ -128,17 +128,15 @@ class _Calls:
         """Parameters between marks, in the order of the schema."""
         _require_known(schema, _OBJECT)
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        are_schemas = isinstance(properties, Mapping) and all(
-            isinstance(each, Mapping) for each in properties.values()
-        )
+        are_schemas = isinstance(properties, Mapping)
+        are_schemas = are_schemas and all(isinstance(each, Mapping) for each in properties.values())
         if not isinstance(required, list | tuple) or not are_schemas:
             raise _not_demanded("properties that are no schemas")
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         if properties or schema.get("additionalProperties") is False:
             names = [f"parameter_{place}_{number}" for number in range(len(properties))]
-            yield " ".join(
-                name if key in required else f"{name}?" for name, key in zip(names, properties, strict=True)
-            )
+            pairs = zip(names, properties, strict=True)
+            yield " ".join(name if key in required else f"{name}?" for name, key in pairs)
         else:
             names = [f"parameter_{place}_any"]
             yield f"({names[0]})*"

@@ -161,9 +161,8 @@ class HoldingReader(AnswerReader):
 
     def _begin_call(self, name: str, id: str | None = None) -> None:
         """Begin a call; its own id has nine letters and digits, as Mistral's templates demand."""
-        self._given.append(
-            CallBegun(self._begun, id or "".join(secrets.choice(_ID_LETTERS) for _ in range(9)), name)
-        )
+        id = id or "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
+        self._given.append(CallBegun(self._begun, id, name))
         self._begun += 1
 
     def _taken(self) -> Sequence[Piece]:

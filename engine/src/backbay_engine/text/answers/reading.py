@@ -74,11 +74,9 @@ def reader_of(
     parallel  whether an answer may have several calls; otherwise it has the first one only
     schemas   of the tools' arguments, by the tools' names: some forms do not tell texts from numbers
     """
-    reader: AnswerReader = (
-        ChannelReader(tools=form.calls is not None)
-        if form.channels
-        else MarkReader(form, inside=inside, schemas=schemas)
-    )
+    reader: AnswerReader = MarkReader(form, inside=inside, schemas=schemas)
+    if form.channels:
+        reader = ChannelReader(tools=form.calls is not None)
     return reader if parallel else FirstCall(reader)
 
 

@@ -113,10 +113,8 @@ class _Vocabulary:
 def _vocabulary_of(tokenizer: Tokenizer, size: int) -> LLTokenizer:
     """The tokens of a model as llguidance takes them; a model without an end gets one that it can never choose."""
     special = {id for id in (*tokenizer.control_ids, *tokenizer.end_ids) if id < size}
-    tokens = [
-        tokenizer.token_text(id).encode() if id in special else tokenizer.token_bytes(id)
-        for id in range(size)
-    ]
+    text, data = tokenizer.token_text, tokenizer.token_bytes
+    tokens = [text(id).encode() if id in special else data(id) for id in range(size)]
     ends = {id for id in tokenizer.end_ids if id < size}
     if not ends:
         tokens.append(b"<end>")

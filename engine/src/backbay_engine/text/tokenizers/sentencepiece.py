@@ -251,10 +251,8 @@ class Charsmap:
         """Whether a rule is a printable ASCII character, or begins with two."""
         printable = [chr(code) for code in range(0x20, 0x7F)]
         steps = [step for step in (self._step(self._root, first) for first in printable) if step is not None]
-        return any(
-            written is not None or any(self._step(node, second) is not None for second in printable)
-            for node, written in steps
-        )
+        pairs = any(self._step(node, second) is not None for node, _ in steps for second in printable)
+        return pairs or any(written is not None for _, written in steps)
 
 
 def _base(unit: int) -> int:

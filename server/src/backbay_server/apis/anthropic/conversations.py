@@ -94,10 +94,9 @@ def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
         said["reasoning_content"] = "".join(thoughts)
     if uses:
         called.update(use.id for use in uses)
-        said["tool_calls"] = [
-            {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.input}}
-            for use in uses
-        ]
+        functions = [{"name": use.name, "arguments": use.input} for use in uses]
+        calls = zip(uses, functions, strict=True)
+        said["tool_calls"] = [{"id": use.id, "type": "function", "function": each} for use, each in calls]
     return said
 
 

@@ -68,10 +68,8 @@ def options_of(body: given.Generating) -> Options:
 
 
 def _message(message: given.Message, where: str) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "role": message.role,
-        "content": _content(message.content or "", message.images, where),
-    }
+    content = _content(message.content or "", message.images, where)
+    said: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking is not None:
         said["reasoning_content"] = message.thinking
     if message.tool_calls:
@@ -109,6 +107,5 @@ def _data_url(image: str, where: str) -> str:
 
 def _variables(body: given.Generating) -> dict[str, Any]:
     think = body.think
-    return reasoning_variables(
-        on=None if think is None else bool(think), effort=think if isinstance(think, str) else None
-    )
+    effort = think if isinstance(think, str) else None
+    return reasoning_variables(on=None if think is None else bool(think), effort=effort)

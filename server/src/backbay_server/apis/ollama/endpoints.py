@@ -28,9 +28,8 @@ async def chat(call: Call, body: ChatRequest) -> Json | Stream:
 
 async def generate(call: Call, body: GenerateRequest) -> Json | Stream:
     """Answer a prompt, in Ollama's form."""
-    return await (
-        _answer(call, body, generate_request(body)) if body.prompt or body.images else _load(call, body)
-    )
+    asked = body.prompt or body.images
+    return await (_answer(call, body, generate_request(body)) if asked else _load(call, body))
 
 
 async def _answer(call: Call, body: Generating, request: Request) -> Json | Stream:

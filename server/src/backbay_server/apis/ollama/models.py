@@ -107,9 +107,8 @@ def _capabilities(entry: Entry, config: Config, template: str) -> list[Capabilit
 def _value(value: Any, *, verbose: bool) -> Any:
     """A value of the metadata; null in place of long lists."""
     if isinstance(value, Strings | list | tuple | np.ndarray):
-        return (
-            None if len(value) > _LONG and not verbose else [_value(each, verbose=verbose) for each in value]
-        )
+        hidden = len(value) > _LONG and not verbose
+        return None if hidden else [_value(each, verbose=verbose) for each in value]
     if isinstance(value, np.generic):
         return value.item()
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -51,11 +51,8 @@ def _request(body: ChatRequest) -> Request:
 
 
 def conversation_asked(body: ChatRequest) -> Conversation:
-    return Conversation(
-        conversation_of(body.messages),
-        tools=_tools(body),
-        variables={**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
-    )
+    variables = {**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})}
+    return Conversation(conversation_of(body.messages), _tools(body), variables)
 
 
 def _tools(body: ChatRequest) -> Tools:

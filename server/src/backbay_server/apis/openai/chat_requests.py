@@ -190,11 +190,8 @@ def functions_tools(
 
 
 def _function(function: Function) -> Mapping[str, Any]:
-    return {
-        "name": function.name,
-        "description": function.description or "",
-        "parameters": function.parameters or {"type": "object", "properties": {}},
-    }
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    return {"name": function.name, "description": function.description or "", "parameters": parameters}
 
 
 def _message(message: Message, place: str) -> Mapping[str, Any]:

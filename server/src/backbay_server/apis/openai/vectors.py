@@ -117,10 +117,8 @@ async def rerank(call: Call, body: RerankRequest) -> Json:
     scores = await call.services.generator.rank(body.model, body.query, texts)
     values = scores.rows.tolist()
     order = sorted(range(len(texts)), key=lambda place: -values[place])[: body.top_n]
-    results = [
-        Result(place, values[place], Document(texts[place]) if body.return_documents else UNSET)
-        for place in order
-    ]
+    shown = [Document(text) if body.return_documents else UNSET for text in texts]
+    results = [Result(place, values[place], shown[place]) for place in order]
     usage = TextsUsage(scores.tokens, scores.tokens)
     return Json(Ranking(f"rerank-{call.id}", scores.model, results, usage))
 
