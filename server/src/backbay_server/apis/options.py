@@ -8,7 +8,7 @@ from typing import Any, Literal
 from backbay_engine import Tools
 
 from ..errors import InvalidRequestError
-from ..generation import Format, schema_format
+from ..generation.requests import Format, schema_format
 
 
 def format_of_fields(

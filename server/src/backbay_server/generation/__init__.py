@@ -2,21 +2,6 @@
 
 from .answer import Answer, Delta, Finish
 from .generator import Generator
-from .prompts import prepared, require_fitting
-from .requests import Conversation, Format, Gap, Options, Prompt, Request, schema_format
+from .requests import Conversation, Options, Request
 
-__all__ = [
-    "Answer",
-    "Conversation",
-    "Delta",
-    "Finish",
-    "Format",
-    "Gap",
-    "Generator",
-    "Options",
-    "Prompt",
-    "Request",
-    "prepared",
-    "require_fitting",
-    "schema_format",
-]
+__all__ = ["Answer", "Conversation", "Delta", "Finish", "Generator", "Options", "Request"]

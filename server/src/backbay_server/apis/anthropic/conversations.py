@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Options, schema_format
+from ...generation.requests import Conversation, Options, schema_format
 from ..options import reasoning_variables, tools_of
 from . import requests as given
 

@@ -8,7 +8,8 @@ from typing import Any, Final, final
 
 from msgspec import UNSET
 
-from ...generation import Answer, Delta, Finish, Gap, Request
+from ...generation import Answer, Delta, Finish, Request
+from ...generation.requests import Gap
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..measures import chosen_of, timings_of

@@ -11,7 +11,7 @@ from msgspec import Struct
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
-from ...generation import prepared
+from ...generation.prompts import prepared
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
 from ..fields import Model, Texts

@@ -9,7 +9,7 @@ from typing import Any, Final
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Format, Gap, Options, Prompt, Request, schema_format
+from ...generation.requests import Conversation, Format, Gap, Options, Prompt, Request, schema_format
 from ..options import reasoning_variables
 from . import requests as given
 

@@ -11,7 +11,8 @@ from msgspec import UNSET, Struct, UnsetType
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Delta, Finish, Gap, Prompt, Request
+from ...generation import Delta, Finish
+from ...generation.requests import Gap, Prompt, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
 from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, taken

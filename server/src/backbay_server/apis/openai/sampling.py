@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from msgspec import Meta, Struct, to_builtins
 
 from ...errors import InvalidRequestError
-from ...generation import Format, Options, schema_format
+from ...generation.requests import Format, Options, schema_format
 from .. import fields
 from ..endpoint import Call
 from ..fields import ignored, refused, taken

@@ -10,7 +10,7 @@ from msgspec import Struct
 from backbay_engine import Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import require_fitting
+from ...generation.prompts import require_fitting
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
 from ..fields import Count, Model, taken
