@@ -168,10 +168,8 @@ class Pool:
             self._line.remove(held)
             self._settle(held, UnavailableError(CLOSING))
         for held in [*self._in_memory]:
-            if held.llm is not None and held.status != "leaving":
+            if held.llm is not None and (held.status != "leaving" or held.users):
                 held.status = "leaving"
-                self._start(self._close_model(held))
-            elif held.llm is not None and held.users:
                 self._start(self._close_model(held))
         self._changed.set()
         while self._tasks:

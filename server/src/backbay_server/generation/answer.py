@@ -90,7 +90,7 @@ class Answer:
     """The answers to one request: an asynchronous iterator of their events, in the order in which they come."""
 
     def __init__(self, model: str, llm: LLM, bridge: Bridge) -> None:
-        self.model, self._llm = model, llm
+        self.model, self.llm = model, llm
         self.prompts: Sequence[EnginePrompt] = ()
         self._bridge, self._choices = bridge, list[_Choice]()
         self._items = deque[tuple[_Choice, Any]]()
@@ -101,7 +101,7 @@ class Answer:
         self, submit: Callable[..., Handle[Completion] | None], reader: AnswerReader, echo: Echo | None = None
     ) -> None:
         """Submit a request for one more choice. Any thread may call it; once closed, the request ends at once."""
-        choice = _Choice(len(self._choices), reader, self._llm.end_ids)
+        choice = _Choice(len(self._choices), reader, self.llm.end_ids)
         first = [] if echo is None else [echo]  # given with the first step: a refusal comes before any text
 
         def on_step(item: Any) -> None:
@@ -116,16 +116,7 @@ class Answer:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._llm.tokenizer
-
-    @property
-    def context(self) -> int:
-        return self._llm.context
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The tokens of all prompts; those of pictures are known at the answer's end."""
-        return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, list))
+        return self.llm.tokenizer
 
     def measure(self, begin: Callable[[], Meter]) -> None:
         """Measure each choice, from now on. The event loop calls it, before the first event."""

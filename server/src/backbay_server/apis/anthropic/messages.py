@@ -52,7 +52,9 @@ class _Growing:
     """A message in progress. A block ends when a piece of another kind comes."""
 
     def __init__(self, call: Call, answer: Answer) -> None:
-        self.message = Message(f"msg_{call.id}", answer.model, [], Usage(answer.prompt_tokens, 0))
+        prompt = answer.prompts[0]  # the tokens of pictures are known at the answer's end
+        known = len(prompt) if isinstance(prompt, list) else 0
+        self.message = Message(f"msg_{call.id}", answer.model, [], Usage(known, 0))
         self._answer = answer
         self._block: Block | None = None  # the one that grows
         self._texts = list[str]()  # of it

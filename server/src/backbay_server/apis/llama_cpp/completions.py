@@ -100,7 +100,7 @@ class Grown:
             has_new_line="\n" in text,
             stop_type=stop_type,
             stopping_word=end.stop or "",
-            generation_settings=Settings(-1 if most is None else most, self.answer.context, streamed),
+            generation_settings=Settings(-1 if most is None else most, self.answer.llm.context, streamed),
             timings=timings_of(times),
             completion_probabilities=UNSET if streamed or not self.chosen else self.chosen,
         )
