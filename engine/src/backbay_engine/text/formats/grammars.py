@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, final
@@ -47,7 +47,8 @@ class Grammars:
         grammar = _compiled(wanted) if self.tried else check(wanted)
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = _vocabulary_of(self._tokenizer, self._size)
+                self._vocabulary = _Vocabulary(self._tokenizer, self._size).wrapped
+            assert self._vocabulary is not None
         return Matching(_matcher(self._vocabulary, grammar), ends=bool(self._tokenizer.end_ids))
 
 
@@ -84,47 +85,33 @@ class Matching:
 
 @final
 class _Vocabulary:
-    """A vocabulary as llguidance's TokenizerWrapper takes it."""
+    """The tokens of a model as llguidance takes them; a model without an end gets one that it can never choose."""
 
     bos_token_id = None
 
-    def __init__(
-        self, tokens: list[bytes], special: Collection[int], encode: Callable[[str], Sequence[int]]
-    ) -> None:
-        self.tokens, self.special_token_ids, self._encode = tokens, sorted(special), encode
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        special = {id for id in (*tokenizer.control_ids, *tokenizer.end_ids) if id < size}
+        text, data = tokenizer.token_text, tokenizer.token_bytes
+        self.tokens = [text(id).encode() if id in special else data(id) for id in range(size)]
+        ends = [id for id in sorted(tokenizer.end_ids) if id < size]
+        if not ends:
+            self.tokens.append(b"<end>")
+            special.add(size)
+            ends = [size]
+        self.special_token_ids = sorted(special)
         self.eos_token_id = self.special_token_ids[-1]
-        self._made: LLTokenizer | None = None
+        self._encode = partial(tokenizer.encode, add_special=False, parse_special=False, continues=True)
+        self.wrapped: LLTokenizer | None = None  # which asks for the tokens of texts before it is whole
+        self.wrapped = LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
 
     def __call__(self, text: str) -> Sequence[int]:
         """The tokens of a text. Those that decode to another text, as tokenizers may change characters, are replaced."""
         ids = self._encode(text)
-        if self._made is None or b"".join(self.tokens[id] for id in ids) == text.encode():
+        if self.wrapped is None or b"".join(self.tokens[id] for id in ids) == text.encode():
             return ids
-        return self._made.greedy_tokenize(text)
-
-    def made(self, end_ids: Collection[int] = ()) -> LLTokenizer:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
-        ends = sorted(end_ids) or [self.eos_token_id]
-        self._made = LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
-        return self._made
-
-
-def _vocabulary_of(tokenizer: Tokenizer, size: int) -> LLTokenizer:
-    """The tokens of a model as llguidance takes them; a model without an end gets one that it can never choose."""
-    special = {id for id in (*tokenizer.control_ids, *tokenizer.end_ids) if id < size}
-    text, data = tokenizer.token_text, tokenizer.token_bytes
-    tokens = [text(id).encode() if id in special else data(id) for id in range(size)]
-    ends = {id for id in tokenizer.end_ids if id < size}
-    if not ends:
-        tokens.append(b"<end>")
-        special.add(size)
-        ends.add(size)
-
-    def encode(text: str) -> Sequence[int]:
-        return tokenizer.encode(text, add_special=False, parse_special=False, continues=True)
-
-    return _Vocabulary(tokens, special, encode).made(ends)
+        return self.wrapped.greedy_tokenize(text)
 
 
 def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:

@@ -21,7 +21,8 @@ class SpecialTokens:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         kinds = (TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNKNOWN)
-        sizes = {id: _bytes(vocabulary.texts[id]) for id in vocabulary.of_type(*kinds)}
+        texts = {id: vocabulary.texts[id] for id in vocabulary.of_type(*kinds)}
+        sizes = {id: len(text.encode("utf-8", "surrogateescape")) for id, text in texts.items()}
         special = sorted(sizes, key=sizes.__getitem__, reverse=True)
         self._all = _Candidates(vocabulary, special)
         user_defined = set(vocabulary.of_type(TokenKind.USER_DEFINED))
@@ -67,25 +68,20 @@ class _Candidates:
         return [(token, id) for token, id, beginning in self._tokens if beginning in begins and token in text]
 
 
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogateescape"))
-
-
 def _stripping(vocabulary: Vocabulary, special: Iterable[int]) -> tuple[frozenset[int], frozenset[int]]:
     """Ids of tokens that absorb the space before them, and the space after them. Files do not say; model names do."""
     config, ids = vocabulary.config, vocabulary.ids
-    name = NAME.of(config, "").lower()
-    if any(pre in vocabulary.pre for pre in _MASK_TAKES_SPACE) or any(
-        architecture in config.architecture for architecture in _MASK_TAKES_SPACE_ARCHITECTURES
-    ):
-        return frozenset({ids["<mask>"]} if "<mask>" in ids else ()), frozenset()
-    if "phi-3" in name or "phi3" in name:
+    name, mask = NAME.of(config, "").lower(), ""
+    kinds = any(pre in vocabulary.pre for pre in _MASK_TAKES_SPACE)
+    if kinds or any(each in config.architecture for each in _MASK_TAKES_SPACE_ARCHITECTURES):
+        mask = "<mask>"
+    elif "phi-3" in name or "phi3" in name:
         after = {*special, *(ids[text] for text in ("</s>",) if text in ids)}
         after -= {ids[text] for text in ("<unk>", "<s>", "<|endoftext|>") if text in ids}
         return frozenset(), frozenset(after)
-    if "modern-bert" in name:
-        return frozenset({ids["[MASK]"]} if "[MASK]" in ids else ()), frozenset()
-    return frozenset(), frozenset()
+    elif "modern-bert" in name:
+        mask = "[MASK]"
+    return frozenset({ids[mask]} if mask in ids else ()), frozenset()
 
 
 END_OF_TURN = (

@@ -32,8 +32,6 @@ from .vocabulary import (
 )
 from .wordpiece import WordPiece
 
-# what Python makes of bytes of arguments that are no UTF-8
-_NOT_UTF8 = frozenset(map(chr, range(0xDC80, 0xDD00)))
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
 
@@ -234,7 +232,7 @@ def _check_text(text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         found, where = text[error.start], f"at position {error.start}"
-        if found in _NOT_UTF8:
+        if "\udc80" <= found <= "\udcff":  # what Python makes of bytes of arguments
             told = f"the byte {ord(found) - 0xDC00:#x} {where} is not UTF-8; give the text in UTF-8"
         else:
             told = f"half a surrogate pair is not valid text: {found!r} {where}; decode it as UTF-16 first"
