@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 
 from backbay import OptionError
-from backbay.cli import add_options, options_of, positive, whole
+from backbay.cli import add_options, options_of, positive, say, whole
 from backbay.internals import MAX_THREADS
 
 from .settings import Settings
@@ -60,9 +62,34 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from .serving import serve  # takes a while
+    """Serve until SIGTERM or SIGINT. One line on standard output tells the address."""
+    from .application import app  # takes a while
+    from .transport.server import Server, bound
+    from .watching import set_up_logging
 
-    serve(settings_of(args), log=args.log)
+    settings = settings_of(args)
+    listener = bound(settings.host, settings.port)
+    with listener, set_up_logging(args.log):
+        application = app(settings=settings)
+        address, port = listener.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+
+        def listening() -> None:
+            with suppress(OSError):  # a full disk ends no server
+                say(f"listening on http://{shown}:{port}")
+                sys.stdout.flush()
+
+        async def cancel() -> None:
+            await application.state.services.pool.close()
+
+        server = Server(
+            application,
+            application.state.drain,
+            drain_seconds=settings.drain_seconds,
+            cancel=cancel,
+            listening=listening,
+        )
+        server.run([listener])
     return 0
 
 
