@@ -14,8 +14,7 @@ from scripted_model import write_scripted_model
 from backbay import DType
 from backbay.cli import main
 from backbay_engine.cache import CausalCache
-from backbay_server.catalogue.entries import Entry
-from backbay_server.catalogue.loading import load_entry
+from backbay_server.catalogue.entries import Entry, load_entry
 from backbay_server.command import add_arguments, settings_of
 
 

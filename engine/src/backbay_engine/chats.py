@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from .errors import RequestError
+from .errors import RequestError, ResponseFormatError
 from .images.prompts import Parts
 from .port.prompting import UserPrompt
 from .runner.requests.answer import Completion
@@ -28,7 +28,7 @@ from .text.tokenizers import Tokenizer
 CHAT_OPTIONS: Final = frozenset(
     ("tools", "tool_choice", "parallel_tool_calls", "response_format", "variables")
 )
-_RESERVED: Final = frozenset(("add_generation_prompt", "messages", "tools"))
+_RESERVED: Final = frozenset(("add_generation_prompt", "chat_template", "messages", "tools"))
 _TAIL: Final = 16  # tokens that hold the mark of reasoning, if the template has begun it
 _FINAL: Final = "<|channel|>final<|message|>"
 
@@ -57,11 +57,8 @@ class ChatRequest(NamedTuple):
         """
         reader = self.reader()
         read = [*reader.push(whole.text)]
-        cut = whole.stop is not None and reader.is_calling
-        read += reader.finish()
-        text, reasoning, calls = joined(read if pieces is None else pieces)
-        called = calls and whole.finish_reason == "stop" and not cut
-        ended = "tool_calls" if called else whole.finish_reason
+        rest, ended = reader.end(whole.finish_reason, whole.stop)
+        text, reasoning, calls = joined([*read, *rest] if pieces is None else pieces)
         return replace(whole, text=text, reasoning=reasoning, tool_calls=calls, finish_reason=ended)
 
 
@@ -82,7 +79,9 @@ def chat_request(
     """The request for an answer to a prompt that a chat template has made, with its tools in it."""
     wanted = response_format_of(response_format)
     if wanted is not None and tools.definitions:
-        raise RequestError("an answer in a format calls no tools: leave out either tools or response_format")
+        raise ResponseFormatError(
+            "an answer in a format calls no tools: leave out either tools or response_format"
+        )
     form = form_of(template, tools=bool(tools.definitions))
     inside = form.thinking is not None and _ends_with(tokenizer, prompt, form.thinking[0])
     if wanted is not None:

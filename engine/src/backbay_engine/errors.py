@@ -30,7 +30,11 @@ class ContextOverflowError(RequestError):
 
 
 class ResponseFormatError(RequestError):
-    """A response format that is not understood, that no answer can have, or that is too large."""
+    """A response format that is not understood, that no answer can have, or that is too large; `reason` says why."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class ToolsError(RequestError):

@@ -1,7 +1,5 @@
 """A server for models on any backbay backend, with the APIs of OpenAI, Anthropic and Ollama."""
 
-from __future__ import annotations
-
 from .application import app
 from .settings import Settings
 

@@ -1,18 +1,22 @@
-"""The ASGI application."""
+"""The ASGI application, and the life of its services."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from asyncio import AbstractEventLoop
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import fields
-from functools import partial
-from threading import Event
-from typing import Any
+from threading import Event, Lock
+from typing import Any, final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Scope
 
 from backbay import OptionError, choose
 from backbay.discovery import open_model
@@ -23,16 +27,11 @@ from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import Services
 from .catalogue import Catalogue, Entry, Load, Pool, load_entry
-from .errors import ApiError, MethodError, RouteNotFoundError, error_response
+from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
-from .life import Life, Starting
 from .pictures import Fetcher
 from .settings import Settings
-from .transport.drain import Drain, Draining
-from .transport.hosts import Hosts
-from .transport.keys import Keys
-from .transport.limits import BodyLimit
-from .transport.origins import Origins
+from .transport.guards import BodyLimit, Drain, Draining, Guard, Hosts, Keys, Origins
 from .watching import Log, Metrics
 from .watching.routes import routes as watching_routes
 
@@ -48,7 +47,12 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     chosen = settings or Settings(models=models, **given)
     if chosen.backend is not None:
         choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
-    return application(chosen, partial(_load, chosen))
+
+    def load(entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
+        own = {"queue": chosen.queue, "worker": chosen.worker}
+        return load_entry(chosen, entry, **own, progress=progress, cancel=cancel)
+
+    return application(chosen, load)
 
 
 def application(chosen: Settings, load_model: Load) -> Starlette:
@@ -65,7 +69,7 @@ def application(chosen: Settings, load_model: Load) -> Starlette:
     life = Life(services)
     made = Starlette(
         routes=[
-            *(endpoint.route() for endpoint in ENDPOINTS),
+            *(Route(each.path, each, methods=[each.method]) for each in ENDPOINTS),
             *watching_routes(with_metrics=chosen.metrics),
             openapi.ROUTE,
             *(page.routes() if chosen.page else []),
@@ -91,20 +95,86 @@ def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Midd
     ]
 
 
-def _load(settings: Settings, entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
-    return load_entry(
-        settings, entry, queue=settings.queue, worker=settings.worker, progress=progress, cancel=cancel
-    )
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
     """No route, or none of this method: the error of the API whose path it would be."""
     assert isinstance(error, HTTPException)
-    found: ApiError
-    if error.status_code == 405:
-        found = MethodError(f"{request.url.path} does not take {request.method}")
-    else:
-        found = RouteNotFoundError(f"there is nothing at {request.url.path}")
+    path, method = request.url.path, request.method
+    absent = RouteNotFoundError(f"there is nothing at {path}")
+    found = MethodError(f"{path} does not take {method}") if error.status_code == 405 else absent
     response = error_response(found, request.scope)
     response.headers.update(error.headers or {})
     return response
+
+
+# -- the life of the services: from lifespan events on, or from the first request where none come --------
+
+
+@final
+class Life:
+    """Starts and ends the services of an application, `app.state.services`.
+
+    make  makes the services, in the event loop that they live in
+    """
+
+    def __init__(self, make: Callable[[], Services]) -> None:
+        self._make, self._lock = make, Lock()
+        self._loop: AbstractEventLoop | None = None  # of services that a request started
+        self._services: Services | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        """Services from the application's start to its end."""
+        with self._lock:
+            self._abandon()
+            services = self._start(application)
+        try:
+            yield
+        finally:
+            await services.pool.close()
+            services.generator.close()
+
+    def require(self, application: Starlette) -> None:
+        """Start the services unless they run. They end with the application, or with the process.
+
+        UnavailableError if a request in another event loop, which still runs, has started them.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._services is not None and self._loop in (None, loop):
+                return
+            if self._loop is not None and not self._loop.is_closed():
+                raise UnavailableError(
+                    "the models are held in another event loop, where the application's first request came; send the "
+                    "application the events of ASGI's lifespan, or all requests from one event loop"
+                )
+            self._abandon()
+            self._start(application)
+            self._loop = loop
+
+    def _start(self, application: Starlette) -> Services:
+        application.state.services = self._services = services = self._make()
+        services.pool.preload()
+        return services
+
+    def _abandon(self) -> None:
+        """Close what requests of an event loop that has ended have started."""
+        if self._loop is not None and self._services is not None:
+            self._services.pool.abandon()
+            self._services.generator.close()
+        self._loop = self._services = None
+
+
+@final
+class Starting(Guard):
+    """The middleware that starts the services where no lifespan events came."""
+
+    def __init__(self, app: ASGIApp, life: Life) -> None:
+        super().__init__(app)
+        self._life = life
+
+    def refusal(self, scope: Scope) -> ApiError | None:
+        try:
+            self._life.require(scope["app"])
+        except UnavailableError as error:
+            return error
+        return None

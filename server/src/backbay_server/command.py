@@ -2,113 +2,98 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 
 from backbay import OptionError
-from backbay.cli import add_options, options_of, positive, whole
+from backbay.cli import add_options, options_of, positive, say, whole
 from backbay.internals import MAX_THREADS
 
 from .settings import Settings
-from .transport.keys import read_keys
+from .transport.guards import read_keys
 
 LARGEST = 2**30
-KV_DTYPES = (
-    "f32",
-    "f16",
-    "bf16",
-    "q8_0",
-    "q4_0",
-)  # as the engine takes them, which is not imported for its arguments
+SAME = "backend", "threads", "parallel", "context", "kv_dtype", "queue", "worker", "host", "port", "metrics"
+"""Fields of Settings that are the options of the same names."""
+KV_DTYPES = "f32", "f16", "bf16", "q8_0", "q4_0"  # the engine's, which is not imported for its arguments
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="*", help="GGUF files, folders, or names such as hf:org/name, ollama:name"
-    )
-    several(parser, "--models", "DIR", "a folder of models, also Hugging Face's cache or Ollama's store")
-    several(parser, "--alias", "NAME=MODEL", "a further name for a model, which is given by its name or file")
-    parser.add_argument("--host", default=Settings.host, help=f"address to listen at ({Settings.host})")
-    number(parser, "--port", 0, 65535, Settings.port, f"port to listen at ({Settings.port}); 0: any free one")
-    parser.add_argument("--backend", help="name of an installed backend; by default the best that works")
+    add = parser.add_argument
+
+    def several(name: str, value: str, what: str) -> None:
+        add(name, action="append", default=[], metavar=value, help=f"{what}; may be repeated")
+
+    def number(name: str, least: int, most: int, default: int | None, what: str) -> None:
+        add(name, type=whole(least, most), default=default, metavar="N", help=what.format(default))
+
+    add("model", nargs="*", help="GGUF files, folders, or names such as hf:org/name, ollama:name")
+    several("--models", "DIR", "a folder of models, also Hugging Face's cache or Ollama's store")
+    several("--alias", "NAME=MODEL", "a further name for a model, which is given by its name or file")
+    add("--host", default=Settings.host, help=f"address to listen at ({Settings.host})")
+    number("--port", 0, 65535, Settings.port, "port to listen at ({}); 0: any free one")
+    add("--backend", help="name of an installed backend; by default the best that works")
     add_options(parser)
-    number(
-        parser,
-        "--parallel",
-        1,
-        2**16,
-        Settings.parallel,
-        f"answers at a time of each model ({Settings.parallel})",
-    )
-    number(parser, "--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
-    number(parser, "--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
-    parser.add_argument(
-        "--kv-dtype",
-        choices=KV_DTYPES,
-        help="dtype of the caches (the backend's choice)",
-    )
-    number(
-        parser,
-        "--queue",
-        0,
-        LARGEST,
-        Settings.queue,
-        f"requests that may wait for each model ({Settings.queue})",
-    )
-    number(parser, "--max-loaded", 1, 1024, None, "models in memory at a time (as many as are named)")
-    parser.add_argument("--worker", action="store_true", help="run each model in a process of its own")
-    parser.add_argument(
-        "--api-key-file", metavar="FILE", help="a file of keys, one on a line; each request needs one of them"
+    number("--parallel", 1, 2**16, Settings.parallel, "answers at a time of each model ({})")
+    number("--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
+    number("--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
+    add("--kv-dtype", choices=KV_DTYPES, help="dtype of the caches (the backend's choice)")
+    number("--queue", 0, LARGEST, Settings.queue, "requests that may wait for each model ({})")
+    number("--max-loaded", 1, 1024, None, "models in memory at a time (as many as are named)")
+    add("--worker", action="store_true", help="run each model in a process of its own")
+    keys = "a file of keys, one on a line; each request needs one of them"
+    add("--api-key-file", metavar="FILE", help=keys)
+    several(
+        "--allow-host", "NAME", "a name of this machine that requests may use (localhost, addresses); *: any"
     )
     several(
-        parser,
-        "--allow-host",
-        "NAME",
-        "a name of this machine that requests may use (localhost, addresses); *: any",
+        "--allow-origin", "ORIGIN", "a web page that may use the server, such as https://chat.example.com"
     )
-    several(
-        parser,
-        "--allow-origin",
-        "ORIGIN",
-        "a web page that may use the server, such as https://chat.example.com",
-    )
-    several(
-        parser,
-        "--allow-picture-host",
-        "NAME",
-        "a host from which the server may fetch the pictures that requests name by their address; *.NAME, *: several",
-    )
-    most = Settings.max_body >> 20
-    number(parser, "--max-body", 1, 1 << 20, most, f"largest body of a request in MiB ({most})")
-    parser.add_argument("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
-    parser.add_argument("--no-page", action="store_true", help="serve no page at /")
+    fetched = "a host from which the server may fetch the pictures that requests name by their address; *.NAME, *: several"
+    several("--allow-picture-host", "NAME", fetched)
+    number("--max-body", 1, 1 << 20, Settings.max_body >> 20, "largest body of a request in MiB ({})")
+    add("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
+    add("--no-page", action="store_true", help="serve no page at /")
     drain = Settings.drain_seconds
-    parser.add_argument(
-        "--drain",
-        type=positive,
-        default=drain,
-        metavar="SECONDS",
-        help=f"how long running answers may go on after SIGTERM or Ctrl+C ({drain:g})",
-    )
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
-
-
-def several(parser: ArgumentParser, name: str, value: str, what: str) -> None:
-    parser.add_argument(name, action="append", default=[], metavar=value, help=f"{what}; may be repeated")
-
-
-def number(parser: ArgumentParser, name: str, least: int, most: int, default: int | None, what: str) -> None:
-    parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)
+    ending = f"how long running answers may go on after SIGTERM or Ctrl+C ({drain:g})"
+    add("--drain", type=positive, default=drain, metavar="SECONDS", help=ending)
+    add("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
 
 def run(args: Namespace) -> int:
-    from .serving import serve  # takes a while
+    """Serve until SIGTERM or SIGINT. One line on standard output tells the address."""
+    from .application import app  # takes a while
+    from .transport.server import Server, bound
+    from .watching import set_up_logging
 
-    serve(settings_of(args), log=args.log)
+    settings = settings_of(args)
+    listener = bound(settings.host, settings.port)
+    with listener, set_up_logging(args.log):
+        application = app(settings=settings)
+        address, port = listener.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+
+        def listening() -> None:
+            with suppress(OSError):  # a full disk ends no server
+                say(f"listening on http://{shown}:{port}")
+                sys.stdout.flush()
+
+        async def cancel() -> None:
+            await application.state.services.pool.close()
+
+        server = Server(
+            application,
+            application.state.drain,
+            drain_seconds=settings.drain_seconds,
+            cancel=cancel,
+            listening=listening,
+        )
+        server.run([listener])
     return 0
 
 
 def settings_of(args: Namespace) -> Settings:
-    """The settings that the command line gives."""
     aliases = dict(alias(text) for text in args.alias)
     if not (args.model or args.models or aliases):
         raise OptionError("name a model, or a folder of models with --models DIR")
@@ -117,25 +102,16 @@ def settings_of(args: Namespace) -> Settings:
         models=tuple(args.model),
         folders=tuple(args.models),
         aliases=aliases,
-        backend=args.backend,
         options=options_of(args),
-        threads=args.threads,
-        parallel=args.parallel,
-        context=args.context,
-        kv_dtype=args.kv_dtype,
-        queue=args.queue,
-        worker=args.worker,
         max_loaded=args.max_loaded or max(1, named),
         keys=read_keys(args.api_key_file) if args.api_key_file is not None else (),
         hosts=(*args.allow_host, args.host),
         origins=tuple(args.allow_origin),
         picture_hosts=tuple(args.allow_picture_host),
-        host=args.host,
-        port=args.port,
         max_body=args.max_body << 20,
-        metrics=args.metrics,
         page=not args.no_page,
         drain_seconds=args.drain,
+        **{name: getattr(args, name) for name in SAME},
     )
 
 

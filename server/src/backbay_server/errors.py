@@ -18,6 +18,7 @@ from backbay_engine import (
     ResponseFormatError,
     TemplateError,
     TokenizerError,
+    ToolsError,
 )
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,9 @@ def api_error(error: BaseException) -> ApiError:
         case QueueFullError() | DeadlineError():
             return BusyError(str(error))
         case ResponseFormatError():
-            return InvalidRequestError(str(error), param="response_format")
+            return InvalidRequestError(f"response_format: {error.reason}", param="response_format")
+        case ToolsError():
+            return InvalidRequestError(str(error), param="tools")
         case RequestError() | OptionError() | TemplateError() | TokenizerError():
             return InvalidRequestError(str(error))
         case ClosedError():

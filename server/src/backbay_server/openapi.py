@@ -25,8 +25,8 @@ _TEXT: Final[Schema] = {"type": "string"}
 def document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
     """The description, by OpenAPI 3.1."""
     listed = list(endpoints)
-    kinds = [kind for each in listed for kind in _kinds(each)]
-    unique = list(dict.fromkeys(kinds))
+    kinds = [(each.body, each.answers, each.chunks, error_form(each.path)) for each in listed]
+    unique = list(dict.fromkeys(kind for structs in kinds for kind in structs if kind is not None))
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REFERENCE)
     by_kind = dict(zip(unique, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -49,14 +49,11 @@ def _operation(endpoint: Endpoint[Any], path: str, schemas: Mapping[Any, Schema]
     name = re.sub(r"\W+", "_", f"{endpoint.method.lower()}{path}").strip("_")
     found: dict[str, Any] = {"operationId": name, "summary": endpoint.summary}
     if names := re.findall(r"{(\w+)}", path):
-        found["parameters"] = [
-            {"name": each, "in": "path", "required": True, "schema": _TEXT} for each in names
-        ]
+        place = {"in": "path", "required": True, "schema": _TEXT}
+        found["parameters"] = [{"name": each, **place} for each in names]
     if endpoint.body is not None:
-        found["requestBody"] = {
-            "required": True,
-            "content": _content("application/json", schemas[endpoint.body]),
-        }
+        content = _content("application/json", schemas[endpoint.body])
+        found["requestBody"] = {"required": True, "content": content}
     answer = _content("application/json", schemas[endpoint.answers])
     if endpoint.chunks is not None:
         answer |= _content(endpoint.stream_type, schemas[endpoint.chunks])
@@ -72,12 +69,6 @@ def _failures(path: str, form: Schema) -> Mapping[str, Schema]:
         told = (error.__doc__ or "").partition("\n")[0]
         found[str(error_status(error, path))] = {"description": told, "content": form}
     return found
-
-
-def _kinds(endpoint: Endpoint[Any]) -> list[Any]:
-    """The structs of an endpoint's bodies."""
-    kinds = [endpoint.body, endpoint.answers, endpoint.chunks, error_form(endpoint.path)]
-    return [kind for kind in kinds if kind is not None]
 
 
 def _content(media_type: str, schema: Schema) -> dict[str, Any]:

@@ -12,10 +12,7 @@ from served import read_limited
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backbay import OptionError
-from backbay_server.transport.hosts import Hosts
-from backbay_server.transport.keys import MOST_BYTES, Keys, read_keys
-from backbay_server.transport.limits import BodyLimit
-from backbay_server.transport.origins import Origins
+from backbay_server.transport.guards import MOST_BYTES, BodyLimit, Hosts, Keys, Origins, read_keys
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:

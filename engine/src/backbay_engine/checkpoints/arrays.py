@@ -19,15 +19,15 @@ Open: TypeAlias = Callable[[TensorInfo], Bytes]
 Rows: TypeAlias = Callable[[Open, int, int], Array]
 
 CHUNK = 1 << 23  # bytes that are transformed at a time, about
-ELEMENTS: Mapping[DType, Any] = {
-    DType.F32: np.dtype("<f4"),
-    DType.F16: np.dtype("<f2"),
-    DType.BF16: np.dtype("<u2"),  # NumPy has no such type
-    DType.F64: np.dtype("<f8"),
-    DType.I64: np.dtype("<i8"),
-    DType.I32: np.dtype("<i4"),
-    DType.I16: np.dtype("<i2"),
-    DType.I8: np.dtype("u1"),
+ELEMENTS: Mapping[DType, str] = {
+    DType.F32: "<f4",
+    DType.F16: "<f2",
+    DType.BF16: "<u2",
+    DType.F64: "<f8",  # NumPy has no bf16
+    DType.I64: "<i8",
+    DType.I32: "<i4",
+    DType.I16: "<i2",
+    DType.I8: "u1",
 }
 
 
@@ -66,8 +66,7 @@ class LazyArray:
     def chunks(self, data: Open) -> Iterator[Bytes]:
         """All bytes, in order."""
         if not self.shape or not self.nbytes:
-            count = 1 if not self.shape else 0
-            yield _bytes(self.rows(data, 0, count))
+            yield _bytes(self.rows(data, 0, 0 if self.shape else 1))
             return
         step = max(1, CHUNK * self.shape[0] // self.nbytes)
         for begin in range(0, self.shape[0], step):
@@ -77,11 +76,16 @@ class LazyArray:
 
     def floats(self) -> LazyArray:
         """As f32."""
-        return self if self.dtype is DType.F32 else self._made(lambda numbers: numbers)
+        return self if self.dtype is DType.F32 else self.map(lambda numbers: numbers)
 
     def map(self, function: Callable[[Array], Array]) -> LazyArray:
         """A function of each number, computed in f32."""
-        return self._made(function)
+
+        def rows(data: Open, begin: int, end: int) -> Array:
+            numbers = function(as_floats(self.rows(data, begin, end), self.dtype))
+            return np.asarray(numbers, np.float32)
+
+        return replace(self, dtype=DType.F32, rows=rows, stored=None)
 
     def reshape(self, *shape: int) -> LazyArray:
         """With another shape, of the same first dimension."""
@@ -154,13 +158,6 @@ class LazyArray:
             return change(self.rows(data, begin, end))
 
         return replace(self, shape=shape, rows=rows, stored=stored)
-
-    def _made(self, function: Callable[[Array], Array]) -> LazyArray:
-        def rows(data: Open, begin: int, end: int) -> Array:
-            numbers = function(as_floats(self.rows(data, begin, end), self.dtype))
-            return np.asarray(numbers, np.float32)
-
-        return replace(self, dtype=DType.F32, rows=rows, stored=None)
 
 
 def stored_array(info: TensorInfo) -> LazyArray:

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 
 from backbay import ModelFileError
-from backbay.discovery import declared
-from backbay.gguf import Config, Derived, ModelFile, TensorInfo, nearest
+from backbay.gguf import Config, Content, Derived, ModelFile, TensorInfo
 
 from .arrays import LazyArray, stack, stored_array
-from .families import FAMILIES
-from .families.installed import GROUP, declared_family
+from .families import family_of
 from .family import Arrays, Family
+from .json_files import parse, read_bytes, read_object
 from .safetensors import Stored, read_checkpoint
-from .sentence_transformers import dense_arrays, pooling_keys
 from .settings import Keys, Settings, read_settings, usual_keys
 from .vocabularies import vocabulary_keys
 
@@ -37,9 +35,8 @@ _ALWAYS_FLOATS = re.compile(
     r"(first|w1|w2|decay_w1|decay_w2|lerp_fused)|altup_(correct|predict)_coef"
 )
 """Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
-_FINAL = re.compile(
-    r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)"
-)  # as a family makes them where the table has no name
+# as a family makes them where the table has no name
+_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)")
 SUFFIXES = ".weight", ".bias", ".scale"
 USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
 
@@ -65,44 +62,21 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
         if how is not None:
             derived[name] = how
     metadata = _metadata(settings, family, arrays, dense_keys)
-    return ModelFile(
-        folder, [*checkpoint.contents, *contents], Config(metadata, path=folder), tensors, derived
-    )
-
-
-def family_of(settings: Settings) -> Family:
-    """The family of a folder's model; ModelFileError names those that are known."""
-    name, further = settings.architecture, declared(GROUP)
-    found = FAMILIES.get(name)
-    if points := further.get(name):
-        found = declared_family(name, points, taken=found is not None)
-    if found is None:
-        known = sorted({*FAMILIES, *further})
-        expected = (
-            f"a class of transformers that can be read: {', '.join(known)}; for others, convert the model "
-            f"with llama.cpp's convert_hf_to_gguf.py"
-        )
-        raise ModelFileError(settings.path, None, expected, f"{name!r}{nearest(name, known)}")
-    return found if isinstance(found, Family) else found(settings)
+    files = [*checkpoint.contents, *contents]
+    return ModelFile(folder, files, Config(metadata, path=folder), tensors, derived)
 
 
 def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -> dict[str, Any]:
     keys = {**usual_keys(settings), **pooling_keys(settings.folder), **dense, **family.keys(settings)}
-    own = {_full(family, key): _stored(value) for key, value in keys.items() if value is not None}
-    general = {
-        "general.architecture": family.architecture,
-        "general.type": "model",
-        "general.name": settings.name,
-    }
+    # a key with a slash in front has no architecture
+    named = {key[1:] if key[0] == "/" else f"{family.architecture}.{key}": keys[key] for key in keys}
+    own = {key: _stored(value) for key, value in named.items() if value is not None}
+    architecture = family.architecture
+    general = {"general.architecture": architecture, "general.type": "model", "general.name": settings.name}
     embedding = arrays.get("token_embd.weight")
     count = embedding.shape[0] if embedding is not None and embedding.shape else 0
     own.setdefault(f"{family.architecture}.vocab_size", count)
     return {**general, **own, **vocabulary_keys(settings, family.architecture, count)}
-
-
-def _full(family: Family, key: str) -> str:
-    """A key with the architecture in front; a key with a slash in front has none."""
-    return key[1:] if key.startswith("/") else f"{family.architecture}.{key}"
 
 
 def _stored(value: Any) -> Any:
@@ -133,7 +107,8 @@ def _arrays(stored: Mapping[str, Stored], family: Family, settings: Settings) ->
             target = place.of(own_name)
             if target in found:
                 raise _misfit(settings, own_name, each, f"no second tensor for {target!r}")
-            found[target] = each.floats() if _is_always_float(target, each) else each
+            small = len(each.shape) <= 1 or not target.endswith(".weight") or _ALWAYS_FLOATS.search(target)
+            found[target] = each.floats() if small and not each.dtype.is_quantized else each
     beside = next(iter(found.values()), None)
     if beside is None:
         raise ModelFileError(settings.folder, None, "tensors of a model", "none")
@@ -193,18 +168,9 @@ def _changed(family: Family, name: str, array: LazyArray, settings: Settings) ->
         raise _misfit(settings, name, array, "a shape that the configuration explains") from error
 
 
-def _is_always_float(name: str, array: LazyArray) -> bool:
-    if array.dtype.is_quantized:
-        return False
-    return len(array.shape) <= 1 or not name.endswith(".weight") or _ALWAYS_FLOATS.search(name) is not None
-
-
 def _misfit(settings: Settings, name: str, array: LazyArray, expected: str) -> ModelFileError:
-    first = array.parts[0]
-    found = f"{array.dtype}{list(array.shape)}"
-    return ModelFileError(
-        first.path, first.offset, f"{expected} as {name!r} of {settings.architecture}", found
-    )
+    first, expected = array.parts[0], f"{expected} as {name!r} of {settings.architecture}"
+    return ModelFileError(first.path, first.offset, expected, f"{array.dtype}{list(array.shape)}")
 
 
 class _Places:
@@ -234,3 +200,64 @@ class _Places:
             "convert_hf_to_gguf.py"
         )
         raise ModelFileError(self._settings.folder, None, expected, repr(name))
+
+
+# -- what follows a model of vectors, by the files of sentence-transformers ----------------------------------
+
+
+MODULES = "modules.json"
+MODES = {"mean": 1, "cls": 2, "lasttoken": 3}
+"""The numbers of llama.cpp."""
+FLAGS = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
+DENSE = "dense_2", "dense_3"
+"""The names of the matrices in model files."""
+
+
+def pooling_keys(folder: Path) -> Keys:
+    """How the model pools; no key if no file says it."""
+    at = next(iter(_modules(folder, "Pooling")), None)
+    if at is None:
+        return {}
+    said = read_object(at / "config.json")
+    found = next((number for flag, number in FLAGS.items() if said.get(flag) is True), None)
+    found = found or MODES.get(str(said.get("pooling_mode")))
+    if found is None:
+        raise ModelFileError(at / "config.json", None, "pooling by mean, cls or lasttoken", "another one")
+    return {"pooling_type": found}
+
+
+def dense_arrays(folder: Path) -> tuple[Arrays, Keys, list[Content]]:
+    """The matrices that vectors pass last, with their keys and the files that hold them."""
+    arrays, keys, contents = Arrays(), Keys(), list[Content]()
+    places = _modules(folder, "Dense")
+    if len(places) > len(DENSE):
+        raise ModelFileError(folder / MODULES, None, f"at most {len(DENSE)} dense layers", len(places))
+    for name, at in zip(DENSE, places, strict=False):
+        said = read_object(at / "config.json")
+        kind = str(said.get("activation_function", "Tanh")).rpartition(".")[2]
+        checkpoint = read_checkpoint(at)
+        weight = checkpoint.tensors.get("linear.weight")
+        plain = kind == "Identity" and "linear.bias" not in checkpoint.tensors
+        if weight is None or not plain or not weight.info.dtype.is_float or len(weight.info.shape) != 2:
+            expected = "a matrix linear.weight, without a bias and an activation"
+            raise ModelFileError(at, None, expected, f"{', '.join(checkpoint.tensors)} with {kind}")
+        arrays[f"{name}.weight"] = stored_array(weight.info).floats()
+        keys |= {f"{name}_feat_in": weight.info.shape[0], f"{name}_feat_out": weight.info.shape[1]}
+        contents += checkpoint.contents
+    return arrays, keys, contents
+
+
+def _modules(folder: Path, kind: str) -> list[Path]:
+    """The folders of the modules of a kind, in order."""
+    path = folder / MODULES
+    if not path.exists():
+        return []
+    modules = parse(path, read_bytes(path))
+    found = []
+    for module in modules if isinstance(modules, list) else ():
+        if isinstance(module, dict) and str(module.get("type", "")).endswith(kind):
+            at = Path(str(module.get("path", "")))
+            if at.is_absolute() or ".." in at.parts or "\0" in str(at):
+                raise ModelFileError(path, None, "a path within the folder", repr(str(at))[:200])
+            found.append(folder / at)
+    return found

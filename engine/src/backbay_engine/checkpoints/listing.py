@@ -8,15 +8,8 @@ from pathlib import Path
 
 from backbay import ModelFileError
 
-from .places import (
-    Located,
-    Name,
-    apart,
-    located_in,
-    manifest_names,
-    ollama_layers,
-    snapshot_of,
-)
+from . import places
+from .places import Located, Name
 
 DEPTH = 3  # of folders below: LM Studio has publisher/model/file.gguf
 MOST_FOLDERS = 10_000
@@ -43,24 +36,18 @@ def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, Located]]
         if each.startswith("models--"):
             name = each.removeprefix("models--").replace("--", "/")
             try:
-                snapshot = snapshot_of(name, cache / each, "main")
+                snapshot = places.snapshot_of(name, cache / each, "main")
             except (ModelFileError, OSError):
                 continue  # a download that has only begun
-            yield from _in_repository(name, snapshot)
-
-
-def _in_repository(name: str, snapshot: Path) -> Iterator[tuple[str, Located]]:
-    """A repository's only model has its name; of several, each file has a name of its own."""
-    found = dict(_in_folder(snapshot))
-    for each in found.values():
-        path = Path(each.path)
-        yield name if len(found) == 1 else f"{name}/{path.name}", each
+            found = dict(_in_folder(snapshot)).values()
+            for located in found:  # the only model has the repository's name; of several, each has its own
+                yield name if len(found) == 1 else f"{name}/{Path(located.path).name}", located
 
 
 def _in_store(store: Path) -> Iterator[tuple[str, Located]]:
-    for name, manifest in manifest_names(store / "manifests"):
+    for name, manifest in places.manifest_names(store / "manifests"):
         try:
-            located = ollama_layers(store, manifest)
+            located = places.ollama_layers(store, manifest)
         except (ModelFileError, OSError):
             continue
         if Path(located.path).exists():
@@ -75,9 +62,9 @@ def _in_folder(root: Path) -> Iterator[tuple[str, Located]]:
             yield _free(folder.name, folder, root, taken), Located(folder)
             continue
         found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
-        models, projectors = apart(each for each in found if each.is_file())
+        models, projectors = places.apart(each for each in found if each.is_file())
         for path in models:
-            located = located_in(path, models, projectors)
+            located = places.located_in(path, models, projectors)
             yield _free(located.stem, path.parent / located.stem, root, taken), located
 
 

@@ -19,7 +19,7 @@ MOST_LISTED = 8
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 _QUANTIZATION = re.compile(r"[-._](i?q\d\w*|tq\d\w*|bf16|fp?16|fp?32|mxfp4)$")
 _DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
-_SAFE = re.compile(r"[\w.\-]+")  # parts of names; none is a path
+_SAFE = re.compile(r"[\w.\-]+")
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ def locate(name: Name) -> Located:
     if not isinstance(name, (str, os.PathLike)):
         return Located(name)  # refused where files are opened
     if os.path.isdir(name):  # noqa: PTH112  a text that no path can be is no folder
-        folder = Path(name)
-        files = folder.glob("*.gguf")  # not below: a large tree takes long
-        return _model_in(str(name), folder, files, "")
+        return _model_in(str(name), Path(name), Path(name).glob("*.gguf"), "")  # a large tree takes long
     scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     find = _SCHEMES.get(scheme)
     if not colon or find is None or os.path.exists(name):  # noqa: PTH110
@@ -61,17 +59,19 @@ def name_of(model: str) -> str:
     return Located(Path(locate(model).path).absolute()).stem
 
 
+def _are_safe(*parts: str) -> bool:
+    """Whether parts of a name are no paths."""
+    return all(_SAFE.fullmatch(part) and part.strip(".") for part in parts)
+
+
 # -- Hugging Face's cache ------------------------------------------------------------------------------------
 
 
 def hugging_face_cache() -> Path:
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if os.environ.get(variable):
-            return _expanded(os.environ[variable])
-    if os.environ.get("HF_HOME"):
-        return _expanded(os.environ["HF_HOME"]) / "hub"
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _expanded(caches) / "huggingface" / "hub"
+    given = os.environ.get
+    cache = given("HF_HUB_CACHE") or given("HUGGINGFACE_HUB_CACHE")
+    home = given("HF_HOME") or f"{given('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return _expanded(cache or f"{home}/hub")
 
 
 def _hugging_face(name: str, rest: str) -> Located:
@@ -79,11 +79,9 @@ def _hugging_face(name: str, rest: str) -> Located:
     rest, _, kind = rest.partition(":")
     rest, _, revision = rest.partition("@")
     parts = [part for part in rest.split("/") if part]
-    file = "/".join(parts[2:])
-    if not parts or not all(
-        _SAFE.fullmatch(part) and part.strip(".") for part in (*parts, *filter(None, (revision,)))
-    ):
+    if not parts or not _are_safe(*parts, revision or "main"):
         raise _unknown(name, "a name like hf:org/name", rest, [])
+    file = "/".join(parts[2:])
     cache, wanted = hugging_face_cache(), "--".join(["models", *parts[:2]])
     have = _names(cache, "models--*")
     if wanted not in have:
@@ -121,9 +119,7 @@ def _ollama(name: str, rest: str) -> Located:
     """`name`, `name:tag`, `user/name:tag` or `host/user/name:tag`."""
     path, _, tag = rest.partition(":")
     parts = path.split("/")
-    if not 1 <= len(parts) <= 3 or not all(
-        _SAFE.fullmatch(part) and part.strip(".") for part in (*parts, tag or "latest")
-    ):
+    if len(parts) > 3 or not _are_safe(*parts, tag or "latest"):
         raise _unknown(name, "a name like ollama:name:tag", rest, [])
     full = [*("registry.ollama.ai", "library")[: 3 - len(parts)], *parts, tag or "latest"]
     stores = ollama_stores()
@@ -181,21 +177,16 @@ def _lm_studio(name: str, rest: str) -> Located:
     """`org/name`, `org/name/file.gguf`, or `name` alone if only one publisher has it."""
     rest, _, kind = rest.partition(":")
     parts = [part for part in rest.split("/") if part]
-    if not parts or not all(_SAFE.fullmatch(part) and part.strip(".") for part in parts):
+    if not parts or not _are_safe(*parts):
         raise _unknown(name, "a name like lmstudio:org/name", rest, [])
-    folders = [folder for folder in lm_studio_folders() if folder.is_dir()]
-    models = {
-        f"{each.parent.name}/{each.name}": each
-        for folder in reversed(folders)
-        for each in folder.glob("*/*")
-        if each.is_dir()
-    }
+    folders = lm_studio_folders()
+    found = [each for folder in reversed(folders) for each in folder.glob("*/*") if each.is_dir()]
+    models = {f"{each.parent.name}/{each.name}": each for each in found}
     wanted = "/".join(parts[:2])
-    fitting = (
-        [wanted] if wanted in models else [each for each in models if each.rpartition("/")[2] == parts[0]]
-    )
+    alike = [each for each in models if each.rpartition("/")[2] == parts[0]]
+    fitting = [wanted] if wanted in models else alike
     if len(fitting) != 1:
-        searched = " and ".join(str(folder) for folder in lm_studio_folders())
+        searched = " and ".join(map(str, folders))
         what = "a model" if not fitting else f"one model, not {' and '.join(fitting)},"
         raise _unknown(name, f"{what} in {searched} (nothing is downloaded)", wanted, models)
     file = "/".join(parts[2:] if fitting == [wanted] else parts[1:])
@@ -278,9 +269,9 @@ def _names(folder: Path, pattern: str) -> list[str]:
 
 def _unknown(name: str, expected: str, wanted: str, known: Iterable[str]) -> ModelFileError:
     names = list(known)
-    listed = ", ".join(names[:MOST_LISTED]) + (
-        f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    )
+    listed = ", ".join(names[:MOST_LISTED])
+    if len(names) > MOST_LISTED:
+        listed += f" and {len(names) - MOST_LISTED} more"
     return ModelFileError(name, None, expected, f"{listed or 'none'}{nearest(wanted, names)}")
 
 

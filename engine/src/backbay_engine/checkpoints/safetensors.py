@@ -20,18 +20,9 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 LARGEST_HEADER = 1 << 27
 MOST_TENSORS, MOST_FILES, LARGEST_RANK = 1 << 18, 1 << 12, 8
 LARGEST = (1 << 63) - 1
-DTYPES = {
-    "F32": DType.F32,
-    "F16": DType.F16,
-    "BF16": DType.BF16,
-    "F64": DType.F64,
-    "I64": DType.I64,
-    "I32": DType.I32,
-    "I16": DType.I16,
-    "I8": DType.I8,
-    "U8": DType.I8,  # bytes that only a transformation can understand
-    "BOOL": DType.I8,
-}
+DTYPES = {kind.name: kind for kind in (DType.F32, DType.F16, DType.BF16, DType.F64)}
+DTYPES |= {kind.name: kind for kind in (DType.I64, DType.I32, DType.I16, DType.I8)}
+DTYPES |= {"U8": DType.I8, "BOOL": DType.I8}  # bytes that only a transformation can understand
 OPAQUE = {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "U32": 4, "U64": 8}
 """Bytes of an element of dtypes that no model here takes; a tensor that nobody needs may have one."""
 
@@ -79,9 +70,8 @@ def _files(folder: Path) -> list[Path]:
     old = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
     found = f"{', '.join(others[:4])} without an index" if others else "none"
     if old and not others:
-        found = (
-            f"{', '.join(old[:4])}: PyTorch's pickles, which can run any code; save the model as safetensors"
-        )
+        remedy = "PyTorch's pickles, which can run any code; save the model as safetensors"
+        found = f"{', '.join(old[:4])}: {remedy}"
     raise ModelFileError(folder, None, f"{SINGLE}, or {INDEX}", found)
 
 
@@ -111,9 +101,8 @@ def _read_header(content: Content) -> Iterator[tuple[str, Stored]]:
         raise ModelFileError(path, 8, "a JSON object as header", f"a JSON {type(header).__name__}")
     if len(header) > MOST_TENSORS:
         raise ModelFileError(path, 8, f"at most {MOST_TENSORS} tensors", len(header))
-    found = [
-        _row(path, name, row, 8 + length, size) for name, row in header.items() if name != "__metadata__"
-    ]
+    header.pop("__metadata__", None)
+    found = [_row(path, name, row, 8 + length, size) for name, row in header.items()]
     ordered = sorted((each for each in found if each.info.nbytes), key=lambda each: each.info.offset)
     for before, after in pairwise(ordered):
         end = before.info.offset + before.info.nbytes
@@ -142,9 +131,8 @@ def _row(path: Path, name: str, row: Any, start: int, size: int) -> Stored:
     if last - first != nbytes:
         raise ModelFileError(path, 8, f"{nbytes} bytes {where}, as {kind} of {shape}", f"{first} to {last}")
     if start + last > size:
-        raise ModelFileError(
-            path, 8, f"the data {where} within the file's {size} bytes", f"an end at {start + last}"
-        )
+        expected = f"the data {where} within the file's {size} bytes"
+        raise ModelFileError(path, 8, expected, f"an end at {start + last}")
     dtype = DTYPES.get(kind, DType.I8)
     return Stored(TensorInfo(name, dtype, tuple(reversed(shape)), start + first, nbytes, path), kind)
 

@@ -28,11 +28,8 @@ KV_HEADS = "num_key_value_heads", "n_kv_heads", "n_head_kv"
 BLOCKS = "num_hidden_layers", "n_layers", "n_layer", "num_layers"
 CONTEXT = "max_position_embeddings", "n_ctx", "n_positions", "max_sequence_length", "model_max_length"
 INNER = (
-    "prefix_dense_intermediate_size",
-    "dense_intermediate_size",
-    "intermediate_size",
-    "n_inner",
-    "hidden_dim",
+    *("prefix_dense_intermediate_size", "dense_intermediate_size", "intermediate_size"),
+    *("n_inner", "hidden_dim"),
 )
 
 
@@ -64,8 +61,8 @@ class Settings:
 
     def whole_or_wholes(self, *names: str) -> int | list[int] | None:
         """A number, or a list with one for each block, which is a number if all are equal."""
-        name = next((name for name in names if name in self), None)
-        if name is None or not isinstance(self.values[name], list):
+        name = self._name_in_use(names)
+        if not isinstance(self.values.get(name), list):
             return self.maybe_whole(*names)
         found = self.wholes(name)
         return found[0] if found and set(found) == {found[0]} else found
@@ -77,12 +74,10 @@ class Settings:
         return self._of("a finite number", _as_number, names, None)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        return self._of(
-            "true or false", lambda value: value if isinstance(value, bool) else None, (name,), default
-        )
+        return self._of("true or false", _as_flag, (name,), default)
 
     def text(self, *names: str, default: str = "") -> str:
-        return self._of("a text", lambda value: value if isinstance(value, str) else None, names, default)
+        return self._of("a text", _as_text, names, default)
 
     def wholes(self, name: str) -> list[int]:
         """A list of whole numbers; empty without the name."""
@@ -92,7 +87,7 @@ class Settings:
         return self._list(name, "a list of finite numbers", _as_number)
 
     def texts(self, name: str) -> list[str]:
-        return self._list(name, "a list of texts", lambda value: value if isinstance(value, str) else None)
+        return self._list(name, "a list of texts", _as_text)
 
     def section(self, name: str) -> Settings:
         """The object of this name; empty without the name."""
@@ -134,9 +129,7 @@ class Settings:
     def blocks(self) -> int:
         found = self.whole(*BLOCKS)
         if not 0 <= found <= MOST_BLOCKS:
-            raise self.refuse(
-                next(name for name in BLOCKS if name in self), f"a number from 0 to {MOST_BLOCKS}"
-            )
+            raise self.refuse(self._name_in_use(BLOCKS), f"a number from 0 to {MOST_BLOCKS}")
         return found
 
     @property
@@ -162,21 +155,23 @@ class Settings:
     def _above_zero(self, *names: str) -> int:
         found = self.whole(*names)
         if found < 1:
-            raise self.refuse(next(name for name in names if name in self), "a number above 0")
+            raise self.refuse(self._name_in_use(names), "a number above 0")
         return found
+
+    def _name_in_use(self, names: Sequence[str]) -> str:
+        """The first of these names that has a value; the first of all if none has."""
+        return next((name for name in names if name in self), names[0])
 
     def _of(
         self, expected: str, convert: Callable[[Any], T | None], names: Sequence[str], default: D
     ) -> T | D:
-        for name in names:
-            if self.values.get(name) is not None:
-                found = convert(self.values[name])
-                if found is None:
-                    raise self.refuse(name, expected)
-                return found
-        if default is _REQUIRED:
-            raise self.refuse(names[0], expected)
-        return default
+        name = self._name_in_use(names)
+        if name not in self and default is not _REQUIRED:
+            return default
+        found = convert(self.values.get(name))
+        if found is None:
+            raise self.refuse(name, expected)
+        return found
 
     def _list(self, name: str, expected: str, convert: Callable[[Any], T | None]) -> list[T]:
         values = self.values.get(name)
@@ -201,9 +196,8 @@ def read_settings(folder: Path) -> Settings:
     values = read_object(folder / CONFIG)
     names = values.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
-        raise ModelFileError(
-            folder / CONFIG, None, "the class of the model in 'architectures'", repr(names)[:200]
-        )
+        expected = "the class of the model in 'architectures'"
+        raise ModelFileError(folder / CONFIG, None, expected, repr(names)[:200])
     for name in _INNER_CONFIGS:
         if isinstance(values.get(name), dict):
             values = values | values[name]
@@ -275,6 +269,14 @@ def _as_whole(value: Any) -> int | None:
     if isinstance(number, int) and not isinstance(number, bool) and -LARGEST <= number <= LARGEST:
         return number
     return None
+
+
+def _as_flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _as_text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _as_number(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from ..port.contract import Facts
 from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
 from ..steps.builders import worst_steps
-from ..text.tokenizers.keys import TOKENS
+from ..text.tokenizers.vocabulary import TOKENS
 from .sight import open_text
 
 

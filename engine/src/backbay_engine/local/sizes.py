@@ -12,7 +12,7 @@ from ..errors import RequestError
 from ..models.contract import Model
 from ..models.keys import CONTEXT_LENGTH
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
-from ..text.tokenizers.keys import KIND, TOKENS
+from ..text.tokenizers.vocabulary import KIND, TOKENS
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,6 @@
 
 from .measuring import Load, measure
 from .phase import Line, Phase
-from .walls import Walls, measure_walls
+from .work import Walls, measure_walls
 
 __all__ = ["Line", "Load", "Phase", "Walls", "measure", "measure_walls"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -16,8 +17,7 @@ from backbay.internals import ProfiledRun
 
 from ..llm import LLM
 from .phase import Machine, Measured, Phase, phase_of
-from .walls import Walls
-from .work import products
+from .work import Walls, products
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
@@ -48,12 +48,17 @@ def measure(llm: LLM, load: Load, walls: Walls) -> tuple[list[Phase], Walls]:
     """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
     found: list[tuple[str, Measured, Measured]] = []
     if load.prompt:
-        found.append((f"prompt of {load.prompt}", *_both(llm, 1, lambda: _prompt(llm, load), _whole)))
+
+        def prompt() -> None:
+            llm.generate(_ids(llm, load.prompt, 0), max_tokens=1, temperature=0, reuse=False)
+
+        def whole(runs: Sequence[ProfiledRun]) -> Measured:  # as one step
+            return Measured(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
+
+        found.append((f"prompt of {load.prompt}", *_both(llm, 1, prompt, whole)))
     if load.steps:
-        name = f"step of {load.parallel} after {load.depth}"
-        found.append(
-            (name, *_both(llm, load.steps, lambda: _steps(llm, load), lambda runs: _alike(runs, load)))
-        )
+        both = _both(llm, load.steps, partial(_steps, llm, load), partial(_alike, load))
+        found.append((f"step of {load.parallel} after {load.depth}", *both))
     backend = llm.backend
     host = backend.devices()[0].id  # the first device is the CPU
     walls = raised(walls, [run for _, _, profiled in found for run in profiled.runs], host)
@@ -100,26 +105,15 @@ def _both(
     return measured(nodes=False), measured(nodes=True)
 
 
-def _prompt(llm: LLM, load: Load) -> None:
-    llm.generate(_ids(llm, load.prompt, 0), max_tokens=1, temperature=0, reuse=False)
-
-
-def _whole(runs: Sequence[ProfiledRun]) -> Measured:
-    """All runs of a prompt, as one step."""
-    return Measured(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
-
-
 def _steps(llm: LLM, load: Load) -> None:
     endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
-    handles = [
-        llm.submit(_ids(llm, load.depth, n), max_tokens=load.generated, temperature=0, **endless)
-        for n in range(load.parallel)
-    ]
+    ids = [_ids(llm, load.depth, number) for number in range(load.parallel)]
+    handles = [llm.submit(each, max_tokens=load.generated, temperature=0, **endless) for each in ids]
     for handle in handles:
         handle.result()
 
 
-def _alike(runs: Sequence[ProfiledRun], load: Load) -> Measured | None:
+def _alike(load: Load, runs: Sequence[ProfiledRun]) -> Measured | None:
     """The latest steps, if any, that had a token of each sequence; a step lasts until the next begins."""
     followed = [(run, later.begun - run.begun) for run, later in pairwise(runs)]
     of_all = [each for each in followed if each[0].graph.batch_size == load.parallel][-load.steps :]

@@ -9,7 +9,7 @@ from backbay.internals import ProfiledRun
 from backbay.plugin import Node, Timing
 
 from . import work
-from .walls import Walls
+from .work import Walls
 
 UNTOLD = "all ops together"
 OTHER = "no op of the graph"
@@ -82,7 +82,6 @@ class Machine:
 
 
 def phase_of(name: str, usual: float, measured: Measured, machine: Machine) -> Phase:
-    """The times of profiled runs."""
     steps, runs = measured.steps, measured.runs
     told = sum(timing.seconds for run in runs for timing in run.timings)
     backend = sum(run.seconds for run in runs)
@@ -114,7 +113,6 @@ def _title(names: Iterable[str]) -> str:
 
 
 def _part(timing: Timing, nodes: Sequence[Node], machine: Machine) -> Line:
-    """What a timing adds to a line."""
     each = [(work.nbytes(node), work.products(node)) for node in nodes]
     on_host = timing.device == machine.host
     return Line(

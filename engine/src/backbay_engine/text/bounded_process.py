@@ -37,13 +37,7 @@ class BoundedProcess:
     """
 
     def __init__(
-        self,
-        task: Path,
-        packages: Sequence[str],
-        setup: Mapping[str, Any],
-        *,
-        seconds: float,
-        memory: int,
+        self, task: Path, packages: Sequence[str], setup: Mapping[str, Any], *, seconds: float, memory: int
     ) -> None:
         self._task, self._packages = task, packages
         self._setup = {**setup, "seconds": seconds, "memory": memory}

@@ -1,7 +1,5 @@
 """Writing model files: in GGUF, with weights in the dtypes of a recipe."""
 
-from __future__ import annotations
-
 from .gguf_file import write_model
 from .recipes import RECIPES, Recipe
 

@@ -25,9 +25,7 @@ log = logging.getLogger(__name__)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 ALIGNMENT = 32
-PIECE = (
-    1 << 16
-)  # numbers that are quantized at a time: their intermediate results stay in the processor's cache
+PIECE = 1 << 16  # numbers quantized at a time: intermediate results stay in the processor's cache
 _K_QUANTS = DType.Q4_K, DType.Q5_K, DType.Q6_K
 _FORMATS = {
     ValueType.UINT8: "B", ValueType.INT8: "b", ValueType.UINT16: "H", ValueType.INT16: "h", ValueType.UINT32: "I",
@@ -83,11 +81,8 @@ def write_model(
 
 def _check(infos: Sequence[TensorInfo], dtypes: dict[str, DType], model: ModelFile) -> None:
     """Refuse what cannot be read; say what gets worse."""
-    again = [
-        info.name
-        for info in infos
-        if info.dtype.is_quantized and not is_lossless(info.dtype, dtypes[info.name])
-    ]
+    quantized = [info for info in infos if info.dtype.is_quantized]
+    again = [info.name for info in quantized if not is_lossless(info.dtype, dtypes[info.name])]
     if again:
         log.warning(
             "%s: %d tensors are quantized already, such as %s: the result is worse than of the original weights",
@@ -127,11 +122,9 @@ def _pair(config: Config, key: str) -> bytes:
 
 def _array(key: str, values: Any, kind: ValueType | None) -> bytes:
     if isinstance(values, np.ndarray):
-        stored = (
-            ValueType.BOOL
-            if values.dtype == np.bool_
-            else kind or _OF_ARRAYS[values.dtype.newbyteorder("<").str]
-        )
+        if values.dtype == np.bool_:
+            kind = ValueType.BOOL
+        stored = kind or _OF_ARRAYS[values.dtype.newbyteorder("<").str]
         return struct.pack("<IQ", stored, len(values)) + values.tobytes()
     found = kind or (_kind(values[0]) if len(values) else ValueType.INT32)
     if found is ValueType.STRING:
@@ -145,13 +138,8 @@ def _kind(value: object) -> ValueType:
     if isinstance(value, bool):
         return ValueType.BOOL
     if isinstance(value, int):
-        return (
-            ValueType.UINT32
-            if 0 <= value < 1 << 32
-            else ValueType.INT32
-            if -(1 << 31) <= value < 0
-            else ValueType.INT64
-        )
+        small = ValueType.UINT32 if value >= 0 else ValueType.INT32
+        return small if -(1 << 31) <= value < 1 << 32 else ValueType.INT64
     if isinstance(value, float):
         return ValueType.FLOAT32
     if isinstance(value, str):
@@ -191,12 +179,9 @@ def _piece(rows: Bytes, info: TensorInfo, dtype: DType) -> Bytes:
 
 
 def numbers_of(rows: Bytes, dtype: DType) -> NDArray[np.float32]:
-    raw = (
-        rows
-        if dtype.is_quantized
-        else numpy_view(np.ascontiguousarray(rows).reshape(-1), dtype).reshape(len(rows), -1)
-    )
-    return np.ascontiguousarray(decode(raw, dtype), np.float32)
+    if not dtype.is_quantized:
+        rows = numpy_view(np.ascontiguousarray(rows).reshape(-1), dtype).reshape(len(rows), -1)
+    return np.ascontiguousarray(decode(rows, dtype), np.float32)
 
 
 def stored(numbers: NDArray[np.float32], dtype: DType) -> Bytes:

@@ -78,9 +78,8 @@ def _search(groups: Floats, most: int, first: float, steps: int) -> tuple[Floats
         best = np.where(better, found, best)
         scale, least = np.where(better, this_scale, scale), np.where(better, this_least, least)
     scale, least = np.where(flat, 0, scale), -np.where(flat, low, least)
-    return scale.astype(np.float32).reshape(groups.shape[:2]), least.astype(np.float32).reshape(
-        groups.shape[:2]
-    )
+    shape = groups.shape[:2]
+    return scale.astype(np.float32).reshape(shape), least.astype(np.float32).reshape(shape)
 
 
 def _codes(x: Floats, least: Floats, factor: Floats, most: int) -> Floats:

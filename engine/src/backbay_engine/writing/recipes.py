@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from backbay import DType
 from backbay.gguf import ModelFile, TensorInfo
@@ -16,25 +18,20 @@ _NEVER = re.compile(
     r"|time_mix_(first|lerp|[wvagr][012]|decay)|attn_rel_b|\.position_embd|rope_(freqs|factors)"
 )
 """Tensors that are small, and matter: they stay floats."""
+_MATTERING = re.compile(r"attn_v\.weight$|attn_v_b\.|ffn_down(_exps|_shexp)?\.weight$")
 _FALLBACK = {DType.Q4_K: DType.Q5_0, DType.Q5_K: DType.Q5_1, DType.Q6_K: DType.Q8_0}
 """For rows that fill no blocks of 256."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The dtype of most tensors, and how many bits tensors that matter get.
-
-    file_type   llama.cpp's number for such a file
-    more        the dtype of half of the values and of the feed-forwards' last matrices, if they get more bits
-    early       whether these are the first blocks' alone
-    joint       the dtype of queries, keys and values in one matrix
-    """
+    """The dtype of most tensors, and how many bits tensors that matter get."""
 
     most: DType
-    file_type: int
-    more: DType | None = None
-    early: bool = False
-    joint: DType | None = None
+    file_type: int  # llama.cpp's number for such a file
+    more: DType | None = None  # of half of the values and of the feed-forwards' last matrices
+    early: bool = False  # whether these are the first blocks' alone
+    joint: DType | None = None  # of queries, keys and values in one matrix
 
     def dtype_of(self, info: TensorInfo, model: ModelFile) -> DType:
         """The dtype that a tensor gets; that of a quantized tensor which must stay as it is does not change."""
@@ -44,7 +41,10 @@ class Recipe:
         small = len(wide) < 2 or not info.name.endswith(".weight")
         if small or _NEVER.search(info.name):
             return F32 if info.dtype.is_float else info.dtype
-        return _fitting(self._wanted(info, model), next(iter(info.shape)))
+        dtype, row = self._wanted(info, model), info.shape[0]
+        if row % dtype.block_size:  # it does not fill whole blocks
+            dtype = _FALLBACK.get(dtype, F16)
+        return dtype if row % dtype.block_size == 0 else F16
 
     def _wanted(self, info: TensorInfo, model: ModelFile) -> DType:
         name, experts = info.name, model.metadata.int("expert_count", 0)
@@ -53,16 +53,15 @@ class Recipe:
             return self.most
         if name == head:
             return DType.Q6_K
-        block, count = _place(name, model)
+        match, count = _BLOCK.search(name), model.metadata.int("block_count", 1)
+        block = 0 if match is None else int(match[1])
         if re.search(r"attn_[vk]\.weight$", name) and experts == 8:
             return DType.Q8_0
         if "attn_qkv.weight" in name and self.joint is not None:
             return self.joint
         if "attn_output.weight" in name and experts == 8 and self.more is not None:
             return max(self.most, DType.Q5_K)
-        if self.more is not None and re.search(
-            r"attn_v\.weight$|attn_v_b\.|ffn_down(_exps|_shexp)?\.weight$", name
-        ):
+        if self.more is not None and _MATTERING.search(name):
             limit = 4 if "attn_v" in name else count // 8
             chosen = block < limit if self.early else _needs_more(block, count)
             return self.more if chosen else self.most
@@ -72,19 +71,6 @@ class Recipe:
 def _needs_more(block: int, count: int) -> bool:
     """Whether a block is among the first or last eighth, or each third between them."""
     return block < count // 8 or block >= 7 * count // 8 or (block - count // 8) % 3 == 2
-
-
-def _place(name: str, model: ModelFile) -> tuple[int, int]:
-    """The block of a tensor, and the number of blocks."""
-    match = _BLOCK.search(name)
-    return (0 if match is None else int(match[1])), model.metadata.int("block_count", 1)
-
-
-def _fitting(dtype: DType, row: int) -> DType:
-    """The dtype, or one with smaller blocks if a row does not fill whole blocks."""
-    if row % dtype.block_size:
-        dtype = _FALLBACK.get(dtype, F16)
-    return dtype if row % dtype.block_size == 0 else F16
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -110,16 +96,11 @@ def is_lossless(source: DType, target: DType) -> bool:
 
 
 def totals(infos: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[str, int]:
-    """The bytes by dtype."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for info in infos:
-        name = str(dtypes[info.name])
-        found[name] = found.get(name, 0) + nbytes_of(info, dtypes[info.name])
-    return found
+        found[str(dtypes[info.name])] += nbytes_of(info, dtypes[info.name])
+    return dict(found)
 
 
 def nbytes_of(info: TensorInfo, dtype: DType) -> int:
-    rows = 1
-    for extent in info.shape[1:]:
-        rows *= extent
-    return dtype.row_size(info.shape[0] if info.shape else 1) * rows
+    return dtype.row_size(info.shape[0] if info.shape else 1) * prod(info.shape[1:])

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
-from . import anthropic, llama_cpp, ollama, openai
+from .anthropic import messages
 from .endpoint import Endpoint
+from .llama_cpp import completions as llama_completions
+from .llama_cpp import questions
+from .ollama import endpoints as ollama_endpoints
+from .ollama import models as ollama_models
+from .openai import chat, completions, models, tokens, vectors
+from .openai.responses import endpoint as responses
 
+_VERSIONED: Final[tuple[Endpoint[Any], ...]] = (
+    *models.ENDPOINTS,
+    *chat.ENDPOINTS,
+    *completions.ENDPOINTS,
+    *responses.ENDPOINTS,
+    *vectors.ENDPOINTS,
+)
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
-    *openai.ENDPOINTS,
-    *anthropic.ENDPOINTS,
-    *ollama.ENDPOINTS,
-    *llama_cpp.ENDPOINTS,
+    *_VERSIONED,
+    *(replace(each, path=each.path.removeprefix("/v1")) for each in _VERSIONED),  # as many clients ask
+    *tokens.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *ollama_models.ENDPOINTS,
+    *ollama_endpoints.ENDPOINTS,
+    *llama_completions.ENDPOINTS,
+    *questions.ENDPOINTS,
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar, final
 
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ..catalogue import Catalogue, Pool
@@ -15,9 +15,8 @@ from ..errors import api_error, error_body, error_response
 from ..generation import Generator
 from ..settings import Settings
 from ..transport.answers import EVENT_STREAM, Json, Stream
-from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain
-from ..transport.disconnects import while_connected
-from ..transport.drain import Drain
+from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
+from ..transport.guards import Drain
 from ..watching import Metrics
 from .fields import check_refused
 
@@ -59,40 +58,27 @@ class Call:
 @final
 @dataclass(frozen=True)
 class Endpoint(Generic[Body]):
-    """A method of a path.
-
-    body         the struct of the request's body; None: it has none
-    answers      the struct of the answer's body
-    chunks       the struct of a chunk of the answer's stream; None: there are no streams
-    stream_type  the media type of the stream
-    """
+    """A method of a path: an ASGI application."""
 
     method: str
     path: str
     handler: Callable[[Call, Body], Awaitable[Json | Stream]]
-    body: type[Body] | None = None
-    answers: Any = None
-    chunks: Any = None
+    body: type[Body] | None = None  # the struct of the request's body; None: it has none
+    answers: Any = None  # the struct of the answer's body
+    chunks: Any = None  # the struct of a chunk of the answer's stream; None: there are no streams
     stream_type: str = EVENT_STREAM
-
-    def route(self) -> Route:
-        return Route(self.path, EndpointApp(self), methods=[self.method])
 
     @property
     def summary(self) -> str:
         """What it does, by the first line of the handler's docstring."""
         return (self.handler.__doc__ or "").partition("\n")[0]
 
-
-@final
-class EndpointApp(Generic[Body]):
-    """The ASGI application of an endpoint."""
-
-    def __init__(self, endpoint: Endpoint[Body]) -> None:
-        self._handler = endpoint.handler
-        self._decoder = None if endpoint.body is None else BodyDecoder(endpoint.body, check_refused)
+    @cached_property
+    def _decoder(self) -> BodyDecoder[Body] | None:
+        return None if self.body is None else BodyDecoder(self.body, check_refused)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
         try:
             require_plain(scope)
             body = await read_body(receive)
@@ -116,7 +102,7 @@ class EndpointApp(Generic[Body]):
 
         try:
             decoded: Any = None if self._decoder is None else await self._decoder.decoded(body)
-            answer = await self._handler(call, decoded)
+            answer = await self.handler(call, decoded)
             await answer.send(sending, {"x-request-id": call.id}, fail)
         except Exception as error:
             if begun:

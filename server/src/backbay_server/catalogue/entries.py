@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
-from backbay import OptionError
+from backbay import BackendParams, OptionError
 from backbay.gguf import nearest
-from backbay_engine import Located, locate, models_in, projector_beside
+from backbay_engine import LLM, Located, load, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
+from ..settings import Settings
 
 FRESH = 1.0  # seconds for which a look at files and folders holds
 SCHEMES = ("hf", "ollama", "lmstudio")
@@ -45,6 +47,21 @@ class Entry:
         return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+def load_entry(settings: Settings, entry: Entry, **own: Any) -> LLM:
+    """The model of an entry; `own` are further arguments of `load`."""
+    return load(
+        entry.path,
+        settings.backend,
+        context=settings.context,
+        parallel=settings.parallel,
+        kv_dtype=settings.kv_dtype,
+        params=BackendParams(options=settings.options),
+        num_threads=settings.threads,
+        projector=entry.projector,
+        **own,
+    )
+
+
 @final
 class Catalogue:
     """Models named one by one, aliases of theirs, and the models in folders, which may come and go.
@@ -64,7 +81,10 @@ class Catalogue:
             models_in(folder)  # raises if it cannot be read
         self._aliases: dict[str, Entry] = {}
         for name, model in (aliases or {}).items():
-            self._aliases[name] = self._target(name, model)
+            if name in self._named:
+                raise OptionError(f"the alias {name!r} is the name of a model already; take another")
+            found = self._lookup(model)  # None: the file is on offer by the alias only
+            self._aliases[name] = Entry(name, *_files(model)) if found is None else replace(found, name=name)
 
     @property
     def named(self) -> list[Entry]:
@@ -92,31 +112,17 @@ class Catalogue:
         listed = self._in_folders()
         return self.named_so(name) or self.named_so(tagged) or listed.get(name) or listed.get(tagged)
 
-    def _target(self, alias: str, model: str) -> Entry:
-        """The model that an alias stands for: a model on offer, or a file that is on offer by the alias only."""
-        if alias in self._named:
-            raise OptionError(f"the alias {alias!r} is the name of a model already; take another")
-        found = self._lookup(model)
-        return Entry(alias, *_files(model)) if found is None else replace(found, name=alias)
-
     def _in_folders(self) -> dict[str, Entry]:
         """The models in the folders, listed anew if the last listing is old."""
         with self._lock:
             if time.monotonic() - self._listed_at >= FRESH:
                 self._found = {}
                 for folder in self._folders:
-                    for name, located in _readable(folder).items():
-                        self._found.setdefault(name, Entry(name, Path(located.path), located.projector))
+                    with suppress(ValueError, OSError):  # it cannot be read at the moment
+                        for name, located in models_in(folder).items():
+                            self._found.setdefault(name, Entry(name, Path(located.path), located.projector))
                 self._listed_at = time.monotonic()
             return self._found
-
-
-def _readable(folder: Path) -> Mapping[str, Located]:
-    """The models in a folder; none if it cannot be read at the moment."""
-    try:
-        return models_in(folder)
-    except (ValueError, OSError):
-        return {}
 
 
 def _located(model: str) -> Entry:

@@ -41,6 +41,9 @@ class Held:
         self.used_at = next(_TICKS)
         self.settled, self.gone = asyncio.Event(), asyncio.Event()
 
+    def show(self, done: float) -> None:
+        self.progress = done
+
     def is_replaced(self) -> bool:
         """Whether the file has been replaced, or written to, since it was loaded; looked at once in a while."""
         if self.llm is None or time.monotonic() - self._stamped_at < FRESH:
@@ -109,7 +112,8 @@ class Pool:
     async def lease(self, name: str) -> Lease:
         """Wait until a model is in memory. ModelNotFoundError, UnavailableError, or the error of loading it."""
         entry = await self._entry(name)
-        self._require_open()
+        if self._closing.is_set():
+            raise UnavailableError(CLOSING)
         held = self._held(entry)
         held.users += 1
         held.used_at = next(_TICKS)
@@ -126,7 +130,6 @@ class Pool:
             raise
 
     def drop(self, held: Held) -> None:
-        """A request no longer needs a model."""
         held.users -= 1
         if not held.users:
             if held.status == "waiting" and held in self._line:
@@ -165,10 +168,8 @@ class Pool:
             self._line.remove(held)
             self._settle(held, UnavailableError(CLOSING))
         for held in [*self._in_memory]:
-            if held.llm is not None and held.status != "leaving":
+            if held.llm is not None and (held.status != "leaving" or held.users):
                 held.status = "leaving"
-                self._start(self._close_model(held))
-            elif held.llm is not None and held.users:
                 self._start(self._close_model(held))
         self._changed.set()
         while self._tasks:
@@ -226,10 +227,6 @@ class Pool:
         finally:
             self._waiting -= 1
 
-    def _require_open(self) -> None:
-        if self._closing.is_set():
-            raise UnavailableError(CLOSING)
-
     # -- room --------------------------------------------------------------------------------------------
 
     async def _serve_line(self) -> None:
@@ -269,7 +266,7 @@ class Pool:
             while held.llm is None:
                 before = self._departures
                 try:
-                    held.llm = await self._in_thread(self._load_one, held)
+                    held.llm = await self._in_thread(self._load_model, held.entry, held.show, self._closing)
                 except NoMemoryError:  # another model may leave, or may just have left
                     if self._closing.is_set() or not (self._departures > before or await self._free_one()):
                         raise
@@ -285,14 +282,7 @@ class Pool:
             held.status = "leaving"
             await self._close_model(held)
 
-    def _load_one(self, held: Held) -> LLM:
-        def show(done: float) -> None:
-            held.progress = done
-
-        return self._load_model(held.entry, show, self._closing)
-
     def _settle(self, held: Held, error: BaseException | None = None) -> None:
-        """Wake the requests that wait for a model."""
         held.error = error
         if error is not None:
             log.warning("the model %s cannot be loaded: %s", held.entry.name, error)

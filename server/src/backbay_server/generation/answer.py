@@ -3,17 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
-from backbay_engine import LLM, AnswerReader, Completion, Handle, Sampled, Text, Tokenizer, TokenStep
+from backbay_engine import (
+    LLM,
+    AnswerReader,
+    Completion,
+    Handle,
+    Piece,
+    Sampled,
+    Text,
+    Timings,
+    Tokenizer,
+    TokenStep,
+)
 
 from ..errors import UnavailableError
 from ..watching import Meter
-from .bridge import Bridge
-from .events import Delta, Event, Finish, Reason, Usage
-from .prompts import Made
+from .prompts import EnginePrompt
+
+Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+class Delta(NamedTuple):
+    """What one step added to an answer."""
+
+    choice: int
+    pieces: Sequence[Piece]  # the text, reasoning and calls of tools that are certain now
+    tokens: Sequence[int]  # the new ones; their text may follow in a later step
+    logprobs: Sequence[Sampled] | None  # of the new tokens; None if not asked for
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Text))
+
+
+class Finish(NamedTuple):
+    """The end of an answer; `stop` is the stop string that ended it."""
+
+    choice: int
+    reason: Reason
+    stop: str | None
+    timings: Timings
+
+
+Event: TypeAlias = Delta | Finish
+
+
+@final
+class Bridge:
+    """Calls functions in the event loop. All calls of one step of the engine cost one wake-up of the loop."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop, self._calls, self._woken = loop, deque[tuple[Callable[[Any], None], Any]](), False
+
+    def call(self, function: Callable[[Any], None], value: Any) -> None:
+        """Call the function with the value in the event loop, after earlier calls. Any thread may ask for it."""
+        self._calls.append((function, value))
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                self._calls.clear()
+
+    def _deliver(self) -> None:
+        self._woken = False  # first, so that a call from now on wakes the loop again
+        while self._calls:
+            function, value = self._calls.popleft()
+            function(value)
 
 
 class Echo(NamedTuple):
@@ -29,8 +90,8 @@ class Answer:
     """The answers to one request: an asynchronous iterator of their events, in the order in which they come."""
 
     def __init__(self, model: str, llm: LLM, bridge: Bridge) -> None:
-        self.model, self._llm = model, llm
-        self.prompts: Sequence[Made] = ()
+        self.model, self.llm = model, llm
+        self.prompts: Sequence[EnginePrompt] = ()
         self._bridge, self._choices = bridge, list[_Choice]()
         self._items = deque[tuple[_Choice, Any]]()
         self._waiter: asyncio.Future[None] | None = None
@@ -40,7 +101,7 @@ class Answer:
         self, submit: Callable[..., Handle[Completion] | None], reader: AnswerReader, echo: Echo | None = None
     ) -> None:
         """Submit a request for one more choice. Any thread may call it; once closed, the request ends at once."""
-        choice = _Choice(len(self._choices), reader, self._llm.end_ids)
+        choice = _Choice(len(self._choices), reader, self.llm.end_ids)
         first = [] if echo is None else [echo]  # given with the first step: a refusal comes before any text
 
         def on_step(item: Any) -> None:
@@ -55,16 +116,7 @@ class Answer:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._llm.tokenizer
-
-    @property
-    def context(self) -> int:
-        return self._llm.context
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The tokens of all prompts; those of pictures are known at the answer's end."""
-        return sum(len(prompt) for prompt in self.prompts if isinstance(prompt, list))
+        return self.llm.tokenizer
 
     def measure(self, begin: Callable[[], Meter]) -> None:
         """Measure each choice, from now on. The event loop calls it, before the first event."""
@@ -88,6 +140,16 @@ class Answer:
             for event in choice.events(item):
                 yield event
                 running -= isinstance(event, Finish)
+
+    async def whole(self) -> list[tuple[list[Delta], Finish]]:
+        """The deltas of each choice, and its end, when all have ended."""
+        deltas, ends = [list[Delta]() for _ in self._choices], dict[int, Finish]()
+        async for event in self:
+            if isinstance(event, Finish):
+                ends[event.choice] = event
+            else:
+                deltas[event.choice].append(event)
+        return [(each, ends[choice]) for choice, each in enumerate(deltas)]
 
     def _take(self, item: tuple[_Choice, Any]) -> None:
         self._items.append(item)
@@ -137,17 +199,13 @@ class _Choice:
     def _end(self, whole: Completion) -> Iterator[Event]:
         if whole.finish_reason == "cancelled":
             raise UnavailableError("the model is leaving; try again later")
-        cut = whole.stop is not None and self._reader.is_calling
-        rest = self._reader.finish()
+        rest, reason = self._reader.end(whole.finish_reason, whole.stop)
         if rest:
             yield Delta(self.number, rest, (), None)
-        called = self._reader.calls and whole.finish_reason == "stop" and not cut
-        reason: Reason = "tool_calls" if called else whole.finish_reason
         timings = whole.timings
         if self.meter is not None:
             self.meter.end(
                 reason, prompt=timings.prompt_tokens, cached=timings.reused_tokens, waited=timings.waited
             )
             self.meter = None
-        usage = Usage(timings.prompt_tokens, timings.reused_tokens, timings.tokens)
-        yield Finish(self.number, reason, whole.stop, usage, timings)
+        yield Finish(self.number, reason, whole.stop, timings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +11,10 @@ from functools import partial
 from itertools import takewhile
 from math import inf
 from time import perf_counter
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from backbay_engine import LLM, Completion, ResponseFormatError, Timings
 
@@ -19,14 +22,21 @@ from ..catalogue import Lease, Pool
 from ..errors import InvalidRequestError
 from ..pictures import Fetcher
 from ..watching import Metrics
-from .answer import Answer, Echo
-from .bridge import Bridge
-from .prompts import Made, made, prepared, require_few_pictures
+from .answer import Answer, Bridge, Echo
+from .prompts import EnginePrompt, prepared, require_few_pictures, require_fitting, session_of
 from .requests import SEEDS, Conversation, Prompt, Request
-from .sessions import session_of
 
 T = TypeVar("T")
+BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
 THREADS: Final = 4  # that render templates and tokenize
+
+
+class TextNumbers(NamedTuple):
+    """For each text a vector of length 1, (texts, width), or a score, (texts,); and the tokens of all texts."""
+
+    model: str
+    rows: NDArray[np.float32]
+    tokens: int
 
 
 @final
@@ -46,15 +56,12 @@ class Generator:
         with await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
-                ready = [
-                    await self._with_pictures(lease.llm, prompt)
-                    if isinstance(prompt, Conversation)
-                    else prompt
-                    for prompt in request.prompts
-                ]
-                run = self.waiting if request.scores_prompts else self.beside
+                ready = [await self._with_pictures(lease.llm, prompt) for prompt in request.prompts]
+                scores = request.echo and request.options.logprobs is not None  # of the prompts themselves
+                run = self.waiting if scores else self.beside
                 await run(_submit, lease.llm, replace(request, prompts=ready), answer)
-                answer.measure(partial(self._metrics.begin, lease.name, request.operation, begun))
+                operation = "chat" if isinstance(ready[0], Conversation) else "text_completion"
+                answer.measure(partial(self._metrics.begin, lease.name, operation, begun))
                 yield answer
                 failed = False
             except (asyncio.CancelledError, GeneratorExit):
@@ -72,18 +79,45 @@ class Generator:
             model = listed[0].name
         return await self._pool.lease(model)
 
-    async def count(self, llm: LLM, said: Conversation) -> int:
+    async def count(self, model: str | None, said: Conversation) -> int:
         """The tokens of a conversation's prompt."""
-        ready = await self._with_pictures(llm, said)
-        prompt = await self.beside(made, llm, ready)
-        return len(prompt) if isinstance(prompt, list) else len(await self.waiting(llm.encode, prompt))
+        with await self.lease(model) as lease:
+            ready = await self._with_pictures(lease.llm, said)
+            prompt = (await self.beside(prepared, lease.llm, ready)).prompt
+            return len(prompt if isinstance(prompt, list) else await self.waiting(lease.llm.encode, prompt))
 
-    async def _with_pictures(self, llm: LLM, said: Conversation) -> Conversation:
-        """A conversation with the pictures that it names by an address."""
-        require_few_pictures(said.messages)
+    async def _with_pictures(self, llm: LLM, prompt: Prompt) -> Prompt:
+        """A prompt; a conversation with the pictures that it names by an address."""
+        if not isinstance(prompt, Conversation):
+            return prompt
+        require_few_pictures(prompt.messages)
         if "image" not in llm.modalities:
-            return said
-        return replace(said, messages=await self._fetcher.fetched(said.messages))
+            return prompt
+        return replace(prompt, messages=await self._fetcher.fetched(prompt.messages))
+
+    async def embed(
+        self, model: str | None, texts: Sequence[str | Sequence[int]], *, cut: bool = False
+    ) -> TextNumbers:
+        """Vectors of texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
+        with await self.lease(model) as lease:
+            require_fitting(lease.llm, texts)
+            encoded = await self.beside(_encoded, lease.llm, texts, cut)
+            rows = await self._in_batches(lease.llm.embed, encoded)
+            return TextNumbers(lease.name, rows, sum(map(len, encoded)))
+
+    async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextNumbers:
+        """Scores of texts by how well they answer a query: the higher the better."""
+        with await self.lease(model) as lease:
+            require_fitting(lease.llm, query, texts)
+            scores = await self._in_batches(partial(lease.llm.rerank, query), texts)
+            tokens = await self.beside(_pair_tokens, lease.llm, query, texts)
+            return TextNumbers(lease.name, scores, tokens)
+
+    async def _in_batches(
+        self, compute: Callable[[Sequence[T]], NDArray[np.float32]], texts: Sequence[T]
+    ) -> NDArray[np.float32]:
+        batches = [texts[begin : begin + BATCH] for begin in range(0, len(texts), BATCH)]
+        return np.concatenate([await self.waiting(compute, batch) for batch in batches])
 
     async def beside(self, function: Callable[..., T], *arguments: Any) -> T:
         """The result of a function that computes for a while, and would hold up the event loop."""
@@ -110,17 +144,20 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
         echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
         session = session_of(asked)
         for number in range(request.n):
-            given = {**_seeded(options, number), "response_format": each.format, "shown": each.shown}
-            submit = partial(llm.submit, each.prompt, session=session, **given)
+            own = {**options, **each.options}
+            if "seed" in options:  # the answers differ although the request has one seed
+                own["seed"] = (options["seed"] + number) % SEEDS
+            submit = partial(llm.submit, each.prompt, session=session, **own)
             writes = request.options.max_tokens != 0
             try:
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
             except ResponseFormatError as error:
-                told = str(error).removeprefix("response_format: ")
-                raise InvalidRequestError(f"{each.asked_by}: {told}", param=each.asked_by) from None
+                calls = isinstance(asked, Conversation) and asked.tools.definitions
+                param = "tools" if calls else "response_format"
+                raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
 
-def _echo(llm: LLM, asked: Prompt, prompt: Made, request: Request, answer: Answer) -> Echo:
+def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer) -> Echo:
     """The prompt as the beginning of its answer."""
     text = asked if isinstance(asked, str) else llm.tokenizer.decode(prompt, special=True)
     if request.options.logprobs is None:
@@ -129,11 +166,20 @@ def _echo(llm: LLM, asked: Prompt, prompt: Made, request: Request, answer: Answe
     return Echo(text, prompt, list(takewhile(lambda _: not answer.closed, scores)))
 
 
-def _nothing(prompt: Made, *, on_step: Callable[[Any], None]) -> None:
+def _nothing(prompt: EnginePrompt, *, on_step: Callable[[Any], None]) -> None:
     """The answer of no tokens."""
     on_step(Completion("", [], "length", timings=Timings(prompt_tokens=len(prompt))))
 
 
-def _seeded(options: dict[str, Any], number: int) -> dict[str, Any]:
-    """The options of one of several answers, which differ although the request has one seed."""
-    return {**options, "seed": (options["seed"] + number) % SEEDS} if "seed" in options else options
+def _encoded(llm: LLM, texts: Sequence[str | Sequence[int]], cut: bool) -> list[list[int]]:
+    if not cut:
+        return [llm.encode(text) for text in texts]
+    most = min(llm.context, llm.batch)
+    ids = [llm.tokenizer.encode(text) if isinstance(text, str) else list(text) for text in texts]
+    return [each[:most] for each in ids]
+
+
+def _pair_tokens(llm: LLM, query: str, texts: Sequence[str]) -> int:
+    """About the tokens of all pairs: those of the query count once for each text."""
+    encode = llm.tokenizer.encode
+    return len(texts) * len(encode(query)) + sum(len(encode(text, add_special=False)) for text in texts)

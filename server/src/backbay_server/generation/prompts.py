@@ -2,78 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Final, TypeAlias
 
-from backbay_engine import LLM, AnswerReader, PlainReader, ResponseFormatError, ToolsError
+import msgspec
 
-from ..errors import InvalidRequestError
-from .gaps import gap_prompt
-from .lengths import require_fitting
+from backbay_engine import LLM, ChatRequest, PlainReader
+
+from ..errors import InvalidRequestError, TooLargeError
 from .requests import Conversation, Format, Gap, Prompt
 
-Made: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
-RESERVED: Final = frozenset(("add_generation_prompt", "chat_template", "messages", "tools"))
+EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 MOST_PICTURES: Final = 64  # of one request
+LEAST: Final = 1 << 20  # letters that any request may have
+FOR_EACH_TOKEN: Final = 32  # letters, more than a token of any text has in the mean
+LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter one has little to find again
 
 
-class Prepared(NamedTuple):
-    """A prompt for the engine, and how its answers are made and read.
-
-    format     what an answer must be, which the field `asked_by` of the request asks for
-    shown      control tokens that the reader looks for
-    """
-
-    prompt: Made
-    reader: Callable[[], AnswerReader] = PlainReader
-    format: Format | None = None
-    asked_by: str = "response_format"
-    shown: Sequence[int] = ()
-
-
-def prepared(llm: LLM, asked: Prompt, wanted: Format | None) -> Prepared:
-    """What a client gave, for the engine."""
-    if isinstance(asked, Gap):
-        return Prepared(gap_prompt(llm, asked), format=wanted)
+def prepared(llm: LLM, asked: Prompt, wanted: Format | None = None) -> ChatRequest:
+    """What a client gave, for the engine, and the reader of its answers."""
     if not isinstance(asked, Conversation):
-        require_fitting(llm, asked)
-        return Prepared(llm.encode(asked), format=wanted)
-    tools = asked.tools
-    if wanted is not None and tools.definitions:
-        raise InvalidRequestError(
-            "an answer in a format calls no tools: leave out either tools or response_format",
-            param="response_format",
-        )
-    messages, variables = _checked(llm, asked)
-    try:
-        chat = llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=variables)
-    except ToolsError as error:
-        raise InvalidRequestError(str(error), param="tools") from None
-    except ResponseFormatError as error:
-        told = str(error).removeprefix("response_format: ")
-        raise InvalidRequestError(f"response_format: {told}", param="response_format") from None
-    asked_by = "tools" if tools.definitions else "response_format"
-    return Prepared(
-        chat.prompt, chat.reader, chat.options["response_format"], asked_by, chat.options["shown"]
-    )
+        if isinstance(asked, Gap):
+            prompt = gap_prompt(llm, asked)
+        else:
+            require_fitting(llm, asked)
+            prompt = llm.encode(asked)
+        return ChatRequest(prompt, {"response_format": wanted, "shown": ()}, PlainReader)
+    tools, messages = asked.tools, asked.messages
+    require_fitting(llm, messages, tools.definitions, asked.variables)
+    if "developer" not in llm.template.source:  # they speak as the system, unless the template knows them
+        messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+    return llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=asked.variables)
 
 
-def made(llm: LLM, said: Conversation) -> Made:
-    """The prompt of a conversation."""
-    messages, variables = _checked(llm, said)
-    definitions = said.tools.definitions
-    if definitions and "tools" not in llm.template.source:
-        raise InvalidRequestError("the model's chat template takes no tools", param="tools")
-    return llm.chat_prompt(messages, **({**variables, "tools": definitions} if definitions else variables))
+def require_fitting(llm: LLM, *given: Any) -> None:
+    """TooLargeError if the texts in these values are too long for any answer of the model.
 
-
-def _checked(llm: LLM, said: Conversation) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """The messages of a conversation, and the variables of the chat template."""
-    reserved = RESERVED & said.variables.keys()
-    if reserved:
-        raise InvalidRequestError(f"a request may not set the template's {', '.join(sorted(reserved))}")
-    require_fitting(llm, said.messages, said.tools.definitions, said.variables)
-    return _with_known_roles(said.messages, llm.template.source), said.variables
+    What no context can hold is refused before it is cut into tokens, which takes much memory.
+    """
+    most, count, values = max(LEAST, FOR_EACH_TOKEN * llm.context), 0, [*given]
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            count += len(value)
+        elif isinstance(value, dict):
+            values += [each for key, each in value.items() if key != "image_url"]
+        elif isinstance(value, list | tuple):
+            values += value
+    if count > most:
+        raise TooLargeError(f"the request has {count} letters of text, at most {most} are taken")
 
 
 def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -87,8 +66,60 @@ def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _with_known_roles(messages: Sequence[Mapping[str, Any]], template: str) -> Sequence[Mapping[str, Any]]:
-    """Developers speak as the system, unless the template knows them."""
-    if "developer" in template:
-        return messages
-    return [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+def session_of(asked: Prompt) -> str:
+    """A name that the requests of one conversation share, so that they find the cache of its beginning.
+
+    Messages up to the first one of the user make it; of a plain prompt, its beginning.
+    """
+    if isinstance(asked, Conversation):
+        before = [*takewhile(lambda message: message["role"] != "user", asked.messages)]
+        said = msgspec.json.encode(asked.messages[: len(before) + 1], enc_hook=repr)
+    elif isinstance(asked, str | Gap):
+        said = (asked if isinstance(asked, str) else asked.before)[:LETTERS].encode("utf-8", "replace")
+    else:
+        said = msgspec.json.encode(list(asked[:TOKENS]))
+    return hashlib.blake2b(said, digest_size=12).hexdigest()
+
+
+# -- filling in the middle -------------------------------------------------------------------------------
+
+PROJECT: Final = "myproject\n"  # llama.cpp's server names project and file so, too
+FILE: Final = "filename\n"
+BREAK: Final = "\n\n--- snippet ---\n\n"  # between files, where the model has no token for it
+PARTS: Final = ("fim_pre", "fim_suf", "fim_mid")
+FOR_AFTER: Final = 4  # a quarter of the room is for the text after the gap
+
+
+def gap_prompt(llm: LLM, gap: Gap) -> list[int]:
+    """The prompt, in the order of the models' makers: other files, the text before, the text after.
+
+    Where a prompt is too long, the room goes to what is next to the gap: first the other files leave, the oldest first.
+    """
+    require_fitting(llm, gap.before, gap.after, *(text for _, text in gap.others))
+    marks = llm.tokenizer.special_ids
+    if any(part not in marks for part in PARTS):
+        raise InvalidRequestError("the model has no tokens to fill in the middle")
+    before, after = _ids(llm, gap.before), _ids(llm, gap.after)
+    room = max(2, 3 * llm.context // 4)  # what is left is the answer's
+    few = min(len(after), max(room // FOR_AFTER, room - len(before)))
+    after = after[:few]
+    before = before[max(0, len(before) - (room - few)) :]
+    others = _others(llm, gap)
+    others = others[max(0, len(others) - (room - len(before) - len(after))) :]
+    begin = [llm.tokenizer.bos] if llm.tokenizer.add_bos and llm.tokenizer.bos is not None else []
+    pre, suf, mid = (marks[part] for part in PARTS)
+    return [*begin, *others, pre, *before, suf, *after, mid]
+
+
+def _others(llm: LLM, gap: Gap) -> list[int]:
+    """The texts of other files, in front of the name of this one."""
+    marks = llm.tokenizer.special_ids
+    found = [marks["fim_rep"], *_ids(llm, PROJECT)] if "fim_rep" in marks else []
+    for name, text in gap.others:
+        found += [marks["fim_sep"], *_ids(llm, f"{name}\n")] if "fim_sep" in marks else _ids(llm, BREAK)
+        found += _ids(llm, text)
+    return [*found, marks["fim_sep"], *_ids(llm, FILE)] if "fim_sep" in marks else found
+
+
+def _ids(llm: LLM, text: str) -> list[int]:
+    return llm.tokenizer.encode(text, add_special=False, parse_special=False)

@@ -40,7 +40,6 @@ Prompt: TypeAlias = Conversation | Gap | str | Sequence[int]
 
 
 def schema_format(schema: Mapping[str, Any]) -> Format:
-    """The format of JSON by a schema."""
     return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
@@ -95,16 +94,5 @@ class Request:
     echo: bool = False
 
     @property
-    def scores_prompts(self) -> bool:
-        """Whether the prompts' own log-probabilities are asked for."""
-        return self.echo and self.options.logprobs is not None
-
-    @property
-    def operation(self) -> str:
-        """What is asked for, in the words of OpenTelemetry."""
-        return "chat" if isinstance(self.prompts[0], Conversation) else "text_completion"
-
-    @property
     def choices(self) -> int:
-        """The number of all answers."""
         return len(self.prompts) * self.n

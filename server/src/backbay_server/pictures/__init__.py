@@ -1,7 +1,5 @@
 """Pictures that requests name by an address: fetched from hosts that were allowed, and from nowhere else."""
 
-from __future__ import annotations
-
 from .fetching import Fetcher
 
 __all__ = ["Fetcher"]

@@ -97,11 +97,7 @@ def _parsed(url: str) -> Address:
 def _entry(text: str) -> tuple[str, int | None]:
     name, colon, port = text.lower().rpartition(":") if text.count(":") == 1 else (text.lower(), "", "")
     host = name.strip("[]").rstrip(".")
-    if (
-        not host
-        or "/" in host
-        or (colon and not port.isdigit())
-        or (host != ANY and ANY in host.removeprefix("*."))
-    ):
+    wrong = "/" in host or (host != ANY and ANY in host.removeprefix("*."))
+    if not host or wrong or (colon and not port.isdigit()):
         raise OptionError(f"--allow-picture-host takes NAME, NAME:PORT, *.NAME or *, got {text!r}")
     return host, int(port) if colon else None

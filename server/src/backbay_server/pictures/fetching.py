@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from asyncio import StreamReader
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 from urllib.parse import urljoin
 
+from httptools import HttpParserError, HttpResponseParser
+
 from ..errors import InvalidRequestError
 from .addresses import IP, Address, Allowed, ip_of, is_public
-from .responses import Answer, Budget
 
 MOST_BYTES: Final = 64 << 20  # of all pictures of a request
 MOST_REDIRECTS: Final = 3
@@ -25,7 +27,6 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[IP]]]
 
 
 async def resolved(host: str, port: int) -> Sequence[IP]:
-    """The addresses of a host."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [ip_of(str(address[0])) for *_, address in found]
 
@@ -53,7 +54,9 @@ class Fetcher:
 
     async def fetched(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages with the files of their pictures; InvalidRequestError if one cannot be fetched."""
-        urls = dict.fromkeys(url for message in messages for part in _parts(message) if (url := _url(part)))
+        contents = [message.get("content") for message in messages]
+        parts = [part for content in contents if isinstance(content, list) for part in content]
+        urls = dict.fromkeys(url for part in parts if (url := _url(part)))
         if not urls or not self._allowed:
             return messages
         budget = Budget(self._most_bytes)
@@ -83,7 +86,6 @@ class Fetcher:
         raise InvalidRequestError(f"the picture's host sends on more than {MOST_REDIRECTS} times")
 
     async def _asked(self, address: Address, budget: Budget) -> tuple[Answer, bytes]:
-        """The answer of a host."""
         try:
             reader, writer = await self._connected(address)
         except (OSError, UnicodeError):  # no such name, nobody listens, or a wrong certificate
@@ -95,9 +97,8 @@ class Fetcher:
             answer = Answer(budget)
             return answer, await answer.read(reader)
         except OSError:
-            raise InvalidRequestError(
-                f"the connection to the picture's host {address.host!r} broke"
-            ) from None
+            told = f"the connection to the picture's host {address.host!r} broke"
+            raise InvalidRequestError(told) from None
         finally:
             writer.transport.abort()  # nothing more is wanted, and nobody waits for it
 
@@ -119,11 +120,6 @@ class Fetcher:
         return ssl.create_default_context()
 
 
-def _parts(message: Message) -> Sequence[Mapping[str, Any]]:
-    content = message.get("content")
-    return content if isinstance(content, list) else ()
-
-
 def _url(part: Mapping[str, Any]) -> str:
     """The address of a picture elsewhere; nothing for other parts."""
     url = part["image_url"]["url"] if part["type"] == "image_url" else ""
@@ -133,7 +129,80 @@ def _url(part: Mapping[str, Any]) -> str:
 def _with_files(message: Message, files: Mapping[str, bytes]) -> Message:
     if not isinstance(message.get("content"), list):
         return message
-    parts = [
-        {"type": "image", "image": files[url]} if (url := _url(part)) else part for part in message["content"]
-    ]
-    return {**message, "content": parts}
+    urls = [(_url(part), part) for part in message["content"]]
+    return {
+        **message,
+        "content": [{"type": "image", "image": files[url]} if url else part for url, part in urls],
+    }
+
+
+MOST_HEADERS: Final = 64 << 10  # bytes
+CHUNK: Final = 64 << 10
+
+
+@final
+class Budget:
+    """Bytes that may still be fetched for a request."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._left = most, most
+
+    def take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise InvalidRequestError(f"the pictures have more than {self._most} bytes, the server's limit")
+
+
+@final
+class Answer:
+    """Reads one answer. httptools calls its methods."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._parser = budget, HttpResponseParser(self)
+        self._begun, self._whole, self._bounded = False, False, False
+        self._parts: list[bytes] = []
+        self._taken = 0  # bytes of the body
+        self.status, self.location = 0, ""
+
+    async def read(self, reader: StreamReader) -> bytes:
+        """The body, if the status is 200; InvalidRequestError if it is too large, or no HTTP."""
+        came = 0
+        while not self._whole and not (self._begun and self.status != 200):
+            data = await reader.read(CHUNK)
+            if not data:
+                break
+            came += len(data)
+            try:
+                self._parser.feed_data(data)
+            except HttpParserError as error:
+                if isinstance(error.__context__, InvalidRequestError):  # of a method of ours
+                    raise error.__context__ from None
+                raise InvalidRequestError("the picture's host gives no HTTP") from None
+            if came > 2 * self._taken + MOST_HEADERS:
+                raise InvalidRequestError("the picture's host gives headers without end")
+        if not self._begun or (self.status == 200 and self._bounded and not self._whole):
+            raise InvalidRequestError("the picture's host ends the answer too early")
+        return b"".join(self._parts)
+
+    # -- from the parser ---------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        match name.lower():
+            case b"location":
+                self.location = value.decode("latin-1")
+            case b"content-length" | b"transfer-encoding":
+                self._bounded = True
+            case b"content-encoding" if value.lower() != b"identity":
+                raise InvalidRequestError("the picture's host gives an encoding that was not asked for")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._begun = self.status >= 200
+
+    def on_body(self, body: bytes) -> None:
+        self._budget.take(len(body))
+        self._taken += len(body)
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        self._whole = self._begun  # what comes before it, such as 103, has no body

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from backbay import OptionError
 
 from ..settings import Settings
-from ..transport.keys import read_keys
+from ..transport.guards import read_keys
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]

@@ -18,7 +18,7 @@ from backbay_engine import Handle, State, TokenStep
 from backbay_engine.remote import Generate, Question, Request, opened, packed, port_of
 
 from ..catalogue import Catalogue, Entry, load_entry
-from ..generation.bridge import Bridge
+from ..generation.answer import Bridge
 from ..settings import Settings
 from .port import Description
 from .same_model import require_same

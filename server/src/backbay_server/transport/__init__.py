@@ -1,1 +1,1 @@
-"""HTTP as all APIs share it: bodies, answers, disconnects."""
+"""HTTP as all APIs share it: bodies, answers, guards."""

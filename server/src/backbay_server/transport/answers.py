@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 import msgspec
@@ -23,12 +23,10 @@ class Json:
     """A struct as JSON."""
 
     body: object
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
 
     async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
         content = encode(self.body)
-        await send(_start("application/json", {**headers, **self.headers}, self.status, len(content)))
+        await send(_start("application/json", {"content-length": str(len(content)), **headers}))
         await send({"type": "http.response.body", "body": content})
 
 
@@ -62,18 +60,11 @@ def event_stream(chunks: AsyncGenerator[bytes, None]) -> Stream:
     return Stream(chunks, EVENT_STREAM, sse)
 
 
-def json_lines(chunks: AsyncGenerator[bytes, None]) -> Stream:
-    """JSON, a line for each chunk, made by `line`."""
-    return Stream(chunks, JSON_LINES, line)
-
-
 def sse(data: bytes) -> bytes:
-    """A server-sent event."""
     return b"data: %b\n\n" % data
 
 
 def named_sse(name: str, data: bytes) -> bytes:
-    """A server-sent event with a name."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
@@ -83,6 +74,7 @@ def event_sse(event: msgspec.Struct) -> bytes:
 
 
 def line(data: bytes) -> bytes:
+    """A line of a stream of JSON_LINES."""
     return data + b"\n"
 
 
@@ -90,11 +82,7 @@ def _part(body: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-def _start(
-    media_type: str, headers: Mapping[str, str], status: int = 200, length: int | None = None
-) -> dict[str, object]:
-    sent = [(b"content-type", media_type.encode())]
-    if length is not None:
-        sent.append((b"content-length", str(length).encode()))
-    sent += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": status, "headers": sent}
+def _start(media_type: str, headers: Mapping[str, str]) -> dict[str, object]:
+    named = {"content-type": media_type, **headers}
+    sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+    return {"type": "http.response.start", "status": 200, "headers": sent}

@@ -1,17 +1,17 @@
-"""Bodies of requests: read whole, and decoded as the API's structs."""
+"""Bodies of requests: read whole, and decoded as the API's structs; and the work for a client, which ends when it leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar, final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar, final
 
 import msgspec
 from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequestError
-from .hosts import header
+from .guards import header
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
@@ -39,6 +39,24 @@ def require_plain(scope: Scope) -> None:
     coded = [value for value in header(scope, b"content-encoding") if value.strip().lower() != b"identity"]
     if coded:
         raise InvalidRequestError(f"the body is coded as {coded[0].decode('latin-1')}; send it as it is")
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run the work; cancel it as soon as the client leaves. The body has been read."""
+
+    async def leave() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(leave())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.wait({working, leaving})
+    if not working.cancelled():
+        working.result()
 
 
 @final
@@ -72,8 +90,8 @@ def _placed(text: str) -> tuple[str, str | None]:
     found = _PLACE.fullmatch(text)
     if found is None:
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL)
-        return (
-            (f"Unrecognized request argument supplied: {unknown[1]}", unknown[1]) if unknown else (text, None)
-        )
+        if unknown is None:
+            return text, None
+        return f"Unrecognized request argument supplied: {unknown[1]}", unknown[1]
     message, param = found.groups()
     return (f"{param}: {message}", param) if param else (message, None)

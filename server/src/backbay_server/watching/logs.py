@@ -142,19 +142,7 @@ class Log:
         finally:
             path = scope["path"] if "endpoint" in scope else "(unknown)"  # a client may write anything
             took = perf_counter() - begun
-            fields = {
-                "method": scope["method"],
-                "path": path,
-                "status": status,
-                "seconds": round(took, 4),
-                "bytes": sent,
-            }
-            log.info(
-                "%s %s %s %.3f s %d bytes",
-                scope["method"],
-                path,
-                status,
-                took,
-                sent,
-                extra={"fields": fields},
-            )
+            fields = {"method": scope["method"], "path": path, "status": status}
+            fields |= {"seconds": round(took, 4), "bytes": sent}
+            shown = scope["method"], path, status, took, sent
+            log.info("%s %s %s %.3f s %d bytes", *shown, extra={"fields": fields})

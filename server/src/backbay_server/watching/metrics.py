@@ -31,8 +31,8 @@ GAUGES = {
 
 
 @final
-class Metrics:
-    """The metrics of one application."""
+class Metrics(Collector):
+    """The metrics of one application, and what the models in memory do at the moment of a scrape."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -48,22 +48,19 @@ class Metrics:
 
         self.duration = histogram("gen_ai_server_request_duration_seconds", "Whole requests", of)
         self.first = histogram("gen_ai_server_time_to_first_token_seconds", "Until the first token", of)
-        self.each = histogram(
-            "gen_ai_server_time_per_output_token_seconds", "For a token after the first", of, PER_TOKEN
-        )
+        each = "gen_ai_server_time_per_output_token_seconds"
+        self.each = histogram(each, "For a token after the first", of, PER_TOKEN)
         self.queued = histogram("backbay_queue_time_seconds", "Waiting for a free slot", model)
         self.prompt = counter("backbay_prompt_tokens", "Tokens of prompts, cached ones too", model)
         self.generated = counter("backbay_generated_tokens", "Tokens of answers", model)
         self.cached = counter("backbay_cached_tokens", "Tokens of prompts that the cache held", model)
-        self.finished = counter(
-            "backbay_finished_requests", "Answers by their finish", ("model_name", "reason")
-        )
+        reasons = "model_name", "reason"
+        self.finished = counter("backbay_finished_requests", "Answers by their finish", reasons)
         self.cancelled = counter("backbay_cancelled_requests", "Requests whose clients left", model)
-        self.refused = counter(
-            "backbay_refused_requests", "Requests refused, or failed, by status", ("status",)
-        )
+        refused = "Requests refused, or failed, by status"
+        self.refused = counter("backbay_refused_requests", refused, ("status",))
         self.pool: Pool | None = None  # whose models are shown
-        self._registry.register(Models(self))
+        self._registry.register(self)
         self.running = 0
 
     def begin(self, model: str, operation: str, begun: float) -> Meter:
@@ -71,12 +68,22 @@ class Metrics:
         return Meter(self, model, operation, begun)
 
     def answered(self, status: int) -> None:
-        """A request has got its status."""
         if status >= 400:
             self.refused.labels(str(status)).inc()
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Sums by name: while a replaced file is loaded, its old model may still answer."""
+        found: dict[str, _Load] = {}
+        for held in () if self.pool is None else self.pool.held():
+            found.setdefault(held.entry.name, _Load()).add(held)
+        for field, (name, what) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, what, labels=["model_name"])
+            for model, load in found.items():
+                gauge.add_metric([model], getattr(load, field))
+            yield gauge
 
 
 @final
@@ -91,7 +98,6 @@ class Meter:
         metrics.running += 1
 
     def step(self, tokens: int) -> None:
-        """Tokens of the answer have come."""
         if tokens:
             self._last = perf_counter()
             self._first = self._first or self._last
@@ -113,7 +119,6 @@ class Meter:
         self._over()
 
     def fail(self) -> None:
-        """The answer ended with an error."""
         self._metrics.finished.labels(self._model, "error").inc()
         self._over()
 
@@ -125,26 +130,6 @@ class Meter:
             metrics.first.labels(*labels).observe(self._first - self._begun)
         if self._count > 1:
             metrics.each.labels(*labels).observe((self._last - self._first) / (self._count - 1))
-
-
-@final
-class Models(Collector):
-    """What the models in memory do at the moment of a scrape."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        """Sums by name: while a replaced file is loaded, its old model may still answer."""
-        pool = self._metrics.pool
-        found: dict[str, _Load] = {}
-        for held in () if pool is None else pool.held():
-            found.setdefault(held.entry.name, _Load()).add(held)
-        for field, (name, what) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, what, labels=["model_name"])
-            for model, load in found.items():
-                gauge.add_metric([model], getattr(load, field))
-            yield gauge
 
 
 @dataclass

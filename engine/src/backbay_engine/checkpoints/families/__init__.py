@@ -1,10 +1,22 @@
-"""Families of models, by the names of transformers' classes."""
+"""Families of models, by the names of transformers' classes: ours, and those that other packages declare."""
 
 from __future__ import annotations
 
-from ..family import Families
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Final, cast
+
+from backbay import BackbayError, ModelFileError
+from backbay.discovery import Declared, conflict, declared
+from backbay.gguf import nearest
+from backbay.internals import load_declared
+
+from ..family import Families, Family
+from ..settings import Settings
 from . import decoders, delta_rules, encoders, experts, gemma, recurrent
 
+GROUP: Final = "backbay.checkpoints"
+"""The entry-point group in which packages declare families."""
 FAMILIES: Families = {
     **decoders.FAMILIES,
     **experts.FAMILIES,
@@ -13,3 +25,36 @@ FAMILIES: Families = {
     **delta_rules.FAMILIES,
     **encoders.FAMILIES,
 }
+
+
+def family_of(settings: Settings) -> Family:
+    """The family of a folder's model; ModelFileError names those that are known."""
+    name, further = settings.architecture, declared(GROUP)
+    found = FAMILIES.get(name)
+    if points := further.get(name):
+        found = _declared_family(name, points, taken=found is not None)
+    if found is None:
+        known = sorted({*FAMILIES, *further})
+        expected = (
+            f"a class of transformers that can be read: {', '.join(known)}; for others, convert the model "
+            f"with llama.cpp's convert_hf_to_gguf.py"
+        )
+        raise ModelFileError(settings.path, None, expected, f"{name!r}{nearest(name, known)}")
+    return found if isinstance(found, Family) else found(settings)
+
+
+def _declared_family(
+    name: str, points: Sequence[Declared], *, taken: bool
+) -> Family | Callable[[Settings], Family]:
+    """Import a family, or the function that chooses one; BackbayError if there are several, or if it is broken."""
+    if taken:
+        origins = [f"backbay-engine {version('backbay-engine')}", *(point.origin for point in points)]
+        raise BackbayError(conflict(f"family {name!r}", origins))
+    found = load_declared(f"family {name!r}", points)
+    if isinstance(found, Family):
+        return found
+    if callable(found) and not isinstance(found, type):
+        return cast("Callable[[Settings], Family]", found)
+    raise BackbayError(
+        f"family {name!r} of {points[0].origin}: {found!r} is neither a backbay_engine.plugin.Family nor a function from Settings to one"
+    )

@@ -34,10 +34,8 @@ def llama3_factors(settings: Settings, beside: LazyArray) -> Arrays:
     n = settings.head
     speeds = 1.0 / rope.number("rope_theta", default=10000.0) ** (np.arange(0, n, 2, dtype=np.float32) / n)
     factor, low = rope.number("factor", default=8.0), rope.number("low_freq_factor", default=1.0)
-    high, trained = (
-        rope.number("high_freq_factor", default=4.0),
-        rope.number("original_max_position_embeddings", default=8192),
-    )
+    high = rope.number("high_freq_factor", default=4.0)
+    trained = rope.number("original_max_position_embeddings", default=8192)
     if not factor:
         raise rope.refuse("factor", "a number other than 0")
     waves = 2 * math.pi / speeds
@@ -47,12 +45,8 @@ def llama3_factors(settings: Settings, beside: LazyArray) -> Arrays:
     return {"rope_freqs.weight": constant(factors.astype(np.float32), beside)}
 
 
-def mixture_of_llama(settings: Settings) -> Keys:
-    return rotating()(settings)
-
-
 MIXTRAL = {r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.": r"layers.\1.feed_forward.experts."}
-LLAMA = Family("llama", keys=mixture_of_llama, changes=INTERLEAVED, names=MIXTRAL, further=llama3_factors)
+LLAMA = Family("llama", keys=rotating(), changes=INTERLEAVED, names=MIXTRAL, further=llama3_factors)
 
 
 def granite_keys(settings: Settings) -> Keys:
@@ -62,17 +56,24 @@ def granite_keys(settings: Settings) -> Keys:
         "residual_scale": "residual_multiplier",
         "logit_scale": "logits_scaling",
     }
-    found: Keys = {key: settings.maybe_number(name) or None for key, name in scales.items()}
-    heads: Keys = {
+    keys: Keys = {key: settings.maybe_number(name) or None for key, name in scales.items()}
+    keys |= {
         "attention.key_length": None,
         "attention.value_length": None,
         "rope.dimension_count": settings.width // settings.heads,
         "expert_shared_feed_forward_length": settings.maybe_whole("shared_intermediate_size") or None,
     }
     if "sliding_window" in settings and any(settings.windows()):
-        heads["attention.sliding_window"] = settings.whole("sliding_window")
-        heads["attention.sliding_window_pattern"] = settings.windows()
-    return found | heads
+        keys |= window_keys(settings, settings.windows())
+    return keys
+
+
+def window_keys(settings: Settings, windows: list[bool]) -> Keys:
+    """The keys of attention within a window, in these blocks."""
+    return {
+        "attention.sliding_window": settings.whole("sliding_window"),
+        "attention.sliding_window_pattern": windows,
+    }
 
 
 GRANITE_EXPERTS = {
@@ -89,18 +90,13 @@ GRANITE_NAMES = {
 def olmo2_keys(settings: Settings) -> Keys:
     if "sliding_window" not in settings:
         return {}
-    windows = settings.windows() or [(index + 1) % 4 != 0 for index in range(settings.blocks)]
-    return {
-        "attention.sliding_window": settings.whole("sliding_window"),
-        "attention.sliding_window_pattern": windows,
-    }
+    usual = [(index + 1) % 4 != 0 for index in range(settings.blocks)]
+    return window_keys(settings, settings.windows() or usual)
 
 
 def phi3_keys(settings: Settings) -> Keys:
-    rope = settings.rope
-    original = rope.whole(
-        "original_max_position_embeddings", default=settings.whole("max_position_embeddings")
-    )
+    rope, context = settings.rope, settings.whole("max_position_embeddings")
+    original = rope.whole("original_max_position_embeddings", default=context)
     part = rope.number("partial_rotary_factor", default=1.0)
     keys: Keys = {
         "rope.scaling.original_context_length": original,
@@ -109,7 +105,7 @@ def phi3_keys(settings: Settings) -> Keys:
         "attention.sliding_window": settings.whole("sliding_window", default=0),
     }
     if rope.numbers("long_factor"):
-        scale = settings.whole("max_position_embeddings") / max(original, 1)
+        scale = context / max(original, 1)
         kind = rope.text("rope_type")
         longrope = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 and original > 1 else 1.0
         yarn = 0.1 * math.log(scale) + 1.0 if scale > 1 else 1.0
@@ -145,18 +141,16 @@ def cohere2_keys(settings: Settings) -> Keys:
 
 
 def gpt2_keys(settings: Settings) -> Keys:
-    inner = settings.whole("n_inner", default=4 * settings.width)
     return {
         "context_length": settings.whole("n_positions", "n_ctx"),
-        "feed_forward_length": inner,
+        "feed_forward_length": settings.whole("n_inner", default=4 * settings.width),
         "attention.layer_norm_epsilon": settings.number("layer_norm_epsilon", default=1e-5),
     }
 
 
 def starcoder_keys(settings: Settings) -> Keys:
-    return {
-        **gpt2_keys(settings),
-        "attention.head_count_kv": 1 if settings.flag("multi_query", True) else None,
+    return gpt2_keys(settings) | {
+        "attention.head_count_kv": 1 if settings.flag("multi_query", True) else None
     }
 
 

@@ -48,12 +48,8 @@ def regrouped(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
     return {r"blk.\1.attn_qkv": array.take(np.concatenate([q, k, v])), r"blk.\1.attn_gate": array.take(z)}
 
 
-def tiled(array: LazyArray, settings: Settings, head: int) -> LazyArray:
-    """Rows of the value heads, those of one key head in turn with those of the others."""
-    return array.take(_tiles(settings, head))
-
-
 def _tiles(settings: Settings, head: int) -> NDArray[np.int64]:
+    """The order of rows of the value heads, those of one key head in turn with those of the others."""
     keys, values = settings.whole("linear_num_key_heads"), settings.whole("linear_num_value_heads")
     if values * head > 1 << 24:
         raise settings.refuse("linear_num_value_heads", "heads as the weights have")
@@ -62,21 +58,17 @@ def _tiles(settings: Settings, head: int) -> NDArray[np.int64]:
 
 
 def _of_values(array: LazyArray, settings: Settings) -> LazyArray:
-    return tiled(array, settings, settings.whole("linear_value_head_dim"))
+    return array.take(_tiles(settings, settings.whole("linear_value_head_dim")))
 
 
 def _of_heads(array: LazyArray, settings: Settings) -> LazyArray:
-    return tiled(array, settings, 1)
+    return array.take(_tiles(settings, 1))
 
 
 def _behind_keys(array: LazyArray, settings: Settings) -> LazyArray:
     rest = 2 * settings.whole("linear_num_key_heads") * settings.whole("linear_key_head_dim")
     keys, values = array.split(rest, array.shape[0] - rest)
     return concatenate([keys, _of_values(values, settings)])
-
-
-def _convolution(array: LazyArray, settings: Settings) -> LazyArray:
-    return _behind_keys(squeezed(array, settings), settings)
 
 
 def _columns(array: LazyArray, settings: Settings) -> LazyArray:
@@ -97,15 +89,11 @@ QWEN35: Mapping[str, Change] = {
     r"dt_bias$": _of_heads,
     r"A_log$": lambda array, settings: _of_heads(negative_exponential(array, settings), settings),
     r"linear_attn\.out_proj\.": _columns,
-    r"conv1d\.weight$": _convolution,
+    r"conv1d\.weight$": lambda array, settings: _behind_keys(squeezed(array, settings), settings),
 }
 NEXT_NAMES = {**QWEN_NAMES, **TIME_STEPS}
-NEXT = Family(
-    "qwen3next",
-    keys=qwen_next_keys,
-    changes={r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regrouped, **QWEN_NEXT},
-    names={**NEXT_NAMES},
-)
+NEXT_CHANGES = {r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regrouped, **QWEN_NEXT}
+NEXT = Family("qwen3next", keys=qwen_next_keys, changes=NEXT_CHANGES, names=NEXT_NAMES)
 
 
 def rwkv_keys(settings: Settings) -> Keys:
@@ -164,16 +152,13 @@ def rwkv(arrays: Arrays, settings: Settings) -> Arrays:
         base = f"model.layers.{block}.attention."
         mixes = [found.pop(f"{base}x_{letter}", None) for letter in MIXES]
         present = [mix for mix in mixes if mix is not None]
-        if len(present) == len(MIXES):
+        target, count = f"blk.{block}.time_mix_lerp_fused.weight", len(MIXES)
+        if len(present) == count:
             stacked = stack(present)
-            found[f"blk.{block}.time_mix_lerp_fused.weight"] = stacked.reshape(
-                len(MIXES), 1, 1, stacked.shape[1]
-            )
+            found[target] = stacked.reshape(count, 1, 1, stacked.shape[1])
         elif f"{base}x_x" in found:
             joint = found.pop(f"{base}x_x")
-            found[f"blk.{block}.time_mix_lerp_fused.weight"] = joint.regrouped(
-                len(MIXES), 1, 1, prod(joint.shape) // 6
-            )
+            found[target] = joint.regrouped(count, 1, 1, prod(joint.shape) // count)
     for part in "012":  # the first block has none of its own, and uses none
         if f"model.layers.0.attention.a{part}" in found:
             found[f"model.layers.0.attention.v{part}"] = found[f"model.layers.0.attention.a{part}"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..arrays import LazyArray
 from ..changes import left_out
 from ..family import Arrays, Families, Family
 from ..settings import Keys, Settings
 
 UNUSED = {r"^((bert|roberta)\.)?(pooler\.dense|cls\.(predictions|seq_relationship)|lm_head)\.": left_out}
+EPSILON = "layer_norm_eps", "layer_norm_epsilon"
 NAMES = {
     r"^(bert|roberta|distilbert)\.": "",
     r"\.gamma$": ".weight",
@@ -19,9 +22,7 @@ NAMES = {
 def bert_keys(settings: Settings) -> Keys:
     return {
         "attention.causal": False,
-        "attention.layer_norm_epsilon": settings.number(
-            "layer_norm_eps", "layer_norm_epsilon", default=1e-12
-        ),
+        "attention.layer_norm_epsilon": settings.number(*EPSILON, default=1e-12),
         "tokenizer.ggml.token_type_count": None,
         "vocab_size": None,
     } | labels(settings)
@@ -29,9 +30,8 @@ def bert_keys(settings: Settings) -> Keys:
 
 def labels(settings: Settings) -> Keys:
     """The names of the classes, if the model classifies."""
-    pooling: Keys = {
-        "classifier.pooling_type": {"mean": 1, "cls": 2}.get(settings.text("classifier_pooling"))
-    }
+    mode = settings.text("classifier_pooling")
+    pooling: Keys = {"classifier.pooling_type": {"mean": 1, "cls": 2}.get(mode)}
     if not settings.architecture.endswith("ForSequenceClassification"):
         return pooling
     names = settings.section("id2label").values
@@ -47,9 +47,8 @@ def shifted(settings: Settings) -> int:
 
 
 def roberta_keys(settings: Settings) -> Keys:
-    return bert_keys(settings) | {
-        "context_length": settings.whole("max_position_embeddings") - shifted(settings)
-    }
+    context = settings.whole("max_position_embeddings") - shifted(settings)
+    return bert_keys(settings) | {"context_length": context}
 
 
 def positions(array: LazyArray, settings: Settings) -> LazyArray:
@@ -69,13 +68,11 @@ def xlm_roberta(settings: Settings) -> Family:
 
 
 def nomic_keys(settings: Settings) -> Keys:
-    trained = (
-        settings.whole("n_positions", "max_position_embeddings"),
-        settings.whole("max_trained_positions", default=2048),
-    )
+    positions = settings.whole("n_positions", "max_position_embeddings")
+    trained = positions, settings.whole("max_trained_positions", default=2048)
     known = {(8192, 2048): 2048, (2048, 2048): 512}  # texts are longer in training than positions say
     return bert_keys(settings) | {
-        "context_length": settings.whole("max_position_embeddings", default=known.get(trained, trained[0])),
+        "context_length": settings.whole("max_position_embeddings", default=known.get(trained, positions)),
         "moe_every_n_layers": settings.maybe_whole("moe_every_n_layers") or None,
         "expert_used_count": settings.maybe_whole("moe_top_k"),
         "feed_forward_length": settings.whole("n_inner", "intermediate_size"),
@@ -84,20 +81,16 @@ def nomic_keys(settings: Settings) -> Keys:
 
 
 def nomic_experts(array: LazyArray, settings: Settings) -> LazyArray:
-    return array.regrouped(
-        settings.whole("num_experts", "num_local_experts"), settings.whole("n_inner"), settings.width
-    )
+    count = settings.whole("num_experts", "num_local_experts")
+    return array.regrouped(count, settings.whole("n_inner"), settings.width)
 
 
 def nomic_down(array: LazyArray, settings: Settings) -> LazyArray:
     return nomic_experts(array, settings).transposed()
 
 
-NOMIC = {
-    r"mlp\.experts\.bias": left_out,
-    r"experts\.mlp\.w1$": nomic_experts,
-    r"experts\.mlp\.w2$": nomic_down,
-}
+NOMIC = {r"mlp\.experts\.bias": left_out, r"experts\.mlp\.w1$": nomic_experts}
+NOMIC |= {r"experts\.mlp\.w2$": nomic_down}
 
 
 def nomic(settings: Settings) -> Family:
@@ -150,30 +143,22 @@ def t5_keys(settings: Settings) -> Keys:
 
 def one_embedding(arrays: Arrays, _settings: Settings) -> Arrays:
     """T5's files may hold the embeddings under several names."""
-    names = [
-        name
-        for name in ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-        if name in arrays
-    ]
-    found = {name: array for name, array in arrays.items() if name not in names}
-    return found | ({"shared.weight": arrays[names[0]]} if names else {})
+    found = dict(arrays)
+    names = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    given = [found.pop(name) for name in names if name in arrays]
+    return {**found, "shared.weight": given[0]} if given else found
 
 
 BERT = Family("bert", keys=bert_keys, changes=UNUSED, names=NAMES)
+T5 = Family("t5", keys=t5_keys, prepare=one_embedding)
 ROBERTAS = Family("bert", keys=roberta_keys, changes=ROBERTA, names=WITH_HEAD)
 FAMILIES: Families = {
     **dict.fromkeys(("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), BERT),
     **dict.fromkeys(("RobertaModel", "RobertaForSequenceClassification"), ROBERTAS),
     **dict.fromkeys(("XLMRobertaModel", "XLMRobertaForSequenceClassification"), xlm_roberta),
-    **dict.fromkeys(("NomicBertModel",), nomic),
-    **dict.fromkeys(
-        ("JinaBertModel", "JinaBertForMaskedLM"),
-        Family("jina-bert-v2", keys=bert_keys, changes=UNUSED, names=NAMES),
-    ),
-    **dict.fromkeys(
-        ("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"), modern
-    ),
-    **dict.fromkeys(
-        ("T5ForConditionalGeneration", "T5WithLMHeadModel"), Family("t5", keys=t5_keys, prepare=one_embedding)
-    ),
+    "NomicBertModel": nomic,
+    **dict.fromkeys(("JinaBertModel", "JinaBertForMaskedLM"), replace(BERT, architecture="jina-bert-v2")),
+    **dict.fromkeys(("ModernBertModel", "ModernBertForMaskedLM"), modern),
+    "ModernBertForSequenceClassification": modern,
+    **dict.fromkeys(("T5ForConditionalGeneration", "T5WithLMHeadModel"), T5),
 }

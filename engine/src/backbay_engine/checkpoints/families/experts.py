@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,9 +25,8 @@ def qwen_moe_keys(settings: Settings) -> Keys:
     }
 
 
-QWEN_EXPERTS = {
-    r"experts\.gate_up_proj(\.weight)?$": halves("experts.gate_proj.weight", "experts.up_proj.weight")
-}
+_GATE_AND_UP = halves("experts.gate_proj.weight", "experts.up_proj.weight")
+QWEN_EXPERTS = {r"experts\.gate_up_proj(\.weight)?$": _GATE_AND_UP}
 QWEN_NAMES = {r"experts\.down_proj$": "experts.down_proj.weight"}
 
 
@@ -129,9 +129,8 @@ def side_by_side(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArra
 
 def alternating(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
     """Rows of the gate and of the other branch, in turns; the matrices of experts are transposed."""
-    rows = array.transposed() if len(array.shape) == 3 else array
+    rows, suffix = (array.transposed(), "weight") if len(array.shape) == 3 else (array, "bias")
     count = rows.shape[1]
-    suffix = "weight" if len(array.shape) == 3 else "bias"
     return {f"gate_proj.{suffix}": rows.inner(0, count, 2), f"up_proj.{suffix}": rows.inner(1, count, 2)}
 
 
@@ -165,9 +164,7 @@ def _packed(blocks: LazyArray, scales: LazyArray) -> LazyArray:
         # Neighbours share a byte in the checkpoint; in GGUF a byte holds a number and the one 16 places on.
         numbers = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:3], 2 * width)
         packed = numbers[..., :width] | numbers[..., width:] << 4
-        return np.concatenate([exponents[..., None], packed], -1).reshape(
-            end - begin, rows, groups * (width + 1)
-        )
+        return np.concatenate([exponents[..., None], packed], -1).reshape(end - begin, *shape[1:])
 
     shape = experts, rows, groups * (width + 1)
     return LazyArray(shape, DType.MXFP4, (*blocks.parts, *scales.parts), read)
@@ -182,7 +179,7 @@ GPTOSS = Family(
 )
 QWEN3MOE = Family("qwen3moe", keys=qwen_moe_keys, changes=QWEN_EXPERTS, names=QWEN_NAMES)
 DEEPSEEK = Family("deepseek2", keys=deepseek_keys, changes=LATENT, names=LATENT_NAMES)
-DEEPSEEK3 = Family("deepseek2", keys=deepseek3_keys, changes=LATENT, names=LATENT_NAMES)
+DEEPSEEK3 = replace(DEEPSEEK, keys=deepseek3_keys)
 LLAMA4 = Family(
     "llama4",
     keys=llama4_keys,

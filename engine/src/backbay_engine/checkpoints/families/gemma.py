@@ -82,6 +82,7 @@ def gemma4_keys(settings: Settings) -> Keys:
     whole_head = _without_window(settings, "global_head_dim", "head_dim") or head
     inner, doubled = settings.whole("intermediate_size"), settings.flag("use_double_wide_mlp")
     first = settings.blocks - shared
+    experts = settings.maybe_whole("expert_intermediate_size", "moe_intermediate_size")
     keys = gemma3_keys(settings) | {
         "attention.shared_kv_layers": shared,
         "embedding_length_per_layer_input": settings.whole("hidden_size_per_layer_input", default=0),
@@ -90,9 +91,7 @@ def gemma4_keys(settings: Settings) -> Keys:
         "attention.value_length": whole_head,
         "attention.key_length_swa": head,
         "attention.value_length_swa": head,
-        "expert_feed_forward_length": settings.maybe_whole(
-            "expert_intermediate_size", "moe_intermediate_size"
-        ),
+        "expert_feed_forward_length": experts,
         "rope.dimension_count": whole_head,
         "rope.dimension_count_swa": head,
     }
@@ -141,9 +140,8 @@ HEAD: Mapping[str, Change] = {r"^lm_head\.weight$": left_out}  # the embeddings 
 NORMS: Mapping[str, Change] = {r"norm\.weight$": plus_one}
 WORDS: Mapping[str, Change] = {r"embed_tokens\.weight$": embeddings_of_words}
 GEMMA3 = Family("gemma3", keys=gemma3_keys, changes={**HEAD, **WORDS, **NORMS})
-GEMMA3N = Family(
-    "gemma3n", keys=gemma3n_keys, changes=HEAD, names={r"_scale$": "_scale.weight"}, prepare=altup
-)
+_SCALES = {r"_scale$": "_scale.weight"}
+GEMMA3N = Family("gemma3n", keys=gemma3n_keys, changes=HEAD, names=_SCALES, prepare=altup)
 GEMMA4 = Family(
     "gemma4",
     keys=gemma4_keys,

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..arrays import LazyArray
-from ..changes import INTERLEAVED, negative_exponential, squeezed
+from ..changes import INTERLEAVED, halves, negative_exponential, squeezed
 from ..family import Change, Families, Family
 from ..settings import Keys, Settings
-from .decoders import granite_keys
+from .decoders import GRANITE_EXPERTS, GRANITE_NAMES, granite_keys
 from .experts import SIGMOID
 
+EPSILON = "layer_norm_epsilon", "rms_norm_eps"
 ENDLESS = 1 << 20  # a context for models whose states do not grow
 
 
 def mamba_keys(settings: Settings) -> Keys:
-    width = settings.width
-    inner = (
-        settings.maybe_whole("intermediate_size", "d_inner") or settings.whole("expand", default=2) * width
-    )
+    whole = settings.whole
+    maybe, whole = settings.maybe_whole, settings.whole
+    inner = maybe("intermediate_size", "d_inner") or whole("expand", default=2) * settings.width
     return {
         "context_length": ENDLESS,
         "feed_forward_length": 0,
@@ -28,9 +28,7 @@ def mamba_keys(settings: Settings) -> Keys:
         "attention.layer_norm_epsilon": None,
         "attention.key_length": None,
         "attention.value_length": None,
-        "attention.layer_norm_rms_epsilon": settings.number(
-            "layer_norm_epsilon", "rms_norm_eps", default=1e-5
-        ),
+        "attention.layer_norm_rms_epsilon": settings.number(*EPSILON, default=1e-5),
         "ssm.conv_kernel": settings.whole("conv_kernel", "d_conv", default=4),
         "ssm.inner_size": inner,
         "vocab_size": None,
@@ -46,11 +44,10 @@ def mamba1_keys(settings: Settings) -> Keys:
 
 
 def mamba2_keys(settings: Settings) -> Keys:
-    keys = mamba_keys(settings)
+    keys, head = mamba_keys(settings), settings.whole("mamba_d_head", "head_dim", default=64)
     return keys | {
         "ssm.state_size": settings.whole("state_size", "d_state", default=128),
-        "ssm.time_step_rank": keys["ssm.inner_size"]
-        // max(settings.whole("mamba_d_head", "head_dim", default=64), 1),
+        "ssm.time_step_rank": keys["ssm.inner_size"] // max(head, 1),
         "ssm.group_count": settings.whole("n_groups", default=1),
     }
 
@@ -100,39 +97,21 @@ def granite_hybrid_keys(settings: Settings) -> Keys:
 
 def granite_hybrid(settings: Settings) -> Family:
     """Granite 4; without Mamba layers it is one of the older kinds."""
-    from .decoders import GRANITE_EXPERTS, GRANITE_NAMES
-
     experts = bool(settings.maybe_whole("num_local_experts"))
     changes, names = dict(GRANITE_EXPERTS), dict(GRANITE_NAMES)
     if not experts:
-        changes[r"shared_mlp\.input_linear"] = _plain_halves
+        changes[r"shared_mlp\.input_linear"] = halves("mlp.gate_proj", "mlp.up_proj")
         names[r"shared_mlp\.output_linear"] = "mlp.down_proj"
     kinds = settings.texts("layer_types")
     if all(kind in ("attention", "full_attention") for kind in kinds):
         plain = "granitemoe" if experts else "granite"
         return Family(plain, keys=granite_keys, changes=changes, names=names)
-    return Family(
-        "granitehybrid",
-        keys=granite_hybrid_keys,
-        changes={**MAMBA2, **changes},
-        names={**TIME_STEPS, **names},
-    )
+    changes, names = {**MAMBA2, **changes}, {**TIME_STEPS, **names}
+    return Family("granitehybrid", keys=granite_hybrid_keys, changes=changes, names=names)
 
 
-def _plain_halves(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
-    half = array.shape[0] // 2
-    gate, up = array.split(half, half)
-    return {"mlp.gate_proj": gate, "mlp.up_proj": up}
-
-
-LETTERS = {
-    "M": "mamba",
-    "*": "attention",
-    "-": "mlp",
-    "E": "moe",
-    "linear_attention": "mamba",
-    "full_attention": "attention",
-}
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+LETTERS |= {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def nemotron_layers(settings: Settings) -> list[str]:
@@ -143,15 +122,13 @@ def nemotron_layers(settings: Settings) -> list[str]:
 
 def nemotron_keys(settings: Settings) -> Keys:
     kinds, mixture = nemotron_layers(settings), nemotron_has_experts(settings)
-    inner = settings.whole("moe_intermediate_size") if mixture else settings.whole("intermediate_size")
-    feeds = "moe" if mixture else "mlp"
+    feeds, size = ("moe", "moe_intermediate_size") if mixture else ("mlp", "intermediate_size")
+    inner = settings.whole(size)
     keys: Keys = hybrid_keys(settings, [kind == "attention" for kind in kinds])
     keys |= {
         "block_count": len(kinds),
         "feed_forward_length": [inner if kind == feeds else 0 for kind in kinds],
-        "attention.layer_norm_rms_epsilon": settings.number(
-            "layer_norm_epsilon", "rms_norm_eps", default=1e-5
-        ),
+        "attention.layer_norm_rms_epsilon": settings.number(*EPSILON, default=1e-5),
         "rope.dimension_count": settings.width // settings.heads,
         "attention.key_length": settings.whole("head_dim", "attention_head_dim"),
         "attention.value_length": settings.whole("head_dim", "attention_head_dim"),
@@ -208,9 +185,8 @@ def lfm2_moe_keys(settings: Settings) -> Keys:
 
 
 MAMBA = Family("mamba", keys=mamba1_keys, changes=MAMBA1, names={r"^model\.(backbone|lm_head)\.": r"\1."})
-LFM2 = Family(
-    "lfm2", keys=lfm2_keys, changes={r"conv\.conv": squeezed}, names={r"expert_bias$": "expert_bias.bias"}
-)
+_BIAS = {r"expert_bias$": "expert_bias.bias"}
+LFM2 = Family("lfm2", keys=lfm2_keys, changes={r"conv\.conv": squeezed}, names=_BIAS)
 FAMILIES: Families = {
     **dict.fromkeys(("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM"), MAMBA),
     "Mamba2ForCausalLM": Family("mamba2", keys=mamba2_keys, changes=MAMBA2, names=TIME_STEPS),

@@ -10,9 +10,8 @@ from backbay import ModelFileError
 
 from ..json_files import read_object
 from ..settings import Keys, Settings
-from . import byte_pairs, pieces, words
-from .special import special_keys
-from .tokens import Source
+from . import kinds
+from .tokens import Source, special_keys
 
 log = logging.getLogger(__name__)
 
@@ -37,22 +36,18 @@ def vocabulary_keys(settings: Settings, architecture: str, count: int) -> Keys:
         return NONE
     read = _KINDS.get(str(model["type"]))
     if read is None:
-        raise ModelFileError(
-            path,
-            None,
-            f"a tokenizer of a type that is known: {', '.join(_KINDS)},",
-            repr(model["type"])[:100],
-        )
-    config = read_object(folder / "tokenizer_config.json", required=False)
-    source = Source(path, found, model, config, architecture, count)
-    keys = read(source)
-    types = settings.maybe_whole("type_vocab_size")
-    kinds: Keys = {} if types is None else {"tokenizer.ggml.token_type_count": types}
-    return {**keys, **kinds, **special_keys(source, settings)}
+        expected = f"a tokenizer of a type that is known: {', '.join(_KINDS)},"
+        raise ModelFileError(path, None, expected, repr(model["type"])[:100])
+    read_object(folder / "tokenizer_config.json", required=False)  # the gguf package reads it without a bound
+    source = Source(path, found, model, architecture, count)
+    keys, types = read(source), settings.maybe_whole("type_vocab_size")
+    if types is not None:
+        keys["tokenizer.ggml.token_type_count"] = types
+    return {**keys, **special_keys(source, settings)}
 
 
 _KINDS: Mapping[str, Callable[[Source], dict[str, Any]]] = {
-    "BPE": byte_pairs.keys,
-    "Unigram": pieces.unigram_keys,
-    "WordPiece": words.keys,
+    "BPE": kinds.byte_pair_keys,
+    "Unigram": kinds.unigram_keys,
+    "WordPiece": kinds.word_piece_keys,
 }

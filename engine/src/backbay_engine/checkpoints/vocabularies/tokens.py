@@ -1,7 +1,8 @@
-"""The tokens of a tokenizer.json, checked."""
+"""The tokens of a tokenizer.json, checked; special tokens and chat templates, by the rules of the gguf package."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -9,49 +10,34 @@ from typing import Any, TypeGuard
 from backbay import ModelFileError
 
 from ...token_kinds import TokenKind
+from ..json_files import LARGEST, read_bytes, read_object
+from ..settings import Settings
 
 MOST = 1 << 22
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tokenizer.json, its part `model`, tokenizer_config.json, and what the model says of the vocabulary."""
+    """A tokenizer.json, its part `model`, and what the model says of the vocabulary."""
 
     path: Path
     found: dict[str, Any]
     model: dict[str, Any]
-    settings: dict[str, Any]
     architecture: str
     count: int  # rows of the embedding
 
     def refuse(self, expected: str, found: object) -> ModelFileError:
         return ModelFileError(self.path, None, expected, found)
 
-    def part(self, name: str) -> dict[str, Any]:
-        """An object of the file; empty if it is not there."""
-        found = self.found.get(name)
-        return found if isinstance(found, dict) else {}
-
     def steps(self, name: str) -> list[dict[str, Any]]:
-        """The steps of a part, in order, whether it is a sequence or one step."""
-        return list(_steps(self.part(name), 8))
-
-    def special(self, name: str) -> str | None:
-        """The text of a special token in tokenizer_config.json."""
-        entry = self.settings.get(f"{name}_token")
-        entry = entry.get("content") if isinstance(entry, dict) else entry
-        return entry if isinstance(entry, str) else None
+        """The steps of a part, in order, whether it is a sequence or one step; none if it is not there."""
+        found = self.found.get(name)
+        return _steps(found if isinstance(found, dict) else {}, 8)
 
 
 def _steps(part: dict[str, Any], depth: int) -> list[dict[str, Any]]:
-    inner = next(
-        (
-            part[name]
-            for name in ("pretokenizers", "normalizers", "processors", "decoders")
-            if isinstance(part.get(name), list)
-        ),
-        None,
-    )
+    names = "pretokenizers", "normalizers", "processors", "decoders"
+    inner = next((part[name] for name in names if isinstance(part.get(name), list)), None)
     if inner is None or depth == 0:
         return [part] if part else []
     return [step for each in inner if isinstance(each, dict) for step in _steps(each, depth - 1)]
@@ -85,18 +71,16 @@ def read_tokens(source: Source, vocabulary: dict[str, int], unknown: str | None 
         raise source.refuse(f"at most {MOST} tokens", f"the id {count - 1}")
     if source.count and most > source.count:
         raise source.refuse(f"ids below {source.count}, as the model has embeddings", f"the id {most - 1}")
-    tokens = Tokens(
-        [f"[PAD{id}]" for id in range(count)], [int(TokenKind.UNUSED)] * count, [-10000.0] * count
-    )
+    pads = [f"[PAD{id}]" for id in range(count)]
+    tokens = Tokens(pads, [int(TokenKind.UNUSED)] * count, [-10000.0] * count)
     for text, id in vocabulary.items():
         tokens.texts[id] = text
         tokens.types[id] = TokenKind.UNKNOWN if text == unknown else TokenKind.NORMAL
     for id, (text, special) in added.items():
         control = special or looks_special(text)
         tokens.texts[id] = text if control else text.replace("\u2581", " ")
-        tokens.types[id] = (
-            TokenKind.UNKNOWN if text == unknown else TokenKind.CONTROL if control else TokenKind.USER_DEFINED
-        )
+        kind = TokenKind.CONTROL if control else TokenKind.USER_DEFINED
+        tokens.types[id] = TokenKind.UNKNOWN if text == unknown else kind
         tokens.scores[id] = -1000.0
     return tokens
 
@@ -134,3 +118,53 @@ def looks_special(text: str) -> bool:
         return True
     marks = ("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">")
     return any(text.startswith(begin) and text.endswith(end) for begin, end in marks)
+
+
+NAMES = {"unk": "unknown", "sep": "seperator", "pad": "padding"}  # GGUF's spelling
+TEMPLATE = "tokenizer.chat_template"
+_PREFIX = "tokenizer.ggml."
+_FILES = "chat_template.jinja", "chat_template.json", "generation_config.json"
+
+
+def special_keys(source: Source, settings: Settings) -> dict[str, Any]:
+    from gguf.vocab import SpecialVocab
+
+    folder = source.path.parent
+    for name in _FILES:
+        if (folder / name).exists():
+            read_bytes(folder / name)  # of bounded size
+    for path in folder.glob("additional_chat_templates/*.jinja"):
+        read_bytes(path)
+    logger = logging.getLogger("gguf.vocab")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        found = SpecialVocab(folder, load_merges=False, n_vocab=source.count or None)
+    except Exception as error:
+        # The package trusts the files; whatever is wrong with them ends here.
+        raise source.refuse(
+            "files of a tokenizer that the gguf package understands", f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        logger.setLevel(level)
+    ids = {name: id for name, id in found.special_token_ids.items() if is_id(id)}
+    if "eos" not in ids:  # generation_config.json may name the token that ends an answer, or several
+        ends = read_object(settings.folder / "generation_config.json", required=False).get("eos_token_id")
+        first = ends[0] if isinstance(ends, list) and ends else ends
+        ids |= {"eos": first} if is_id(first) else {}
+    keys: dict[str, Any] = {f"{_PREFIX}{NAMES.get(name, name)}_token_id": id for name, id in ids.items()}
+    adds = {name: value for name, value in found.add_special_token.items() if name in ("bos", "eos", "sep")}
+    keys |= {f"{_PREFIX}add_{name}_token": bool(value) for name, value in adds.items()}
+    return {**keys, **_templates(source, found.chat_template)}
+
+
+def _templates(source: Source, found: object) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {TEMPLATE: found}
+    templates: dict[str, Any] = {}
+    for each in found if isinstance(found, list) else ():
+        name, text = (each.get("name"), each.get("template")) if isinstance(each, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(text, str) or len(name) > 100 or len(text) > LARGEST:
+            raise source.refuse("a name and a template in each chat template", repr(each)[:200])
+        templates[TEMPLATE if name == "default" else f"{TEMPLATE}.{name}"] = text
+    return templates

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import ContextOverflowError
 from ...steps.texts import text_length
 from ...steps.tokens import Token, ids_of
-from ...text.sampling import Sampled, Sampler, require_known
+from ...text.sampling.sampler import Sampled, Sampler, require_known
 from ...text.tokenizers import Tokenizer
 from ..ahead import Ahead
 from ..slots import Slot, forgotten

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...errors import LogitsError, RequestError
 from ...steps.texts import text_length
 from ...steps.tokens import Token, ids_of
-from ...text.sampling import Sampled, with_logprobs
+from ...text.sampling.sampler import Sampled, with_logprobs
 from .answer import TokenStep
 from .job import PromptJob, RowsOfPictures
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
-from .mark_search import possible_mark
+from ..sampling.stops import possible_mark
+from .pieces import parse_json
 
 Schema: TypeAlias = Mapping[str, Any]
 _TEXTS: Final = frozenset(("string",))
@@ -64,21 +65,14 @@ class JsonArguments(Arguments):
 @final
 @dataclass(frozen=True)
 class Tags:
-    """How parameters stand in a call, each value between marks.
+    """How parameters stand in a call, each value between marks."""
 
-    begin   with what a parameter begins
-    head    matches what stands before a value; its group `key` is the name, and `text`, if it has it, the word
-            "true" where the value is a text
-    close   the mark after a value
-    opened  what a model writes before a value, with KEY for the name, and TEXT for "true" or "false"
-    closed  what it writes after a value; a line's end there is no part of a text
-    """
-
-    begin: str
+    begin: str  # with what a parameter begins
+    # matches what stands before a value; its group `key` is the name, and `text`, if it has it, is "true" of a text
     head: re.Pattern[str]
-    close: str
-    opened: str
-    closed: str
+    close: str  # the mark after a value
+    opened: str  # what a model writes before a value, with KEY for the name, and TEXT for "true" or "false"
+    closed: str  # what it writes after a value; a line's end there is no part of a text
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -123,13 +117,10 @@ class TaggedArguments(Arguments):
         if text.startswith("{") and not self._count:
             self._json = JsonArguments()
             return "", text
-        if not text or any(mark.startswith(text) or text.startswith(mark) for mark in self._begins):
+        marks = self._tags.begin, self._end
+        if not text or any(mark.startswith(text) or text.startswith(mark) for mark in marks):
             return None
         return "", text[1:]  # no part of a parameter
-
-    @property
-    def _begins(self) -> tuple[str, str]:
-        return self._tags.begin, self._end
 
     def _begun(self, head: re.Match[str]) -> str:
         """What comes before a value."""
@@ -137,7 +128,7 @@ class TaggedArguments(Arguments):
         told, types = head.groupdict().get("text"), types_of(parameter(self._schema, head["key"]))
         self._text, self._types = (told == "true", None) if told else (types == _TEXTS, types)
         before = "{" if self._count == 1 else ", "
-        return f"{before}{_quoted(head['key'])}: " + ('"' if self._text else "")
+        return f"{before}{quoted(head['key'])}: " + ('"' if self._text else "")
 
     def _growing(self, text: str) -> tuple[str, str] | None:
         value, ended, rest = text.partition(self._tags.close)
@@ -204,7 +195,7 @@ class LooseArguments(Arguments):
             return None
         word = found[0].strip()
         plain = _is_json(word) and (self._value or word[0] == '"')
-        return word if plain else _quoted(word), text[found.end() :]
+        return word if plain else quoted(word), text[found.end() :]
 
 
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -242,11 +233,11 @@ def _json_of(text: str, types: frozenset[str] | None) -> str:
     """A value that was written without quotes, of one of these types if it can be."""
     plain = _PYTHON.get(text, text)
     try:
-        kind = _type(json.loads(plain, parse_constant=_refuse))
+        kind = _type(parse_json(plain))
     except (ValueError, RecursionError):
-        return _quoted(text)
+        return quoted(text)
     kinds = {kind, "number"} if kind == "integer" else {kind}
-    return plain if types is None or "string" not in types or kinds & types else _quoted(text)
+    return plain if types is None or "string" not in types or kinds & types else quoted(text)
 
 
 def _type(value: Any) -> str:
@@ -267,19 +258,15 @@ _TYPES: Final[tuple[tuple[str, Any], ...]] = (
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text, parse_constant=_refuse)
+        parse_json(text)
     except (ValueError, RecursionError):
         return False
     return True
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
 def _escaped(text: str) -> str:
-    return _quoted(text)[1:-1]
+    return quoted(text)[1:-1]

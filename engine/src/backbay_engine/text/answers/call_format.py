@@ -9,10 +9,10 @@ from typing import Any, Final, final
 
 from ...errors import ToolsError
 from ..tokenizers import Tokenizer
-from .answer_form import AnswerForm
+from .answer_form import AnswerForm, CallStyle
 from .arguments import Schema, Tags, is_text
-from .call_style import CallStyle
-from .mark_search import first_mark
+from .arguments import quoted as _text
+from .pieces import first_mark
 from .tools import Tools
 
 # llguidance's option: calls are written on one line, so that no model goes on with spaces
@@ -84,7 +84,7 @@ class _Calls:
         if self._thinking is None:
             yield f"start: {lead} call | OTHER"
         else:
-            begin, end = (re.escape(mark).replace("/", r"\/") for mark in self._thinking)
+            begin, end = map(_pattern, self._thinking)
             others.append(begin)
             before = "" if inside else rf"\s*{begin}"
             yield f"start: thought{'' if inside else '?'} ({lead} call | OTHER)"
@@ -109,7 +109,9 @@ class _Calls:
         yield "call: " + " | ".join(f"call_{number}" for number in range(len(self._tools.definitions)))
         for number, tool in enumerate(self._tools.definitions):
             function = tool["function"]
-            arguments, *rules = self._arguments(f"{number}", self._schema(function))
+            obeyed = self._tools.forced or function["name"] in self._tools.strict
+            schema = (function.get("parameters") if obeyed else None) or {"type": "object"}
+            arguments, *rules = self._arguments(f"{number}", {**schema, "x-guidance": _ONE_LINE})
             yield f"call_{number}: {opening(function['name'])} {arguments} {closing}"
             yield from rules
 
@@ -126,14 +128,15 @@ class _Calls:
         """Parameters between marks, in the order of the schema."""
         _require_known(schema, _OBJECT)
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        if not isinstance(required, list | tuple) or not _are_schemas(properties):
+        are_schemas = isinstance(properties, Mapping)
+        are_schemas = are_schemas and all(isinstance(each, Mapping) for each in properties.values())
+        if not isinstance(required, list | tuple) or not are_schemas:
             raise _not_demanded("properties that are no schemas")
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         if properties or schema.get("additionalProperties") is False:
             names = [f"parameter_{place}_{number}" for number in range(len(properties))]
-            yield " ".join(
-                name if key in required else f"{name}?" for name, key in zip(names, properties, strict=True)
-            )
+            pairs = zip(names, properties, strict=True)
+            yield " ".join(name if key in required else f"{name}?" for name, key in pairs)
         else:
             names = [f"parameter_{place}_any"]
             yield f"({names[0]})*"
@@ -162,12 +165,6 @@ class _Calls:
         lazy = "" if right else "[lazy]"
         yield f"{name}_value{lazy}: /{_ANY}{_pattern(left)}/"
 
-    def _schema(self, function: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a tool's arguments must be: as its schema says, unless the tool is free to be called with any."""
-        obeyed = self._tools.forced or function["name"] in self._tools.strict
-        given = (function.get("parameters") if obeyed else None) or {"type": "object"}
-        return {**given, "x-guidance": _ONE_LINE}
-
     def _cut(self, mark: str) -> tuple[str, str]:
         """The text of a mark before its first control token, and the rest as a grammar has it."""
         at, _ = first_mark(mark, [*self._control])
@@ -182,10 +179,6 @@ class _Calls:
         marks = "|".join(map(re.escape, self._control))
         parts = re.split(f"({marks})", text) if marks else [text]
         return " ".join(self._control.get(part) or _text(part) for part in parts if part)
-
-
-def _are_schemas(properties: object) -> bool:
-    return isinstance(properties, Mapping) and all(isinstance(each, Mapping) for each in properties.values())
 
 
 def _require_known(schema: Schema, known: frozenset[str]) -> None:
@@ -204,7 +197,3 @@ def _not_demanded(what: str) -> ToolsError:
 
 def _pattern(text: str) -> str:
     return re.escape(text).replace("/", r"\/")
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

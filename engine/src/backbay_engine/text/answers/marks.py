@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
+from ..sampling.stops import possible_mark
 from .answer_form import AnswerForm
 from .arguments import Arguments, JsonArguments, Schema
-from .mark_search import first_mark, possible_mark
-from .pieces import CallArguments, Piece, Reasoning, Text
-from .reader import HoldingReader
+from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark
 
 _HIDDEN: Final = ("[TOOL_CALLS]", "<|python_tag|>")  # may precede calls that have no marks around them
 _HEAD: Final = 256  # letters in which the beginning of a call shows
@@ -36,9 +35,8 @@ class MarkReader(HoldingReader):
         super().__init__()
         self._style, self._schemas = form.calls, schemas or {}
         self._think, self._thought = form.thinking or ("", "")
-        self._marks = (
-            () if self._style is None else tuple(filter(None, (self._style.begin, *self._style.around)))
-        )
+        style = self._style
+        self._marks = () if style is None else tuple(filter(None, (style.begin, *style.around)))
         self._value: Arguments | None = None  # the arguments that grow
         self._outer: Arguments | None = None  # the object that holds them
         self._state = self._reasoning if inside and self._thought else self._beginning
@@ -59,9 +57,7 @@ class MarkReader(HoldingReader):
             self._whole(held, "")
         elif self._state == self._reasoning:
             self._give(Reasoning(held))
-        elif self._state != self._called and (
-            held.strip() or not self.calls
-        ):  # space between calls says nothing
+        elif self._state != self._called and (held.strip() or not self.calls):  # space between says nothing
             self._give(Text(held))
         return self._taken()
 

@@ -1,12 +1,13 @@
-"""The pieces of an answer: text, reasoning, and calls of tools."""
+"""The pieces of an answer: text, reasoning, and calls of tools; and the readers that find them in a text that grows."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import string
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 _ID_LETTERS: Final = string.ascii_letters + string.digits
 
@@ -87,19 +88,88 @@ def joined(pieces: Iterable[Piece]) -> Joined:
     return Joined("".join(text), "".join(reasoning), made)
 
 
-def new_id() -> str:
-    """The id of a call: nine letters and digits, as Mistral's templates demand."""
-    return "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
-
-
 def _object_of(text: str) -> dict[str, Any] | None:
     """The object that a text of JSON is; None if it is none."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = parse_json(text)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
+def parse_json(text: str) -> Any:
+    """The value of a text of JSON; ValueError also for NaN and infinities, which JSON does not have."""
+    return json.loads(text, parse_constant=_refuse)
+
+
 def _refuse(name: str) -> Any:
     raise ValueError(name)
+
+
+# -- readers ---------------------------------------------------------------------------------------------
+
+Reason = TypeVar("Reason", bound=str)
+
+
+class AnswerReader(ABC):
+    """Makes pieces of an answer's text, which comes bit by bit."""
+
+    @property
+    @abstractmethod
+    def calls(self) -> int:
+        """The calls of tools that have begun."""
+
+    @property
+    @abstractmethod
+    def is_calling(self) -> bool:
+        """Whether a call has begun that is not over."""
+
+    @abstractmethod
+    def push(self, text: str) -> Sequence[Piece]:
+        """The pieces that are certain now."""
+
+    @abstractmethod
+    def finish(self) -> Sequence[Piece]:
+        """The rest, at the answer's end."""
+
+    def end(self, reason: Reason, stop: str | None) -> tuple[Sequence[Piece], Reason | Literal["tool_calls"]]:
+        """The rest, and why the answer ended: with calls of tools, unless a stop string has cut one of them."""
+        cut = stop is not None and self.is_calling
+        rest = self.finish()
+        return rest, "tool_calls" if self.calls and reason == "stop" and not cut else reason
+
+
+class HoldingReader(AnswerReader):
+    """Holds text back until it is certain what it is."""
+
+    def __init__(self) -> None:
+        self._held, self._given, self._begun = "", list[Piece](), 0
+
+    @property
+    def calls(self) -> int:
+        return self._begun
+
+    def push(self, text: str) -> Sequence[Piece]:
+        self._held += text
+        while self._held and self._go_on():
+            pass
+        return self._taken()
+
+    @abstractmethod
+    def _go_on(self) -> bool:
+        """Take of the held text what is certain; False: more text must come first."""
+
+    def _begin_call(self, name: str, id: str | None = None) -> None:
+        """Begin a call; its own id has nine letters and digits, as Mistral's templates demand."""
+        id = id or "".join(secrets.choice(_ID_LETTERS) for _ in range(9))
+        self._given.append(CallBegun(self._begun, id, name))
+        self._begun += 1
+
+    def _taken(self) -> Sequence[Piece]:
+        given, self._given = self._given, []
+        return given
+
+
+def first_mark(text: str, marks: Sequence[str]) -> tuple[int, str]:
+    """The place of the first mark in a text, and the mark; an empty one if there is none."""
+    return min(((at, mark) for mark in marks if (at := text.find(mark)) >= 0), default=(-1, ""))

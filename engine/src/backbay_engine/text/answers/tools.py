@@ -39,9 +39,8 @@ class Tools:
     def schemas(self) -> dict[str, Mapping[str, Any]]:
         """The schemas of arguments by the names of functions; definitions that are no functions have none."""
         functions = [each.get("function") for each in self.definitions]
-        named = [
-            each for each in functions if isinstance(each, Mapping) and isinstance(each.get("name"), str)
-        ]
+        given = [each for each in functions if isinstance(each, Mapping)]
+        named = [each for each in given if isinstance(each.get("name"), str)]
         return {each["name"]: each.get("parameters") or {} for each in named}
 
     def __post_init__(self) -> None:
@@ -80,7 +79,6 @@ def _listed(tools: object) -> list[Any]:
 
 
 def _function(tool: object) -> Mapping[str, Any]:
-    """The function of a tool."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ToolsError(f"a tool must be {_SHAPE}, got {reprlib.repr(tool)}")

@@ -58,9 +58,8 @@ def _compile(source: str) -> Template:
         def _same(self, caller: Callable[[], str]) -> str:
             return caller()
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
-    )
+    own = [loopcontrols, Generation]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=own)
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _now

@@ -51,7 +51,6 @@ def _error(vocabulary: LLTokenizer, grammar: str, *, names_tokens: bool) -> str 
 
 
 def _bytes_alone() -> LLTokenizer:
-    """A vocabulary of single bytes."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     class Bytes:

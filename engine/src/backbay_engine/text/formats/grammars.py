@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, final
@@ -22,9 +22,8 @@ from .response_format import ResponseFormat
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_SPACE: Final = (
-    r"( |\n{1,2}[ \t]{0,20})"  # as in llama.cpp: without a limit, a model may write spaces for ever
-)
+# as in llama.cpp: without a limit, a model may write spaces for ever
+_SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
 
 @final
@@ -45,16 +44,12 @@ class Grammars:
         """The constraint of one answer; ResponseFormatError if no answer can be as wanted."""
         if self._tokenizer is None:
             raise ResponseFormatError("the file has no vocabulary, so an answer has no format")
-        grammar = _compiled(wanted) if self.tried else _tried(wanted)
+        grammar = _compiled(wanted) if self.tried else check(wanted)
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = _vocabulary_of(self._tokenizer, self._size)
+                self._vocabulary = _Vocabulary(self._tokenizer, self._size).wrapped
+            assert self._vocabulary is not None
         return Matching(_matcher(self._vocabulary, grammar), ends=bool(self._tokenizer.end_ids))
-
-
-def check(wanted: ResponseFormat) -> None:
-    """ResponseFormatError if no answer can be as wanted, whatever the vocabulary is."""
-    _tried(wanted)
 
 
 @final
@@ -90,49 +85,33 @@ class Matching:
 
 @final
 class _Vocabulary:
-    """A vocabulary as llguidance's TokenizerWrapper takes it."""
+    """The tokens of a model as llguidance takes them; a model without an end gets one that it can never choose."""
 
     bos_token_id = None
 
-    def __init__(
-        self, tokens: list[bytes], special: Collection[int], encode: Callable[[str], Sequence[int]]
-    ) -> None:
-        self.tokens, self.special_token_ids, self._encode = tokens, sorted(special), encode
+    def __init__(self, tokenizer: Tokenizer, size: int) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        special = {id for id in (*tokenizer.control_ids, *tokenizer.end_ids) if id < size}
+        text, data = tokenizer.token_text, tokenizer.token_bytes
+        self.tokens = [text(id).encode() if id in special else data(id) for id in range(size)]
+        ends = [id for id in sorted(tokenizer.end_ids) if id < size]
+        if not ends:
+            self.tokens.append(b"<end>")
+            special.add(size)
+            ends = [size]
+        self.special_token_ids = sorted(special)
         self.eos_token_id = self.special_token_ids[-1]
-        self._made: LLTokenizer | None = None
+        self._encode = partial(tokenizer.encode, add_special=False, parse_special=False, continues=True)
+        self.wrapped: LLTokenizer | None = None  # which asks for the tokens of texts before it is whole
+        self.wrapped = LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
 
     def __call__(self, text: str) -> Sequence[int]:
         """The tokens of a text. Those that decode to another text, as tokenizers may change characters, are replaced."""
         ids = self._encode(text)
-        if self._made is None or b"".join(self.tokens[id] for id in ids) == text.encode():
+        if self.wrapped is None or b"".join(self.tokens[id] for id in ids) == text.encode():
             return ids
-        return self._made.greedy_tokenize(text)
-
-    def made(self, end_ids: Collection[int] = ()) -> LLTokenizer:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
-        ends = sorted(end_ids) or [self.eos_token_id]
-        self._made = LLTokenizer(TokenizerWrapper(self), n_vocab=len(self.tokens), eos_token=ends)
-        return self._made
-
-
-def _vocabulary_of(tokenizer: Tokenizer, size: int) -> LLTokenizer:
-    """The tokens of a model as llguidance takes them; a model without an end gets one that it can never choose."""
-    special = {id for id in (*tokenizer.control_ids, *tokenizer.end_ids) if id < size}
-    tokens = [
-        tokenizer.token_text(id).encode() if id in special else tokenizer.token_bytes(id)
-        for id in range(size)
-    ]
-    ends = {id for id in tokenizer.end_ids if id < size}
-    if not ends:
-        tokens.append(b"<end>")
-        special.add(size)
-        ends.add(size)
-
-    def encode(text: str) -> Sequence[int]:
-        return tokenizer.encode(text, add_special=False, parse_special=False, continues=True)
-
-    return _Vocabulary(tokens, special, encode).made(ends)
+        return self.wrapped.greedy_tokenize(text)
 
 
 def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
@@ -145,8 +124,11 @@ def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     return matcher
 
 
-def _tried(wanted: ResponseFormat) -> str:
-    """The format in llguidance's own form, of which some answer can be, at a bounded cost."""
+def check(wanted: ResponseFormat) -> str:
+    """The format in llguidance's own form; ResponseFormatError if no answer can be as wanted, whatever the vocabulary.
+
+    The cost is bounded.
+    """
     grammar = _compiled(wanted)
     _try(grammar, names_tokens=wanted.kind == "grammar")
     return grammar
@@ -166,43 +148,24 @@ _TRIALS: Final = BoundedProcess(Path(format_task.__file__), ("llguidance",), {},
 
 
 def _compiled(wanted: ResponseFormat) -> str:
-    """The format in llguidance's own form."""
     try:
-        import llguidance  # noqa: F401
+        from llguidance import LLMatcher
+        from llguidance.gbnf_to_lark import any_to_lark
     except ImportError as error:
-        told = "response_format needs llguidance: pip install llguidance"
-        raise OptionError(told) from error
+        raise OptionError("response_format needs llguidance: pip install llguidance") from error
+    text = wanted.text
     try:
-        return _COMPILERS[wanted.kind](wanted.text)
+        match wanted.kind:
+            case "schema":
+                return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _SPACE})
+            case "regex":
+                return LLMatcher.grammar_from_regex(text)
+            case "choice":
+                text = "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
+        return LLMatcher.grammar_from_lark(any_to_lark(text))
     except Exception as error:
         raise _refused(str(error)) from error
 
 
-def _schema(text: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _SPACE})
-
-
-def _regex(text: str) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_regex(text)
-
-
-def _choice(text: str) -> str:
-    return _grammar("start: " + " | ".join(json.dumps(choice) for choice in json.loads(text)))
-
-
-def _grammar(text: str) -> str:
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    return LLMatcher.grammar_from_lark(any_to_lark(text))
-
-
-_COMPILERS: Final = {"schema": _schema, "regex": _regex, "choice": _choice, "grammar": _grammar}
-
-
 def _refused(told: str) -> ResponseFormatError:
-    return ResponseFormatError(f"response_format: {told}")
+    return ResponseFormatError(f"response_format: {told}", told)

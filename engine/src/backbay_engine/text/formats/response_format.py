@@ -43,14 +43,18 @@ def response_format_of(given: object) -> ResponseFormat | None:
     if callable(schema_of):  # a model of pydantic
         return _schema(schema_of())
     if isinstance(given, re.Pattern):
-        return _pattern(given)
+        flags = given.flags & ~re.UNICODE
+        if not isinstance(given.pattern, str) or flags:
+            what = re.RegexFlag(flags)
+            raise ResponseFormatError(f"a regular expression must be a text without flags, got {what!r}")
+        return ResponseFormat("regex", given.pattern)
     if isinstance(given, Mapping):
         return _mapping(given)
     if isinstance(given, str):
         return ResponseFormat("grammar" if _RULE.search(given) else "regex", given)
     if isinstance(given, Sequence) and not isinstance(given, bytes):
         return _choice(given)
-    raise _unknown(given)
+    raise ResponseFormatError(f"response_format must be {_FORMS}, got {reprlib.repr(given)}")
 
 
 def _mapping(given: Mapping[str, Any]) -> ResponseFormat | None:
@@ -60,16 +64,17 @@ def _mapping(given: Mapping[str, Any]) -> ResponseFormat | None:
             return None
         case {"type": "json_object"}:
             return _schema({"type": "object"})
-        case {"type": "json_schema", "json_schema": {"schema": schema}}:  # of chat completions
-            return _schema(schema)
-        case {"type": "json_schema", "schema": schema}:  # of responses
+        case (
+            {"type": "json_schema", "json_schema": {"schema": schema}}  # of chat completions
+            | {"type": "json_schema", "schema": schema}  # of responses
+        ):
             return _schema(schema)
         case {"type": "json_schema"}:
             raise ResponseFormatError("response_format of the type json_schema has no schema")
-        case {"type": "regex", "regex": str(regex)}:
-            return ResponseFormat("regex", regex)
-        case {"type": "grammar", "grammar": str(grammar)}:
-            return ResponseFormat("grammar", grammar)
+        case {"type": "regex", "regex": str(text)}:
+            return ResponseFormat("regex", text)
+        case {"type": "grammar", "grammar": str(text)}:
+            return ResponseFormat("grammar", text)
         case {"type": "choice", "choice": choices}:
             return _choice(choices)
         case schema:
@@ -85,14 +90,6 @@ def _schema(schema: object) -> ResponseFormat:
         raise ResponseFormatError(f"a JSON schema must be plain JSON: {error}") from None
 
 
-def _pattern(pattern: re.Pattern[Any]) -> ResponseFormat:
-    flags = pattern.flags & ~re.UNICODE
-    if not isinstance(pattern.pattern, str) or flags:
-        what = re.RegexFlag(flags)
-        raise ResponseFormatError(f"a regular expression must be a text without flags, got {what!r}")
-    return ResponseFormat("regex", pattern.pattern)
-
-
 def _choice(given: object) -> ResponseFormat:
     choices = list(given) if isinstance(given, Sequence) and not isinstance(given, (str, bytes)) else []
     if not choices or not all(isinstance(choice, str) and choice for choice in choices):
@@ -100,7 +97,3 @@ def _choice(given: object) -> ResponseFormat:
             f"choices must be texts that are not empty, one at least, got {reprlib.repr(given)}"
         )
     return ResponseFormat("choice", json.dumps(choices))
-
-
-def _unknown(given: object) -> ResponseFormatError:
-    return ResponseFormatError(f"response_format must be {_FORMS}, got {reprlib.repr(given)}")

@@ -2,16 +2,7 @@
 
 from .constraint import Constraint
 from .params import SamplingParams
-from .sampler import Sampled, Sampler, TokenLogprob, require_known, with_logprobs
+from .sampler import Sampled, Sampler, TokenLogprob
 from .stops import StopMatcher
 
-__all__ = [
-    "Constraint",
-    "Sampled",
-    "Sampler",
-    "SamplingParams",
-    "StopMatcher",
-    "TokenLogprob",
-    "require_known",
-    "with_logprobs",
-]
+__all__ = ["Constraint", "Sampled", "Sampler", "SamplingParams", "StopMatcher", "TokenLogprob"]

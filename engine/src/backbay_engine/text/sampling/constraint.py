@@ -33,6 +33,4 @@ def mask_logits(row: NDArray[np.float32], mask: bytes) -> None:
 
 
 _BITS: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-_ADDED: Final = np.where(
-    _BITS, np.float32(0), np.float32(-np.inf)
-)  # for each byte of a mask, to eight logits
+_ADDED: Final = np.where(_BITS, np.float32(0), np.float32(-np.inf))  # for each byte, to eight logits

@@ -115,10 +115,8 @@ class Sampler:
             logits = logits[logits >= largest + math.log(params.min_p)]  # a prefix, because they are sorted
         total = np.exp((logits - largest) / params.temperature).cumsum()
         point = (int(self._random.random_raw()) >> 11) * 2.0**-53 * total[-1]
-        chosen = total.searchsorted(point, side="right")
-        return int(
-            ids[min(chosen, total.searchsorted(total[-1]))]
-        )  # rounding must not choose a token of probability 0
+        last = total.searchsorted(total[-1])  # rounding must not choose a token of probability 0
+        return int(ids[min(total.searchsorted(point, side="right"), last)])
 
 
 @final
@@ -152,9 +150,8 @@ class _Penalties:
         counts = np.fromiter(self._counts.values(), np.float64, number)
         logits = row[ids].astype(np.float64)  # large penalties may overflow float32
         with np.errstate(over="ignore"):
-            repeated = np.where(
-                logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty
-            )
+            factor = params.repetition_penalty
+            repeated = np.where(logits > 0, logits / factor, logits * factor)
             subtracted = counts * params.frequency_penalty + params.presence_penalty
         changed = repeated.clip(-_HUGE, _HUGE) - subtracted.clip(-_HUGE, _HUGE)
         row[ids] = _bounded(np.where(logits == -np.inf, -np.inf, changed))
@@ -199,9 +196,8 @@ def _best(row: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         maxima.partition(width - count)
         return _sorted(row, np.flatnonzero(row >= maxima[width - count]))[:count]
     if count < row.size:
-        return _sorted(row, np.flatnonzero(row >= np.partition(row, row.size - count)[row.size - count]))[
-            :count
-        ]
+        least = np.partition(row, row.size - count)[row.size - count]
+        return _sorted(row, np.flatnonzero(row >= least))[:count]
     return _sorted(row, np.arange(row.size))
 
 

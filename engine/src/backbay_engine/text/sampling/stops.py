@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
 
 from backbay import OptionError
@@ -21,7 +21,6 @@ class StopMatcher:
         self._stops = tuple(dict.fromkeys(stops))
         if not all(self._stops):
             raise OptionError("a stop string must not be empty: it would end every text before it begins")
-        self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self.stop: str | None = None  # the stop string that was found
 
@@ -32,12 +31,12 @@ class StopMatcher:
         if self.stop is not None:
             return ""
         text = self._held + text
-        found = min(filter(None, (_find(text, stop) for stop in self._stops)), default=None)
-        if found is not None:
-            end, start = found
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            end, start = min(found)
             self.stop, self._held = text[start:end], ""
             return text[:start]
-        certain = len(text) - self._possible(text)
+        certain = len(text) - possible_mark(text, self._stops)
         self._held = text[certain:]
         return text[:certain]
 
@@ -46,15 +45,8 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _possible(self, text: str) -> int:
-        """The length of the text's end that may begin a stop string."""
-        for length in range(min(self._longest - 1, len(text)), 0, -1):
-            tail = text[-length:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
 
-
-def _find(text: str, stop: str) -> tuple[int, int] | None:
-    start = text.find(stop)
-    return None if start < 0 else (start + len(stop), start)
+def possible_mark(text: str, marks: Sequence[str]) -> int:
+    """The length of the text's end that may begin a mark, such as a stop string."""
+    lengths = range(min(max(map(len, marks)) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if any(mark.startswith(text[-length:]) for mark in marks)), 0)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from backbay.internals import without_forks
 
+from .decoding import SPACE
 from .pretokenizers import PreTokenizer
-from .token_bytes import SPACE
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NOTHING = " nothing "  # the unknown token; words contain no spaces at this stage
 _LONG = 1 << 14  # longer texts gain more from encode_batch_fast than its thread costs
 _LINES = re.compile(r"[^\n]+|\n+")
+_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs, which are no text
 
 
 @final
@@ -87,7 +88,7 @@ class BytePairs:
             pairs: list[Any] = [tuple(line.split(" ", 1)) for line in lines]
             return BPE(ids, pairs, **options)
         except Exception:  # noqa: BLE001 - the library raises a plain Exception for a merge of unknown parts
-            ids = {text: id for text, id in ids.items() if _is_text(text)}
+            ids = {text: id for text, id in ids.items() if not _HALVES.search(text)}
             return BPE(ids, list(_possible(ids, lines)), **options)
 
 
@@ -98,14 +99,6 @@ def _possible(ids: Mapping[str, int], lines: Sequence[str]) -> Iterator[tuple[st
         first, second = line[:cut], line[cut + 1 :]
         if cut > 0 and first in ids and second in ids and first + second in ids:
             yield first, second
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @contextmanager

@@ -93,32 +93,31 @@ class PreTokenizer:
 
     def regexes(self) -> list[str]:
         """The patterns, with the categories of Unicode 15.1."""
-        return [_CATEGORY.sub(rf"[\g<0>&&[^{_escape(_LATER)}]]", each) for each in self.patterns]
+        later = _LATER.replace("\\", "\\\\")
+        return [_CATEGORY.sub(rf"[\g<0>&&[^{later}]]", each) for each in self.patterns]
 
 
-def _escape(replacement: str) -> str:
-    return replacement.replace("\\", "\\\\")
+def _cut_by(*patterns: str, **settings: bool) -> PreTokenizer:
+    return PreTokenizer(patterns, **settings)
 
 
 _GPT4O_END = r"\p{N}{1,3}|" + _SYMBOLS_SLASHES
-_gpt2 = PreTokenizer((_GPT2,))
-_digits = PreTokenizer((r"\p{N}", _GPT2))
-_llama3 = PreTokenizer((_LLAMA3,), ignore_merges=True, add_bos=True)
-_llama3_plain = PreTokenizer((_LLAMA3,))
-_qwen2 = PreTokenizer((_QWEN2,))
-_deepseek3 = PreTokenizer((r"\p{N}{1,3}", _JAPANESE, _DEEPSEEK3))
-_gpt4o = PreTokenizer((_cased(r"\p{L}", f"{_CONTRACTION}?") + _GPT4O_END,))
-_sentences = PreTokenizer((_SENTENCES,))
+_gpt2 = _cut_by(_GPT2)
+_digits = _cut_by(r"\p{N}", _GPT2)
+_llama3 = _cut_by(_LLAMA3, ignore_merges=True, add_bos=True)
+_llama3_plain = _cut_by(_LLAMA3)
+_qwen2 = _cut_by(_QWEN2)
+_deepseek3 = _cut_by(r"\p{N}{1,3}", _JAPANESE, _DEEPSEEK3)
+_gpt4o = _cut_by(_cased(r"\p{L}", f"{_CONTRACTION}?") + _GPT4O_END)
+_sentences = _cut_by(_SENTENCES)
 _glm = replace(_llama3_plain, bos=False)
-_bailing = PreTokenizer(
-    (
-        r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|" + _WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]|\s+(?!\S)|\s+",
-    )
+_bailing = _cut_by(
+    r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|" + _WORDS + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
 )
-_gemma4 = PreTokenizer((_LINES,), add_bos=True, byte_level=False)
+_gemma4 = _cut_by(_LINES, add_bos=True, byte_level=False)
 
-DEFAULT = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))
+DEFAULT = _cut_by(r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
 
 PRETOKENIZERS = {
     "default": DEFAULT,
@@ -137,91 +136,73 @@ PRETOKENIZERS = {
     **dict.fromkeys(("glm4", "glm5"), replace(_glm, ignore_merges=True)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2"), _qwen2),
     **dict.fromkeys(("hunyuan", "solar-open", "grok-2"), _qwen2),
-    "qwen35": PreTokenizer(
-        (_CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + _SPACES,)
+    "qwen35": _cut_by(
+        _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + _SPACES
     ),
-    "ufakzeka": PreTokenizer((_WORDS + r"\p{N}|" + _SYMBOLS,)),
-    "laguna": PreTokenizer((_LINES, _QWEN2)),
-    "minicpm5": PreTokenizer(
-        (r"\p{N}{1,3}", f"{_CONTRACTION}|{_WORDS}" + r"\p{N}+|" + _SYMBOLS), ignore_merges=True
+    "ufakzeka": _cut_by(_WORDS + r"\p{N}|" + _SYMBOLS),
+    "laguna": _cut_by(_LINES, _QWEN2),
+    "minicpm5": _cut_by(
+        r"\p{N}{1,3}", f"{_CONTRACTION}|{_WORDS}" + r"\p{N}+|" + _SYMBOLS, ignore_merges=True
     ),
-    "jais-2": PreTokenizer(
-        (
-            f"{_CONTRACTION}|{_WORDS}" + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-            r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
-            r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
-        )
+    "jais-2": _cut_by(
+        f"{_CONTRACTION}|{_WORDS}" + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
+        r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
     ),
-    "seed-coder": PreTokenizer(
-        (f"{_CONTRACTION}|{_WORDS}" + r"\p{N}| ?[^\s\p{L}\p{N}\r\n]+|" + _SPACES,),
-    ),
-    "exaone-moe": PreTokenizer(
-        (
-            _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
-            r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-        )
+    "seed-coder": _cut_by(f"{_CONTRACTION}|{_WORDS}" + r"\p{N}| ?[^\s\p{L}\p{N}\r\n]+|" + _SPACES),
+    "exaone-moe": _cut_by(
+        _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
     ),
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _bailing),
-    "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
-    "deepseek-llm": PreTokenizer(
-        (
-            r"[\r\n]",
-            rf"\s?[{_DEEPSEEK_LETTERS}]+",
-            "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+",
-            r"(?<!\s)\s+\z",
-            _DEEPSEEK_CJK,
-            r"\p{N}+",
-        )
+    "falcon": _cut_by(r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "deepseek-llm": _cut_by(
+        r"[\r\n]",
+        rf"\s?[{_DEEPSEEK_LETTERS}]+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3001-\u3002]+",
+        r"(?<!\s)\s+\z",
+        _DEEPSEEK_CJK,
+        r"\p{N}+",
     ),
-    "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}")),
+    "deepseek-coder": _cut_by(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}"),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _deepseek3),
-    "spark2_5": PreTokenizer(
-        (
-            r"\p{N}{1,3}",
-            _JAPANESE,
-            _ASCII_WORDS + _MARKED_WORDS + r" ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
-            r"\p{N}",
-        )
+    "spark2_5": _cut_by(
+        r"\p{N}{1,3}",
+        _JAPANESE,
+        _ASCII_WORDS + _MARKED_WORDS + r" ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
+        r"\p{N}",
     ),
-    "youtu": PreTokenizer(
-        (
-            _YOUTU_SCRIPTS,
-            r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+" + f"{_CONTRACTION}?|" + r"\p{N}|" + _SYMBOLS_SLASHES,
-        ),
+    "youtu": _cut_by(
+        _YOUTU_SCRIPTS,
+        r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+" + f"{_CONTRACTION}?|" + r"\p{N}|" + _SYMBOLS_SLASHES,
         ignore_merges=True,
     ),
-    "afmoe": PreTokenizer((*_DIGIT_GROUPS, f"[{_ASIAN_SCRIPTS}]+", _DEEPSEEK3)),
-    "tekken": PreTokenizer(
-        (_cased(r"\p{L}", "") + r"\p{N}|" + _SYMBOLS_SLASHES,), ignore_merges=True, add_bos=True
-    ),
+    "afmoe": _cut_by(*_DIGIT_GROUPS, f"[{_ASIAN_SCRIPTS}]+", _DEEPSEEK3),
+    "tekken": _cut_by(_cased(r"\p{L}", "") + r"\p{N}|" + _SYMBOLS_SLASHES, ignore_merges=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _gpt4o),
-    "granite-embed-multi-97m": PreTokenizer(
-        (_cased(r"\p{L}\p{M}", f"{_CONTRACTION}?") + _GPT4O_END,), ignore_merges=True
+    "granite-embed-multi-97m": _cut_by(
+        _cased(r"\p{L}\p{M}", f"{_CONTRACTION}?") + _GPT4O_END, ignore_merges=True
     ),
     **dict.fromkeys(
         ("tiny_aya", "cohere2moe"),
-        PreTokenizer(
-            (*_DIGIT_GROUPS, r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+" + f"{_CONTRACTION}?|{_GPT4O_END}"),
-        ),
+        _cut_by(*_DIGIT_GROUPS, r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+" + f"{_CONTRACTION}?|{_GPT4O_END}"),
     ),
-    "kimi-k2": PreTokenizer(
-        (f"{_HAN}+|" + r"[^\r\n\p{L}\p{N}]?" + f"{_NOT_HAN}{_CONTRACTION}?|" + r"\p{N}{1,3}|" + _SYMBOLS,)
+    "kimi-k2": _cut_by(
+        f"{_HAN}+|" + r"[^\r\n\p{L}\p{N}]?" + f"{_NOT_HAN}{_CONTRACTION}?|" + r"\p{N}{1,3}|" + _SYMBOLS
     ),
     # As [0-9]+(?=...) from each place this would look to the end of long numbers again and again.
-    "superbpe": PreTokenizer((r"\p{N}+", "[0-9]++", r"\A[0-9]{1,2}(?=(?:[0-9]{3})+\z)", "[0-9]{1,3}")),
-    "chameleon": PreTokenizer(
-        (
-            "<sentinel:[0-9]+>",
-            "(?:IMGIMG)(?:[A-I]){1,4}Z",
-            r"[\t\n]|    |  ",
-            r"\p{N}",
-            r"[\p{P}!-/:-@\[-`{-~]",
-            _GPT2,
-        ),
+    "superbpe": _cut_by(r"\p{N}+", "[0-9]++", r"\A[0-9]{1,2}(?=(?:[0-9]{3})+\z)", "[0-9]{1,3}"),
+    "chameleon": _cut_by(
+        "<sentinel:[0-9]+>",
+        "(?:IMGIMG)(?:[A-I]){1,4}Z",
+        r"[\t\n]|    |  ",
+        r"\p{N}",
+        r"[\p{P}!-/:-@\[-`{-~]",
+        _GPT2,
         add_bos=True,
     ),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _sentences),
-    "viking": PreTokenizer((_SENTENCES, r"\p{N}")),
+    "viking": _cut_by(_SENTENCES, r"\p{N}"),
     **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), _gemma4),
-    "sarvam-moe": PreTokenizer((_LINES,), byte_level=False),
+    "sarvam-moe": _cut_by(_LINES, byte_level=False),
 }

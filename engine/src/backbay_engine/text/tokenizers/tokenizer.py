@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from backbay.gguf import Config, nearest, text
 
 from ...errors import TokenizerError
 from ...token_kinds import TokenKind
 from .byte_pairs import BytePairs
-from .decoding import TokenStream
-from .keys import KIND, MERGES, PRE, SUPPRESSED, TEMPLATE
+from .decoding import TokenBytes, TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
-from .sentencepiece import SentencePiece
-from .special_tokens import SpecialTokens
-from .token_bytes import TokenBytes
-from .token_roles import assign_roles
-from .unigram import Unigram
-from .vocabulary import DEFAULTS, Defaults, Source, Vocabulary, open_config, read_vocabulary
+from .sentencepiece import SentencePiece, Unigram
+from .special_tokens import SpecialTokens, assign_roles
+from .vocabulary import (
+    DEFAULTS,
+    KIND,
+    MERGES,
+    PRE,
+    SUPPRESSED,
+    TEMPLATE,
+    Defaults,
+    Source,
+    Vocabulary,
+    open_config,
+    read_vocabulary,
+)
 from .wordpiece import WordPiece
 
-_NOT_UTF8 = frozenset(
-    map(chr, range(0xDC80, 0xDD00))
-)  # what Python makes of bytes of arguments that are no UTF-8
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
 
@@ -51,9 +54,14 @@ class Tokenizer:
         self.control_ids = frozenset(vocabulary.of_type(TokenKind.CONTROL))
         config = vocabulary.config
         self.chat_template: str | None = TEMPLATE.of(config, None)
-        self.chat_templates = MappingProxyType(_templates(config))
+        named = f"{TEMPLATE.name}."
+        templates = {key.removeprefix(named): text(key).of(config) for key in config if key.startswith(named)}
+        self.chat_templates = MappingProxyType(templates)
+        suppressed = SUPPRESSED.of(config, np.empty(0, np.int64)).tolist()
         # Tokens that must never be chosen, by the file.
-        self.suppressed_ids: tuple[int, ...] = _known(SUPPRESSED.of(config, None), self.vocabulary_size)
+        self.suppressed_ids: tuple[int, ...] = tuple(
+            id for id in suppressed if 0 <= id < self.vocabulary_size
+        )
         self._special_tokens = SpecialTokens(vocabulary)
         self._bytes = TokenBytes(vocabulary, byte_level=byte_level)
         # These vocabularies write a space before every word, also the first.
@@ -150,14 +158,17 @@ class Tokenizer:
 
         shown   control tokens that are written as text, although the others are not
         """
-        piece: Callable[[int], bytes] = self._piece_with_special if special else self._piece
-        if shown and not special:
-            piece = partial(self._piece_if_shown, frozenset(shown))
+        seen = frozenset(shown)
+
+        def piece(id: int) -> bytes:
+            return self.token_bytes(id, special=special or id in seen)
+
         return TokenStream(piece, drop_space=self._drop_space and not continues)
 
     def token_bytes(self, id: int, *, special: bool = False) -> bytes:
         """The bytes that a token decodes to; they may be part of a character."""
-        return (self._piece_with_special if special else self._piece)(id)
+        self._check(id)
+        return self._bytes.of(id, special)
 
     def token_text(self, id: int) -> str:
         """A token's spelling in the vocabulary; bytes that are not UTF-8 are replaced."""
@@ -167,17 +178,6 @@ class Tokenizer:
     def token_id(self, text: str) -> int | None:
         """The id of a token by its spelling; None if there is none."""
         return self._vocabulary.ids.get(text)
-
-    def _piece(self, id: int) -> bytes:
-        self._check(id)
-        return self._bytes.of(id, special=False)
-
-    def _piece_with_special(self, id: int) -> bytes:
-        self._check(id)
-        return self._bytes.of(id, special=True)
-
-    def _piece_if_shown(self, shown: frozenset[int], id: int) -> bytes:
-        return self.token_bytes(id, special=id in shown)
 
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocabulary_size:
@@ -189,14 +189,23 @@ class Tokenizer:
 def tokenizer_from_gguf(source: Source) -> Tokenizer:
     """The tokenizer of a model file: its path, the open file, or its metadata."""
     config = open_config(source)
-    make = _KINDS.get(KIND.of(config))
-    if make is None:
-        raise KIND.refuse(config, f"a kind of vocabulary that has a tokenizer: {', '.join(_KINDS)},")
-    return make(config)
-
-
-def _byte_pairs(config: Config) -> Tokenizer:
     kind = KIND.of(config)
+    if kind not in DEFAULTS:
+        raise KIND.refuse(config, f"a kind of vocabulary that has a tokenizer: {', '.join(DEFAULTS)},")
+    if kind not in _ENCODERS:
+        return _byte_pairs(config, kind)
+    vocabulary = read_vocabulary(config)
+    return Tokenizer(vocabulary, _ENCODERS[kind](vocabulary), byte_level=False)
+
+
+_ENCODERS: Mapping[str, Callable[[Vocabulary], Encoder]] = {
+    "llama": SentencePiece,
+    "bert": WordPiece,
+    "t5": Unigram,
+}
+
+
+def _byte_pairs(config: Config, kind: str) -> Tokenizer:
     pre = PRETOKENIZERS["gemma4"] if kind == "gemma4" else _pre_tokenizer(config)
     MERGES.of(config)  # which the encoder needs later
     given = DEFAULTS[kind].special
@@ -216,39 +225,6 @@ def _pre_tokenizer(config: Config) -> PreTokenizer:
     return PRETOKENIZERS[name]
 
 
-def _sentencepiece(config: Config) -> Tokenizer:
-    vocabulary = read_vocabulary(config)
-    return Tokenizer(vocabulary, SentencePiece(vocabulary), byte_level=False)
-
-
-def _wordpiece(config: Config) -> Tokenizer:
-    vocabulary = read_vocabulary(config)
-    return Tokenizer(vocabulary, WordPiece(vocabulary), byte_level=False)
-
-
-def _unigram(config: Config) -> Tokenizer:
-    vocabulary = read_vocabulary(config)
-    return Tokenizer(vocabulary, Unigram(vocabulary), byte_level=False)
-
-
-_KINDS: Mapping[str, Callable[[Config], Tokenizer]] = {
-    "gpt2": _byte_pairs,
-    "gemma4": _byte_pairs,
-    "llama": _sentencepiece,
-    "bert": _wordpiece,
-    "t5": _unigram,
-}
-
-
-def _templates(config: Config) -> dict[str, str]:
-    prefix = f"{TEMPLATE.name}."
-    return {key.removeprefix(prefix): text(key).of(config) for key in config if key.startswith(prefix)}
-
-
-def _known(ids: NDArray[np.int64] | None, count: int) -> tuple[int, ...]:
-    return () if ids is None else tuple(ids[(ids >= 0) & (ids < count)].tolist())
-
-
 def _check_text(text: object) -> None:
     if not isinstance(text, str):
         raise TokenizerError(f"a text to tokenize must be a string, got {type(text).__name__}")
@@ -256,7 +232,7 @@ def _check_text(text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         found, where = text[error.start], f"at position {error.start}"
-        if found in _NOT_UTF8:
+        if "\udc80" <= found <= "\udcff":  # what Python makes of bytes of arguments
             told = f"the byte {ord(found) - 0xDC00:#x} {where} is not UTF-8; give the text in UTF-8"
         else:
             told = f"half a surrogate pair is not valid text: {found!r} {where}; decode it as UTF-16 first"

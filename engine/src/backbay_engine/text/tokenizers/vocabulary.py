@@ -1,33 +1,66 @@
-"""The vocabulary in GGUF metadata."""
+"""The vocabulary in GGUF metadata: its keys, with the names of llama.cpp's converter, and what is read from them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, final
+from typing import Final, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backbay.discovery import open_model
-from backbay.gguf import Config, Key, ModelFile
+from backbay.gguf import Config, Key, ModelFile, flag, numbers, text, texts, whole, wholes
 from backbay.internals import cached_property
 
 from ...token_kinds import TokenKind
-from .keys import (
-    ADD_BOS,
-    ADD_EOS,
-    ADD_SEP,
-    ADD_SPACE,
-    KIND,
-    MERGES,
-    PRE,
-    SCORES,
-    SPECIAL,
-    TOKENS,
-    TYPES,
-)
+
+_PREFIX: Final = "tokenizer.ggml."
+_LARGEST_ID: Final = (1 << 32) - 1  # converters write -1 and this number for no token
+
+KIND = text(f"{_PREFIX}model")
+PRE = text(f"{_PREFIX}pre")
+TOKENS = texts(f"{_PREFIX}tokens")
+TYPES = wholes(f"{_PREFIX}token_type", -(1 << 31))  # unknown types are undefined ones
+SCORES = numbers(f"{_PREFIX}scores")
+MERGES = texts(f"{_PREFIX}merges")
+CHARSMAP = wholes(f"{_PREFIX}precompiled_charsmap", -128, 255)  # bytes, signed or not
+SUPPRESSED = wholes(f"{_PREFIX}suppress_tokens", -1, _LARGEST_ID)
+
+ADD_BOS = flag(f"{_PREFIX}add_bos_token")
+ADD_EOS = flag(f"{_PREFIX}add_eos_token")
+ADD_SEP = flag(f"{_PREFIX}add_sep_token")
+ADD_SPACE = flag(f"{_PREFIX}add_space_prefix")
+MERGE_SPACES = flag(f"{_PREFIX}remove_extra_whitespaces")
+LOWERCASE = flag(f"{_PREFIX}normalizer.lowercase")
+STRIP_ACCENTS = flag(f"{_PREFIX}normalizer.strip_accents")
+
+NAME = text("general.name")
+TEMPLATE = text("tokenizer.chat_template")
+
+
+def _ids(*names: str) -> tuple[Key[int], ...]:
+    return tuple(whole(f"{_PREFIX}{name}_token_id", -1, _LARGEST_ID) for name in names)
+
+
+# With the converter's spelling; the last key that a file has counts.
+SPECIAL: Mapping[str, tuple[Key[int], ...]] = {
+    "bos": _ids("cls", "bos"),
+    "eos": _ids("eos"),
+    "eot": _ids("eot"),
+    "eom": _ids("eom"),
+    "unk": _ids("unknown"),
+    "sep": _ids("seperator"),
+    "pad": _ids("padding"),
+    "mask": _ids("mask"),
+    "fim_pad": _ids("fim_pad"),
+    "fim_rep": _ids("fim_rep"),
+    "fim_sep": _ids("fim_sep"),
+    "fim_pre": _ids("prefix", "fim_pre"),
+    "fim_suf": _ids("suffix", "fim_suf"),
+    "fim_mid": _ids("middle", "fim_mid"),
+}
 
 N = TypeVar("N", np.int64, np.float64)
 Source: TypeAlias = str | os.PathLike[str] | ModelFile | Config
@@ -44,9 +77,8 @@ class Defaults:
     add_space_prefix: bool = False
 
 
-BYTE_PAIRS = Defaults({"bos": 11, "eos": 11})
 DEFAULTS = {
-    "gpt2": BYTE_PAIRS,
+    "gpt2": Defaults({"bos": 11, "eos": 11}),
     "gemma4": Defaults({}, add_bos=True),
     "llama": Defaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True),
     "bert": Defaults({"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}, add_bos=True, add_sep=True),
@@ -100,16 +132,13 @@ def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabul
     count = len(stored)
     if not count:
         raise TOKENS.refuse(config, "one token at least")
-    types = _per_token(config, TYPES, count)
-    scores = _per_token(config, SCORES, count)
-    if types is None:
-        types = np.full(count, TokenKind.NORMAL, np.int64)
+    types = _per_token(config, TYPES, np.full(count, TokenKind.NORMAL, np.int64))
     return Vocabulary(
         kind=kind,
         pre=PRE.of(config, ""),
         texts=[text or f"[EMPTY_{id}]" for id, text in enumerate(stored)],
         types=np.where(np.isin(types, list(TokenKind)), types, TokenKind.UNDEFINED),
-        scores=np.zeros(count) if scores is None else scores,
+        scores=_per_token(config, SCORES, np.zeros(count)),
         special=_special(config, given, count),
         add_bos=ADD_BOS.of(config, given.add_bos),
         add_eos=ADD_EOS.of(config, given.add_eos),
@@ -119,10 +148,8 @@ def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabul
     )
 
 
-def _per_token(config: Config, key: Key[NDArray[N]], count: int) -> NDArray[N] | None:
-    values = key.of(config, None)
-    if values is None:
-        return None
+def _per_token(config: Config, key: Key[NDArray[N]], default: NDArray[N]) -> NDArray[N]:
+    values, count = key.of(config, default), len(default)
     if len(values) < count:
         raise key.refuse(config, f"an entry for each of the {count} tokens")
     return values[:count]

@@ -5,23 +5,18 @@ The vocabulary marks tokens that begin a word, not tokens that continue one.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import final
 
-from .keys import LOWERCASE, STRIP_ACCENTS
-from .token_bytes import SPACE
-from .vocabulary import Vocabulary
-from .word_cache import WordCache
+from .decoding import SPACE
+from .sentencepiece import WordCache
+from .vocabulary import LOWERCASE, STRIP_ACCENTS, Vocabulary
 
-_IDEOGRAPHS = (  # 0x2B920 is the bound of BERT's tokenizers; the Unicode block begins earlier
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+# 0x2B920 is the bound of BERT's tokenizers; the Unicode block begins earlier
+_IDEOGRAPH = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
+    "\U0002b920-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]"
 )
 _NO_SPACES = "\x1c\x1d\x1e\x1f"  # only Python counts them as spaces
 
@@ -82,8 +77,4 @@ class _Characters(dict[int, str]):
             return ""
         shown = char.lower()[0] if self._lowercase else char
         alone = category[0] == "P" or (category[0] == "S" and char < "\x7f")
-        return f" {shown} " if alone or _is_ideograph(ord(char)) else shown
-
-
-def _is_ideograph(code: int) -> bool:
-    return any(first <= code <= last for first, last in _IDEOGRAPHS)
+        return f" {shown} " if alone or _IDEOGRAPH.match(char) else shown

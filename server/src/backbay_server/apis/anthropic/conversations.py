@@ -8,9 +8,8 @@ from typing import Any, Final, Literal
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Options, schema_format
-from ..reasoning import reasoning_variables
-from ..tools import tools_of
+from ...generation.requests import Conversation, Options, schema_format
+from ..options import reasoning_variables, tools_of
 from . import requests as given
 
 _CHOICES: Final[Mapping[str, Literal["none", "auto", "required"]]] = {
@@ -28,15 +27,19 @@ def conversation_of(body: given.Conversation) -> Conversation:
             "the last message is the assistant's; answers cannot be begun", param="messages"
         )
     called: set[str] = set()
-    messages = [] if body.system is None else [{"role": "system", "content": _text(body.system)}]
+    messages: list[dict[str, Any]] = []
+    if body.system is not None:
+        system = body.system
+        text = system if isinstance(system, str) else "\n\n".join(part.text for part in system)
+        messages.append({"role": "system", "content": text})
     for place, message in enumerate(body.messages):
         messages += _messages(message, called, f"messages[{place}]")
-    choice = body.tool_choice or given.Choice("auto")
-    return Conversation(
-        messages,
-        _tools(body.tools or (), choice),
-        _variables(body.thinking, body.output_config),
+    variables = reasoning_variables(
+        on=None if body.thinking is None else body.thinking.type != "disabled",
+        effort=None if body.output_config is None else body.output_config.effort,
     )
+    tools = _tools(body.tools or (), body.tool_choice or given.Choice("auto"))
+    return Conversation(messages, tools, variables)
 
 
 def options_of(body: given.MessagesRequest) -> Options:
@@ -83,20 +86,17 @@ def _messages(message: given.Message, called: set[str], place: str) -> Iterator[
 
 
 def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
-    """A message of the assistant."""
-    said: dict[str, Any] = {"role": "assistant"}
-    texts = [part.text for part in parts if isinstance(part, given.Text)]
     thoughts = [part.thinking for part in parts if isinstance(part, given.Thinking)]
     uses = [part for part in parts if isinstance(part, given.Use)]
-    said["content"] = "".join(texts)
+    text = "".join(part.text for part in parts if isinstance(part, given.Text))
+    said: dict[str, Any] = {"role": "assistant", "content": text}
     if thoughts:
         said["reasoning_content"] = "".join(thoughts)
     if uses:
         called.update(use.id for use in uses)
-        said["tool_calls"] = [
-            {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.input}}
-            for use in uses
-        ]
+        functions = [{"name": use.name, "arguments": use.input} for use in uses]
+        calls = zip(uses, functions, strict=True)
+        said["tool_calls"] = [{"id": use.id, "type": "function", "function": each} for use, each in calls]
     return said
 
 
@@ -104,19 +104,14 @@ def _part(part: given.Text | given.Picture) -> dict[str, Any]:
     if isinstance(part, given.Text):
         return {"type": "text", "text": part.text}
     source = part.source
-    if isinstance(source, given.Address):
-        return {"type": "image_url", "image_url": {"url": source.url}}
-    return {"type": "image_url", "image_url": {"url": f"data:{source.media_type};base64,{source.data}"}}
+    url = f"data:{source.media_type};base64,{source.data}" if isinstance(source, given.Base64) else source.url
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """The text of parts without pictures: every template knows texts."""
     texts = [part["text"] for part in parts if part["type"] == "text"]
     return "".join(texts) if len(texts) == len(parts) else parts
-
-
-def _text(system: str | list[given.Text]) -> str:
-    return system if isinstance(system, str) else "\n\n".join(part.text for part in system)
 
 
 def _tools(tools: Sequence[given.Tool], choice: given.Choice) -> Tools:
@@ -130,12 +125,4 @@ def _tools(tools: Sequence[given.Tool], choice: given.Choice) -> Tools:
         choice=_CHOICES[choice.type],
         named=choice.name or "" if choice.type == "tool" else None,
         parallel=not choice.disable_parallel_tool_use,
-    )
-
-
-def _variables(thinking: given.Reasoning | None, output: given.OutputConfig | None) -> dict[str, Any]:
-    """The variables by which templates switch reasoning."""
-    return reasoning_variables(
-        on=None if thinking is None else thinking.type != "disabled",
-        effort=None if output is None else output.effort,
     )

@@ -1,29 +1,19 @@
-"""The endpoints of Anthropic's messages."""
+"""The endpoints of Anthropic's messages: answers whole, or in the events of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, final
 
-from backbay_engine import Piece
+from backbay_engine import CallBegun, Piece, Reasoning, Text, ToolCall
 
 from ...generation import Answer, Delta, Finish, Request
 from ...transport.answers import Json, Stream, event_sse, event_stream, named_sse
 from ..endpoint import Call, Endpoint
-from .answers import (
-    Count,
-    Event,
-    Message,
-    MessageDelta,
-    MessageEnd,
-    MessageStart,
-    MessageStop,
-    StopReason,
-    Usage,
-)
-from .blocks import GrowingBlocks, whole_blocks
+from . import answers
+from .answers import Block, Event, Message, StopReason, TextBlock, ThinkingBlock, Usage, UseBlock
 from .conversations import conversation_of, options_of
 from .requests import CountRequest, MessagesRequest
 
@@ -40,60 +30,102 @@ async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
     if body.stream:
         return replace(event_stream(_events(call, request)), framed=partial(named_sse, "error"))
     async with call.services.generator.answering(request) as answer:
-        return Json(await _whole(answer, f"msg_{call.id}"))
-
-
-async def _whole(answer: Answer, name: str) -> Message:
-    pieces: list[Piece] = []
-    message = Message(name, answer.model, [], Usage(answer.prompt_tokens, 0))
-    async for event in answer:
-        match event:
-            case Delta():
-                pieces += event.pieces
-            case Finish():
-                end = _end(event)
-                message.content, message.usage = whole_blocks(pieces), _usage(event)
-                message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
-    return message
+        growing = _Growing(call, answer)
+        async for _ in growing.events():
+            pass
+        return Json(growing.message)
 
 
 async def count_tokens(call: Call, body: CountRequest) -> Json:
     """Count the tokens of a conversation, in Anthropic's form."""
-    conversation = conversation_of(body)
-    with await call.services.generator.lease(body.model) as lease:
-        return Json(Count(await call.services.generator.count(lease.llm, conversation)))
+    return Json(answers.Count(await call.services.generator.count(body.model, conversation_of(body))))
 
 
 async def _events(call: Call, request: Request) -> AsyncGenerator[bytes, None]:
-    blocks, begun = GrowingBlocks(), False
     async with call.services.generator.answering(request) as answer:
-        async for event in answer:
+        async for event in _Growing(call, answer).events():
+            yield event_sse(event)
+
+
+@final
+class _Growing:
+    """A message in progress. A block ends when a piece of another kind comes."""
+
+    def __init__(self, call: Call, answer: Answer) -> None:
+        prompt = answer.prompts[0]  # the tokens of pictures are known at the answer's end
+        known = len(prompt) if isinstance(prompt, list) else 0
+        self.message = Message(f"msg_{call.id}", answer.model, [], Usage(known, 0))
+        self._answer = answer
+        self._block: Block | None = None  # the one that grows
+        self._texts = list[str]()  # of it
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """The events of the answer; at their end, the message is whole."""
+        begun = False
+        async for event in self._answer:
             if not begun:
                 begun = True
-                usage = Usage(answer.prompt_tokens, 0)
-                yield _sent([MessageStart(Message(f"msg_{call.id}", answer.model, [], usage))])
-            match event:
-                case Delta():
-                    yield _sent(each for piece in event.pieces for each in blocks.grow(piece))
-                case Finish():
-                    yield _sent(blocks.end())
-                    yield _sent([MessageDelta(_end(event), _usage(event)), MessageStop()])
+                yield answers.MessageStart(self.message)
+            for each in self._events_of(event):
+                yield each
 
+    def _events_of(self, event: Delta | Finish) -> Iterator[Event]:
+        if isinstance(event, Delta):
+            for piece in event.pieces:
+                yield from self._grow(piece)
+            return
+        yield from self._end_block()
+        times, cut = event.timings, event.stop is not None
+        prompt = times.prompt_tokens - times.reused_tokens
+        usage = Usage(prompt, times.tokens, cache_read_input_tokens=times.reused_tokens)
+        self.message.usage, self.message.stop_sequence = usage, event.stop
+        self.message.stop_reason = reason = "stop_sequence" if cut else _REASONS[event.reason]
+        yield answers.MessageDelta(answers.MessageEnd(reason, event.stop), usage)
+        yield answers.MessageStop()
 
-def _sent(events: Iterable[Event]) -> bytes:
-    return b"".join(map(event_sse, events))
+    def _grow(self, piece: Piece) -> Iterator[Event]:
+        match piece:
+            case CallBegun(_, id, name):
+                yield from self._begin_block(UseBlock(id, name, {}))
+                return
+            case Text(text):
+                if not isinstance(self._block, TextBlock):
+                    yield from self._begin_block(TextBlock(""))
+                yield self._delta(answers.TextDelta(text))
+            case Reasoning(text):
+                if not isinstance(self._block, ThinkingBlock):
+                    yield from self._begin_block(ThinkingBlock(""))
+                yield self._delta(answers.ThinkingDelta(text))
+            case _:
+                yield self._delta(answers.InputDelta(piece.text))
+        self._texts.append(piece.text)
 
+    def _begin_block(self, block: Block) -> Iterator[Event]:
+        yield from self._end_block()
+        self._block = block
+        self.message.content.append(block)
+        yield answers.BlockStart(len(self.message.content) - 1, block)
 
-def _end(event: Finish) -> MessageEnd:
-    return MessageEnd("stop_sequence" if event.stop is not None else _REASONS[event.reason], event.stop)
+    def _end_block(self) -> Iterator[Event]:
+        text = "".join(self._texts)
+        match self._block:
+            case None:
+                return
+            case TextBlock():
+                self._block.text = text
+            case ThinkingBlock():
+                self._block.thinking = text
+                yield self._delta(answers.SignatureDelta(""))
+            case UseBlock(id, name):
+                self._block.input = ToolCall(id, name, text).values
+        yield answers.BlockStop(len(self.message.content) - 1)
+        self._block, self._texts = None, []
 
-
-def _usage(event: Finish) -> Usage:
-    used = event.usage
-    return Usage(used.prompt - used.cached, used.generated, cache_read_input_tokens=used.cached)
+    def _delta(self, delta: answers.Delta) -> Event:
+        return answers.BlockDelta(len(self.message.content) - 1, delta)
 
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/messages", create_message, MessagesRequest, Message, Event),
-    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, CountRequest, Count),
+    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, CountRequest, answers.Count),
 )

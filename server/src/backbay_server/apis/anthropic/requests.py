@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import MOST_TOOLS, Count, Positive, Share, Stops, ignored, refused, taken
+from ..fields import MOST_TOOLS, Count, Positive, Share, Stops, TopP, ignored, refused, taken
 
 
 class Text(Struct, tag="text", tag_field="type"):
@@ -155,9 +155,7 @@ class MessagesRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
     stream: Annotated[bool, taken("send events as the answer grows")] = False
     temperature: Annotated[Share | None, taken("0 is greedy; 1 by default")] = None
     top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
-    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
-        None
-    )
+    top_p: TopP = None
     metadata: Annotated[dict[str, Any] | None, ignored("it is not stored")] = None
     service_tier: Annotated[str | None, ignored("there is one tier")] = None
     inference_geo: Annotated[str | None, ignored("there is one place")] = None

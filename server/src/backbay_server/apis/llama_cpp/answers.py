@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, defstruct, to_builtins
 from msgspec.structs import fields
 
-from ..logprobs import ChosenLogprob
-from ..timings import Timings
+from ..measures import ChosenLogprob, Timings
 
 StopType: TypeAlias = Literal["eos", "limit", "word"]
 

@@ -1,4 +1,4 @@
-"""Completions in the form of llama.cpp's server."""
+"""Completions in the form of llama.cpp's server, and the filling of gaps in a text."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ from typing import Any, Final, final
 
 from msgspec import UNSET
 
-from backbay_engine import Text
-
 from ...generation import Answer, Delta, Finish, Request
+from ...generation.requests import Gap
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
-from ..logprobs import chosen_of
+from ..measures import chosen_of, timings_of
 from ..openai.completions import prompts_of
 from ..openai.sampling import require_choices
-from ..timings import timings_of
 from .answers import ChosenToken, Chunk, Completion, CompletionFields, Settings, StopType, with_fields
-from .requests import PromptRequest, TextRequest, options_of
+from .requests import InfillRequest, PromptRequest, TextRequest, options_of
 
 
 async def complete(call: Call, body: PromptRequest) -> Json | Stream:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
-    return await answered(call, body, Request(body.model, prompts, options_of(body), n))
+    return await _answered(call, body, Request(body.model, prompts, options_of(body), n))
 
 
-async def answered(call: Call, body: TextRequest, request: Request) -> Json | Stream:
+async def infill(call: Call, body: InfillRequest) -> Json | Stream:
+    """Fill the gap between two texts; needs a model with tokens for it."""
+    others = [(each.filename or "tmp", each.text) for each in body.input_extra or ()]
+    gap = Gap(body.input_prefix + (body.prompt or ""), body.input_suffix, others)
+    return await _answered(call, body, Request(body.model, [gap], options_of(body)))
+
+
+async def _answered(call: Call, body: TextRequest, request: Request) -> Json | Stream:
     """The answers to a request: one, a list of several, or their stream."""
     if body.stream:
         return event_stream(_chunks(call, body, request))
     async with call.services.generator.answering(request) as answer:
-        grown = [Grown(answer, request, body, choice) for choice in range(request.choices)]
-        ends: list[Any] = [None] * request.choices
-        async for event in answer:
-            if isinstance(event, Finish):
-                whole = grown[event.choice].end(event)
-                chosen = body.response_fields
-                ends[event.choice] = with_fields(whole, chosen) if chosen else whole
-            else:
-                grown[event.choice].add(event)
-        return Json(ends[0] if len(ends) == 1 else ends)
+        wholes: list[Any] = []
+        for deltas, end in await answer.whole():
+            grown = Grown(answer, request, body, end.choice)
+            for delta in deltas:
+                grown.add(delta)
+            whole, chosen = grown.end(end), body.response_fields
+            wholes.append(with_fields(whole, chosen) if chosen else whole)
+        return Json(wholes[0] if len(wholes) == 1 else wholes)
 
 
 async def _chunks(call: Call, body: TextRequest, request: Request) -> AsyncGenerator[bytes, None]:
@@ -67,9 +70,7 @@ class Grown:
     chosen: list[ChosenToken] = field(default_factory=list)
 
     def add(self, delta: Delta) -> Chunk:
-        """What a step adds."""
-        text = "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
-        self.texts.append(text)
+        self.texts.append(delta.text)
         self.tokens += delta.tokens
         chosen = [
             ChosenToken(told.token, told.logprob, told.bytes, told.top_logprobs, sampled.token)
@@ -78,35 +79,29 @@ class Grown:
         ]
         self.chosen += chosen
         count = len(self._prompt) if isinstance(self._prompt, list) else 0
-        return Chunk(
-            self.choice,
-            text,
-            delta.tokens,
-            len(self.tokens),
-            count,
-            completion_probabilities=chosen or UNSET,
-        )
+        chunk = Chunk(self.choice, delta.text, delta.tokens, len(self.tokens), count)
+        chunk.completion_probabilities = chosen or UNSET
+        return chunk
 
     def end(self, end: Finish) -> Completion:
         """The whole answer; the end of a stream has no text, and no tokens."""
         text, streamed = "".join(self.texts), bool(self.body.stream)
-        options = self.request.options
+        most, times = self.request.options.max_tokens, end.timings
+        stop_type: StopType = "word" if end.stop is not None else "limit" if end.reason == "length" else "eos"
         return Completion(
             index=self.choice,
             content="" if streamed else text,
             tokens=[] if streamed or not self.body.return_tokens else self.tokens,
             model=self.answer.model,
             prompt=self.answer.tokenizer.decode(self._prompt, special=True),
-            tokens_predicted=end.usage.generated,
-            tokens_evaluated=end.usage.prompt,
-            tokens_cached=end.usage.prompt + end.usage.generated,
+            tokens_predicted=times.tokens,
+            tokens_evaluated=times.prompt_tokens,
+            tokens_cached=times.prompt_tokens + times.tokens,
             has_new_line="\n" in text,
-            stop_type=_stop_type(end),
+            stop_type=stop_type,
             stopping_word=end.stop or "",
-            generation_settings=Settings(
-                -1 if options.max_tokens is None else options.max_tokens, self.answer.context, streamed
-            ),
-            timings=timings_of(end.timings),
+            generation_settings=Settings(-1 if most is None else most, self.answer.llm.context, streamed),
+            timings=timings_of(times),
             completion_probabilities=UNSET if streamed or not self.chosen else self.chosen,
         )
 
@@ -115,14 +110,9 @@ class Grown:
         return self.answer.prompts[self.choice // self.request.n]
 
 
-def _stop_type(end: Finish) -> StopType:
-    if end.stop is not None:
-        return "word"
-    return "limit" if end.reason == "length" else "eos"
-
-
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint(
         "POST", "/completion", complete, PromptRequest, CompletionFields | list[CompletionFields], Chunk
     ),
+    Endpoint("POST", "/infill", infill, InfillRequest, CompletionFields, Chunk),
 )

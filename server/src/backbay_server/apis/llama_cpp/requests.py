@@ -7,51 +7,42 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from ...generation import Options
-from ..answer_formats import format_of_fields
-from ..fields import Length, Positive, Share, Stop, Stops, ignored, taken
-from ..unserved import Number, UnservedFields
+from .. import fields
+from ..fields import ignored, taken
+from ..options import format_of_fields
 
 
-class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):
+class TextRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: fields.Model = None
     stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
-    n_predict: Annotated[
-        Length | None, taken("the most tokens of an answer; -1 and by default: what the context holds")
+    n_predict: fields.MaxTokens = None
+    max_tokens: Annotated[fields.Length | None, taken("another name of n_predict")] = None
+    stop: Annotated[
+        fields.StopStrings | None, taken("strings that end the answer, which does not have them")
     ] = None
-    max_tokens: Annotated[Length | None, taken("another name of n_predict")] = None
-    stop: Annotated[Stop | Stops | None, taken("strings that end the answer, which does not have them")] = (
-        None
-    )
     seed: Annotated[
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
-        taken("equal seeds give equal answers; -1: a new seed for each answer"),
+        fields.Seed | None, taken("equal seeds give equal answers; -1: a new seed for each answer")
     ] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0: the most likely token")] = None
-    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
-        None
-    )
-    top_k: Annotated[Annotated[int, Meta(ge=-1)] | None, taken("choose among this many tokens; 0: all")] = (
-        None
-    )
-    min_p: Annotated[
-        Share | None, taken("choose among tokens with this share of the best one's probability")
-    ] = None
-    presence_penalty: Annotated[Number, taken("for tokens that are there already")] = None
-    frequency_penalty: Annotated[Number, taken("for each time that a token is there")] = None
+    top_p: fields.TopP = None
+    top_k: Annotated[fields.Length | None, taken("choose among this many tokens; 0: all")] = None
+    min_p: fields.MinP = None
+    presence_penalty: Annotated[fields.Number, taken("for tokens that are there already")] = None
+    frequency_penalty: Annotated[fields.Number, taken("for each time that a token is there")] = None
     repeat_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=100)] | None,
         taken("divides the logits of tokens that are there; 1: off"),
     ] = None
-    repeat_last_n: Annotated[Length | None, taken("the tokens that penalties look at; -1: all")] = None
+    repeat_last_n: fields.Window = None
     logit_bias: Annotated[
         dict[int, float] | list[tuple[int, float | bool]] | None,
         taken("added to the logits of these tokens; false forbids a token"),
     ] = None
     ignore_eos: Annotated[bool | None, taken("whether the model may not end the answer")] = None
     n_probs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
+        fields.Alternatives | None,
         taken("log-probabilities of the tokens, and of this many others beside each; 0: none"),
     ] = None
     grammar: Annotated[str | None, taken("the grammar, which the answer obeys")] = None
@@ -67,9 +58,9 @@ class TextRequest(UnservedFields, kw_only=True, forbid_unknown_fields=True):
 class PromptRequest(TextRequest, kw_only=True):
     """A prompt to continue, or several."""
 
-    prompt: Annotated[str | list[str | int | list[int]], taken("a text, token ids, or several of either")]
-    n_cmpl: Annotated[Positive | None, taken("answers to a prompt")] = None
-    n: Annotated[Positive | None, taken("another name of n_cmpl")] = None
+    prompt: fields.Texts
+    n_cmpl: Annotated[fields.Positive | None, taken("answers to a prompt")] = None
+    n: Annotated[fields.Positive | None, taken("another name of n_cmpl")] = None
 
 
 class Extra(Struct, forbid_unknown_fields=True):
@@ -92,8 +83,10 @@ class InfillRequest(TextRequest, kw_only=True):
 
 
 def options_of(body: TextRequest) -> Options:
-    """The options of the fields."""
     most = body.max_tokens if body.n_predict is None else body.n_predict
+    bias = body.logit_bias
+    if isinstance(bias, list):  # pairs, in which false forbids a token
+        bias = {token: float("-inf") if each is False else float(each) for token, each in bias}
     return Options(
         max_tokens=None if most == -1 else most,
         stop=body.stop,
@@ -106,16 +99,9 @@ def options_of(body: TextRequest) -> Options:
         frequency_penalty=body.frequency_penalty,
         penalty_window=body.repeat_last_n,
         seed=None if body.seed == -1 else body.seed,
-        logit_bias=_bias(body.logit_bias),
+        logit_bias=bias,
         logprobs=body.n_probs or None,
         reuse=body.cache_prompt,
         response_format=format_of_fields(body.grammar, body.json_schema),
         ignore_end=bool(body.ignore_eos),
     )
-
-
-def _bias(given: dict[int, float] | list[tuple[int, float | bool]] | None) -> dict[int, float] | None:
-    """OpenAI's form, or pairs in which false forbids a token."""
-    if given is None or isinstance(given, dict):
-        return given
-    return {token: float("-inf") if bias is False else float(bias) for token, bias in given}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ..logprobs import ChosenLogprob
+from ..measures import ChosenLogprob
 
 
 class Details(Struct):

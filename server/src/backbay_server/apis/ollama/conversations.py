@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Format, Gap, Options, Request, schema_format
-from ..reasoning import reasoning_variables
+from ...generation.requests import Conversation, Format, Gap, Options, Prompt, Request, schema_format
+from ..options import reasoning_variables
 from . import requests as given
 
 _KINDS: Final = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
@@ -18,27 +18,22 @@ _KINDS: Final = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"R
 
 def chat_request(body: given.ChatRequest) -> Request:
     messages = [_message(message, f"messages[{place}]") for place, message in enumerate(body.messages or ())]
-    conversation = Conversation(messages, Tools(body.tools or ()), _variables(body.think))
+    conversation = Conversation(messages, Tools(body.tools or ()), _variables(body))
     return Request(name_of(body), [conversation], options_of(body))
 
 
 def generate_request(body: given.GenerateRequest) -> Request:
-    prompt = body.prompt or ""
-    if body.suffix:
+    prompt: Prompt = body.prompt or ""
+    if body.suffix or body.raw:
+        kind, param = ("prompt with a suffix", "suffix") if body.suffix else ("raw prompt", "raw")
         if body.images or body.system:
-            raise InvalidRequestError(
-                "a prompt with a suffix has neither images nor a system's message", param="suffix"
-            )
-        return Request(name_of(body), [Gap(prompt, body.suffix)], options_of(body))
-    if body.raw:
-        if body.images or body.system:
-            raise InvalidRequestError("a raw prompt has neither images nor a system's message", param="raw")
-        return Request(name_of(body), [prompt], options_of(body))
-    messages: list[dict[str, Any]] = [{"role": "system", "content": body.system}] if body.system else []
-    messages.append({"role": "user", "content": _content(prompt, body.images, "images")})
-    return Request(
-        name_of(body), [Conversation(messages, variables=_variables(body.think))], options_of(body)
-    )
+            raise InvalidRequestError(f"a {kind} has neither images nor a system's message", param=param)
+        prompt = Gap(body.prompt or "", body.suffix) if body.suffix else prompt
+    else:
+        messages = [{"role": "system", "content": body.system}] if body.system else []
+        content = _content(body.prompt or "", body.images, "images")
+        prompt = Conversation([*messages, {"role": "user", "content": content}], variables=_variables(body))
+    return Request(name_of(body), [prompt], options_of(body))
 
 
 def name_of(body: given.Named) -> str:
@@ -50,8 +45,11 @@ def name_of(body: given.Named) -> str:
 
 
 def options_of(body: given.Generating) -> Options:
-    options = body.options or given.Options()
+    options, wanted = body.options or given.Options(), body.format
     most = options.num_predict
+    response_format: Format | None = None
+    if wanted:
+        response_format = {"type": "json_object"} if isinstance(wanted, str) else schema_format(wanted)
     return Options(
         max_tokens=None if most is None or most < 0 else most,
         stop=options.stop,
@@ -65,21 +63,13 @@ def options_of(body: given.Generating) -> Options:
         penalty_window=options.repeat_last_n,
         seed=options.seed,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        response_format=_format(body.format),
+        response_format=response_format,
     )
 
 
-def _format(given_format: str | Mapping[str, Any] | None) -> Format | None:
-    if not given_format:
-        return None
-    return {"type": "json_object"} if isinstance(given_format, str) else schema_format(given_format)
-
-
 def _message(message: given.Message, where: str) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "role": message.role,
-        "content": _content(message.content or "", message.images, where),
-    }
+    content = _content(message.content or "", message.images, where)
+    said: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking is not None:
         said["reasoning_content"] = message.thinking
     if message.tool_calls:
@@ -115,8 +105,7 @@ def _data_url(image: str, where: str) -> str:
     return f"data:image/{kind};base64,{image}"
 
 
-def _variables(think: bool | str | None) -> dict[str, Any]:
-    """The variables by which templates switch reasoning."""
-    return reasoning_variables(
-        on=None if think is None else bool(think), effort=think if isinstance(think, str) else None
-    )
+def _variables(body: given.Generating) -> dict[str, Any]:
+    think = body.think
+    effort = think if isinstance(think, str) else None
+    return reasoning_variables(on=None if think is None else bool(think), effort=effort)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
+from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from backbay import BackbayError
 from backbay.discovery import open_model
-from backbay.gguf import Config, ModelFile, Strings
+from backbay.gguf import Config, Strings
 
 from ...catalogue import Entry, Pool
 from ...catalogue.pool import Held
@@ -51,8 +52,7 @@ async def show(call: Call, body: ShowRequest) -> Json:
 
 async def running(call: Call, _: None) -> Json:
     """List the models in memory, in Ollama's form."""
-    loaded = [held for held in call.services.pool.held() if held.llm is not None]
-    return Json(Processes(await asyncio.to_thread(_running, loaded)))
+    return Json(Processes(await asyncio.to_thread(_running, [*call.services.pool.held()])))
 
 
 def _listed(pool: Pool) -> list[Model]:
@@ -63,13 +63,12 @@ def _listed(pool: Pool) -> list[Model]:
 
 
 def _running(loaded: Iterable[Held]) -> list[Running]:
-    return [
-        Running(
-            entry.name, entry.name, _size(entry), _digest(entry), _details(entry), NEVER, 0, held.llm.context
-        )
-        for held in loaded
-        if (entry := held.entry) and held.llm is not None
-    ]
+    found = []
+    for held in loaded:
+        if held.llm is not None:
+            name, size, digest = held.entry.name, _size(held.entry), _digest(held.entry)
+            found.append(Running(name, name, size, digest, _details(held.entry), NEVER, 0, held.llm.context))
+    return found
 
 
 def _shown(entry: Entry, *, verbose: bool) -> Shown:
@@ -108,9 +107,8 @@ def _capabilities(entry: Entry, config: Config, template: str) -> list[Capabilit
 def _value(value: Any, *, verbose: bool) -> Any:
     """A value of the metadata; null in place of long lists."""
     if isinstance(value, Strings | list | tuple | np.ndarray):
-        return (
-            None if len(value) > _LONG and not verbose else [_value(each, verbose=verbose) for each in value]
-        )
+        hidden = len(value) > _LONG and not verbose
+        return None if hidden else [_value(each, verbose=verbose) for each in value]
     if isinstance(value, np.generic):
         return value.item()
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
@@ -130,22 +128,13 @@ def _details_of(path: Path, _stamp: tuple[int, int, int] | None) -> Details:
         model = open_model(path)
     except (BackbayError, OSError):
         return Details("", [], "", "")
-    family = model.metadata.architecture
-    return Details(family, [family], _rounded(_parameters(model)), _dtype(model))
-
-
-def _parameters(model: ModelFile) -> int:
-    return sum(int(np.prod(info.shape, dtype=np.int64)) for info in model.tensors.values())
-
-
-def _dtype(model: ModelFile) -> str:
-    """The dtype of most matrices."""
-    dtypes = Counter(info.dtype.name for info in model.tensors.values() if len(info.shape) > 1)
-    return dtypes.most_common(1)[0][0] if dtypes else ""
-
-
-def _rounded(count: int) -> str:
-    return next((f"{count / unit:.1f}{letter}" for unit, letter in _UNITS if count >= unit), str(count))
+    family, tensors = model.metadata.architecture, model.tensors.values()
+    count = sum(prod(info.shape) for info in tensors)
+    rounded = (f"{count / unit:.1f}{letter}" for unit, letter in _UNITS if count >= unit)
+    dtypes = Counter(info.dtype.name for info in tensors if len(info.shape) > 1)
+    return Details(
+        family, [family], next(rounded, str(count)), max(dtypes, key=dtypes.__getitem__, default="")
+    )
 
 
 def _size(entry: Entry) -> int:

@@ -6,11 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import MOST_TEXTS, MOST_TOOLS, Count, Positive, Share, Stop, Stops, ignored, refused, taken
+from .. import fields
+from ..fields import ignored, refused, taken
 
-Reasons: TypeAlias = Annotated[
-    bool | str | None, taken("whether the model reasons, for templates that know reasoning")
-]
 KeepAlive: TypeAlias = Annotated[
     float | str | None, ignored("a model stays in memory until another model needs the room")
 ]
@@ -22,20 +20,14 @@ class Options(Struct, forbid_unknown_fields=True):
     num_predict: Annotated[
         int | None, taken("the most tokens of the answer; -1 and -2: as many as the context holds")
     ] = None
-    stop: Annotated[Stop | Stops | None, taken("strings that end the answer")] = None
+    stop: Annotated[fields.StopStrings | None, taken("strings that end the answer")] = None
     seed: Annotated[int | None, taken("equal seeds give equal answers")] = None
     temperature: Annotated[Annotated[float, Meta(ge=0)] | None, taken("0 is greedy")] = None
-    top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
-    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
-        None
-    )
-    min_p: Annotated[
-        Share | None, taken("choose among tokens with this share of the best one's probability")
-    ] = None
+    top_k: Annotated[fields.Count | None, taken("choose among this many tokens; 0: all")] = None
+    top_p: fields.TopP = None
+    min_p: fields.MinP = None
     repeat_penalty: Annotated[Annotated[float, Meta(gt=0)] | None, taken("1: off")] = None
-    repeat_last_n: Annotated[
-        Annotated[int, Meta(ge=-1)] | None, taken("the tokens that penalties look at; -1: all")
-    ] = None
+    repeat_last_n: fields.Window = None
     presence_penalty: Annotated[float | None, taken("lowers the logits of tokens that occur in the text")] = (
         None
     )
@@ -57,9 +49,9 @@ class Options(Struct, forbid_unknown_fields=True):
     vocab_only: Annotated[bool | None, ignored("Ollama ignores it too")] = None
     embedding_only: Annotated[bool | None, ignored("Ollama ignores it too")] = None
     penalize_newline: Annotated[bool | None, ignored("newlines are penalized like other tokens")] = None
-    tfs_z: Annotated[float | None, refused("the sampler does not have it", (1.0,))] = None
-    typical_p: Annotated[float | None, refused("the sampler does not have it", (1.0,))] = None
-    mirostat: Annotated[int | None, refused("the sampler does not have it", (0,))] = None
+    tfs_z: Annotated[float | None, refused(fields.NOT_SAMPLED, (1.0,))] = None
+    typical_p: Annotated[float | None, refused(fields.NOT_SAMPLED, (1.0,))] = None
+    mirostat: Annotated[int | None, refused(fields.NOT_SAMPLED, (0,))] = None
     mirostat_tau: Annotated[float | None, ignored("there is no mirostat")] = None
     mirostat_eta: Annotated[float | None, ignored("there is no mirostat")] = None
 
@@ -113,10 +105,12 @@ class Generating(Named, kw_only=True):
         taken("json: any JSON object; a JSON schema, which the answer obeys"),
     ] = None
     keep_alive: KeepAlive = None
-    think: Reasons = None
+    think: Annotated[
+        bool | str | None, taken("whether the model reasons, for templates that know reasoning")
+    ] = None
     logprobs: Annotated[bool | None, taken("report the log-probability of each token")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None, taken("also report this many alternatives to each token")
+        fields.Alternatives | None, taken("also report this many alternatives to each token")
     ] = None
 
 
@@ -127,7 +121,7 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
         None
     )
     tools: Annotated[
-        Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)] | None,
+        Annotated[list[dict[str, Any]], Meta(max_length=fields.MOST_TOOLS)] | None,
         taken("the tools, if the model's template knows tools"),
     ] = None
 
@@ -140,9 +134,7 @@ class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     raw: Annotated[bool | None, taken("the prompt is not formatted by the template")] = None
     images: Annotated[list[str] | None, taken("pictures in base64, if the model sees")] = None
     context: Annotated[list[int] | None, refused("a conversation is sent to /api/chat", ([],))] = None
-    suffix: Annotated[
-        str | None, taken("what follows the answer, for models with tokens to fill in the middle")
-    ] = None
+    suffix: fields.Suffix = None
     template: Annotated[str | None, refused("a request's own template would be a program", ("",))] = None
     width: Annotated[int | None, refused("no model draws", (0,))] = None
     height: Annotated[int | None, refused("no model draws", (0,))] = None
@@ -152,11 +144,13 @@ class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
 class EmbedRequest(Named, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/embed."""
 
-    input: Annotated[str | Annotated[list[str], Meta(max_length=MOST_TEXTS)], taken("a text, or several")]
+    input: Annotated[
+        str | Annotated[list[str], Meta(max_length=fields.MOST_TEXTS)], taken("a text, or several")
+    ]
     truncate: Annotated[bool | None, taken("true cuts a text that is too long; otherwise it is an error")] = (
         None
     )
-    dimensions: Annotated[Positive | None, refused("no model is known to have shorter vectors")] = None
+    dimensions: Annotated[fields.Positive | None, refused("no model is known to have shorter vectors")] = None
     options: Annotated[Options | None, ignored("they are for answers")] = None
     keep_alive: KeepAlive = None
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from msgspec import UNSET
 
-from backbay_engine import CallBegun, Piece, Reasoning, Sampled, Text, Tokenizer, Tools, joined
+from backbay_engine import CallBegun, Piece, Reasoning, Text, Tokenizer, Tools, joined
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, Conversation, Delta, Finish, Request
+from ...generation import Conversation, Delta, Finish, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
-from ..logprobs import chosen_of
-from . import chat_answers as told
-from .chat_requests import AllowedTools, ChatRequest, NamedTool
-from .conversations import conversation_of, functions_tools
-from .formats import format_of
-from .sampling import effort_variables, options_of, require_choices, wants_usage
-from .usage import Usage, only_timings, usage_of
+from ..measures import chosen_of
+from . import answers
+from .answers import ChatChunk, ChatCompletion, Usage, only_timings, usage_of
+from .chat_requests import AllowedTools, ChatRequest, NamedTool, conversation_of, functions_tools
+from .sampling import effort_variables, format_of, options_of, require_choices, wants_usage
 
 DONE: Final = sse(b"[DONE]")
 
@@ -29,11 +27,15 @@ async def chat(call: Call, body: ChatRequest) -> Json | Stream:
     """Answer a conversation."""
     request = _request(body)
     require_choices(call, request.n)
-    name = f"chatcmpl-{call.id}"
     if body.stream:
-        return event_stream(_chunks(call, request, name, usage=wants_usage(body)))
+        return event_stream(_chunks(call, request, usage=wants_usage(body)))
+    created = int(time.time())
     async with call.services.generator.answering(request) as answer:
-        return Json(await _completion(answer, request, name))
+        whole = await answer.whole()
+        choices, ends = [_choice(*each, answer.tokenizer) for each in whole], [end for _, end in whole]
+        usage, timings = usage_of(ends, request.n), only_timings(ends, request.n)
+        name = f"chatcmpl-{call.id}"
+        return Json(ChatCompletion(name, created, answer.model, choices, usage, timings=timings))
 
 
 def _request(body: ChatRequest) -> Request:
@@ -49,12 +51,8 @@ def _request(body: ChatRequest) -> Request:
 
 
 def conversation_asked(body: ChatRequest) -> Conversation:
-    """The conversation of a request."""
-    return Conversation(
-        conversation_of(body.messages),
-        tools=_tools(body),
-        variables={**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})},
-    )
+    variables = {**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})}
+    return Conversation(conversation_of(body.messages), _tools(body), variables)
 
 
 def _tools(body: ChatRequest) -> Tools:
@@ -74,73 +72,36 @@ def _tools(body: ChatRequest) -> Tools:
             return functions_tools(functions, choice, None, body.parallel_tool_calls)
 
 
-# -- the whole answer ------------------------------------------------------------------------------------
-
-
-async def _completion(answer: Answer, request: Request, name: str) -> told.ChatCompletion:
-    created = int(time.time())
-    collected = [_Collected() for _ in range(request.n)]
-    ends = []
-    async for event in answer:
-        if isinstance(event, Finish):
-            ends.append(event)
-        else:
-            collected[event.choice].add(event)
-    choices = [
-        collected[end.choice].choice(end, answer.tokenizer)
-        for end in sorted(ends, key=lambda end: end.choice)
-    ]
-    return told.ChatCompletion(
-        name, created, answer.model, choices, usage_of(ends, request.n), timings=only_timings(ends, request.n)
+def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> answers.Choice:
+    text, reasoning, called = joined(piece for delta in deltas for piece in delta.pieces)
+    calls = [answers.ToolCall(call.id, answers.CalledFunction(call.name, call.arguments)) for call in called]
+    message = answers.Message(
+        text or (None if calls else ""), reasoning_content=reasoning or UNSET, tool_calls=calls or UNSET
     )
-
-
-class _Collected:
-    """The pieces of one of the answers."""
-
-    def __init__(self) -> None:
-        self._pieces = list[Piece]()
-        self._logprobs: list[Sampled] | None = None
-
-    def add(self, delta: Delta) -> None:
-        self._pieces += delta.pieces
-        if delta.logprobs is not None:
-            self._logprobs = [*(self._logprobs or ()), *delta.logprobs]
-
-    def choice(self, end: Finish, tokenizer: Tokenizer) -> told.Choice:
-        text, reasoning, called = joined(self._pieces)
-        calls = [told.ToolCall(call.id, told.CalledFunction(call.name, call.arguments)) for call in called]
-        message = told.Message(
-            text or (None if calls else ""),
-            reasoning_content=reasoning or UNSET,
-            tool_calls=calls or UNSET,
-        )
-        logprobs = None if self._logprobs is None else told.Logprobs(chosen_of(tokenizer, self._logprobs))
-        return told.Choice(end.choice, message, end.reason, logprobs)
+    sampled = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+    shown = [each for some in sampled for each in chosen_of(tokenizer, some)]
+    return answers.Choice(end.choice, message, end.reason, answers.Logprobs(shown) if sampled else None)
 
 
 # -- the answer in pieces --------------------------------------------------------------------------------
 
 
-async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> AsyncGenerator[bytes, None]:
-    created, ends = int(time.time()), list[Finish]()
+async def _chunks(call: Call, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
+    created, ends, begun = int(time.time()), list[Finish](), set[int]()
     async with call.services.generator.answering(request) as answer:
 
-        def chunk(choices: list[told.ChunkChoice], counted: Usage | None = None) -> bytes:
+        def chunk(choices: list[answers.ChunkChoice], counted: Usage | None = None) -> bytes:
             shown = counted if usage else UNSET
-            timings = only_timings(ends, request.n)
-            return sse(
-                encode(told.ChatChunk(name, created, answer.model, choices, usage=shown, timings=timings))
-            )
+            timings, name = only_timings(ends, request.n), f"chatcmpl-{call.id}"
+            return sse(encode(ChatChunk(name, created, answer.model, choices, usage=shown, timings=timings)))
 
-        begun = set[int]()
         async for event in answer:
             if event.choice not in begun:
                 begun.add(event.choice)
-                yield chunk([told.ChunkChoice(event.choice, told.Delta(role="assistant", content=""))])
+                yield chunk([answers.ChunkChoice(event.choice, answers.Delta("assistant", ""))])
             if isinstance(event, Finish):
                 ends.append(event)
-                yield chunk([told.ChunkChoice(event.choice, told.Delta(), finish_reason=event.reason)])
+                yield chunk([answers.ChunkChoice(event.choice, answers.Delta(), finish_reason=event.reason)])
             else:
                 for choice in _grown(event, answer.tokenizer):
                     yield chunk([choice])
@@ -149,29 +110,27 @@ async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> As
     yield DONE
 
 
-def _grown(event: Delta, tokenizer: Tokenizer) -> list[told.ChunkChoice]:
+def _grown(event: Delta, tokenizer: Tokenizer) -> list[answers.ChunkChoice]:
     """The choices of the chunks: one for each piece, since clients read only the first choice of a chunk."""
-    deltas = [_delta(piece) for piece in event.pieces] or [told.Delta(content="")]
-    grown = [told.ChunkChoice(event.choice, delta) for delta in deltas]
+    deltas = [_delta(piece) for piece in event.pieces] or [answers.Delta(content="")]
+    grown = [answers.ChunkChoice(event.choice, delta) for delta in deltas]
     if event.logprobs:
-        grown[0].logprobs = told.Logprobs(chosen_of(tokenizer, event.logprobs))
+        grown[0].logprobs = answers.Logprobs(chosen_of(tokenizer, event.logprobs))
     return grown
 
 
-def _delta(piece: Piece) -> told.Delta:
+def _delta(piece: Piece) -> answers.Delta:
     match piece:
         case Text(text):
-            return told.Delta(content=text)
+            return answers.Delta(content=text)
         case Reasoning(text):
-            return told.Delta(reasoning_content=text)
+            return answers.Delta(reasoning_content=text)
         case CallBegun(number, id, name):
-            begun = told.FunctionDelta(name, "")
-            return told.Delta(tool_calls=[told.ToolCallDelta(number, id, "function", begun)])
+            begun = answers.FunctionDelta(name, "")
+            return answers.Delta(tool_calls=[answers.ToolCallDelta(number, id, "function", begun)])
         case _:
-            more = told.FunctionDelta(arguments=piece.text)
-            return told.Delta(tool_calls=[told.ToolCallDelta(piece.number, function=more)])
+            more = answers.FunctionDelta(arguments=piece.text)
+            return answers.Delta(tool_calls=[answers.ToolCallDelta(piece.number, function=more)])
 
 
-ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/chat/completions", chat, ChatRequest, told.ChatCompletion, told.ChatChunk),
-)
+ENDPOINTS: Final = (Endpoint("POST", "/v1/chat/completions", chat, ChatRequest, ChatCompletion, ChatChunk),)

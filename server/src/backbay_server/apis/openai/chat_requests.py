@@ -1,20 +1,26 @@
-"""Chat: the bodies of requests."""
+"""Chat: the bodies of requests, and their messages as chat templates take them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from ..fields import MOST_TOOLS, Length, ignored, refused, taken
-from .formats import ChatFormat
-from .sampling import GenerationFields
+from backbay_engine import Tools
+
+from ...errors import InvalidRequestError
+from .. import fields
+from ..fields import ignored, refused, taken
+from ..options import tools_of
+from .sampling import ChatFormat, GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
-
-
 Choice: TypeAlias = Literal["none", "auto", "required"]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+Thoughts: TypeAlias = Annotated[str | None, taken("the assistant's reasoning, for templates that show it")]
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
@@ -68,9 +74,7 @@ class Message(Struct):
     name: Annotated[str | None, taken("the speaker's name, for templates that show it")] = None
     tool_calls: Annotated[list[ToolCall] | None, taken("calls of tools by the assistant")] = None
     tool_call_id: Annotated[str | None, taken("the call that a tool's message answers")] = None
-    reasoning_content: Annotated[
-        str | None, taken("the assistant's reasoning, for templates that show it")
-    ] = None
+    reasoning_content: Thoughts = None
     refusal: Annotated[str | None, ignored("the assistant's content says it")] = None
     audio: Annotated[Any, ignored("the model hears nothing")] = None
 
@@ -107,7 +111,7 @@ class AllowedNames(Struct):
     """Some of the tools, and whether one of them must be called."""
 
     mode: Annotated[Literal["auto", "required"], taken("required: the answer is a call")]
-    tools: Annotated[Annotated[list[NamedTool], Meta(max_length=MOST_TOOLS)], taken("the tools")]
+    tools: Annotated[Annotated[list[NamedTool], Meta(max_length=fields.MOST_TOOLS)], taken("the tools")]
 
 
 class AllowedTools(Struct, tag="allowed_tools", tag_field="type"):
@@ -120,32 +124,25 @@ class ChatRequest(GenerationFields, kw_only=True):
     """Messages to answer."""
 
     messages: Annotated[list[Message], Meta(min_length=1), taken("the conversation")]
-    max_tokens: Annotated[
-        Length | None,
-        taken("the most tokens of an answer; -1 and by default: what the context holds"),
-    ] = None
+    max_tokens: fields.MaxTokens = None
     max_completion_tokens: Annotated[
-        Length | None, taken("the newer name of max_tokens; if both are given, it counts")
+        fields.Length | None, taken("the newer name of max_tokens; if both are given, it counts")
     ] = None
     logprobs: Annotated[bool | None, taken("whether the answer has log-probabilities")] = None
     top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
+        fields.Alternatives | None,
         taken("how many of the most likely tokens to report with each token; needs logprobs"),
     ] = None
     tools: Annotated[
-        Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None, taken("functions that the model may call")
+        Annotated[list[Tool], Meta(max_length=fields.MOST_TOOLS)] | None,
+        taken("functions that the model may call"),
     ] = None
     tool_choice: Annotated[
         Choice | NamedTool | AllowedTools | None,
         taken("whether the model may call a tool, must call one, must call the named one, or may call some"),
     ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, taken("false: the answer has at most one call, the first")
-    ] = None
-    reasoning_effort: Annotated[
-        Effort | None,
-        taken("for templates that know it; none: no reasoning, if the template can switch it off"),
-    ] = None
+    parallel_tool_calls: fields.OneCall = None
+    reasoning_effort: fields.ReasoningEffort = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None,
         taken("variables for the model's template; the template itself cannot be replaced"),
@@ -161,3 +158,68 @@ class ChatRequest(GenerationFields, kw_only=True):
     web_search_options: Annotated[dict[str, Any] | None, refused("the server reaches no network")] = None
     prediction: Annotated[dict[str, Any] | None, ignored("nothing is predicted")] = None
     verbosity: Annotated[str | None, ignored("the model knows no verbosity")] = None
+
+
+def conversation_of(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
+    """The messages as templates take them; InvalidRequestError if calls of tools and their results do not match."""
+    asked = set[str]()
+    found: list[Mapping[str, Any]] = []
+    for number, message in enumerate(messages):
+        place = f"messages[{number}]"
+        if message.role == "tool" and message.tool_call_id not in asked:
+            raise InvalidRequestError(
+                f"{place}: a message of the role 'tool' must answer a call of an earlier message, and no call has the "
+                f"id {message.tool_call_id!r}",
+                param=f"{place}.tool_call_id",
+            )
+        found.append(_message(message, place))
+        asked |= {called.id for called in message.tool_calls or []}
+    return found
+
+
+def functions_tools(
+    functions: Sequence[Function], choice: Choice | None, named: str | None, parallel: bool | None
+) -> Tools:
+    return tools_of(
+        map(_function, functions),
+        strict=(each.name for each in functions if each.strict),
+        choice=choice or "auto",
+        named=named,
+        parallel=parallel is not False,
+    )
+
+
+def _function(function: Function) -> Mapping[str, Any]:
+    parameters = function.parameters or {"type": "object", "properties": {}}
+    return {"name": function.name, "description": function.description or "", "parameters": parameters}
+
+
+def _message(message: Message, place: str) -> Mapping[str, Any]:
+    content = message.content
+    if content is None and not (message.role == "assistant" and message.tool_calls):
+        raise InvalidRequestError(f"{place} has no content", param=f"{place}.content")
+    shown: dict[str, Any] = {"role": message.role}
+    shown["content"] = [_part(part) for part in content] if isinstance(content, list) else content or ""
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            shown[name] = value
+    if message.tool_calls:
+        shown["tool_calls"] = [_called(called, place) for called in message.tool_calls]
+    return shown
+
+
+def _part(part: Part) -> Mapping[str, Any]:
+    if isinstance(part, ImagePart):
+        return {"type": "image_url", "image_url": {"url": part.image_url.url}}
+    return {"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal}
+
+
+def _called(called: ToolCall, place: str) -> Mapping[str, Any]:
+    """A call with its arguments as a mapping, which is what templates write out as JSON."""
+    try:
+        arguments = json.loads(called.function.arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        told = f"{place}: the arguments of the call {called.id!r} are not JSON: {error}"
+        raise InvalidRequestError(told, param=f"{place}.tool_calls") from None
+    function = {"name": called.function.name, "arguments": arguments}
+    return {"id": called.id, "type": "function", "function": function}

@@ -4,24 +4,66 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct, UnsetType
 
-from backbay_engine import Sampled, Text, Tokenizer
+from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Answer, Delta, Finish, Gap, Request
+from ...generation import Delta, Finish
+from ...generation.requests import Gap, Prompt, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
 from ..endpoint import Call, Endpoint
-from ..fields import MOST_TEXTS
-from ..logprobs import token_text
+from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, taken
+from ..measures import token_text
+from .answers import FINGERPRINT, Usage, usage_of
 from .chat import DONE
-from .completion_bodies import CompletionChoice, CompletionLogprobs, CompletionRequest, Reason, TextCompletion
-from .sampling import options_of, require_choices, wants_usage
-from .usage import Usage, usage_of
+from .sampling import GenerationFields, options_of, require_choices, wants_usage
 
+Reason: TypeAlias = Literal["stop", "length"]
 MOST_TOKENS: Final = 16  # OpenAI's default
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """Prompts to continue."""
+
+    prompt: Texts
+    max_tokens: Annotated[Count | None, taken("the most tokens of an answer; by default 16")] = None
+    logprobs: TopLogprobs = None
+    echo: Annotated[bool | None, taken("whether the answer begins with the prompt")] = None
+    suffix: Suffix = None
+    best_of: Annotated[int | None, refused("all answers are given; use n", (1,))] = None
+
+
+class CompletionLogprobs(Struct):
+    """The log-probabilities of an answer's tokens. `text_offset` is where each token begins in the text."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct):
+    """One of the answers, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: Reason | None = None
+
+
+class TextCompletion(Struct):
+    """A whole answer, or a piece of it."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    object: Literal["text_completion"] = "text_completion"
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str = FINGERPRINT
 
 
 async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
@@ -30,13 +72,20 @@ async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
     most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
     options, n = options_of(body, most, body.logprobs), body.n or 1
     require_choices(call, len(prompts) * n)
-    asked = [_gap(prompt, body.suffix) for prompt in prompts] if body.suffix else prompts
+    asked: list[Prompt] = [*prompts]
+    if body.suffix:
+        if not all(isinstance(prompt, str) for prompt in prompts):
+            raise InvalidRequestError("a prompt with a suffix is a text", param="prompt")
+        asked = [Gap(str(prompt), body.suffix) for prompt in prompts]
     request = Request(body.model, asked, options, n, echo=bool(body.echo))
-    name = f"cmpl-{call.id}"
     if body.stream:
-        return event_stream(_chunks(call, request, name, usage=wants_usage(body)))
+        return event_stream(_chunks(call, request, usage=wants_usage(body)))
+    name, created = f"cmpl-{call.id}", int(time.time())
     async with call.services.generator.answering(request) as answer:
-        return Json(await _completion(answer, request, name))
+        whole = await answer.whole()
+        choices = [_choice(*each, answer.tokenizer) for each in whole]
+        usage = usage_of([end for _, end in whole], n)
+        return Json(TextCompletion(name, created, answer.model, choices, usage=usage))
 
 
 def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[str | Sequence[int]]:
@@ -62,35 +111,13 @@ def texts_of(given: str | list[str | int | list[int]], name: str) -> list[str | 
     return texts
 
 
-def _gap(prompt: str | Sequence[int], suffix: str) -> Gap:
-    if not isinstance(prompt, str):
-        raise InvalidRequestError("a prompt with a suffix is a text", param="prompt")
-    return Gap(prompt, suffix)
-
-
-async def _completion(answer: Answer, request: Request, name: str) -> TextCompletion:
-    created, ends = int(time.time()), list[Finish]()
-    grown = [_Grown(answer.tokenizer) for _ in range(request.choices)]
-    async for event in answer:
-        if isinstance(event, Finish):
-            ends.append(event)
-        else:
-            grown[event.choice].add(event)
-    ends.sort(key=lambda end: end.choice)
-    choices = [grown[end.choice].choice(end) for end in ends]
-    return TextCompletion(name, created, answer.model, choices, usage=usage_of(ends, request.n))
-
-
-async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> AsyncGenerator[bytes, None]:
-    created, ends = int(time.time()), list[Finish]()
+async def _chunks(call: Call, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
+    name, created, ends = f"cmpl-{call.id}", int(time.time()), list[Finish]()
     async with call.services.generator.answering(request) as answer:
 
         def chunk(choices: list[CompletionChoice], counted: Usage | None = None) -> bytes:
-            return sse(
-                encode(
-                    TextCompletion(name, created, answer.model, choices, usage=counted if usage else UNSET)
-                )
-            )
+            shown = counted if usage else UNSET
+            return sse(encode(TextCompletion(name, created, answer.model, choices, usage=shown)))
 
         tokens = [_Tokens(answer.tokenizer) for _ in range(request.choices)]
         async for event in answer:
@@ -99,36 +126,16 @@ async def _chunks(call: Call, request: Request, name: str, *, usage: bool) -> As
                 yield chunk([CompletionChoice(event.choice, "", finish_reason=_reason(event))])
             else:
                 logprobs = None if event.logprobs is None else tokens[event.choice].shown(event.logprobs)
-                yield chunk([CompletionChoice(event.choice, _text(event), logprobs)])
+                yield chunk([CompletionChoice(event.choice, event.text, logprobs)])
         if usage:
             yield chunk([], usage_of(ends, request.n))
     yield DONE
 
 
-class _Grown:
-    """One of the answers, as far as it has come."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._texts, self._tokens = list[str](), _Tokens(tokenizer)
-        self._logprobs: CompletionLogprobs | None = None
-
-    def add(self, delta: Delta) -> None:
-        self._texts.append(_text(delta))
-        if delta.logprobs is None:
-            return
-        more = self._tokens.shown(delta.logprobs)
-        if self._logprobs is None:
-            self._logprobs = more
-            return
-        for field in CompletionLogprobs.__struct_fields__:
-            getattr(self._logprobs, field).extend(getattr(more, field))
-
-    def choice(self, end: Finish) -> CompletionChoice:
-        return CompletionChoice(end.choice, "".join(self._texts), self._logprobs, _reason(end))
-
-
-def _text(delta: Delta) -> str:
-    return "".join(piece.text for piece in delta.pieces if isinstance(piece, Text))
+def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> CompletionChoice:
+    sampled = [delta.logprobs for delta in deltas if delta.logprobs is not None]
+    logprobs = _Tokens(tokenizer).shown([each for some in sampled for each in some]) if sampled else None
+    return CompletionChoice(end.choice, "".join(delta.text for delta in deltas), logprobs, _reason(end))
 
 
 def _reason(end: Finish) -> Reason:
@@ -151,9 +158,8 @@ class _Tokens:
             found.token_logprobs.append(each.logprob)
             found.top_logprobs.append(None if each.logprob is None else {text: each.logprob, **top})
             found.text_offset.append(self._offset)
-            self._offset += len(
-                self._text.push(each.token)
-            )  # control tokens and half characters show nothing
+            # control tokens and half characters show nothing
+            self._offset += len(self._text.push(each.token))
         return found
 
 

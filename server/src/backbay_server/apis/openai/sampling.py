@@ -1,23 +1,22 @@
-"""Fields that chat and completions share."""
+"""Fields that chat, completions and responses share: how text is generated, and what it must be."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from ...errors import InvalidRequestError
-from ...generation import Format, Options
-from ..answer_formats import format_of_fields
+from ...generation.requests import Format, Options, schema_format
+from .. import fields
 from ..endpoint import Call
-from ..fields import Count, Positive, Share, Stop, Stops, ignored, refused, taken
-from ..reasoning import reasoning_variables
-from ..unserved import UnservedFields
+from ..fields import ignored, refused, taken
+from ..options import format_of_fields, reasoning_variables
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 
-FORBIDDEN = -100  # the bias by which OpenAI's clients forbid a token
+FORBIDDEN: Final = -100  # the bias by which OpenAI's clients forbid a token
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -27,7 +26,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Annotated[bool | None, ignored("chunks are not padded")] = None
 
 
-class IgnoredFields(UnservedFields, kw_only=True):
+class IgnoredFields(fields.UnservedFields, kw_only=True):
     """Fields of OpenAI's service: what it stores, for whom, and how it is paid for."""
 
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
@@ -45,26 +44,19 @@ class IgnoredFields(UnservedFields, kw_only=True):
 class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: fields.Model = None
     stream: Annotated[bool | None, taken("whether the answer comes in pieces, as server-sent events")] = None
     stream_options: Annotated[StreamOptions | None, taken("options of the stream")] = None
-    n: Annotated[Positive | None, taken("answers to a prompt")] = None
+    n: Annotated[fields.Positive | None, taken("answers to a prompt")] = None
     stop: Annotated[
-        Stop | Stops | None, taken("strings that end the answer; the answer does not contain them")
+        fields.StopStrings | None,
+        taken("strings that end the answer; the answer does not contain them"),
     ] = None
-    seed: Annotated[
-        Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None, taken("equal seeds give equal answers")
-    ] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, taken("0: the most likely token")] = (
-        None
-    )
-    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
-        None
-    )
-    top_k: Annotated[Count | None, taken("choose among this many tokens; 0: all")] = None
-    min_p: Annotated[
-        Share | None, taken("choose among tokens with this share of the best one's probability")
-    ] = None
+    seed: Annotated[fields.Seed | None, taken("equal seeds give equal answers")] = None
+    temperature: fields.Temperature = None
+    top_p: fields.TopP = None
+    top_k: Annotated[fields.Count | None, taken("choose among this many tokens; 0: all")] = None
+    min_p: fields.MinP = None
     presence_penalty: Annotated[
         Penalty | None, taken("lowers the logits of tokens that occur in the text")
     ] = None
@@ -75,9 +67,7 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
         Annotated[float, Meta(gt=0, le=100)] | None,
         taken("divides the logits of tokens that occur in the text; 1: off"),
     ] = None
-    repeat_last_n: Annotated[
-        Annotated[int, Meta(ge=-1)] | None, taken("the tokens that penalties look at; -1: all")
-    ] = None
+    repeat_last_n: fields.Window = None
     logit_bias: Annotated[
         dict[int, Bias] | None, taken("added to the logits of these tokens; -100 forbids a token")
     ] = None
@@ -89,7 +79,6 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
 
 
 def wants_usage(body: GenerationFields) -> bool:
-    """Whether a stream ends with its usage."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
@@ -113,7 +102,9 @@ def options_of(
     logprobs: int | None,
     response_format: Format | None = None,
 ) -> Options:
-    """The options of the fields."""
+    bias = body.logit_bias
+    if bias is not None:
+        bias = {token: float("-inf") if each <= FORBIDDEN else each for token, each in bias.items()}
     return Options(
         max_tokens=max_tokens,
         stop=body.stop,
@@ -126,7 +117,7 @@ def options_of(
         frequency_penalty=body.frequency_penalty,
         penalty_window=body.repeat_last_n,
         seed=body.seed,
-        logit_bias=None if body.logit_bias is None else _bias(body.logit_bias),
+        logit_bias=bias,
         logprobs=logprobs,
         reuse=body.cache_prompt,
         response_format=format_of_fields(body.grammar, body.json_schema, response_format),
@@ -134,5 +125,64 @@ def options_of(
     )
 
 
-def _bias(given: dict[int, float]) -> dict[int, float]:
-    return {token: float("-inf") if bias <= FORBIDDEN else bias for token, bias in given.items()}
+# -- formats of answers -----------------------------------------------------------------------------------
+
+
+class TextFormat(Struct, tag="text", tag_field="type", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class ObjectFormat(Struct, tag="json_object", tag_field="type", forbid_unknown_fields=True):
+    """Any JSON object, or JSON by a schema, as llama.cpp's server has it."""
+
+    schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
+
+
+class Schema(Struct, forbid_unknown_fields=True):
+    """A schema with a name."""
+
+    schema: Annotated[dict[str, Any], taken("the JSON schema, which the answer obeys")]
+    name: Annotated[str | None, ignored("the model sees no name")] = None
+    description: Annotated[str | None, ignored("describe the answer in a message")] = None
+    strict: Annotated[bool | None, ignored("an answer always obeys its schema")] = None
+
+
+class ChatSchemaFormat(Struct, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
+    """JSON by a schema, as chat has it."""
+
+    json_schema: Annotated[Schema, taken("the schema")]
+
+
+class SchemaFormat(Schema, tag="json_schema", tag_field="type", forbid_unknown_fields=True):
+    """JSON by a schema, as responses have it."""
+
+
+class PatternFormat(Struct, tag="regex", tag_field="type", forbid_unknown_fields=True):
+    """Text by a regular expression."""
+
+    regex: Annotated[str, taken("the regular expression, which the whole answer matches")]
+
+
+class GrammarFormat(Struct, tag="grammar", tag_field="type", forbid_unknown_fields=True):
+    """Text by a grammar."""
+
+    grammar: Annotated[str, taken("the grammar, in the form of llguidance or of llama.cpp")]
+
+
+class ChoiceFormat(Struct, tag="choice", tag_field="type", forbid_unknown_fields=True):
+    """One of several texts."""
+
+    choice: Annotated[list[str], taken("the texts")]
+
+
+Others: TypeAlias = TextFormat | ObjectFormat | PatternFormat | GrammarFormat | ChoiceFormat
+ChatFormat: TypeAlias = Others | ChatSchemaFormat
+ResponsesFormat: TypeAlias = Others | SchemaFormat
+
+
+def format_of(given: ChatFormat | ResponsesFormat | None) -> Format | None:
+    """The format for the engine; None if the answer may be any text."""
+    if isinstance(given, ObjectFormat):
+        return {"type": "json_object"} if given.schema is None else schema_format(given.schema)
+    found: Format | None = None if given is None or isinstance(given, TextFormat) else to_builtins(given)
+    return found

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec import Struct
 
-from backbay_engine import LLM
+from backbay_engine import Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation.lengths import require_fitting
+from ...generation.prompts import require_fitting
 from ...transport.answers import Json
 from ..endpoint import Call, Endpoint
-from ..fields import Count, taken
+from ..fields import Count, Model, taken
 
 
 class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A text to cut into tokens."""
 
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: Model = None
     content: Annotated[str, taken("the text")]
     add_special: Annotated[bool, taken("whether the tokens that the model expects at the ends are added")] = (
         False
@@ -43,7 +44,7 @@ class Tokens(Struct):
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Tokens to join into a text."""
 
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: Model = None
     tokens: Annotated[list[Count], taken("the tokens")]
 
 
@@ -58,35 +59,31 @@ async def tokenize(call: Call, body: TokenizeRequest) -> Json:
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
         require_fitting(lease.llm, body.content)
-        return Json(await generator.beside(_tokens, lease.llm, body))
+        return Json(Tokens(await generator.beside(_tokens, lease.llm.tokenizer, body)))
 
 
 async def detokenize(call: Call, body: DetokenizeRequest) -> Json:
     """Join tokens into a text."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
-        return Json(await generator.beside(_content, lease.llm, body.tokens))
+        most = lease.llm.tokenizer.vocabulary_size
+        if wrong := [id for id in body.tokens if id >= most]:
+            raise InvalidRequestError(f"tokens: {wrong[0]} is not in [0, {most})", param="tokens")
+        decode = partial(lease.llm.tokenizer.decode, special=True)
+        return Json(Content(await generator.beside(decode, body.tokens)))
 
 
-def _tokens(llm: LLM, body: TokenizeRequest) -> Tokens:
-    ids = llm.tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
-    return Tokens([_piece(llm, id) for id in ids] if body.with_pieces else [*ids])
+def _tokens(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int | Piece]:
+    ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
+    return [_piece(tokenizer, id) for id in ids] if body.with_pieces else [*ids]
 
 
-def _piece(llm: LLM, id: int) -> Piece:
-    data = llm.tokenizer.token_bytes(id, special=True)
+def _piece(tokenizer: Tokenizer, id: int) -> Piece:
+    data = tokenizer.token_bytes(id, special=True)
     try:
         return Piece(id, data.decode())
     except UnicodeDecodeError:
         return Piece(id, list(data))
-
-
-def _content(llm: LLM, tokens: list[int]) -> Content:
-    most = llm.tokenizer.vocabulary_size
-    wrong = next((id for id in tokens if id >= most), None)
-    if wrong is not None:
-        raise InvalidRequestError(f"tokens: {wrong} is not in [0, {most})", param="tokens")
-    return Content(llm.tokenizer.decode(tokens, special=True))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from typing import Final
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Final, final
 
-from backbay_engine import Reasoning
+from backbay_engine import CallBegun, Piece, Reasoning, Text
 
 from ....errors import InvalidRequestError
 from ....generation import Answer, Conversation, Finish, Options, Request
 from ....transport.answers import Json, Stream, event_sse, event_stream
 from ...endpoint import Call, Endpoint
-from ...logprobs import chosen_of
-from ..conversations import conversation_of, functions_tools
-from ..formats import TextFormat, format_of
-from ..sampling import effort_variables
-from . import answers, events
-from .conversations import messages_of
-from .output import Output
-from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions
+from ...measures import ChosenLogprob, chosen_of
+from ..chat_requests import conversation_of, functions_tools
+from ..sampling import TextFormat, effort_variables, format_of
+from . import answers
+from .answers import FunctionCall, Item, Message, OutputText, ReasoningText, StreamEvent
+from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions, messages_of
 
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the latter names what is never there
@@ -28,27 +26,24 @@ INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the la
 async def respond(call: Call, body: ResponsesRequest) -> Json | Stream:
     """Answer a conversation in items."""
     request = _request(body)
-    answering = _Answering(call, body)
     if body.stream:
-        return event_stream(_events(call, request, answering))
+        return event_stream(_events(call, body, request))
     async with call.services.generator.answering(request) as answer:
-        async for _ in answering.told(answer):
+        growing = _Growing(call, body, answer)
+        async for _ in growing.events():
             pass
-        return Json(answering.response)
+        return Json(growing.response)
 
 
 async def count_tokens(call: Call, body: ResponsesRequest) -> Json:
     """Count the tokens of a conversation in items."""
     [conversation] = _request(body).prompts
     assert isinstance(conversation, Conversation)
-    generator = call.services.generator
-    with await generator.lease(body.model) as lease:
-        return Json(answers.InputTokens(await generator.count(lease.llm, conversation)))
+    return Json(answers.InputTokens(await call.services.generator.count(body.model, conversation)))
 
 
 def _request(body: ResponsesRequest) -> Request:
-    unknown = [each for each in body.include or () if each not in INCLUDED]
-    if unknown:
+    if unknown := [each for each in body.include or () if each not in INCLUDED]:
         raise InvalidRequestError(f"include cannot have {unknown[0]!r}", param="include")
     logprobs = body.top_logprobs
     if logprobs is None and LOGPROBS in (body.include or ()):
@@ -60,8 +55,8 @@ def _request(body: ResponsesRequest) -> Request:
         logprobs=logprobs,
         response_format=None if body.text is None else format_of(body.text.format),
     )
-    named = body.tool_choice.name if isinstance(body.tool_choice, NamedFunction) else None
-    choice = None if isinstance(body.tool_choice, NamedFunction) else body.tool_choice
+    choice = body.tool_choice
+    choice, named = (None, choice.name) if isinstance(choice, NamedFunction) else (choice, None)
     conversation = Conversation(
         conversation_of(messages_of(body)),
         tools=functions_tools(body.tools or (), choice, named, body.parallel_tool_calls),
@@ -70,31 +65,29 @@ def _request(body: ResponsesRequest) -> Request:
     return Request(body.model, [conversation], options)
 
 
-def _text_options(given: TextOptions | None) -> TextOptions:
-    """The form of the text, as the answer tells it."""
-    given = given or TextOptions()
-    return TextOptions(given.format or TextFormat(), given.verbosity)
-
-
-async def _events(call: Call, request: Request, answering: _Answering) -> AsyncGenerator[bytes, None]:
+async def _events(call: Call, body: ResponsesRequest, request: Request) -> AsyncGenerator[bytes, None]:
     number = 0
     async with call.services.generator.answering(request) as answer:
-        async for event in answering.told(answer):
+        async for event in _Growing(call, body, answer).events():
             event.sequence_number = number
             number += 1
             yield event_sse(event)
 
 
-class _Answering:
-    """A response in progress."""
+@final
+class _Growing:
+    """A response in progress. At most the last one of its items still grows."""
 
-    def __init__(self, call: Call, body: ResponsesRequest) -> None:
-        self._output = Output(call.id)
+    def __init__(self, call: Call, body: ResponsesRequest, answer: Answer) -> None:
+        self._id, self._answer = call.id, answer
+        self._growing: Item | None = None
+        self._texts, self._logprobs = list[str](), list[ChosenLogprob]()  # of the growing item
         self._reasoned = 0
+        text = body.text or TextOptions()
         self.response = answers.Response(
             id=f"resp_{call.id}",
             created_at=int(time.time()),
-            model=body.model or "",
+            model=answer.model,
             status="in_progress",
             output=[],
             instructions=body.instructions,
@@ -103,50 +96,104 @@ class _Answering:
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=body.reasoning or ReasoningOptions(),
             temperature=body.temperature,
-            text=_text_options(body.text),
+            text=TextOptions(text.format or TextFormat(), text.verbosity),
             tool_choice=body.tool_choice or "auto",
             tools=list(body.tools or ()),
             top_p=body.top_p,
         )
 
-    async def told(self, answer: Answer) -> AsyncGenerator[events.StreamEvent, None]:
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
         """The events of the answer; at their end, the response is whole."""
-        self.response.model, begun = answer.model, False
-        async for event in answer:
+        begun = False
+        async for event in self._answer:
             if not begun:
                 begun = True
-                yield events.Created(response=self.response)
-                yield events.InProgress(response=self.response)
+                yield answers.Created(response=self.response)
+                yield answers.InProgress(response=self.response)
             if isinstance(event, Finish):
                 for each in self._finish(event):
                     yield each
                 continue
-            logprobs = chosen_of(answer.tokenizer, event.logprobs) if event.logprobs else []
+            logprobs = chosen_of(self._answer.tokenizer, event.logprobs) if event.logprobs else []
             if any(isinstance(piece, Reasoning) for piece in event.pieces):
                 self._reasoned += len(event.tokens)
             for piece in event.pieces:
-                for each in self._output.grow(piece, logprobs):
+                for each in self._grow(piece, logprobs):
                     yield each
                 logprobs = []  # they are told once
 
-    def _finish(self, end: Finish) -> list[events.StreamEvent]:
-        cut = end.reason == "length"
-        status: answers.Status = "incomplete" if cut else "completed"
-        told = list(self._output.finish(status))
-        used, response = end.usage, self.response
-        response.status, response.output = status, self._output.items
+    def _finish(self, end: Finish) -> Iterator[StreamEvent]:
+        cut, times, response = end.reason == "length", end.timings, self.response
+        response.status = "incomplete" if cut else "completed"
+        yield from self._end_item(response.status)
         response.incomplete_details = answers.Incomplete() if cut else None
         response.usage = answers.Usage(
-            used.prompt,
-            answers.InputDetails(used.cached),
-            used.generated,
+            times.prompt_tokens,
+            answers.InputDetails(times.reused_tokens),
+            times.tokens,
             answers.OutputDetails(self._reasoned),
-            used.prompt + used.generated,
+            times.prompt_tokens + times.tokens,
         )
-        return [*told, events.Shortened(response=response) if cut else events.Completed(response=response)]
+        yield answers.Shortened(response=response) if cut else answers.Completed(response=response)
+
+    def _grow(self, piece: Piece, logprobs: Sequence[ChosenLogprob]) -> Iterator[StreamEvent]:
+        match piece:
+            case CallBegun(_, id, name):
+                yield from self._begin_item(FunctionCall(self._name("fc"), "in_progress", id, name))
+                return
+            case Text(text):
+                if not isinstance(self._growing, Message):
+                    yield from self._begin_item(Message(self._name("msg"), "in_progress"), OutputText(""))
+                self._logprobs += logprobs
+                yield answers.TextDelta(**self._place(), delta=text, logprobs=list(logprobs))
+            case Reasoning(text):
+                if not isinstance(self._growing, answers.Reasoning):
+                    item = answers.Reasoning(self._name("rs"), "in_progress")
+                    yield from self._begin_item(item, ReasoningText(""))
+                yield answers.ReasoningDelta(**self._place(), delta=text)
+            case _:
+                yield answers.ArgumentsDelta(**self._place(), delta=piece.text)
+        self._texts.append(piece.text)
+
+    def _begin_item(
+        self, item: Item, part: OutputText | ReasoningText | None = None
+    ) -> Iterator[StreamEvent]:
+        yield from self._end_item("completed")
+        self.response.output.append(item)
+        self._growing = item
+        yield answers.ItemAdded(output_index=len(self.response.output) - 1, item=item)
+        if part is not None:
+            yield answers.PartAdded(**self._place(), part=part)
+
+    def _end_item(self, status: answers.Status) -> Iterator[StreamEvent]:
+        item, text = self._growing, "".join(self._texts)
+        if item is None:
+            return
+        place = self._place()
+        item.status = status
+        match item:
+            case FunctionCall():
+                item.arguments = text
+                yield answers.ArgumentsDone(**place, name=item.name, arguments=text)
+            case Message():
+                item.content = [OutputText(text, logprobs=self._logprobs)]
+                yield answers.TextDone(**place, text=text, logprobs=self._logprobs)
+                yield answers.PartDone(**place, part=item.content[0])
+            case answers.Reasoning():
+                item.content = [ReasoningText(text)]
+                yield answers.ReasoningDone(**place, text=text)
+                yield answers.PartDone(**place, part=item.content[0])
+        yield answers.ItemDone(output_index=place["output_index"], item=item)
+        self._growing, self._texts, self._logprobs = None, [], []
+
+    def _place(self) -> answers.Place:
+        return {"item_id": self.response.output[-1].id, "output_index": len(self.response.output) - 1}
+
+    def _name(self, kind: str) -> str:
+        return f"{kind}_{self._id}_{len(self.response.output)}"
 
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/responses/input_tokens", count_tokens, ResponsesRequest, answers.InputTokens),
-    Endpoint("POST", "/v1/responses", respond, ResponsesRequest, answers.Response, events.StreamEvent),
+    Endpoint("POST", "/v1/responses", respond, ResponsesRequest, answers.Response, answers.StreamEvent),
 )

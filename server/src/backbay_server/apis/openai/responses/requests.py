@@ -1,15 +1,17 @@
-"""Responses: the bodies of requests."""
+"""Responses: the bodies of requests, and their items as the messages of chat."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
-from ...fields import MOST_TOOLS, Positive, Share, ignored, refused, taken
-from ..chat_requests import Choice, Effort, Function
-from ..formats import ResponsesFormat
-from ..sampling import IgnoredFields
+from ....errors import InvalidRequestError
+from ... import fields
+from ...fields import check_refused, ignored, refused, taken
+from .. import chat_requests as chat
+from ..chat_requests import Choice, Function
+from ..sampling import IgnoredFields, ResponsesFormat
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
@@ -95,10 +97,7 @@ class TextOptions(Struct):
 class ReasoningOptions(Struct):
     """How the model reasons."""
 
-    effort: Annotated[
-        Effort | None,
-        taken("for templates that know it; none: no reasoning, if the template can switch it off"),
-    ] = None
+    effort: fields.ReasoningEffort = None
     summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
     generate_summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
 
@@ -109,34 +108,25 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     input: Annotated[
         str | Annotated[list[Item], Meta(min_length=1)], taken("the user's text, or the conversation")
     ]
-    model: Annotated[str | None, taken("the model; a server of one model needs no name")] = None
+    model: fields.Model = None
     instructions: Annotated[str | None, taken("the system's message, before all others")] = None
     max_output_tokens: Annotated[
-        Positive | None, taken("the most tokens; by default what the context holds")
+        fields.Positive | None, taken("the most tokens; by default what the context holds")
     ] = None
-    temperature: Annotated[Annotated[float, Meta(ge=0, le=2)] | None, taken("0: the most likely token")] = (
-        None
-    )
-    top_p: Annotated[Share | None, taken("choose among the tokens that together have this probability")] = (
-        None
-    )
-    top_logprobs: Annotated[
-        Annotated[int, Meta(ge=0, le=20)] | None,
-        taken("report log-probabilities, and this many of the most likely tokens with each token"),
-    ] = None
+    temperature: fields.Temperature = None
+    top_p: fields.TopP = None
+    top_logprobs: fields.TopLogprobs = None
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
     tools: Annotated[
-        Annotated[list[FunctionTool], Meta(max_length=MOST_TOOLS)] | None,
+        Annotated[list[FunctionTool], Meta(max_length=fields.MOST_TOOLS)] | None,
         taken("functions that the model may call"),
     ] = None
     tool_choice: Annotated[
         Choice | NamedFunction | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
     ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, taken("false: the answer has at most one call, the first")
-    ] = None
+    parallel_tool_calls: fields.OneCall = None
     max_tool_calls: Annotated[int | None, ignored("it is for tools of OpenAI's own")] = None
     text: Annotated[TextOptions | None, taken("the form of the text")] = None
     reasoning: Annotated[ReasoningOptions | None, taken("how the model reasons")] = None
@@ -150,3 +140,66 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     conversation: Annotated[Any, refused(STATE)] = None
     prompt: Annotated[Any, refused(STATE)] = None
     metadata: Annotated[dict[str, Any] | None, taken("given back with the answer")] = None
+
+
+T = TypeVar("T")
+
+
+def messages_of(body: ResponsesRequest) -> list[chat.Message]:
+    """The conversation as messages: calls and reasoning belong to the assistant's message beside them."""
+    found = [] if body.instructions is None else [chat.Message("system", body.instructions)]
+    items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    reasoning: str | None = None
+    for number, item in enumerate(items):
+        place = f"input[{number}]"
+        if item.type == "reasoning":
+            said = item.content
+            if isinstance(said, list):
+                said = "".join(part.text for part in said if not isinstance(part, InputImage | Refusal))
+            reasoning = said
+            continue
+        message = _message(item, place)
+        if message.role == "assistant":
+            message.reasoning_content, reasoning = reasoning, None
+            if message.tool_calls and found and found[-1].role == "assistant":
+                found[-1].tool_calls = [*(found[-1].tool_calls or []), *message.tool_calls]
+                continue
+        found.append(message)
+    return found
+
+
+def _message(item: Item, place: str) -> chat.Message:
+    match item.type:
+        case "function_call":
+            name, call_id = _given(item.name, f"{place}.name"), _given(item.call_id, f"{place}.call_id")
+            called = chat.ToolCall(call_id, chat.CalledFunction(name, item.arguments or "{}"))
+            return chat.Message("assistant", tool_calls=[called])
+        case "function_call_output":
+            content = _content(item.output, f"{place}.output")
+            return chat.Message("tool", content, tool_call_id=_given(item.call_id, f"{place}.call_id"))
+        case _:
+            content = _content(item.content, f"{place}.content")
+            return chat.Message(_given(item.role, f"{place}.role"), content)
+
+
+def _given(value: T | None, param: str) -> T:
+    if value is None:
+        raise InvalidRequestError(f"{param} is missing", param=param)
+    return value
+
+
+def _content(content: str | list[Part] | None, place: str) -> str | list[chat.Part]:
+    if isinstance(content, str):
+        return content
+    return [_part(part, f"{place}[{number}]") for number, part in enumerate(_given(content, place))]
+
+
+def _part(part: Part, place: str) -> chat.Part:
+    match part:
+        case InputImage():
+            check_refused(part, f"{place}.")
+            return chat.ImagePart(chat.ImageUrl(_given(part.image_url, f"{place}.image_url")))
+        case Refusal():
+            return chat.RefusalPart(part.refusal)
+        case _:
+            return chat.TextPart(part.text)

@@ -1,4 +1,4 @@
-"""The tools of a request, whichever API it came by."""
+"""What bodies of several APIs ask for: formats of answers, reasoning, and tools."""
 
 from __future__ import annotations
 
@@ -8,6 +8,27 @@ from typing import Any, Literal
 from backbay_engine import Tools
 
 from ..errors import InvalidRequestError
+from ..generation.requests import Format, schema_format
+
+
+def format_of_fields(
+    grammar: str | None, schema: dict[str, Any] | None, other: Format | None = None
+) -> Format | None:
+    """What the answer must be, by one of llama.cpp's fields `grammar` and `json_schema`, or by another format."""
+    if sum(1 for each in (grammar or None, schema, other) if each is not None) > 1:
+        raise InvalidRequestError("an answer has one format: give response_format, json_schema or grammar")
+    if grammar:
+        return {"type": "grammar", "grammar": grammar}
+    return other if schema is None else schema_format(schema)
+
+
+def reasoning_variables(*, on: bool | None, effort: str | None) -> dict[str, Any]:
+    """The variables by which chat templates are told whether, and how much, the model reasons.
+
+    None leaves the choice to the template. Templates have two names for the first one.
+    """
+    found: dict[str, Any] = {} if on is None else {"enable_thinking": on, "thinking": on}
+    return found if effort is None else {**found, "reasoning_effort": effort}
 
 
 def tools_of(

@@ -1,14 +1,48 @@
-"""Chat: the bodies of answers."""
+"""The bodies of answers: usage, and chat."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ..logprobs import ChosenLogprob
-from ..timings import Timings
-from .usage import FINGERPRINT, Usage
+from ...generation import Finish
+from ..measures import ChosenLogprob, Timings, timings_of
+
+FINGERPRINT: Final = f"backbay-{metadata.version('backbay-server')}"
+
+
+class PromptDetails(Struct):
+    """Of the prompt's tokens, those that were in the cache."""
+
+    cached_tokens: int = 0
+
+
+class Usage(Struct):
+    """Tokens of the prompt and of all answers."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+def usage_of(ends: Sequence[Finish], n: int) -> Usage:
+    """The usage of all choices: each prompt counts once, however many answers it has."""
+    generated = sum(end.timings.tokens for end in ends)
+    firsts = [end.timings for end in ends if end.choice % n == 0]
+    prompt, cached = sum(each.prompt_tokens for each in firsts), sum(each.reused_tokens for each in firsts)
+    return Usage(prompt, generated, prompt + generated, PromptDetails(cached))
+
+
+def only_timings(ends: Sequence[Finish], n: int) -> Timings | UnsetType:
+    """Where the time went, if there is one answer; those of several overlap."""
+    return timings_of(ends[0].timings) if len(ends) == n == 1 else UNSET
+
+
+# -- chat ------------------------------------------------------------------------------------------------
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
 

@@ -1,0 +1,153 @@
+"""What clients ask beside answers: prompts as texts, their tokens, vectors; a model's context, template and slots."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Literal
+from urllib.parse import parse_qs
+
+from msgspec import Struct
+
+from backbay_engine import LLM
+
+from ...errors import InvalidRequestError
+from ...generation.prompts import prepared
+from ...transport.answers import Json
+from ..endpoint import Call, Endpoint
+from ..fields import Model, Texts
+from ..openai.answers import FINGERPRINT
+from ..openai.chat import conversation_asked
+from ..openai.chat_requests import ChatRequest
+from ..openai.completions import texts_of
+
+
+class Defaults(Struct):
+    """What holds for requests that say nothing else."""
+
+    n_ctx: int
+
+
+class Modalities(Struct):
+    """What a model takes beside text."""
+
+    vision: bool
+    audio: Literal[False] = False
+
+
+class Properties(Struct):
+    """A model, as llama.cpp's server describes it."""
+
+    default_generation_settings: Defaults
+    total_slots: int
+    model_alias: str
+    model_path: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    modalities: Modalities
+    build_info: str
+
+
+class Slot(Struct):
+    """A slot: room for an answer in progress."""
+
+    id: int
+    n_ctx: int
+    is_processing: bool
+    speculative: bool = False
+
+
+async def show_properties(call: Call, _: None) -> Json:
+    """Describe a model, that of ?model=NAME if there are several."""
+    with await call.services.generator.lease(_asked(call)) as lease:
+        found = await asyncio.to_thread(_properties, lease.llm, lease.name)
+        return Json(found)
+
+
+async def list_slots(call: Call, _: None) -> Json:
+    """List the slots of a model, that of ?model=NAME if there are several."""
+    with await call.services.generator.lease(_asked(call)) as lease:
+        slots = (await asyncio.to_thread(lease.llm.state)).slots
+        return Json([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
+
+
+def _asked(call: Call) -> str | None:
+    given = parse_qs(call.scope["query_string"].decode("latin-1")).get("model")
+    return given[0] if given else None
+
+
+def _properties(llm: LLM, name: str) -> Properties:
+    tokens = llm.tokenizer
+
+    def text(id: int | None) -> str:
+        return "" if id is None else tokens.token_bytes(id, special=True).decode("utf-8", "replace")
+
+    return Properties(
+        Defaults(llm.context),
+        len(llm.state().slots),
+        name,
+        f"{name}.gguf",  # where it lies is nobody's business
+        tokens.chat_template or "",
+        text(tokens.bos),
+        text(tokens.eos),
+        Modalities("image" in llm.modalities),
+        FINGERPRINT,
+    )
+
+
+class ContentRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts to embed."""
+
+    model: Model = None
+    content: Texts
+
+
+class NestedEmbedding(Struct):
+    """The vector of a text, in a list of one."""
+
+    index: int
+    embedding: list[list[float]]
+
+
+async def embed(call: Call, body: ContentRequest) -> Json:
+    """Embed texts, in the older form of llama.cpp's server."""
+    texts = texts_of(body.content, "content")
+    found = await call.services.generator.embed(body.model, texts)
+    return Json([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
+
+
+class PromptText(Struct):
+    """The text of a prompt."""
+
+    prompt: str
+
+
+class PromptTokens(Struct):
+    """The number of a prompt's tokens."""
+
+    input_tokens: int
+
+
+async def apply_template(call: Call, body: ChatRequest) -> Json:
+    """Show the prompt of a conversation, without an answer."""
+    generator, asked = call.services.generator, conversation_asked(body)
+    with await generator.lease(body.model) as lease:
+        prompt = (await generator.beside(prepared, lease.llm, asked)).prompt
+        if not isinstance(prompt, list):
+            raise InvalidRequestError("a prompt with pictures is no text", param="messages")
+        return Json(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
+
+
+async def count_tokens(call: Call, body: ChatRequest) -> Json:
+    """Count the tokens of a conversation's prompt."""
+    return Json(PromptTokens(await call.services.generator.count(body.model, conversation_asked(body))))
+
+
+ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
+    Endpoint("POST", "/embedding", embed, ContentRequest, list[NestedEmbedding]),
+    Endpoint("POST", "/apply-template", apply_template, ChatRequest, PromptText),
+    Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
+    Endpoint("POST", "/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
+    Endpoint("GET", "/props", show_properties, answers=Properties),
+    Endpoint("GET", "/slots", list_slots, answers=list[Slot]),
+)
