@@ -13,27 +13,30 @@ from backbay_conformance.plugin import (
     Draw,
     Fault,
     Lab,
-    Machine,
     action,
-    attend,
-    attention_cost,
     number,
-    require_close,
     rotated,
     scenario,
     stored,
     walk,
 )
 
-from ..cache import Cache, CacheSizes, CausalCache, LayeredCache
+from ..cache import Cache, CachePlan, CausalCache, LayeredCache
 from ..cache.cells.masks import Visibility
-from ..cache.contract import CachePlan
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.builders import next_step
 from ..steps.step import Step
-from .attention_layers import HEAD, Array, AttentionShape, TracedLayers
+from .attention_life import (
+    BATCH,
+    CAPACITY,
+    HEAD,
+    SEQUENCES,
+    Array,
+    AttentionLife,
+    AttentionShape,
+    TracedLayers,
+)
 
-SEQUENCES, CAPACITY, BATCH = 3, 40, 12
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 KINDS = ("plain", "window", "memory", "chunk", "two kinds")
 
@@ -42,41 +45,27 @@ def has_tokens(life: CausalLife) -> bool:
     return any(life.ends)
 
 
-class CausalLife(Machine):
+class CausalLife(AttentionLife):
     """The life of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
-        self.backend = lab.fresh()
         self.shapes = [self._shape(choose), self._shape(choose)]
-        self.dtype = self._dtype(choose)
-        self.cost = attention_cost(self.backend, self.dtype, self.dtype)
+        dtype = self._dtype(choose)
         self.kind = KINDS[choose.below(len(KINDS))]
         self.cache, self.visibilities = self._cache(choose)
-        self.cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
-        self.ends = [0] * SEQUENCES
+        self.open(self.cache, dtype)
         # The cells of each layer, by sequence and position; shared prefixes are the same objects.
         self.cells: list[list[dict[int, Cell]]] = [[{} for _ in range(SEQUENCES)] for _ in self.shapes]
         self.sharing = False
-        self.traced: dict[Any, TracedLayers] = {}
         self.tell(f"{self.kind} {self.dtype} {self.visibilities} {self.shapes}")
-
-    def close(self) -> None:
-        for sequence in range(SEQUENCES):
-            self.cache.remove(sequence, 0)
-        used = self.cache.used
-        self._forget_steps()
-        self.cache.close()
-        self.backend.close()
-        if used:
-            raise Fault("cache", f"{used} cells are in use after all sequences were removed")
 
     # -- steps -------------------------------------------------------------------------------------------
 
     @action(weight=4)
     def prompt(self, choose: Choose) -> None:
         """Some tokens of one to three sequences, perhaps with spans."""
-        counts = {n: 1 + choose.below(4) for n in self._some(choose)}
+        counts = {n: 1 + choose.below(4) for n in self.some(choose)}
         step = next_step(self.ends, [n for n, count in counts.items() for _ in range(count)])
         spans = None
         if choose.below(3) == 0:
@@ -107,7 +96,7 @@ class CausalLife(Machine):
     @action()
     def fail(self, choose: Choose) -> None:
         """A step that is planned, and then rolled back."""
-        step = next_step(self.ends, [n for n in self._some(choose) for _ in range(1 + choose.below(3))])
+        step = next_step(self.ends, [n for n in self.some(choose) for _ in range(1 + choose.below(3))])
         plan = self._plan(step)
         if plan is not None:
             self.tell("fail")
@@ -174,7 +163,7 @@ class CausalLife(Machine):
     @action(lambda life: len(life.traced) > 3)
     def forget_steps(self, choose: Choose) -> None:
         self.tell("close the traced steps")
-        self._forget_steps()
+        self.close_steps()
 
     # -- parts -------------------------------------------------------------------------------------------
 
@@ -220,8 +209,7 @@ class CausalLife(Machine):
         for i, (sequence, position) in enumerate(self._tokens(step)):
             key = self._rotated(shape, arrays[1][i], position)
             value = number(arrays[2][i], self.cost)
-            held = Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
-            self.cells[layer][sequence][position] = held
+            self.cells[layer][sequence][position] = self.cell(sequence, position, key, value)
 
     def _compare(self, layer: int, shape: AttentionShape, step: Step, queries: Array, got: Array) -> None:
         tokens = self._tokens(step)
@@ -232,9 +220,8 @@ class CausalLife(Machine):
                     p for j, (s, p) in enumerate(tokens) if s == sequence and step.spans[j] == step.spans[i]
                 }
             cells = [self.cells[layer][sequence][n] for n in sorted(visible)]
-            expected = attend(self._rotated(shape, queries[i], position), cells, HEAD**-0.5)
-            what = f"layer {layer}: attention of {sequence}@{position}"
-            require_close(got[i].reshape(expected.shape), expected, what)
+            query = self._rotated(shape, queries[i], position)
+            self.compare(got[i], query, cells, f"layer {layer}: attention of {sequence}@{position}")
 
     def _close_gap(self, sequence: int, low: int, high: int) -> None:
         """Remove a range from the expected cells of a sequence."""
@@ -273,17 +260,8 @@ class CausalLife(Machine):
             if self.cache.can_resume(sequence, end + 1):
                 raise Fault("cache", f"sequence {sequence} of {end} could be resumed at {end + 1}")
 
-    def _forget_steps(self) -> None:
-        for step in self.traced.values():
-            step.ctx.close()
-        self.traced.clear()
-
     def _tokens(self, step: Step) -> list[tuple[int, int]]:
         return list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
-
-    def _some(self, choose: Choose) -> list[int]:
-        first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
-        return [(first + n) % SEQUENCES for n in range(count)]
 
     def _held(self, choose: Choose) -> int:
         held = [n for n in range(SEQUENCES) if self.ends[n]]

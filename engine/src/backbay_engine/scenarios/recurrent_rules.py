@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import final
 
@@ -11,40 +10,25 @@ import numpy as np
 from backbay import Context, Tensor, ops
 from backbay_conformance.plugin import Draw, Lab, scenario
 
-from ..cache import BoundRecurrentCache, CacheSizes, RecurrentCache
-from ..steps.builders import next_step
-from .closeness import Array, leaf_of, require_near, roundoff
-
-SEQUENCES, STEPS = 3, 5
-COUNTS = (1, 1, 2, 5, 16, 33, 65, 70)  # tokens of each sequence in a step
-LEFT = 4000  # roundoffs of a result, relative to the largest: a state carries the errors of many tokens
+from ..cache import BoundRecurrentCache, RecurrentCache
+from .cut_prompts import Array, Rule, cut_prompts
 
 
-class Rule(ABC):
-    """A rule with random sizes. Arrays are reversed: (sequences, tokens, heads, ..)."""
+class StateRule(Rule[BoundRecurrentCache]):
+    """A rule whose states are in a recurrent cache."""
+
+    check = "state"
+    roundoffs = 4000  # a state carries the errors of many tokens
 
     def __init__(self, draw: Draw) -> None:
         self.heads, self.key, self.value = 1 + draw.below(3), 4 * (1 + draw.below(3)), 1 + draw.below(9)
+        self.state = self.heads, self.value, self.key
 
-    @property
-    def state(self) -> tuple[int, ...]:
-        """The shape of a sequence's state, reversed."""
-        return self.heads, self.value, self.key
-
-    @abstractmethod
-    def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
-        """What the tokens of a step give to the rule."""
-
-    @abstractmethod
-    def trace(self, ctx: Context, bound: BoundRecurrentCache, inputs: Sequence[Tensor]) -> Tensor:
-        """The outputs, (value, heads, tokens, sequences); keeps the states."""
-
-    @abstractmethod
-    def follow(self, state: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
-        """The output of one token of one sequence, (heads, value), and the state after it, in float64."""
+    def new_cache(self) -> RecurrentCache:
+        return RecurrentCache(checkpoints=2, interval=4)
 
 
-class DeltaRule(Rule):
+class DeltaRule(StateRule):
     """A delta rule: by the backend's kernel, or by core's composite, which takes prompts in chunks."""
 
     def __init__(self, draw: Draw) -> None:
@@ -99,7 +83,7 @@ class LowRankRule(DeltaRule):
 
 
 @final
-class StateSpace(Rule):
+class StateSpace(StateRule):
     """The selective scan of Mamba 2; the states are read where they lie in the cache."""
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
@@ -125,61 +109,6 @@ class StateSpace(Rule):
         state = state * np.exp(step[:, None, None] * self.decays()[:, None])
         state = state + (x * step[:, None])[:, :, None] * into[0]
         return state @ out[0], state
-
-
-def cut_prompts(lab: Lab, draw: Draw, rule: Rule) -> None:
-    """Steps of one to three sequences, of one token or many, some of them shared or rolled back."""
-    backend, cache = lab.backend, RecurrentCache(checkpoints=2, interval=4)
-    bound_of_product = LEFT * roundoff(backend)
-    cache.open(backend, CacheSizes(SEQUENCES, 1 << 10, 1 << 10))
-    known: list[dict[int, Array]] = [{0: np.zeros(rule.state)} for _ in range(SEQUENCES)]
-    ends = [0] * SEQUENCES
-    try:
-        for _ in range(STEPS):
-            source, target = draw.below(SEQUENCES), draw.below(SEQUENCES)
-            if draw.below(3) == 0:
-                ends[target] = cache.last_resumable(source, draw.below(1 + ends[source]))
-                cache.copy_prefix(source, target, ends[target])
-                known[target] = dict(known[source])
-            count = COUNTS[draw.below(len(COUNTS))]
-            chosen = sorted({draw.below(SEQUENCES) for _ in range(2)})
-            step = next_step(ends, [n for n in chosen for _ in range(count)])
-            if draw.below(4) == 0:
-                cache.plan(step)
-                cache.rollback(step)
-            rng = np.random.default_rng(draw.below(1 << 30))
-            inputs = rule.inputs(rng, len(chosen), count)
-            expected = _followed(rule, known, ends, chosen, inputs)
-            with backend.new_context() as ctx:
-                bound = cache.bind(ctx, cache.plan(step))
-                y = rule.trace(ctx, bound, [leaf_of(ctx, each) for each in inputs])
-                ctx.forward(y).compute(y)
-                found = y.floats().reshape(expected.shape)
-            draw.note(f"{count} tokens of {chosen} at {[ends[n] for n in chosen]}")
-            require_near(found, expected, bound_of_product, "state")
-            for n in chosen:
-                ends[n] += count
-    finally:
-        cache.close()
-
-
-def _followed(
-    rule: Rule,
-    known: list[dict[int, Array]],
-    ends: Sequence[int],
-    chosen: Sequence[int],
-    inputs: Sequence[Array],
-) -> Array:
-    """The outputs by the rule as it is written, (sequences, tokens, heads, value); notes the states."""
-    outputs = []
-    for row, n in enumerate(chosen):
-        state = known[n][ends[n]]
-        of_tokens = [each.astype(np.float32).astype(np.float64) for each in inputs if each.ndim > 2]
-        for t in range(of_tokens[0].shape[1]):
-            y, state = rule.follow(state, [each[row, t] for each in of_tokens])
-            known[n][ends[n] + t + 1] = state
-            outputs.append(y)
-    return np.array(outputs).reshape(len(chosen), -1, *outputs[0].shape)
 
 
 @scenario("cache", smoke=3, default=20, nightly=200)

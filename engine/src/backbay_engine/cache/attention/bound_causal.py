@@ -98,16 +98,10 @@ class BoundCausalCache(BoundCache):
         self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
 
     def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
-        storage = self._storage
-        held = storage.layers.get(layer)
-        if held is None:
+        if layer not in self._storage.layers:
             raise BackbayError(f"layer {layer} has nothing in this cache: put comes first")
-        keys, values = self._written.get(layer, (held.key, held.value))
-        _, mask = self._masks[0 if spans else -1]
-        key = storage.keys(ctx, held, keys, self._first, self._history)
-        if held.within is not None:  # of this very tensor, so that a kernel sees it
-            return History(key, key.slice(ctx, 0, held.within, held.within + held.value_dim), mask)
-        return History(key, storage.values(ctx, held, values, self._first, self._history), mask)
+        written, (_, mask) = self._written.get(layer), self._masks[0 if spans else -1]
+        return self._storage.history(ctx, layer, written, self._first, self._history, mask)
 
     def named(self) -> dict[str, Tensor]:
         found = {"cells": self._cells, "mask": self._masks[0][1]}

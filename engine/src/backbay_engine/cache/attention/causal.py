@@ -13,10 +13,9 @@ from backbay import BackbayError, Backend, CacheFullError, Context
 from ...errors import CacheShiftError, DroppedHistoryError, ForeignSnapshotError, SharedCellsError
 from ...steps.step import Ints, Step
 from ..cells.bookkeeping import Cells, Run, runs_of
-from ..cells.cell_cache import CellCache
 from ..cells.contents import Contents, read_cells, write_cells
 from ..cells.masks import NUMPY, Rows, Visibility
-from ..cells.storage import rounded_up
+from ..cells.storage import CellCache, rounded_up
 from ..contract import CachePlan, CacheSizes, Shift, own_plan
 from .bound_causal import BoundCausalCache, CausalPlan
 
@@ -220,18 +219,11 @@ class CausalCache(CellCache):
             )
         if end > cells.capacity:
             raise CacheFullError(sequence, end, cells.capacity)
-        taken = self._room_for(sequence, end - begin)
+        need = end - begin
+        self._make_room([Run(sequence, 0, need, begin)], need)
+        taken = cells.lowest_free(need) if need else np.zeros(0, np.int32)
         write_cells(self.storage, taken, contents)
         cells.replace(sequence, begin, taken, begin, taken[:0])
-
-    def _room_for(self, sequence: int, need: int) -> Ints:
-        """Free cells, if need be from behind the windows."""
-        cells = self.cells
-        for other in range(cells.sequences) if cells.free < need and self.keep is not None else ():
-            cells.drop(other, self._passed(other))
-        if cells.free < need:
-            raise CacheFullError(sequence, need, cells.free)
-        return cells.lowest_free(need) if need else np.zeros(0, np.int32)
 
     def wipe(self, sequence: int) -> None:
         self.cells.cut(sequence, 0)

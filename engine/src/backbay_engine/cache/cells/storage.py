@@ -1,17 +1,16 @@
-"""The memory of a cache: leaves for the keys and values of each layer, and graphs that move cells."""
+"""The memory of caches: leaves for the keys and values of each layer, and graphs that move cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
+from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
 
 from ...steps.step import Ints
-from ..contract import Shift
+from ..contract import Cache, CacheSizes, History, Shift
 from .masks import NUMPY
 
 CHUNK = 512  # cells that one run of a mover moves
@@ -129,24 +128,26 @@ class Storage:
         """Permuted values as (1, cells, width)."""
         return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
 
-    def keys(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
-        """A range of the keys, (head_dim, kv_heads, count)."""
-        return whole.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(
-            ctx, 2, first, first + count
-        )
-
-    def values(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
-        """A range of the values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
-        if layer.within is not None:
-            keys = self.keys(ctx, layer, whole, first, count)
-            return keys.slice(ctx, 0, layer.within, layer.within + layer.value_dim)
-        if not self.config.permuted_v:
-            return whole.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(
-                ctx, 2, first, first + count
-            )
-        return whole.reshape(ctx, self.cells, layer.value_dim, layer.kv_heads).slice(
-            ctx, 0, first, first + count
-        )
+    def history(
+        self,
+        ctx: Context,
+        i: int,
+        written: tuple[Tensor, Tensor] | None,
+        first: int,
+        count: int,
+        mask: Tensor | None,
+    ) -> History:
+        """A range of a layer's cells, in the tensors that `store` gave if the step has written any."""
+        layer, end = self.layers[i], first + count
+        keys, values = written or (layer.key, layer.value)
+        key = keys.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(ctx, 2, first, end)
+        if layer.within is not None:  # of this very tensor, so that a kernel sees it
+            value = key.slice(ctx, 0, layer.within, layer.within + layer.value_dim)
+        elif self.config.permuted_v:
+            value = values.reshape(ctx, self.cells, layer.value_dim, layer.kv_heads).slice(ctx, 0, first, end)
+        else:
+            value = values.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(ctx, 2, first, end)
+        return History(key, value, mask)
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -200,13 +201,9 @@ class Mover:
             self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
             self._wide: dict[int, Tensor] = {}  # by width: the sources, repeated for each slice
             self._offsets = host.empty(DType.I32, self._size) if shift is not None else None
-            move = (
-                self._move_values if part == "values" and storage.config.permuted_v else self._rows_of(part)
-            )
             for i, layer in storage.layers.items():
-                if part == "values" and layer.within is not None:
-                    continue
-                self._ctx.forward(move(self._ctx.layer(i), i, layer, shift))
+                if part == "keys" or layer.within is None:
+                    self._ctx.forward(self._move(self._ctx.layer(i), i, layer, part, shift))
             self._ctx.reserve()
         except BaseException:
             self._ctx.close()
@@ -227,26 +224,69 @@ class Mover:
     def close(self) -> None:
         self._ctx.close()
 
-    def _rows_of(self, part: Literal["keys", "values"]) -> Callable[..., Tensor]:
-        def move(ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
-            held = layer.key if part == "keys" else layer.value
-            rows = held.rows(ctx, self._sources)  # (width, cells)
-            if shift is not None and self._offsets is not None:
-                heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
-                turned = shift(ctx, i, heads, self._offsets)
-                if turned.shape != heads.shape:
-                    raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-                rows = flat(ctx, turned)
-            return held.set_rows(ctx, rows, self._targets)
+    def _move(
+        self,
+        ctx: Context,
+        i: int,
+        layer: LayerMemory,
+        part: Literal["keys", "values"],
+        shift: Shift | None,
+    ) -> Tensor:
+        if part == "values" and self._storage.config.permuted_v:
+            held = self._storage.sliced(ctx, layer)
+            width = held.dim(2)
+            if width not in self._wide:
+                self._wide[width] = self._ctx.input().empty(DType.I32, self._size, width)
+            return held.set_rows(ctx, held.rows(ctx, self._wide[width]), self._targets)
+        held = layer.key if part == "keys" else layer.value
+        rows = held.rows(ctx, self._sources)  # (width, cells)
+        if shift is not None and self._offsets is not None:
+            heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
+            turned = shift(ctx, i, heads, self._offsets)
+            if turned.shape != heads.shape:
+                raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
+            rows = flat(ctx, turned)
+        return held.set_rows(ctx, rows, self._targets)
 
-        return move
 
-    def _move_values(self, ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
-        held = self._storage.sliced(ctx, layer)
-        width = held.dim(2)
-        if width not in self._wide:
-            self._wide[width] = self._ctx.input().empty(DType.I32, self._size, width)
-        return held.set_rows(ctx, held.rows(ctx, self._wide[width]), self._targets)
+class CellCache(Cache):
+    """A cache that keeps keys and values in cells, from `open_store` to `close`."""
+
+    _store: Storage | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    def check_open(self) -> None:
+        if self._store is None:
+            raise BackbayError("the cache is not open")
+
+    @property
+    def storage(self) -> Storage:
+        self.check_open()
+        assert self._store is not None
+        return self._store
+
+    def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> Storage:
+        """Make the storage of `cells` cells; BackbayError if the cache is open."""
+        for name in ("sequences", "capacity", "batch"):
+            if getattr(sizes, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
+        if self._store is not None:
+            raise BackbayError("the cache is open already; close it first")
+        self._store, self._batch = Storage(backend, sizes.dtype, cells), sizes.batch
+        return self._store
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of the mask of the largest step."""
+        return self.storage.mask_nbytes(self._batch)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
 
 def filled(cells: Ints, size: int) -> Ints:

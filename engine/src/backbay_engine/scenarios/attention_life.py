@@ -1,4 +1,4 @@
-"""Layers of attention over a cache, without a model around them."""
+"""Lives of caches of keys and values, and layers of attention over a cache, without a model around them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, Context, DType, Tensor
+from backbay_conformance.plugin import (
+    Cell,
+    Choose,
+    Fault,
+    Lab,
+    Machine,
+    Number,
+    attend,
+    attention_cost,
+    require_close,
+    stored,
+)
 
-from ..cache.contract import Cache, CachePlan
+from ..cache import Cache, CachePlan, CacheSizes
 
 Array = NDArray[Any]
-HEAD = 32
+HEAD, SCALE = 32, 32**-0.5
+SEQUENCES, CAPACITY, BATCH = 3, 40, 12
+
+
+class AttentionLife(Machine):
+    """The life of a cache of keys and values; float64 recomputes every token's attention."""
+
+    cache: Cache
+    traced: dict[Any, Any]
+
+    def __init__(self, lab: Lab, choose: Choose) -> None:
+        super().__init__(lab, choose)
+        self.backend = lab.fresh()
+        self.ends, self.traced = [0] * SEQUENCES, {}
+
+    def open(self, cache: Cache, dtype: DType) -> None:
+        self.dtype, self.cost = dtype, attention_cost(self.backend, dtype, dtype)
+        cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, dtype))
+
+    def close(self) -> None:
+        for sequence in range(SEQUENCES):
+            self.cache.remove(sequence, 0)
+        used = self.cache.used
+        self.close_steps()
+        self.cache.close()
+        self.backend.close()
+        if used:
+            raise Fault("cache", f"{used} cells are in use after all sequences were removed")
+
+    def close_steps(self) -> None:
+        for step in self.traced.values():
+            step.ctx.close()
+        self.traced.clear()
+
+    def some(self, choose: Choose) -> list[int]:
+        """One to all sequences."""
+        first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
+        return [(first + n) % SEQUENCES for n in range(count)]
+
+    def cell(self, sequence: int, position: int, key: Number, value: Number) -> Cell:
+        return Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
+
+    def compare(self, got: Array, query: Number, cells: list[Cell], what: str) -> None:
+        """Require what a query reads in cells."""
+        expected = attend(query, cells, SCALE)
+        require_close(got.reshape(expected.shape), expected, what)
 
 
 @dataclass(frozen=True)
@@ -61,7 +118,7 @@ class TracedLayers:
             self.inputs.append(made)
             self.results.append(
                 shape.turn(ctx, query, self.positions).scaled_dot_product_attention(
-                    ctx, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
+                    ctx, seen.key, seen.value, seen.mask, scale=SCALE, cache_config_applied=True
                 )
             )
 
