@@ -9,8 +9,7 @@ import numpy as np
 import backbay
 from backbay import Backend, Context, DType, Tensor
 from backbay_engine.cache import CacheSizes, CausalCache
-from backbay_engine.steps.builders import next_step
-from backbay_engine.steps.step import Step
+from backbay_engine.steps.step import Step, next_step
 
 HEAD, HEADS, KV_HEADS = 32, 4, 2
 THREE = CacheSizes(sequences=3, capacity=600, batch=64, dtype=DType.F32)

@@ -40,10 +40,8 @@ from ..runner.state import State
 from ..runner.step_cache import StepCache
 from ..runner.step_making import make_step
 from ..snapshots import Snapshot
-from ..steps.builders import prompt_step, text_steps, worst_steps
-from ..steps.step import PictureRows, Step
-from ..steps.texts import text_length
-from ..steps.tokens import ids_of
+from ..steps.step import PictureRows, Step, prompt_step, text_steps, worst_steps
+from ..steps.tokens import ids_of, text_length
 from ..text.formats import Grammars
 from .guessing import open_source
 from .jobs import Jobs

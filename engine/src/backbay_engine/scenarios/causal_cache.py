@@ -24,8 +24,7 @@ from backbay_conformance.plugin import (
 from ..cache import Cache, CachePlan, CausalCache, LayeredCache
 from ..cache.cells.masks import Visibility
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
-from ..steps.builders import next_step
-from ..steps.step import Step
+from ..steps.step import Step, next_step
 from .attention_life import (
     BATCH,
     CAPACITY,

@@ -15,7 +15,7 @@ from backbay_conformance.plugin import Draw, Fault, Lab
 
 from ..cache import BoundCache, Cache, CacheSizes
 from ..roundoffs import ROUNDOFFS
-from ..steps.builders import next_step
+from ..steps.step import next_step
 
 Array: TypeAlias = NDArray[Any]
 Bound = TypeVar("Bound", bound=BoundCache)

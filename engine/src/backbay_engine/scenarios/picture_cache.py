@@ -12,8 +12,7 @@ from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, n
 
 from ..cache import CachePlan, PictureCache, PictureWriter, Shown
 from ..cache.attention.pictures import names
-from ..steps.builders import next_step
-from ..steps.step import Step
+from ..steps.step import Step, next_step
 from .attention_life import CAPACITY, HEAD, SCALE, SEQUENCES, Array, AttentionLife
 
 LONGEST, SPARE = 9, 2

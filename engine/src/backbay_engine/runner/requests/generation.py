@@ -10,8 +10,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ...errors import ContextOverflowError
-from ...steps.texts import text_length
-from ...steps.tokens import Token, ids_of
+from ...steps.tokens import Token, ids_of, text_length
 from ...text.sampling import Sampled, Sampler, require_known
 from ...text.tokenizers import Tokenizer
 from ..ahead import Ahead

@@ -15,8 +15,7 @@ from backbay import CancelledError
 
 from ...cache.attention.pictures import Shown
 from ...steps.step import Ints
-from ...steps.texts import plain_ids, text_length
-from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
+from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, plain_ids, text_length
 from ...text.sampling import Sampler
 from ..ahead import Ahead
 from ..scheduler import Span

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import LogitsError, RequestError
-from ...steps.texts import text_length
-from ...steps.tokens import Token, ids_of
+from ...steps.tokens import Token, ids_of, text_length
 from ...text.sampling import Sampled, with_logprobs
 from .answer import TokenStep
 from .job import PromptJob, RowsOfPictures

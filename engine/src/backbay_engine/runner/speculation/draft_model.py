@@ -13,7 +13,7 @@ from backbay import Backend
 
 from ...cache.contract import Cache
 from ...models.contract import Model
-from ...steps.step import Step
+from ...steps.step import step_of
 from ...text.sampling import Sampler
 from ..requests.job import Job
 from ..slots import common
@@ -150,16 +150,8 @@ class DraftModel(Source):
         return row
 
     def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
-        counts = [len(ids) for _, ids in parts]
-        begins = [len(self._held[sequence]) for sequence, _ in parts]
-        step = Step(
-            np.concatenate([np.asarray(ids, np.int32) for _, ids in parts]),
-            np.concatenate(
-                [np.arange(b, b + n, dtype=np.int32) for b, n in zip(begins, counts, strict=True)]
-            ),
-            np.repeat(np.array([sequence for sequence, _ in parts], np.int32), counts),
-            np.cumsum(counts, dtype=np.int32) - 1,
-        )
+        ends = np.cumsum([len(ids) for _, ids in parts], dtype=np.int32)
+        step = step_of([(sequence, len(self._held[sequence]), ids) for sequence, ids in parts], ends - 1)
         rows = self.step_cache.run(step)
         for sequence, ids in parts:
             self._held[sequence] += ids
