@@ -11,12 +11,11 @@ from backbay import CancelledError
 from ..errors import ContextOverflowError, RequestError
 from ..port.contract import Facts
 from ..runner.requests.answer import Timings
-from ..runner.requests.answer_text import AnswerText
-from ..runner.requests.generation import Generation, check_generation
+from ..runner.requests.generation import AnswerText, Generation, check_generation
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job, RowsOfPictures, spans_in
 from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
-from ..runner.requests.scoring import Scoring, TokenScoring
+from ..runner.requests.prompt_jobs import Scoring, TokenScoring
 from ..steps.tokens import Token, places_in
 from ..text.formats import Grammars
 from ..text.tokenizers import Tokenizer

@@ -21,9 +21,9 @@ from ..runner.requests.job import Job
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.fingerprint import fingerprint
-from ..snapshots.jobs import Restoring, Saving
-from ..snapshots.requests import continuation_options
+from ..snapshots.snapshot import fingerprint
+from ..runner.requests.prompt_jobs import Restoring, Saving
+from ..snapshots.snapshot import continuation_options
 from ..steps.tokens import Token
 
 
@@ -110,7 +110,7 @@ class Saver:
         job = self._runner.job_of(receiver)
         if not isinstance(job, Generation):
             return None
-        found = Snapshot(self._snapshots.model, ()) if job.slot is None else self._snapshots.take(job.slot)
+        found = self._snapshots.take(job.slot) if job.done else Snapshot(self._snapshots.model, ())
         prompt = tuple(require_no_pictures(request.prompt))
         return replace(
             found, prompt=prompt, options=continuation_options(request, job.sampler.seed, job.text.tokens)
@@ -119,6 +119,5 @@ class Saver:
     def _done(self, job: Job) -> Any:
         """Run a job, and wait for its result."""
         handle: Handle[Any] = Handle(partial(self._runner.cancel, job))
-        job.handle = handle
-        self._runner.submit(job)
+        self._runner.submit(job, handle)
         return wait_for(handle)

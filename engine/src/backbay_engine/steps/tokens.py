@@ -64,7 +64,7 @@ Token: TypeAlias = int | PictureToken | SeeingToken
 
 @final
 @dataclass(frozen=True)
-class Place:
+class PicturePlace:
     """Tokens [begin, end) of a sequence that belong to one picture."""
 
     begin: int
@@ -77,14 +77,14 @@ def ids_of(tokens: Sequence[Token]) -> list[int]:
     return [token if isinstance(token, int) else token.id for token in tokens]
 
 
-def places_in(tokens: Sequence[Token]) -> Iterator[Place]:
+def places_in(tokens: Sequence[Token]) -> Iterator[PicturePlace]:
     """The pictures of a sequence, or the parts of them that are in it, in their order."""
     at = 0
     while at < len(tokens):
         token = tokens[at]
         if isinstance(token, PictureToken):
             end = min(len(tokens), at + token.picture.count - token.index)
-            yield Place(at, end, token.picture)
+            yield PicturePlace(at, end, token.picture)
             at = end
         else:
             at += 1

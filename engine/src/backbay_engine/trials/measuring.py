@@ -16,7 +16,7 @@ import numpy as np
 from ..port.contract import Port
 from ..port.questions import Embed
 from ..runner.requests.answer import TokenStep
-from ..runner.requests.options import options_of
+from ..runner.requests.request import options_of
 from ..runner.requests.request import Generate
 
 Clock: TypeAlias = Callable[[], float]

@@ -15,11 +15,10 @@ from ...cache.contract import Cache
 from ...models.contract import Model
 from ...steps.step import step_of
 from ...text.sampling import Sampler
-from ..requests.job import Job
+from ..requests.generation import Generation
 from ..slots import common
 from ..step_cache import StepCache
-from .contract import Guesses, Source
-from .pace import Pace
+from .speculation import Guesses, Pace, Source
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
@@ -94,16 +93,15 @@ class DraftModel(Source):
         answers = [sum(count > done for count in counts) for done in range(max(counts, default=0))]
         return sum(self._pace.known(number) or 0.0 for number in answers)  # what is unknown is tried
 
-    def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
+    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in jobs]
         chosen: list[tuple[int, int, Sampler]] = []  # the answer, its sequence, and a sampler of its own
         fed: dict[int, list[int]] = {}
         for n, (job, count) in enumerate(zip(jobs, counts, strict=True)):
-            ids = job.known_ids()
-            sampler = job.sampler_ahead()
-            if job.slot is None or sampler is None or not count or len(ids) + count > self._context:
+            ids = job.known_ids
+            if not count or len(ids) + count > self._context:
                 continue
-            chosen.append((n, job.slot.sequence, sampler))
+            chosen.append((n, job.slot.sequence, job.sampler.fork()))
             fed[n] = self._missing(job.slot.sequence, ids)
         try:
             while chosen:

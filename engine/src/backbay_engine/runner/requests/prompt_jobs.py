@@ -1,20 +1,42 @@
-"""Requests about the tokens of a prompt: the logits after each, or the log-probability of each."""
+"""Jobs about a prompt, with one result: the logits after its tokens, their log-probabilities, what a slot holds of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay import CancelledError
+
 from ...errors import LogitsError, RequestError
 from ...steps.tokens import Token, ids_of, text_length
 from ...text.sampling import Sampled, with_logprobs
 from .answer import TokenStep
-from .job import PromptJob, RowsOfPictures
+from ..slots import Slot
+from .job import Job, RowsOfPictures
 
 LOGITS = 1 << 25  # bytes of logits that one step of TokenScoring may have
+
+
+class PromptJob(Job):
+    """A job that samples nothing, and has one result."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """The result; None until it is there."""
+
+    @property
+    def over(self) -> bool:
+        return self.result() is not None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is None and self.over:
+            self.handle.succeed(self.result())
+        else:
+            self.handle.fail(error or CancelledError("the request was cancelled"))
 
 
 @final
@@ -29,13 +51,13 @@ class Scoring(PromptJob):
     def wanted(self, count: int) -> Sequence[int]:
         return range(max(self._text - self.done, 0), count)
 
-    def receive(self, rows: NDArray[Any]) -> bool:
+    def receive(self, rows: NDArray[Any]) -> int:
         _require_finite(rows, self.done - len(rows))
         if self._rows is None:
             self._rows = np.empty((len(self.prompt) - self._text, rows.shape[1]), np.float32)
         end = self.done - self._text
         self._rows[end - len(rows) : end] = rows  # a second time, if a window had to compute tokens again
-        return self.pending > 0
+        return 0
 
     def result(self) -> NDArray[np.float32] | None:
         return None if self.pending else self._rows
@@ -69,7 +91,7 @@ class TokenScoring(PromptJob):
     def wanted(self, count: int) -> Sequence[int]:
         return range(count)
 
-    def receive(self, rows: NDArray[Any]) -> bool:
+    def receive(self, rows: NDArray[Any]) -> int:
         first = self.done - len(rows)
         _require_finite(rows, first)
         ids = ids_of(self.prompt[self._told : self.done + 1])
@@ -80,10 +102,52 @@ class TokenScoring(PromptJob):
         if found:
             self._told += len(found)
             self.handle.emit(TokenStep("", tuple(each.token for each in found), tuple(found)))
-        return self.pending > 0
+        return 0
 
     def result(self) -> int | None:
         return None if self._told < len(self.prompt) else self._told
+
+
+@final
+class Saving(PromptJob):
+    """Lets a slot hold a prompt, and then calls a function with the slot; its result is the job's."""
+
+    def __init__(self, prompt: Sequence[Token], save: Callable[[Slot], Any]) -> None:
+        super().__init__(prompt)
+        self._save, self._saved = save, None
+
+    def wanted(self, count: int) -> Sequence[int]:
+        return (count - 1,) if count == self.pending else ()
+
+    def receive(self, rows: NDArray[Any]) -> int:
+        self._saved = self._save(self.slot)
+        return 0
+
+    def result(self) -> Any:
+        return self._saved
+
+
+@final
+class Restoring(PromptJob):
+    """Lets a slot hold what a function writes; no step is made for it."""
+
+    def __init__(self, tokens: Sequence[Token], restore: Callable[[Slot], None]) -> None:
+        super().__init__(tokens, reuse=False)
+        self._restore, self._restored = restore, False
+
+    def start(self, slot: Slot) -> None:
+        self.slot, self.todo = slot, []
+        self._restore(slot)
+        self._restored = True
+
+    def wanted(self, count: int) -> Sequence[int]:
+        return ()
+
+    def receive(self, rows: NDArray[Any]) -> int:
+        return 0
+
+    def result(self) -> bool | None:
+        return self._restored or None
 
 
 def _require_finite(rows: NDArray[Any], first: int) -> None:
