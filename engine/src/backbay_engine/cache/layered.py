@@ -290,7 +290,7 @@ class EncoderDecoderCache(JointCache):
         self._texts[sequence] = 0
 
     def _text(self, sequence: int) -> int:
-        self.causal.cells.check(sequence)
+        self.causal.check(sequence)
         return self._texts[sequence]
 
 

@@ -16,7 +16,16 @@ from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
 from .cells.bookkeeping import Run, runs_of
 from .cells.contents import Contents
-from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
+from .contract import (
+    BoundCache,
+    CachePlan,
+    CacheSizes,
+    History,
+    SingleCache,
+    check_next,
+    check_prefix,
+    own_plan,
+)
 
 ZEROS = 0  # the row of the initial state; never written
 RESTORED = 2  # tokens: as if a prompt ended here, so that the state stays as a checkpoint
@@ -56,7 +65,7 @@ class SequenceStates:
 
 
 @final
-class RecurrentCache(Cache):
+class RecurrentCache(SingleCache):
     """The state of each sequence in each layer, and a few earlier states to go back to.
 
     A step reads its states from one row and writes them to another: a failed step changes nothing, and going back
@@ -78,7 +87,6 @@ class RecurrentCache(Cache):
                 f"checkpoints must be at least 0 and interval at least 1, got {checkpoints}, {interval}"
             )
         self.checkpoints, self.interval = checkpoints, interval
-        self._ctx: Context | None = None
 
     @property
     def is_uniform(self) -> bool:
@@ -86,21 +94,20 @@ class RecurrentCache(Cache):
 
     @property
     def used(self) -> int:
-        return 0 if self._ctx is None else sum(users > 0 for users in self._users)
+        return sum(users > 0 for users in self._users) if self.is_open else 0
 
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
-        if self._ctx is not None:
-            raise BackbayError("the cache is open already; close it first")
-        self._backend, self._ctx = backend, backend.new_context()
+        self.check_closed(sizes)
+        self._backend, self._ctx, self._sizes = backend, backend.new_context(), sizes
         self.rows = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
         self._users = [0] * self.rows
         self._sequences = [SequenceStates(0, []) for _ in range(sizes.sequences)]
         self._leaves: dict[tuple[int, str], tuple[Tensor, tuple[int, ...]]] = {}
 
     def close(self) -> None:
-        if self._ctx is not None:
+        if self.is_open:
             self._ctx.close()
-            self._ctx = None
+            self._sizes = None
 
     # -- steps -------------------------------------------------------------------------------------------
 
@@ -115,10 +122,7 @@ class RecurrentCache(Cache):
         for run in runs:
             held = self._sequence(run.sequence)
             row = held.at(held.end)
-            if run.position != held.end:
-                raise BackbayError(
-                    f"sequence {run.sequence} continues at position {held.end}, not {run.position}"
-                )
+            check_next(run.sequence, run.position, held.end)
             if row is None:
                 raise BackbayError(
                     f"sequence {run.sequence} cannot continue at position {held.end}: its state there is "
@@ -162,10 +166,7 @@ class RecurrentCache(Cache):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         origin, held = self._sequence(source), self._sequence(target)
-        if not 0 <= length <= origin.end:
-            raise BackbayError(
-                f"sequence {source} has {origin.end} positions, so a prefix of {length} is impossible"
-            )
+        check_prefix(source, length, origin.end)
         self._replace(held, [state for state in origin.states if state.position <= length])
         held.end = length
 
@@ -228,10 +229,7 @@ class RecurrentCache(Cache):
         self._replace(held, [State(end, row, RESTORED)] if end else [])
 
     def _sequence(self, sequence: int) -> SequenceStates:
-        if self._ctx is None:
-            raise BackbayError("the cache is not open")
-        if not 0 <= sequence < len(self._sequences):
-            raise BackbayError(f"sequence must be in [0, {len(self._sequences)}), got {sequence}")
+        self.check(sequence)
         return self._sequences[sequence]
 
     def _replace(self, held: SequenceStates, states: list[State]) -> None:
@@ -245,8 +243,7 @@ class RecurrentCache(Cache):
 
     def leaf(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         """All rows of a state, (width, rows), allocated at the first call."""
-        if self._ctx is None:
-            raise BackbayError("the cache is not open")
+        self.check()
         found = self._leaves.get((layer, name))
         if found is None:
             made = self._ctx.layer(layer).zeros(DType.F32, prod(shape), self.rows)

@@ -14,8 +14,8 @@ from ..runner.requests.answer import Timings
 from ..runner.requests.generation import AnswerText, Generation, check_generation
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job, RowsOfPictures, spans_in
-from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
 from ..runner.requests.prompt_jobs import Scoring, TokenScoring
+from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
 from ..steps.tokens import Token, places_in
 from ..text.formats import Grammars
 from ..text.tokenizers import Tokenizer

@@ -30,8 +30,8 @@ from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
 from ..runner.requests.job import RowsAtHand
-from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.requests.prompt_jobs import Scoring
+from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import Share
 from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, Source, Speculation

@@ -18,12 +18,11 @@ from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
+from ..runner.requests.prompt_jobs import Restoring, Saving
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.snapshot import fingerprint
-from ..runner.requests.prompt_jobs import Restoring, Saving
-from ..snapshots.snapshot import continuation_options
+from ..snapshots.snapshot import continuation_options, fingerprint
 from ..steps.tokens import Token
 
 

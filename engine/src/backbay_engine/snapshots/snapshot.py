@@ -24,7 +24,9 @@ from . import tensor_file
 TOKENS, PROMPT = "tokens", "prompt"
 CACHE = "cache."
 SAMPLE: Final = 4096  # bytes of a tensor, for the fingerprint
-_OPTIONS: Final = [each.name for each in fields(GenerationOptions) if each.name not in ("sampling", "constraint")]
+_OPTIONS: Final = [
+    each.name for each in fields(GenerationOptions) if each.name not in ("sampling", "constraint")
+]
 _SAMPLING: Final = [each.name for each in fields(SamplingParams)]
 
 

@@ -16,7 +16,7 @@ from ..cells.bookkeeping import Cells, Run, runs_of
 from ..cells.contents import Contents, read_cells, write_cells
 from ..cells.masks import NUMPY, Rows, Visibility
 from ..cells.storage import CellCache, rounded_up
-from ..contract import CachePlan, CacheSizes, Shift, own_plan
+from ..contract import CachePlan, CacheSizes, Shift, check_next, check_prefix, own_plan
 from .bound_causal import BoundCausalCache, CausalPlan
 
 BUCKET = 256
@@ -62,7 +62,6 @@ class CausalCache(CellCache):
         count = rounded_up(sizes.sequences * each, config.cache_padding)
         storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
-        self._sizes = sizes
         self._cells: Cells | None = None  # made for the first step: a dry run has none
         self._gathers, self._wasted = storage.can_move(), 0
         self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
@@ -73,14 +72,13 @@ class CausalCache(CellCache):
 
     @property
     def cells(self) -> Cells:
-        self.check_open()
-        if self._cells is None:
-            self._cells = Cells(self._sizes.sequences, self._sizes.capacity, self.storage.cells)
+        if self._cells is None or not self.is_open:
+            self._cells = Cells(self.sizes.sequences, self.sizes.capacity, self.storage.cells)
         return self._cells
 
     @property
     def host_nbytes(self) -> int:
-        sizes = self._sizes
+        sizes = self.sizes
         records = 4 * (self.storage.cells + sizes.sequences * sizes.capacity)
         return records + super().host_nbytes
 
@@ -120,10 +118,9 @@ class CausalCache(CellCache):
         ends: dict[int, int] = {}
         for run in runs:
             sequence = run.sequence
-            cells.check(sequence)
+            self.check(sequence)
             end = ends.get(sequence, cells.end[sequence])
-            if run.position != end:
-                raise BackbayError(f"sequence {sequence} continues at position {end}, not {run.position}")
+            check_next(sequence, run.position, end)
             if cells.begin[sequence] > self.visibility.first(cells.end[sequence]):
                 raise BackbayError(
                     f"sequence {sequence} cannot continue at position {end}: it would see positions from "
@@ -147,7 +144,7 @@ class CausalCache(CellCache):
                     raise CacheFullError(run.sequence, run.count, room)
                 room -= run.count
         if self.keep is not None:
-            for sequence in range(cells.sequences) if every else {run.sequence for run in runs}:
+            for sequence in range(self.sizes.sequences) if every else {run.sequence for run in runs}:
                 position = self._passed(sequence)
                 if every or position - cells.begin[sequence] >= LAZY:
                     cells.drop(sequence, position)
@@ -174,12 +171,8 @@ class CausalCache(CellCache):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         cells = self.cells
-        cells.check(source)
-        cells.check(target)
-        if not 0 <= length <= cells.end[source]:
-            raise BackbayError(
-                f"sequence {source} has {cells.end[source]} positions, so a prefix of {length} is impossible"
-            )
+        self.check(source, target)
+        check_prefix(source, length, cells.end[source])
         if source == target:
             self.remove(source, length)
             return
@@ -188,14 +181,14 @@ class CausalCache(CellCache):
 
     def can_resume(self, sequence: int, position: int) -> bool:
         cells = self.cells
-        cells.check(sequence)
+        self.check(sequence)
         if not 0 <= position <= cells.end[sequence]:
             return False
         return cells.begin[sequence] <= self.visibility.first(position)
 
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         cells = self.cells
-        cells.check(sequence)
+        self.check(sequence)
         last = cells.end[sequence]
         begin, end = max(begin, 0), last if end is None else min(end, last)
         if begin >= end:
@@ -206,13 +199,13 @@ class CausalCache(CellCache):
 
     def contents(self, sequence: int) -> Contents:
         cells = self.cells
-        cells.check(sequence)
+        self.check(sequence)
         arrays = read_cells(self.storage, cells.of(sequence))
         return Contents(arrays, {"begin": cells.begin[sequence], "end": cells.end[sequence]})
 
     def restore(self, sequence: int, contents: Contents) -> None:
         cells, begin, end = self.cells, contents.number("begin"), contents.number("end")
-        cells.check(sequence)
+        self.check(sequence)
         if not 0 <= begin <= end or begin > self.visibility.first(end):
             raise ForeignSnapshotError(
                 f"the snapshot's positions [{begin}, {end}) are too few to go on after them"

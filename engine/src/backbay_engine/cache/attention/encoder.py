@@ -158,9 +158,8 @@ class BoundEncoderCache(BoundRegionCache):
 
     def __init__(self, cache: EncoderCache, ctx: Context, plan: RegionPlan) -> None:
         super().__init__(cache, ctx, plan)
-        host, self.puts = ctx.input(), len(plan.cells)
-        self._cells = host.empty(DType.I32, self.puts)
-        self.present = host.empty(DType.F32, 1, 1, plan.step.size)
+        self.puts = len(plan.cells)
+        self.present = self._host.empty(DType.F32, 1, 1, plan.step.size)
         self.fill(plan)
 
     def fill_leaves(self, plan: RegionPlan, present: Floats, after: Floats) -> None:
@@ -170,4 +169,4 @@ class BoundEncoderCache(BoundRegionCache):
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         if key.dim(2) != self.puts:
             raise BackbayError(f"layer {layer}: this step puts {self.puts} of an encoder's output, got {key}")
-        self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
+        super().put(ctx, layer, key, value)

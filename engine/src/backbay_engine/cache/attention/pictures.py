@@ -192,7 +192,7 @@ class BoundPictureCache(BoundRegionCache):
     def __init__(self, cache: PictureCache, ctx: Context, plan: RegionPlan) -> None:
         super().__init__(cache, ctx, plan)
         if not self.is_empty:
-            self.present, self.after = (ctx.input().empty(DType.F32, 1, plan.step.size) for _ in range(2))
+            self.present, self.after = (self._host.empty(DType.F32, 1, plan.step.size) for _ in range(2))
         self.fill(plan)
 
     def fill(self, plan: CachePlan) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from backbay import BackbayError, Backend, Context, Tensor
+from backbay import Backend, Context
 
 from ...steps.step import Floats, Ints, Step
 from ..cells.bookkeeping import Run
 from ..cells.masks import HIDDEN, NUMPY, SEEN
-from ..cells.storage import CellCache, rounded_up
-from ..contract import BoundCache, CachePlan, CacheSizes, History, own_plan
+from ..cells.storage import BoundCellCache, CellCache, rounded_up
+from ..contract import CachePlan, CacheSizes, own_plan
 
 NOTHING: Ints = np.zeros(0, np.int32)
 
@@ -56,22 +55,17 @@ class RegionCache(CellCache):
         self._padding = backend.cache_config().cache_padding
         self._room = rounded_up(self.length, self._padding)
         self.open_store(backend, sizes, regions * self._room)
-        self.regions, self._sequences = regions, sizes.sequences
+        self.regions = regions
 
     @abstractmethod
     def regions_of(self, sequence: int) -> Sequence[tuple[int, int]]:
         """The regions of a sequence, and how many rows each has."""
 
-    def check(self, sequence: int) -> None:
-        self.check_open()
-        if not 0 <= sequence < self._sequences:
-            raise BackbayError(f"sequence must be in [0, {self._sequences}), got {sequence}")
-
     @property
     def used(self) -> int:
         if not self.is_open:
             return 0
-        return sum(dict(each for n in range(self._sequences) for each in self.regions_of(n)).values())
+        return sum(dict(each for n in range(self.sizes.sequences) for each in self.regions_of(n)).values())
 
     def range_of(self, region: int, rows: int) -> tuple[int, int]:
         """The cells of a region's first rows, from the first to before the end."""
@@ -85,7 +79,9 @@ class RegionCache(CellCache):
         return position >= 0
 
     def wipe(self, sequence: int) -> None:
-        others = {region for n in range(self._sequences) if n != sequence for region, _ in self.regions_of(n)}
+        others = {
+            region for n in range(self.sizes.sequences) if n != sequence for region, _ in self.regions_of(n)
+        }
         for region, _ in self.regions_of(sequence):
             if region not in others:
                 self.storage.wipe(self.cells_of(region, self._room))
@@ -110,23 +106,19 @@ class RegionCache(CellCache):
         return RegionPlan(step, (0, cells, True, len(puts)), puts, 0, cells, masked=True, seen=())
 
 
-class BoundRegionCache(BoundCache):
+class BoundRegionCache(BoundCellCache):
     """The leaves of a step that sees regions."""
 
-    _missing: ClassVar[str]
-    """What a layer lacks that `get` finds nothing for."""
-
     def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan) -> None:
-        self._storage, self._first, self._history = cache.storage, plan.first, plan.history
+        super().__init__(cache.storage, ctx, plan.first, plan.history, len(plan.cells))
         self.is_empty = plan.history == 0
         dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(plan.step.size)
-        self._mask = ctx.input().empty(dtype, plan.history, rows) if plan.masked else None
-        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+        self._masks = [self._host.empty(dtype, plan.history, rows) if plan.masked else None]
 
     def fill(self, plan: CachePlan) -> None:
         plan = own_plan(RegionPlan, plan)
         present, after = np.zeros((2, plan.step.size), np.float32)
-        mask = self._mask if plan.seen else None
+        mask = self._masks[0] if plan.seen else None
         rows = None if mask is None else np.full(mask.shape[::-1], HIDDEN, NUMPY[mask.dtype])
         for run, views in plan.seen:
             if rows is not None and not views:
@@ -145,9 +137,3 @@ class BoundRegionCache(BoundCache):
     @abstractmethod
     def fill_leaves(self, plan: RegionPlan, present: Floats, after: Floats) -> None:
         """Fill the other leaves; tokens are `present` that see something, and `after` the first picture."""
-
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
-        if layer not in self._storage.layers or self.is_empty:
-            raise BackbayError(f"layer {layer} has {self._missing}")
-        written = self._written.get(layer)
-        return self._storage.history(ctx, layer, written, self._first, self._history, self._mask)

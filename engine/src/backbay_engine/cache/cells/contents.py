@@ -13,9 +13,8 @@ from backbay import BackbayError, DType, Tensor
 
 from ...errors import ForeignSnapshotError
 from ...steps.step import Ints
-from .storage import LayerMemory, Storage, filled
+from .storage import WRITTEN, LayerMemory, Storage, filled
 
-COPIED = 256  # cells that one run copies: few, because its memory is not reserved
 LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -92,18 +91,18 @@ def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
 
 def write_cells(storage: Storage, cells: Ints, contents: Contents) -> None:
     """Write keys and values into cells of all layers; nothing is written unless all arrays have the right shapes."""
-    arrays: list[tuple[int, LayerMemory, NDArray[np.float32], NDArray[np.float32]]] = []
+    arrays: list[tuple[int, NDArray[np.float32], NDArray[np.float32]]] = []
     for i, layer in storage.layers.items():
         keys = contents.array(f"keys.{i}", (len(cells), layer.kv_heads, layer.head_dim))
         values = contents.array(f"values.{i}", (len(cells), layer.kv_heads, layer.value_dim))
-        arrays.append((i, layer, keys.reshape(len(cells), -1), values.reshape(len(cells), -1)))
-    for i, layer, keys, values in arrays if len(cells) else ():
-        _write(storage, i, layer, cells, keys, values)
+        arrays.append((i, keys.reshape(len(cells), -1), values.reshape(len(cells), -1)))
+    for i, keys, values in arrays if len(cells) else ():
+        storage.write(i, cells, keys, values)
 
 
 def _read(storage: Storage, i: int, layer: LayerMemory, part: str, cells: Ints) -> NDArray[np.float32]:
     """Rows of a layer, (cells, width)."""
-    size = min(COPIED, storage.cells)
+    size = min(WRITTEN, storage.cells)
     turned = part == "values" and storage.config.permuted_v
     held = layer.key if part == "keys" else layer.value
     rows: list[NDArray[np.float32]] = []
@@ -122,26 +121,6 @@ def _read(storage: Storage, i: int, layer: LayerMemory, part: str, cells: Ints) 
             found = result.numpy().reshape((-1, size) if turned else (size, -1))
             rows.append((found.T if turned else found)[: len(cells) - low].copy())
     return np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
-
-
-def _write(
-    storage: Storage, i: int, layer: LayerMemory, cells: Ints, keys: NDArray[Any], values: NDArray[Any]
-) -> None:
-    size = min(COPIED, storage.cells)
-    with storage.backend.new_context() as ctx:
-        host, at = ctx.input(), ctx.layer(i)
-        ids = host.empty(DType.I32, size)
-        key = host.empty(DType.F32, keys.shape[1], size)
-        value = host.empty(DType.F32, values.shape[1], size)
-        ctx.forward(layer.key.set_rows(at, key, ids))
-        if layer.within is None:
-            ctx.forward(storage.write_values(at, layer, value, ids))
-        for low in range(0, len(cells), size):
-            ids.from_ints(filled(cells[low : low + size], size))
-            for leaf, rows in ((key, keys), (value, values)):
-                part = rows[low : low + size].astype(np.float32)
-                leaf.from_floats(np.pad(part, ((0, size - len(part)), (0, 0)), mode="edge"))
-            ctx.compute()
 
 
 def _shortened(rows: NDArray[np.float32], dtype: DType) -> NDArray[Any]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
 
 from ...steps.step import Ints
-from ..contract import Cache, CacheSizes, History, Shift
+from ..contract import BoundCache, CacheSizes, History, Shift, SingleCache
 from .masks import NUMPY
 
 CHUNK = 512  # cells that one run of a mover moves
-WIPED = 64  # cells that one run overwrites: few, because its memory is not reserved
+WRITTEN = 256  # cells that one run writes or reads: few, because its memory is not reserved
 
 
 @dataclass(frozen=True)
@@ -128,27 +130,6 @@ class Storage:
         """Permuted values as (1, cells, width)."""
         return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
 
-    def history(
-        self,
-        ctx: Context,
-        i: int,
-        written: tuple[Tensor, Tensor] | None,
-        first: int,
-        count: int,
-        mask: Tensor | None,
-    ) -> History:
-        """A range of a layer's cells, in the tensors that `store` gave if the step has written any."""
-        layer, end = self.layers[i], first + count
-        keys, values = written or (layer.key, layer.value)
-        key = keys.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(ctx, 2, first, end)
-        if layer.within is not None:  # of this very tensor, so that a kernel sees it
-            value = key.slice(ctx, 0, layer.within, layer.within + layer.value_dim)
-        elif self.config.permuted_v:
-            value = values.reshape(ctx, self.cells, layer.value_dim, layer.kv_heads).slice(ctx, 0, first, end)
-        else:
-            value = values.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(ctx, 2, first, end)
-        return History(key, value, mask)
-
     # -- moving ------------------------------------------------------------------------------------------
 
     def can_move(self) -> bool:
@@ -165,24 +146,26 @@ class Storage:
 
     def wipe(self, cells: Ints) -> None:
         """Overwrite cells of all layers with zeros."""
-        size = min(WIPED, self.cells)
+        for i, layer in self.layers.items():
+            widths = layer.head_dim * layer.kv_heads, layer.value_dim * layer.kv_heads
+            keys, values = (np.broadcast_to(np.float32(0), (len(cells), width)) for width in widths)
+            self.write(i, cells, keys, values)
+
+    def write(self, i: int, cells: Ints, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """Write a layer's keys and values, (cells, width)."""
+        layer, size = self.layers[i], min(WRITTEN, self.cells)
         with self.backend.new_context() as ctx:
-            host = ctx.input()
-            places, zeros = host.empty(DType.I32, size), dict[int, Tensor]()
-            for i, layer in self.layers.items():
-                at, key, value = (
-                    ctx.layer(i),
-                    layer.head_dim * layer.kv_heads,
-                    layer.value_dim * layer.kv_heads,
-                )
-                for width in (key, value):
-                    if width not in zeros:
-                        zeros[width] = host.zeros(DType.F32, width, size)
-                ctx.forward(layer.key.set_rows(at, zeros[key], places))
-                if layer.within is None:
-                    ctx.forward(self.write_values(at, layer, zeros[value], places))
+            host, at = ctx.input(), ctx.layer(i)
+            ids = host.empty(DType.I32, size)
+            key, value = (host.empty(DType.F32, rows.shape[1], size) for rows in (keys, values))
+            ctx.forward(layer.key.set_rows(at, key, ids))
+            if layer.within is None:
+                ctx.forward(self.write_values(at, layer, value, ids))
             for low in range(0, len(cells), size):
-                places.from_ints(filled(cells[low : low + size], size))
+                ids.from_ints(filled(cells[low : low + size], size))
+                for leaf, rows in ((key, keys), (value, values)):
+                    part = rows[low : low + size].astype(np.float32)
+                    leaf.from_floats(np.pad(part, ((0, size - len(part)), (0, 0)), mode="edge"))
                 ctx.compute()
 
     def forget_movers(self) -> None:
@@ -249,44 +232,66 @@ class Mover:
         return held.set_rows(ctx, rows, self._targets)
 
 
-class CellCache(Cache):
-    """A cache that keeps keys and values in cells, from `open_store` to `close`."""
+class CellCache(SingleCache):
+    """A cache that keeps keys and values in cells."""
 
     _store: Storage | None = None
 
     @property
-    def is_open(self) -> bool:
-        return self._store is not None
-
-    def check_open(self) -> None:
+    def storage(self) -> Storage:
         if self._store is None:
             raise BackbayError("the cache is not open")
-
-    @property
-    def storage(self) -> Storage:
-        self.check_open()
-        assert self._store is not None
         return self._store
 
     def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> Storage:
-        """Make the storage of `cells` cells; BackbayError if the cache is open."""
-        for name in ("sequences", "capacity", "batch"):
-            if getattr(sizes, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
-        if self._store is not None:
-            raise BackbayError("the cache is open already; close it first")
-        self._store, self._batch = Storage(backend, sizes.dtype, cells), sizes.batch
+        self.check_closed(sizes)
+        self._store, self._sizes = Storage(backend, sizes.dtype, cells), sizes
         return self._store
 
     @property
     def host_nbytes(self) -> int:
         """Bytes of the mask of the largest step."""
-        return self.storage.mask_nbytes(self._batch)
+        return self.storage.mask_nbytes(self.sizes.batch)
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-            self._store = None
+            self._store = self._sizes = None
+
+
+class BoundCellCache(BoundCache):
+    """The cells that a traced step writes and sees, and the layers' tensors after its writes."""
+
+    _missing: ClassVar[str]  # in a layer for which `get` finds nothing
+    _masks: Sequence[Tensor | None]  # with spans, and last without them
+
+    def __init__(self, storage: Storage, ctx: Context, first: int, history: int, puts: int) -> None:
+        self._storage, self._first, self._history = storage, first, history
+        self._host = ctx.input()
+        self._cells = self._host.empty(DType.I32, puts)
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        storage, first, end = self._storage, self._first, self._first + self._history
+        held = storage.layers.get(layer)
+        if held is None or not self._history:
+            raise BackbayError(f"layer {layer} has {self._missing}")
+        keys, values = self._written.get(layer, (held.key, held.value))
+        key = keys.reshape(ctx, held.head_dim, held.kv_heads, storage.cells).slice(ctx, 2, first, end)
+        if held.within is not None:  # of this very tensor, so that a kernel sees it
+            value = key.slice(ctx, 0, held.within, held.within + held.value_dim)
+        elif storage.config.permuted_v:
+            value = values.reshape(ctx, storage.cells, held.value_dim, held.kv_heads).slice(
+                ctx, 0, first, end
+            )
+        else:
+            value = values.reshape(ctx, held.value_dim, held.kv_heads, storage.cells).slice(
+                ctx, 2, first, end
+            )
+        return History(key, value, self._masks[0 if spans else -1])
 
 
 def filled(cells: Ints, size: int) -> Ints:

@@ -14,8 +14,8 @@ from backbay import CancelledError
 from ...errors import LogitsError, RequestError
 from ...steps.tokens import Token, ids_of, text_length
 from ...text.sampling import Sampled, with_logprobs
-from .answer import TokenStep
 from ..slots import Slot
+from .answer import TokenStep
 from .job import Job, RowsOfPictures
 
 LOGITS = 1 << 25  # bytes of logits that one step of TokenScoring may have
