@@ -109,5 +109,5 @@ def opened(name: str = "cpu_ref", sizes: CacheSizes = THREE, **how: Any) -> tupl
 def state(cache: CausalCache) -> list[Any]:
     """The whole bookkeeping of the cells."""
     cells = cache.cells
-    held = [cells.of(n).tolist() for n in range(cells.sequences)]
+    held = [cells.of(n).tolist() for n in range(len(cells.end))]
     return [cells.free, cells.owners.tolist(), list(cells.begin), list(cells.end), held]

@@ -21,8 +21,6 @@ Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """The size of a cache."""
-
     sequences: int  # at the same time
     capacity: int  # tokens of each
     batch: int  # tokens of the largest step
@@ -201,7 +199,6 @@ class SingleCache(Cache):
             raise BackbayError("the cache is open already; close it first")
 
     def check(self, *sequences: int) -> None:
-        """BackbayError unless the cache is open and has these sequences."""
         count = self.sizes.sequences
         for sequence in sequences:
             if not 0 <= sequence < count:
@@ -209,12 +206,10 @@ class SingleCache(Cache):
 
 
 def check_prefix(source: int, length: int, end: int) -> None:
-    """BackbayError unless a sequence of `end` positions has a prefix of this length."""
     if not 0 <= length <= end:
         raise BackbayError(f"sequence {source} has {end} positions, so a prefix of {length} is impossible")
 
 
 def check_next(sequence: int, position: int, end: int) -> None:
-    """BackbayError unless a sequence continues at this position."""
     if position != end:
         raise BackbayError(f"sequence {sequence} continues at position {end}, not {position}")

@@ -23,8 +23,6 @@ from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_pla
 
 @dataclass(frozen=True)
 class JointPlan(CachePlan):
-    """A plan of each cache."""
-
     plans: Sequence[CachePlan]
 
 
@@ -156,13 +154,10 @@ class LayeredCache(JointCache):
 
 @final
 class BoundLayeredCache(BoundCache):
-    """Each cache's part of a traced context."""
-
     def __init__(self, bounds: Sequence[BoundCache], kind: Callable[[int], int]) -> None:
         self.bounds, self._kind = tuple(bounds), kind
 
     def of(self, layer: int) -> BoundCache:
-        """The bound cache of a layer."""
         return self.bounds[self._kind(layer)]
 
     def fill(self, plan: CachePlan) -> None:
@@ -305,8 +300,6 @@ def _of_decoder(step: Step, texts: list[int]) -> Step:
 
 @final
 class BoundEncoderDecoderCache(BoundCache):
-    """Both caches of a traced step."""
-
     def __init__(self, causal: BoundCausalCache, encoder: BoundEncoderCache) -> None:
         self.causal, self.encoder = causal, encoder
 

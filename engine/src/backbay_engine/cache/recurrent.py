@@ -33,8 +33,6 @@ RESTORED = 2  # tokens: as if a prompt ended here, so that the state stays as a 
 
 @dataclass(frozen=True)
 class RecurrentPlan(CachePlan):
-    """The rows that a step reads its sequences' states from, and writes them to."""
-
     sources: Ints
     targets: Ints
 
@@ -260,8 +258,6 @@ def _fit_together(runs: Sequence[Run]) -> bool:
 
 @final
 class BoundRecurrentCache(BoundCache):
-    """The leaves of a step: the rows of its sequences."""
-
     def __init__(self, cache: RecurrentCache, ctx: Context, plan: RecurrentPlan) -> None:
         self._cache, self.sequences = cache, len(plan.sources)
         self.tokens = plan.step.size // max(self.sequences, 1)  # of each sequence

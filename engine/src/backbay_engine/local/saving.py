@@ -18,7 +18,7 @@ from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
-from ..runner.requests.prompt_jobs import Restoring, Saving
+from ..runner.requests.prompt_jobs import SlotJob
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
@@ -85,7 +85,7 @@ class Saver:
             told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        found: Snapshot = self._done(Saving(tokens, self._snapshots.take))
+        found: Snapshot = self._done(SlotJob(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -103,7 +103,7 @@ class Saver:
             told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(Restoring(snapshot.tokens, partial(self._snapshots.put, snapshot)))
+            self._done(SlotJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)

@@ -87,7 +87,6 @@ class Runner:
             self._put(self._waiting, job)
 
     def between(self, task: Callable[[], R]) -> Future[R]:
-        """Do a task in the runner's thread, between two steps."""
         future: Future[R] = Future()
         self._put(self._tasks, (future, task))
         return future

@@ -132,7 +132,6 @@ class Slots:
 
 
 def common(a: Sequence[Token], b: Sequence[Token]) -> int:
-    """The length of the common prefix."""
     for i, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return i

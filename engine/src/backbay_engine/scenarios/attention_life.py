@@ -69,7 +69,6 @@ class AttentionLife(Machine):
         return Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
 
     def compare(self, got: Array, query: Number, cells: list[Cell], what: str) -> None:
-        """Require what a query reads in cells."""
         expected = attend(query, cells, SCALE)
         require_close(got.reshape(expected.shape), expected, what)
 

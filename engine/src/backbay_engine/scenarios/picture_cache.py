@@ -149,8 +149,6 @@ class PictureLife(AttentionLife):
 
 @final
 class TracedPictures:
-    """A layer of cross attention over pictures."""
-
     def __init__(self, backend: Backend, cache: PictureCache, plan: CachePlan, size: int) -> None:
         self.ctx = backend.new_context()
         self._bound, at = cache.bind(self.ctx, plan), self.ctx.layer(0)

@@ -45,8 +45,6 @@ class DeltaRule(StateRule):
 
 @final
 class GatedRule(DeltaRule):
-    """The gated delta rule."""
-
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
         lead = (sequences, tokens, self.heads)
         q, k = (rng.standard_normal((*lead, self.key)) for _ in range(2))

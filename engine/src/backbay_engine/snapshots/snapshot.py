@@ -72,7 +72,6 @@ class Snapshot:
         return cls.from_bytes(data, path)
 
     def to_bytes(self) -> bytearray:
-        """The bytes of the file."""
         arrays = {TOKENS: np.array(self.tokens, "<i4"), PROMPT: np.array(self.prompt, "<i4")}
         arrays |= {CACHE + name: array for name, array in self.contents.arrays.items()}
         facts = {
@@ -86,7 +85,6 @@ class Snapshot:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, where: object = "a snapshot") -> Self:
-        """The snapshot of a file's bytes."""
         arrays, facts = tensor_file.unpacked(data, where)
         try:
             held = {name[len(CACHE) :]: array for name, array in arrays.items() if name.startswith(CACHE)}

@@ -147,7 +147,6 @@ def text_length(sequence: Sequence[Token]) -> int:
 
 
 def text_ids(tokens: Ints) -> Ints:
-    """The ids of tokens for the encoder."""
     return np.asarray(~tokens & (LAST - 1), np.int32)
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CausalPlan(CachePlan):
-    """The cells that a step writes, and the range of cells that it sees."""
-
     cells: Ints
     first: int
     history: int
@@ -33,8 +31,6 @@ class CausalPlan(CachePlan):
 
 @final
 class BoundCausalCache(BoundCellCache):
-    """The leaves of a step, and the layers' tensors after its writes."""
-
     _missing = "nothing in this cache: put comes first"
     _masks: list[Tensor]
 

@@ -19,8 +19,6 @@ from .regions import NOTHING, BoundRegionCache, RegionCache, RegionPlan, View
 
 @dataclass
 class Output:
-    """An encoder's output: its region of cells, its number of cells, and the position of the step that put it."""
-
     region: int
     count: int
     position: int
@@ -151,8 +149,6 @@ class EncoderCache(RegionCache):
 
 @final
 class BoundEncoderCache(BoundRegionCache):
-    """The leaves of a step that sees outputs, and may put some."""
-
     _missing = "no encoder's output in this step: put comes first"
     is_empty: bool
 

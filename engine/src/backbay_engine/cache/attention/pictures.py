@@ -40,7 +40,6 @@ Name: TypeAlias = tuple[bytes, int]
 
 
 def names(pictures: Iterable[Shown]) -> list[Name]:
-    """The names of a sequence's pictures."""
     seen: Counter[bytes] = Counter()
     found = list[Name]()
     for each in pictures:
@@ -79,7 +78,6 @@ class PictureCache(RegionCache):
         return [(region, shown.rows) for shown, region in self._held(sequence)]
 
     def shown(self, sequence: int) -> list[Shown]:
-        """The pictures of a sequence."""
         return [shown for shown, _ in self._held(sequence)]
 
     def show(self, sequence: int, pictures: Sequence[Shown]) -> list[tuple[Shown, Ints]]:
@@ -184,8 +182,6 @@ def _moved(shown: Shown, gap: int) -> Shown:
 
 @final
 class BoundPictureCache(BoundRegionCache):
-    """The leaves of a step that sees pictures."""
-
     _missing = "no picture in this step: a PictureWriter comes first"
     is_empty: bool
 

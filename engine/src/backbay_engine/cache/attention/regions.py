@@ -90,7 +90,6 @@ class RegionCache(CellCache):
     def planned(
         self, step: Step, seen: Sequence[tuple[Run, Sequence[View]]], puts: Ints = NOTHING
     ) -> RegionPlan:
-        """The plan of a step whose runs have these views."""
         ranges = [each for _, views in seen for view in views for each in view.cells]
         if not ranges:
             return RegionPlan(step, (0, 0, False, 0), puts, 0, 0, masked=False, seen=seen)
@@ -101,14 +100,11 @@ class RegionCache(CellCache):
         return RegionPlan(step, (first, history, masked, len(puts)), puts, first, history, masked, seen)
 
     def planned_whole(self, step: Step, puts: Ints = NOTHING) -> RegionPlan:
-        """The plan of a step that sees all regions."""
         cells = self.storage.cells
         return RegionPlan(step, (0, cells, True, len(puts)), puts, 0, cells, masked=True, seen=())
 
 
 class BoundRegionCache(BoundCellCache):
-    """The leaves of a step that sees regions."""
-
     def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan) -> None:
         super().__init__(cache.storage, ctx, plan.first, plan.history, len(plan.cells))
         self.is_empty = plan.history == 0

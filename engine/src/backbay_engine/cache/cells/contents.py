@@ -59,7 +59,6 @@ class Contents:
 
 
 def joined(parts: Iterable[tuple[str, Contents]]) -> Contents:
-    """The contents of several parts as one."""
     arrays: dict[str, NDArray[Any]] = {}
     numbers: dict[str, int] = {}
     for prefix, part in parts:

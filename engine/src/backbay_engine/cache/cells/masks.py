@@ -33,7 +33,6 @@ class Visibility:
         return min(limits) if limits else None
 
     def first(self, position: int) -> int:
-        """The first position that a token sees."""
         low = 0
         if self.window is not None and position >= self.window:
             low = position - self.window + 1

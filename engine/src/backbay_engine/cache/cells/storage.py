@@ -100,7 +100,6 @@ class Storage:
         return rounded_up(max(tokens, 1), self.config.mask_batch_padding)
 
     def mask_nbytes(self, tokens: int) -> int:
-        """The bytes of a step's mask over all cells."""
         return self.mask_rows(tokens) * self.cells * NUMPY[self.config.mask_dtype].itemsize
 
     # -- writing and reading -----------------------------------------------------------------------------
@@ -145,7 +144,6 @@ class Storage:
         return mover
 
     def wipe(self, cells: Ints) -> None:
-        """Overwrite cells of all layers with zeros."""
         for i, layer in self.layers.items():
             widths = layer.head_dim * layer.kv_heads, layer.value_dim * layer.kv_heads
             keys, values = (np.broadcast_to(np.float32(0), (len(cells), width)) for width in widths)
@@ -233,8 +231,6 @@ class Mover:
 
 
 class CellCache(SingleCache):
-    """A cache that keeps keys and values in cells."""
-
     _store: Storage | None = None
 
     @property

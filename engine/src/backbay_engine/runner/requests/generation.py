@@ -174,7 +174,6 @@ class Generation(Job):
         return len(guess) - right
 
     def _choose(self, row: NDArray[Any]) -> None:
-        """Choose the next token by its logits."""
         constraint = self.options.constraint
         mask = None if constraint is None else self._next_mask()
         if mask == b"":
@@ -228,7 +227,6 @@ class Generation(Job):
         self.text.give(self.handle, self.timings, self._last, self._logprobs)
 
     def _lap(self) -> float:
-        """Seconds since the last lap."""
         last, self._mark = self._mark, perf_counter()
         return self._mark - last
 

@@ -148,7 +148,6 @@ class Job(ABC):
             self.layout = Layout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
 
     def ids(self, count: int) -> list[int]:
-        """The ids of the first `count` pending tokens."""
         tokens = self.todo[:count]
         return tokens if self.pictures is None else ids_of(tokens)  # type: ignore[return-value]  # all are ids
 

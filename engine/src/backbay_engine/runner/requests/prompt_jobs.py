@@ -109,45 +109,33 @@ class TokenScoring(PromptJob):
 
 
 @final
-class Saving(PromptJob):
-    """Lets a slot hold a prompt, and then calls a function with the slot; its result is the job's."""
+class SlotJob(PromptJob):
+    """Calls a function with a slot, once the slot holds the prompt; if not `computed`, the function brings what it holds."""
 
-    def __init__(self, prompt: Sequence[Token], save: Callable[[Slot], Any]) -> None:
-        super().__init__(prompt)
-        self._save, self._saved = save, None
+    def __init__(self, prompt: Sequence[Token], work: Callable[[Slot], Any], *, computed: bool) -> None:
+        super().__init__(prompt, reuse=computed)
+        self._work, self._computed = work, computed
+        self._results: list[Any] = []
+
+    @property
+    def over(self) -> bool:
+        return bool(self._results)
+
+    def start(self, slot: Slot) -> None:
+        super().start(slot)
+        if not self._computed:
+            self.todo = []
+            self._results.append(self._work(slot))
 
     def wanted(self, count: int) -> Sequence[int]:
         return (count - 1,) if count == self.pending else ()
 
     def receive(self, rows: NDArray[Any]) -> int:
-        self._saved = self._save(self.slot)
+        self._results.append(self._work(self.slot))
         return 0
 
     def result(self) -> Any:
-        return self._saved
-
-
-@final
-class Restoring(PromptJob):
-    """Lets a slot hold what a function writes; no step is made for it."""
-
-    def __init__(self, tokens: Sequence[Token], restore: Callable[[Slot], None]) -> None:
-        super().__init__(tokens, reuse=False)
-        self._restore, self._restored = restore, False
-
-    def start(self, slot: Slot) -> None:
-        self.slot, self.todo = slot, []
-        self._restore(slot)
-        self._restored = True
-
-    def wanted(self, count: int) -> Sequence[int]:
-        return ()
-
-    def receive(self, rows: NDArray[Any]) -> int:
-        return 0
-
-    def result(self) -> bool | None:
-        return self._restored or None
+        return self._results[-1]
 
 
 def _require_finite(rows: NDArray[Any], first: int) -> None:

@@ -30,8 +30,6 @@ FIRST: Final = 4  # tokens of the first try: many kernels take as many columns a
 
 
 class Guesses(ABC):
-    """The guesses of one answer."""
-
     @abstractmethod
     def hope(self) -> float:
         """The probability that the next guess is right, if those before it are; 0: there is none."""
@@ -45,8 +43,6 @@ class Guesses(ABC):
 
 
 class Source(ABC):
-    """Makes the guesses of all answers."""
-
     @abstractmethod
     def guesses(self, ids: Sequence[int]) -> Guesses:
         """The guesses of an answer after these tokens: the prompt, and the answer so far."""
@@ -81,7 +77,6 @@ class Pace:
         self._steps = 0
 
     def note(self, tokens: int, seconds: float) -> None:
-        """Take note of a step."""
         self.age()
         times = self._times.setdefault(tokens, _Times())
         if self._steps - times.at > STALE:
@@ -131,7 +126,6 @@ class Speculation:
         self._broken = False
 
     def begin(self, job: Job) -> None:
-        """Make the guesses of a job that begins."""
         if isinstance(job, Generation) and job.options.speculate and not self._broken:
             job.guesses = self.source.guesses(job.known_ids)
 
