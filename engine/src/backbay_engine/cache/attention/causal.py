@@ -50,6 +50,7 @@ class CausalCache(CellCache):
         for name, value in (("window", window), ("memory", memory), ("chunk", chunk), ("bucket", bucket)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        self._cells: Cells | None = None  # made for the first step: a dry run has none
         self.visibility, self.shift, self._bucket = Visibility(window, chunk), shift, bucket
         reach = self.visibility.reach
         if memory is not None and reach is None:
@@ -62,7 +63,7 @@ class CausalCache(CellCache):
         count = rounded_up(sizes.sequences * each, config.cache_padding)
         storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
-        self._cells: Cells | None = None  # made for the first step: a dry run has none
+        self._cells = None
         self._gathers, self._wasted = storage.can_move(), 0
         self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
 
