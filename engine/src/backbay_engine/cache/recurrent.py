@@ -111,7 +111,7 @@ class RecurrentCache(SingleCache):
 
     def plan(self, step: Step) -> RecurrentPlan:
         runs = runs_of(step)
-        if len(runs) > 1 and not _fit_together(runs):
+        if len({run.count for run in runs}) > 1 or len({run.sequence for run in runs}) < len(runs):
             raise BackbayError(
                 "a recurrent cache takes equally many tokens of each sequence in a step, side by side, got "
                 f"{[(run.sequence, run.count) for run in runs]}; split the step"
@@ -210,15 +210,14 @@ class RecurrentCache(SingleCache):
 
     def restore(self, sequence: int, contents: Contents) -> None:
         held, end = self._sequence(sequence), contents.number("end")
-        arrays = {
-            (layer, name): contents.array(f"{name}.{layer}", shape[::-1])
-            for (layer, name), (_, shape) in self._leaves.items()
+        arrays = [
+            (layer, leaf, contents.array(f"{name}.{layer}", shape[::-1]))
+            for (layer, name), (leaf, shape) in self._leaves.items()
             if end
-        }
+        ]
         self._replace(held, [])
         row = self._users.index(0, 1)
-        for (layer, name), array in arrays.items():
-            leaf = self._leaves[layer, name][0]
+        for layer, leaf, array in arrays:
             with self._backend.new_context() as ctx:
                 host = ctx.input()
                 ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
@@ -249,11 +248,6 @@ class RecurrentCache(SingleCache):
         if found[1] != shape:
             raise ShapeError(f"layer {layer}: state {name!r} is {list(found[1])}, got {list(shape)}")
         return found[0]
-
-
-def _fit_together(runs: Sequence[Run]) -> bool:
-    """Whether runs are of different sequences, and equally long."""
-    return len({run.count for run in runs}) == 1 and len({run.sequence for run in runs}) == len(runs)
 
 
 @final

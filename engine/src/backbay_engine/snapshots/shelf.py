@@ -95,8 +95,9 @@ class Shelf:
             log.warning("a beginning is not kept: %s", error)
             return
         self._known[name] = tokens
-        if self._anywhere:
-            self._remove_beginnings_of(tokens, name)
+        for other, held in list(self._listed()) if self._anywhere else ():  # beginnings of the new one
+            if other != name and len(held) < len(tokens) and _common(held, tokens) == len(held):
+                (self._folder / other).unlink(missing_ok=True)
         self._fit()
 
     def _listed(self) -> Iterator[tuple[str, NDArray[np.int32]]]:
@@ -115,12 +116,6 @@ class Shelf:
             yield name, tokens
         for gone in self._known.keys() - set(names):
             self._known.pop(gone, None)
-
-    def _remove_beginnings_of(self, tokens: NDArray[np.int32], name: str) -> None:
-        """Files whose tokens a longer one begins with are not needed."""
-        for other, held in list(self._listed()):
-            if other != name and len(held) < len(tokens) and _common(held, tokens) == len(held):
-                (self._folder / other).unlink(missing_ok=True)
 
     def _fit(self) -> None:
         """Keep within the budget, which all models of the folder share."""

@@ -52,7 +52,9 @@ class BoundCausalCache(BoundCellCache):
         self._by_distance.fill(plan)
         for n, (mask, leaf) in enumerate(zip(self._makers, self._masks, strict=True) if plan.runs else ()):
             if self._updates:
-                rows = self._kept_rows(leaf)
+                if self._rows is None:
+                    self._rows = np.full(leaf.shape[::-1], HIDDEN, NUMPY[leaf.dtype])
+                rows = self._rows
                 mask.fill(rows, self._cache.cells, plan.runs)
             else:
                 rows = self._cache.scratch(*leaf.shape)
@@ -75,11 +77,6 @@ class BoundCausalCache(BoundCellCache):
             asking = np.arange(run.position, end, dtype=np.int32)[:, None]
             found[run.row : run.row + run.count, columns] = np.maximum(asking - held, 0)
         return found
-
-    def _kept_rows(self, leaf: Tensor) -> Rows:
-        if self._rows is None:
-            self._rows = np.full(leaf.shape[::-1], HIDDEN, NUMPY[leaf.dtype])
-        return self._rows
 
     def named(self) -> dict[str, Tensor]:
         found = {"cells": self._cells, "mask": self._masks[0]}

@@ -138,14 +138,11 @@ class DraftModel(Source):
         """The logits after the last token of each part: a sequence, and its next tokens."""
         if sum(len(ids) for _, ids in parts) <= self._batch and not self.cache.is_uniform:
             return list(self._run(parts))
-        return [self._fed_alone(sequence, ids) for sequence, ids in parts]
-
-    def _fed_alone(self, sequence: int, ids: list[int]) -> NDArray[np.float32]:
-        last = max(0, len(ids) - 1) // self._batch * self._batch
-        for at in range(0, last, self._batch):
-            self._run([(sequence, ids[at : at + self._batch])])
-        row: NDArray[np.float32] = self._run([(sequence, ids[last:])])[0]
-        return row
+        found = []
+        for sequence, ids in parts:
+            chunks = [ids[at : at + self._batch] for at in range(0, len(ids), self._batch)]
+            found.append([self._run([(sequence, chunk)])[0] for chunk in chunks][-1])
+        return found
 
     def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
         ends = np.cumsum([len(ids) for _, ids in parts], dtype=np.int32)
