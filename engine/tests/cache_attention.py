@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ def turned(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
 
 def step_of(cache: CausalCache, sequences: list[int], spans: list[int] | None = None) -> Step:
     """A step with the next tokens of sequences."""
-    return next_step(cache.cells.end, sequences, spans)
+    numbers = None if spans is None else np.array(spans, np.int32)
+    return replace(next_step(cache.cells.end, sequences), spans=numbers)
 
 
 class Attention:

@@ -301,7 +301,7 @@ def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
     def first_cells(self: EncoderCache, run: Run) -> list[View]:
-        cells = [(0, rows) for _, rows in self.regions_of(run.sequence)]
+        cells = [(0, shown.rows) for shown in self.shown(run.sequence)]
         return [View(run.position, run.position + run.count, cells)] if cells else []
 
     patch.setattr(EncoderCache, "_views", first_cells)
@@ -313,8 +313,8 @@ def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
 
 def wiping_reaches_what_others_share(patch: pytest.MonkeyPatch) -> None:
     def wipe(self: EncoderCache, sequence: int) -> None:
-        for region, rows in self.regions_of(sequence) if self.storage.layers else ():
-            Storage.wipe(self.storage, self.cells_of(region, rows))
+        for shown, region in self._shown[sequence] if self.storage.layers else ():
+            Storage.wipe(self.storage, self.cells_of(region, shown.rows))
         self.remove(sequence, 0)
 
     patch.setattr(EncoderCache, "wipe", wipe)

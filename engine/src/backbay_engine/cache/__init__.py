@@ -2,7 +2,8 @@
 
 from .attention.causal import CausalCache
 from .attention.encoder import EncoderCache
-from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter, Shown
+from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter
+from .attention.regions import Shown
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
 from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache

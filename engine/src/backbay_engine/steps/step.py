@@ -63,7 +63,7 @@ def prompt_step(tokens: Ints, *, sequence: int = 0, first: int = 0) -> Step:
     return step_of([(sequence, first, tokens)], np.arange(len(tokens), dtype=np.int32))
 
 
-def next_step(ends: Sequence[int], sequences: Sequence[int], spans: Sequence[int] | None = None) -> Step:
+def next_step(ends: Sequence[int], sequences: Sequence[int]) -> Step:
     """Token 0 for each of `sequences`, in this order, at the positions after `ends`; every token is an output."""
     reached, positions = list(ends), []
     for sequence in sequences:
@@ -75,7 +75,6 @@ def next_step(ends: Sequence[int], sequences: Sequence[int], spans: Sequence[int
         np.array(positions, np.int32),
         np.array(sequences, np.int32),
         np.arange(n, dtype=np.int32),
-        None if spans is None else np.array(spans, np.int32),
     )
 
 

@@ -222,7 +222,7 @@ class CausalCache(CellCache):
     def wipe(self, sequence: int) -> None:
         self.cells.cut(sequence, 0)
         # Cells behind the window are free by now, and may hold NaN too.
-        self.storage.wipe(np.flatnonzero(self.cells.owners == 0).astype(np.int32))
+        self.storage.wipe(self.cells.free_from(0))
 
     def _closing(self, sequence: int, begin: int, end: int) -> Callable[[], None]:
         """A function that closes a gap. Shared cells are copied: other sequences see them where they are."""
@@ -268,7 +268,7 @@ class CausalCache(CellCache):
         """Move the cells of a step's sequences to the front, once the saving is worth it."""
         if history <= 2 * self._quantum or not self._gathers:
             return False
-        need = rounded_up(sum(map(self.cells.length, sequences)), self._quantum)
+        need = rounded_up(sum(self.cells.end[n] - self.cells.begin[n] for n in sequences), self._quantum)
         if history <= 2 * need:
             return False
         self._wasted += history - need

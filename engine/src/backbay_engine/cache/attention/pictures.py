@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 import numpy as np
@@ -12,27 +11,14 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
-from ...steps.step import Floats, Ints, Step
+from ...steps.step import Ints, Step
 from ..cells.bookkeeping import Run, runs_of
 from ..cells.contents import Contents
 from ..cells.storage import filled
 from ..contract import CachePlan, CacheSizes, own_plan
-from .regions import BoundRegionCache, RegionCache, RegionPlan, View
+from .regions import BoundRegionCache, RegionCache, RegionPlan, Shown, View
 
 CHUNK = 1024  # rows that one run of the writer takes
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture of a sequence: its rows, and the position of the token from which on it is seen.
-
-    visible  the first rows, which tokens after the picture see; the others are padding
-    """
-
-    content: bytes
-    position: int
-    rows: int
-    visible: int
 
 
 Name: TypeAlias = tuple[bytes, int]
@@ -61,31 +47,25 @@ class PictureCache(RegionCache):
         bound.after       f32 (1, tokens): 0 for these tokens, and for tokens before their first picture
     """
 
+    _seen_before = True
+
     def __init__(self, length: int, *, spare: int = 0) -> None:
         super().__init__(length)
         self._spare = spare
 
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
         self.open_regions(backend, sizes, sizes.sequences + self._spare)
-        # with their regions
-        self._shown: list[list[tuple[Shown, int]]] = [[] for _ in range(sizes.sequences)]
 
     @property
     def pictures(self) -> PictureCache:
         return self
-
-    def regions_of(self, sequence: int) -> list[tuple[int, int]]:
-        return [(region, shown.rows) for shown, region in self._held(sequence)]
-
-    def shown(self, sequence: int) -> list[Shown]:
-        return [shown for shown, _ in self._held(sequence)]
 
     def show(self, sequence: int, pictures: Sequence[Shown]) -> list[tuple[Shown, Ints]]:
         """Let a sequence have these pictures and no others; gives those to be written, with their cells.
 
         CacheFullError if there is no room, and then nothing is changed.
         """
-        before = self._held(sequence)
+        before = self._of(sequence)
         if wrong := next((each for each in pictures if not 0 < each.rows <= self._room), None):
             raise CacheFullError(sequence, wrong.rows, self._room)
         self._shown[sequence] = []
@@ -94,9 +74,8 @@ class PictureCache(RegionCache):
             named = zip(names(shown for shown, _ in held), held, strict=True)
             regions |= {name: region for name, (_, region) in named if name not in regions}
         wanted = names(pictures)
-        taken = {region for held in self._shown for _, region in held}
-        taken |= {regions[name] for name in wanted if name in regions}
-        free = [region for region in range(self.regions) if region not in taken]
+        kept = {regions[name] for name in wanted if name in regions}
+        free = [region for region in self.free_regions() if region not in kept]
         new: list[tuple[Shown, Ints]] = []
         for name, each in zip(wanted, pictures, strict=True):
             if name not in regions:
@@ -108,12 +87,8 @@ class PictureCache(RegionCache):
         self._shown[sequence] = [(each, regions[name]) for name, each in zip(wanted, pictures, strict=True)]
         return new
 
-    def _held(self, sequence: int) -> list[tuple[Shown, int]]:
-        self.check(sequence)
-        return self._shown[sequence]
-
     def contents(self, sequence: int) -> Contents:
-        if self._held(sequence):
+        if self._of(sequence):
             raise BackbayError("a sequence that sees pictures gives no snapshot")
         return Contents()
 
@@ -134,7 +109,7 @@ class PictureCache(RegionCache):
 
     def _views(self, run: Run) -> Iterator[View]:
         """What the tokens of a run see, in parts that see the same."""
-        held = self._held(run.sequence)
+        held = self._of(run.sequence)
         if not held:
             return
         end = run.position + run.count
@@ -151,53 +126,17 @@ class PictureCache(RegionCache):
                 cells = [self.range_of(region, shown.visible) for shown, region in held[group : n + 1]]
                 yield View(low, high, cells)
 
-    # -- sequences -------------------------------------------------------------------------------------
-
-    def copy_prefix(self, source: int, target: int, length: int) -> None:
-        held = self._held(source)
-        self.check(target)
-        self._shown[target] = list(held) if length else []
-
-    def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
-        """Without `end`, pictures go only if nothing is left: what is before them may have seen them."""
-        self.check(sequence)
-
-        def remove() -> None:
-            held = self._held(sequence)
-            if end is None:
-                self._shown[sequence] = held if begin > 0 else []
-                return
-            self._shown[sequence] = [
-                (shown if shown.position < begin else _moved(shown, end - begin), region)
-                for shown, region in held
-                if not begin <= shown.position < end
-            ]
-
-        return remove
-
-
-def _moved(shown: Shown, gap: int) -> Shown:
-    return replace(shown, position=shown.position - gap)
-
 
 @final
 class BoundPictureCache(BoundRegionCache):
     _missing = "no picture in this step: a PictureWriter comes first"
     is_empty: bool
+    present: Tensor
 
     def __init__(self, cache: PictureCache, ctx: Context, plan: RegionPlan) -> None:
-        super().__init__(cache, ctx, plan)
-        if not self.is_empty:
-            self.present, self.after = (self._host.empty(DType.F32, 1, plan.step.size) for _ in range(2))
+        super().__init__(cache, ctx, plan, 1)
+        self.after: Tensor = self._host.zeros(DType.F32, 1, plan.step.size)
         self.fill(plan)
-
-    def fill(self, plan: CachePlan) -> None:
-        if not self.is_empty:
-            super().fill(plan)
-
-    def fill_leaves(self, plan: RegionPlan, present: Floats, after: Floats) -> None:
-        self.present.from_floats(present)
-        self.after.from_floats(after)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         raise BackbayError(f"layer {layer} sees pictures: a PictureWriter stores their keys and values")

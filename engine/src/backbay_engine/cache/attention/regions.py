@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
-from backbay import Backend, Context
+from backbay import Backend, Context, DType, Tensor
 
-from ...steps.step import Floats, Ints, Step
+from ...steps.step import Ints, Step
 from ..cells.bookkeeping import Run
 from ..cells.masks import HIDDEN, NUMPY, SEEN
 from ..cells.storage import BoundCellCache, CellCache, rounded_up
 from ..contract import CachePlan, CacheSizes, own_plan
 
 NOTHING: Ints = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Rows that a sequence sees, of a picture or of an encoder's text, and the position of the token from which on.
+
+    visible  the first rows, which later tokens see; the others are padding
+    """
+
+    content: bytes
+    position: int
+    rows: int
+    visible: int
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,9 @@ class RegionPlan(CachePlan):
 class RegionCache(CellCache):
     """Regions of at most `length` rows, which several sequences may share."""
 
+    _seen_before: ClassVar[bool]
+    """Whether tokens before a region's position may have seen it, so that it goes only with all of them."""
+
     def __init__(self, length: int) -> None:
         if length < 1:
             raise ValueError(f"length must be at least 1, got {length}")
@@ -56,16 +72,55 @@ class RegionCache(CellCache):
         self._room = rounded_up(self.length, self._padding)
         self.open_store(backend, sizes, regions * self._room)
         self.regions = regions
+        # by sequence, each with its region
+        self._shown: list[list[tuple[Shown, int]]] = [[] for _ in range(sizes.sequences)]
+        self._expected: dict[int, int] = {}  # by sequence: rows that its next step puts
 
-    @abstractmethod
-    def regions_of(self, sequence: int) -> Sequence[tuple[int, int]]:
-        """The regions of a sequence, and how many rows each has."""
+    def shown(self, sequence: int) -> list[Shown]:
+        return [shown for shown, _ in self._of(sequence)]
+
+    def free_regions(self) -> list[int]:
+        taken = {region for held in self._shown for _, region in held}
+        return [region for region in range(self.regions) if region not in taken]
 
     @property
     def used(self) -> int:
         if not self.is_open:
             return 0
-        return sum(dict(each for n in range(self.sizes.sequences) for each in self.regions_of(n)).values())
+        return sum({region: shown.rows for held in self._shown for shown, region in held}.values())
+
+    def _of(self, sequence: int) -> list[tuple[Shown, int]]:
+        self.check(sequence)
+        return self._shown[sequence]
+
+    def _before(self, sequence: int, position: int) -> list[tuple[Shown, int]]:
+        """What a sequence still sees if it is cut at a position."""
+        held = self._of(sequence)
+        if self._seen_before:
+            return held if position > 0 else []
+        return [(shown, region) for shown, region in held if shown.position < position]
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        self.check(target)
+        if source != target:
+            self._expected.pop(target, None)
+        self._shown[target] = [*self._before(source, length)]
+
+    def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        self.check(sequence)
+
+        def remove() -> None:
+            if end is None:
+                self._expected.pop(sequence, None)
+                self._shown[sequence] = self._before(sequence, begin)
+                return
+            self._shown[sequence] = [
+                (shown if shown.position < begin else _moved(shown, end - begin), region)
+                for shown, region in self._shown[sequence]
+                if not begin <= shown.position < end
+            ]
+
+        return remove
 
     def range_of(self, region: int, rows: int) -> tuple[int, int]:
         """The cells of a region's first rows, from the first to before the end."""
@@ -79,10 +134,8 @@ class RegionCache(CellCache):
         return position >= 0
 
     def wipe(self, sequence: int) -> None:
-        others = {
-            region for n in range(self.sizes.sequences) if n != sequence for region, _ in self.regions_of(n)
-        }
-        for region, _ in self.regions_of(sequence):
+        others = {region for n, held in enumerate(self._shown) if n != sequence for _, region in held}
+        for _, region in self._of(sequence):
             if region not in others:
                 self.storage.wipe(self.cells_of(region, self._room))
         self.remove(sequence, 0)
@@ -104,15 +157,24 @@ class RegionCache(CellCache):
         return RegionPlan(step, (0, cells, True, len(puts)), puts, 0, cells, masked=True, seen=())
 
 
+def _moved(shown: Shown, gap: int) -> Shown:
+    return replace(shown, position=shown.position - gap)
+
+
 class BoundRegionCache(BoundCellCache):
-    def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan) -> None:
+    after: Tensor | None = None
+
+    def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan, *shape: int) -> None:
         super().__init__(cache.storage, ctx, plan.first, plan.history, len(plan.cells))
+        self.present = self._host.zeros(DType.F32, *shape, plan.step.size)
         self.is_empty = plan.history == 0
         dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(plan.step.size)
         self._masks = [self._host.empty(dtype, plan.history, rows) if plan.masked else None]
 
     def fill(self, plan: CachePlan) -> None:
         plan = own_plan(RegionPlan, plan)
+        if self.is_empty:
+            return
         present, after = np.zeros((2, plan.step.size), np.float32)
         mask = self._masks[0] if plan.seen else None
         rows = None if mask is None else np.full(mask.shape[::-1], HIDDEN, NUMPY[mask.dtype])
@@ -128,8 +190,7 @@ class BoundRegionCache(BoundCellCache):
                         rows[part, low - self._first : high - self._first] = SEEN
         if mask is not None and rows is not None:
             mask.from_bytes(rows)
-        self.fill_leaves(plan, present, after)
-
-    @abstractmethod
-    def fill_leaves(self, plan: RegionPlan, present: Floats, after: Floats) -> None:
-        """Fill the other leaves; tokens are `present` that see something, and `after` the first picture."""
+        self._cells.from_bytes(plan.cells)
+        self.present.from_floats(present)
+        if self.after is not None:
+            self.after.from_floats(after)

@@ -70,9 +70,6 @@ class Cells:
         low, high = max(begin, self.begin[sequence]), self.end[sequence]
         return self.table[sequence, low : high if end is None else max(low, min(end, high))]
 
-    def length(self, sequence: int) -> int:
-        return self.end[sequence] - self.begin[sequence]
-
     def extent(self, sequences: Sequence[int]) -> tuple[int, int]:
         """The range [low, high) of cells that sequences lie in; (0, 0) if they hold none."""
         low, high = self.count, -1

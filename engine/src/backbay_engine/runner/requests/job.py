@@ -12,7 +12,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cache.attention.pictures import Shown
+from ...cache.attention.regions import Shown
 from ...steps.step import Ints
 from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, text_length
 from ..slots import Slot

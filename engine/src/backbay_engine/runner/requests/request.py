@@ -71,10 +71,9 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
             raise UnknownOptionError(f"unknown option {name!r}{nearest(name, _ALL)}")
     own = {name: value for name, value in given.items() if name in _OWN}
     own["stop"] = stop_strings(own.get("stop"))
-    resumed = own.get("resume")
-    own["resume"] = () if resumed is None else tuple(token_ids(resumed, "resume must be token ids"))
-    shown = own.get("shown")
-    own["shown"] = frozenset(() if shown is None else token_ids(shown, "shown must be token ids"))
+    for name, kind in (("resume", tuple), ("shown", frozenset)):
+        ids = own.get(name)
+        own[name] = kind(() if ids is None else token_ids(ids, f"{name} must be token ids"))
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
         if own.get(name) is not None:
             own[name] = whole(name, own[name], least, most)

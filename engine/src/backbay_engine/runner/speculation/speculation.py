@@ -159,9 +159,6 @@ class Speculation:
         ):
             self.pace.note(sum(share.count for share in shares), perf_counter() - begun)
 
-    def close(self) -> None:
-        self.source.close()
-
     def _counts(self, jobs: Sequence[Generation], most: Sequence[int], room: int) -> list[int]:
         """How many tokens to guess of each job, in a step of up to `room` tokens."""
         alone = len(jobs)
