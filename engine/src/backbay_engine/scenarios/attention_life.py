@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, Context, DType, Tensor
+from backbay import Context, DType, Tensor
 from backbay_conformance.plugin import (
     Cell,
     Choose,
@@ -27,6 +27,7 @@ from ..cache import Cache, CachePlan, CacheSizes
 
 Array = NDArray[Any]
 HEAD, SCALE = 32, 32**-0.5
+SPANNED = 0  # the layer in which the tokens of a span see each other
 SEQUENCES, CAPACITY, BATCH = 3, 40, 12
 
 
@@ -88,23 +89,12 @@ class AttentionShape:
 
 
 class TracedLayers:
-    """Layers of attention over a cache, traced as a model traces them: each layer puts, gets and attends.
+    """Layers of attention over a cache, traced as a model traces them: each layer puts, gets and attends."""
 
-    `spans` says which layers let the tokens of a span see each other.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        cache: Cache,
-        shapes: Sequence[AttentionShape],
-        plan: CachePlan,
-        size: int,
-        spans: Callable[[int], bool],
-    ) -> None:
-        self.ctx = backend.new_context()
-        self.bound = cache.bind(self.ctx, plan)
-        host = self.ctx.input()
+    def __init__(self, life: AttentionLife, shapes: Sequence[AttentionShape], plan: CachePlan) -> None:
+        size = plan.step.size
+        self.ctx = life.backend.new_context()
+        self.bound, host = life.cache.bind(self.ctx, plan), self.ctx.input()
         self.positions = host.empty(DType.I32, size)
         self.inputs: list[list[Tensor]] = []
         self.results: list[Tensor] = []
@@ -113,7 +103,7 @@ class TracedLayers:
             heads = (shape.heads, shape.kv_heads, shape.kv_heads)
             query, key, value = made = [host.empty(DType.F32, HEAD, n, size) for n in heads]
             self.bound.put(ctx, i, shape.turn(ctx, key, self.positions), value)
-            seen = self.bound.get(ctx, i, spans=spans(i))
+            seen = self.bound.get(ctx, i, spans=i == SPANNED)
             self.inputs.append(made)
             self.results.append(
                 shape.turn(ctx, query, self.positions).scaled_dot_product_attention(

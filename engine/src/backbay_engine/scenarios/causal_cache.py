@@ -30,6 +30,7 @@ from .attention_life import (
     CAPACITY,
     HEAD,
     SEQUENCES,
+    SPANNED,
     Array,
     AttentionLife,
     AttentionShape,
@@ -76,8 +77,7 @@ class CausalLife(AttentionLife):
     @action(has_tokens, weight=6)
     def decode(self, choose: Choose) -> None:
         """One token of each sequence that has tokens, or of one of them."""
-        held = [n for n in range(SEQUENCES) if self.ends[n]]
-        held = held if choose.below(2) else [held[choose.below(len(held))]]
+        held = [n for n in range(SEQUENCES) if self.ends[n]] if choose.below(2) else [self._held(choose)]
         for _ in range(1 + choose.below(3)):
             self._run(next_step(self.ends, held), choose)
 
@@ -106,7 +106,7 @@ class CausalLife(AttentionLife):
     def reserve(self, choose: Choose) -> None:
         step = next_step(self.ends, [0] * (1 + choose.below(BATCH)))
         self.tell(f"reserve {step.size}")
-        self._traced(self.cache.worst(step), step.size).ctx.reserve()
+        TracedLayers(self, self.shapes, self.cache.worst(step)).ctx.reserve()
 
     # -- changing ----------------------------------------------------------------------------------------
 
@@ -166,9 +166,6 @@ class CausalLife(AttentionLife):
 
     # -- parts -------------------------------------------------------------------------------------------
 
-    def sees_spans(self, layer: int) -> bool:
-        return layer == 0
-
     def _run(self, step: Step, choose: Choose) -> None:
         """Store and attend; compare every token in every layer."""
         rng = np.random.default_rng(choose.below(1 << 16))
@@ -179,7 +176,7 @@ class CausalLife(AttentionLife):
         if key in self.traced:
             self.traced[key].bound.fill(plan)
         else:
-            self.traced[key] = self._traced(plan, step.size)
+            self.traced[key] = TracedLayers(self, self.shapes, plan)
         data = [self._data(rng, shape, step.size) for shape in self.shapes]
         got = self.traced[key].run(step.positions, data)
         for sequence, position in self._tokens(step):
@@ -187,9 +184,6 @@ class CausalLife(AttentionLife):
         for layer, (shape, arrays) in enumerate(zip(self.shapes, data, strict=True)):
             self._store(layer, shape, step, arrays)
             self._compare(layer, shape, step, arrays[0], got[layer])
-
-    def _traced(self, plan: CachePlan, size: int) -> TracedLayers:
-        return TracedLayers(self.backend, self.cache, self.shapes, plan, size, self.sees_spans)
 
     def _plan(self, step: Step) -> CachePlan | None:
         """The plan; None if the cache is full, which is an error unless a sequence would outgrow its capacity."""
@@ -214,7 +208,7 @@ class CausalLife(AttentionLife):
         tokens = self._tokens(step)
         for i, (sequence, position) in enumerate(tokens):
             visible = set(range(self.visibilities[layer].first(position), position + 1))
-            if step.spans is not None and self.sees_spans(layer) and step.spans[i] >= 0:
+            if step.spans is not None and layer == SPANNED and step.spans[i] >= 0:
                 visible |= {
                     p for j, (s, p) in enumerate(tokens) if s == sequence and step.spans[j] == step.spans[i]
                 }

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from backbay import Backend, CacheFullError, Context, DType, Tensor
+from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, number, scenario, walk
 
 from ..cache import CachePlan, PictureCache, PictureWriter, Shown
@@ -110,7 +110,7 @@ class PictureLife(AttentionLife):
         plan = self.cache.plan(step)
         key = step.size, plan.key
         if key not in self.traced:
-            self.traced[key] = TracedPictures(self.backend, self.cache, plan, step.size)
+            self.traced[key] = TracedPictures(self, plan)
         tokens = list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
         seen = [self._seen(*token) for token in tokens]
         found = self.traced[key].run(plan, query)
@@ -149,10 +149,10 @@ class PictureLife(AttentionLife):
 
 @final
 class TracedPictures:
-    def __init__(self, backend: Backend, cache: PictureCache, plan: CachePlan, size: int) -> None:
-        self.ctx = backend.new_context()
-        self._bound, at = cache.bind(self.ctx, plan), self.ctx.layer(0)
-        self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, size)
+    def __init__(self, life: PictureLife, plan: CachePlan) -> None:
+        self.ctx = life.backend.new_context()
+        self._bound, at = life.cache.bind(self.ctx, plan), self.ctx.layer(0)
+        self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
         if not self._bound.is_empty:
             seen = self._bound.get(at, 0)
             self._result = self._query.scaled_dot_product_attention(

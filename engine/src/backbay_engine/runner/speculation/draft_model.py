@@ -23,9 +23,7 @@ from .speculation import Guesses, Pace, Source
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
 DOUBT: Final = 2  # verified guesses that the hope before them is worth
-RETURN: Final = (
-    1 / 512
-)  # how fast hope returns to the prior while nothing is verified: so guesses are tried again
+RETURN: Final = 1 / 512  # by which hope returns to the prior at a token: so guesses are tried again
 
 
 @final
