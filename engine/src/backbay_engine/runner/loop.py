@@ -18,7 +18,6 @@ from backbay.internals import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
 from ..images.turns import Turns
-from ..steps.tokens import Token
 from .requests.generation import Generation
 from .requests.handle import Receiver
 from .requests.job import Job
@@ -136,11 +135,8 @@ class Runner:
             if self._in_step:
                 self._cancel_step.set()
             self._changed.notify_all()
-        thread = self._thread
-        if (
-            thread is not None and thread is not current_thread()
-        ):  # which the garbage collector may call this in
-            thread.join()
+        if self._thread not in (None, current_thread()):  # the garbage collector may call this there
+            self._thread.join()
 
     def after_fork(self, reason: str) -> None:
         """End all jobs: this process is a forked child, and the thread that ran them is not in it."""
@@ -178,15 +174,13 @@ class Runner:
             return True
         with self._lock:
             while not (self._waiting or self._tasks or self._closing):
-                self._answering(False)
+                if self._turns is not None:
+                    self._turns.answering(False)
                 self._changed.notify_all()  # wakes `forget`
                 self._changed.wait()
-            self._answering(True)
+            if self._turns is not None:
+                self._turns.answering(True)
             return bool(self._waiting or (self._tasks and not self._closing))
-
-    def _answering(self, now: bool) -> None:
-        if self._turns is not None:
-            self._turns.answering(now)
 
     def _cycle(self) -> None:
         # after a compute, Python's own memory is out of the core's caches: each function that is called takes 2 us
@@ -197,7 +191,7 @@ class Runner:
             self._admit()
         for job in list(self._active):
             self._make_room(job)
-        shares: Sequence[Share] = self._scheduler.split(self._active)
+        shares = self._scheduler.split(self._active)
         if self.speculation is not None:
             shares = self.speculation.extended(shares, self.context, self._scheduler.room)
         if shares:
@@ -319,9 +313,9 @@ class Runner:
 
     def _resume(self, job: Job) -> None:
         """After a failed step: take guesses back, and compute again the cells that a window dropped for it."""
-        lost = list[Token]()
-        if not self.slots.cache.can_resume(job.slot.sequence, job.done):
-            lost = [*job.slot.tokens]
+        whole = self.slots.cache.can_resume(job.slot.sequence, job.done)
+        lost = [] if whole else [*job.slot.tokens]
+        if not whole:
             self.slots.clear(job.slot)
         job.go_back(lost)
 
@@ -331,9 +325,9 @@ class Runner:
         if not len(rows):
             return
         made = job.made if isinstance(job, Generation) else 0
+        if self.shelf is not None and isinstance(job, Generation) and not made:
+            self.shelf.keep(job.slot)
         try:
-            if self.shelf is not None and isinstance(job, Generation) and not made:
-                self.shelf.keep(job.slot)
             refused = job.receive(rows)
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, self._located(share, error) if isinstance(error, LogitsError) else error)

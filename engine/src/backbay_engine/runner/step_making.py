@@ -71,14 +71,11 @@ def _with_pictures(
     positions = np.tile(step.positions, (3, 1))
     for first, own in axes:
         positions[:, first : first + own.shape[1]] = own
-    joined = (
-        PictureRows(
-            np.concatenate([each.values for each in rows]), np.concatenate([each.tokens for each in rows])
-        )
-        if rows
-        else None
-    )
-    return replace(step, spans=numbers if spans else None, rows=joined, axes=positions if axes else None)
+    replaced = None
+    if rows:
+        values = np.concatenate([each.values for each in rows])
+        replaced = PictureRows(values, np.concatenate([each.tokens for each in rows]))
+    return replace(step, spans=numbers if spans else None, rows=replaced, axes=positions if axes else None)
 
 
 # -- pictures for cross attention ----------------------------------------------------------------------------
@@ -99,9 +96,8 @@ class Showing:
 
     def has_room(self, job: Job, active: Sequence[Job]) -> bool:
         """Whether the job's pictures fit beside those of the active jobs."""
-        return (
-            len({name for each in (job, *active) for name in names(each.layout.shown)}) <= self._cache.regions
-        )
+        wanted = {name for each in (job, *active) for name in names(each.layout.shown)}
+        return len(wanted) <= self._cache.regions
 
     def show(self, job: Job, slots: Slots) -> None:
         """Write the pictures of a job that its sequence does not see yet; idle sequences give up theirs if need be."""

@@ -129,7 +129,7 @@ class Speculation:
         if isinstance(job, Generation) and job.options.speculate and not self._broken:
             job.guesses = self.source.guesses(job.known_ids)
 
-    def extended(self, shares: Sequence[Share], context: int, room: int) -> Sequence[Share]:
+    def extended(self, shares: list[Share], context: int, room: int) -> list[Share]:
         """The shares with guesses behind their tokens; as they are, where that does not pay or a prompt is among them.
 
         context   tokens of a sequence
@@ -154,10 +154,10 @@ class Speculation:
 
     def note(self, shares: Sequence[Share], begun: float) -> None:
         """Take note of how long a step took, which began at this time of the clock."""
-        if all(
-            isinstance(job := share.job, Generation) and share.count == 1 + len(job.guess) for share in shares
-        ):
-            self.pace.note(sum(share.count for share in shares), perf_counter() - begun)
+        answers = [job for share in shares if isinstance(job := share.job, Generation)]
+        size = sum(share.count for share in shares)
+        if len(answers) == len(shares) and size == sum(1 + len(job.guess) for job in answers):
+            self.pace.note(size, perf_counter() - begun)
 
     def _counts(self, jobs: Sequence[Generation], most: Sequence[int], room: int) -> list[int]:
         """How many tokens to guess of each job, in a step of up to `room` tokens."""
