@@ -12,8 +12,7 @@ from backbay import BackbayError, Backend, Context, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Step
-from .attention.bound_causal import BoundCausalCache
-from .attention.causal import CausalCache
+from .attention.causal import BoundCausalCache, CausalCache
 from .attention.encoder import BoundEncoderCache, EncoderCache
 from .attention.pictures import PictureCache
 from .cells.bookkeeping import runs_of

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import lcm
 from typing import final
 
 import numpy as np
 
-from backbay import BackbayError, Backend, CacheFullError, Context
+from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 
 from ...errors import CacheShiftError, DroppedHistoryError, ForeignSnapshotError, SharedCellsError
+from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import Cells, Run, runs_of
+from ..cells.bookkeeping import FEW, Cells, Run, runs_of
 from ..cells.contents import Contents, read_cells, write_cells
-from ..cells.masks import NUMPY, Rows, Visibility
-from ..cells.storage import CellCache, rounded_up
+from ..cells.masks import HIDDEN, NUMPY, Mask, Rows, Visibility
+from ..cells.storage import BoundCellCache, CellCache, rounded_up
 from ..contract import CachePlan, CacheSizes, Shift, check_next, check_prefix, own_plan
-from .bound_causal import BoundCausalCache, CausalPlan
 
 BUCKET = 256
 PAYS = 16  # moving a cell costs as much as attending to this many
 LAZY = 32  # a sequence's cells behind its window are freed in groups of this many, unless room is needed
+
+
+@dataclass(frozen=True)
+class CausalPlan(CachePlan):
+    cells: Ints
+    first: int
+    history: int
+    runs: Sequence[Run]  # empty in a plan of `worst`
 
 
 @final
@@ -299,3 +308,62 @@ class CausalCache(CellCache):
         for part in ("keys", "values") if len(sources) else ():
             self.storage.mover(part).run(sources, targets)
         self.cells.move(sources, targets)
+
+
+@final
+class BoundCausalCache(BoundCellCache):
+    _missing = "nothing in this cache: put comes first"
+    _masks: list[Tensor]
+
+    def __init__(self, cache: CausalCache, ctx: Context, plan: CausalPlan) -> None:
+        spans, size = plan.step.spans is not None, plan.step.size
+        super().__init__(cache.storage, ctx, plan.first, plan.history, size)
+        self._cache = cache
+        self._updates = size <= FEW and not spans  # rows of a few tokens, in an array that is kept
+        self._rows: Rows | None = None  # made at the first step: a bound worst case needs none
+        dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(size)
+        self._masks = [self._host.empty(dtype, plan.history, rows) for _ in range(1 + spans)]
+        self._makers = [Mask(cache.visibility, plan.first) for _ in self._masks]
+        self._by_distance = Leaves(ctx, plan, "the plan's key")
+        self.fill(plan)
+
+    def fill(self, plan: CachePlan) -> None:
+        plan = own_plan(CausalPlan, plan)
+        self._cells.from_bytes(plan.cells)
+        self._by_distance.fill(plan)
+        for n, (mask, leaf) in enumerate(zip(self._makers, self._masks, strict=True) if plan.runs else ()):
+            if self._updates:
+                if self._rows is None:
+                    self._rows = np.full(leaf.shape[::-1], HIDDEN, NUMPY[leaf.dtype])
+                rows = self._rows
+                mask.fill(rows, self._cache.cells, plan.runs)
+            else:
+                rows = self._cache.scratch(*leaf.shape)
+                mask.fill_anew(rows, self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
+            leaf.from_bytes(rows)
+
+    def by_distance(self, name: str, function: Callable[[Ints], Ints]) -> Tensor:
+        """A leaf, i32 (history, tokens and padding), of `function(distances)`, which each step fills anew.
+
+        The distance of a cell from a token is the number of positions between them; 0 where a token does not see.
+        """
+        return self._by_distance.leaf(name, lambda plan: function(self._distances(plan)))
+
+    def _distances(self, plan: CausalPlan) -> Ints:
+        found = np.zeros(self._masks[0].shape[::-1], np.int32)
+        for run in plan.runs:
+            end = run.position + run.count
+            columns = self._cache.cells.of(run.sequence, 0, end) - self._first
+            held = np.arange(end - len(columns), end, dtype=np.int32)
+            asking = np.arange(run.position, end, dtype=np.int32)[:, None]
+            found[run.row : run.row + run.count, columns] = np.maximum(asking - held, 0)
+        return found
+
+    def named(self) -> dict[str, Tensor]:
+        found = {"cells": self._cells, "mask": self._masks[0]}
+        for layer in self._written:
+            held = self._storage.layers[layer]
+            found[f"keys.{layer}"] = held.key
+            if held.within is None:
+                found[f"values.{layer}"] = held.value
+        return found
