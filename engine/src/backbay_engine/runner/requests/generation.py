@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
 
@@ -108,7 +109,7 @@ class Generation(Job):
         self.options, self.text_end = options, text_length(prompt)
         self.sampler = Sampler(options.sampling, vocabulary_size)
         ids = prompt if pictures is None else ids_of(prompt)
-        self.sampler.accept(ids[self.text_end :])  # type: ignore[arg-type]  # all are ids
+        self.sampler.accept(islice(ids, self.text_end, None))  # type: ignore[arg-type]  # all are ids
         self.sampler.resume(options.resume)
         self.text = AnswerText(options, tokenizer)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
