@@ -236,8 +236,6 @@ class RecurrentCache(SingleCache):
             self._users[state.row] -= 1
         held.states = states
 
-    # -- memory ------------------------------------------------------------------------------------------
-
     def leaf(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         """All rows of a state, (width, rows), allocated at the first call."""
         self.check()

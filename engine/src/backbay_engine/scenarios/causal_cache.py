@@ -164,8 +164,6 @@ class CausalLife(AttentionLife):
         self.tell("close the traced steps")
         self.close_steps()
 
-    # -- parts -------------------------------------------------------------------------------------------
-
     def _run(self, step: Step, choose: Choose) -> None:
         """Store and attend; compare every token in every layer."""
         rng = np.random.default_rng(choose.below(1 << 16))

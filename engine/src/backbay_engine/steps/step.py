@@ -45,9 +45,6 @@ class Step:
         return len(self.tokens)
 
 
-# -- for each purpose --------------------------------------------------------------------------------------
-
-
 def step_of(parts: Sequence[tuple[int, int, Sequence[int] | Ints]], outputs: Ints) -> Step:
     """The next tokens of sequences, each with its number and the position of its first token."""
     return Step(

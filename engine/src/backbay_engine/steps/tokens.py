@@ -131,9 +131,6 @@ def _count_on(axes: Ints, position: int) -> int:
     return end
 
 
-# -- texts for an encoder -----------------------------------------------------------------------------------
-
-
 def text_tokens(ids: Sequence[int]) -> list[int]:
     """The tokens of a text for the encoder, at the begin of a sequence: numbers below 0."""
     return [~token for token in ids[:-1]] + [~(token | LAST) for token in ids[-1:]]

@@ -17,7 +17,7 @@ from ...steps.step import Ints, Step
 from ..cells.bookkeeping import FEW, Cells, Run, runs_of
 from ..cells.contents import Contents, read_cells, write_cells
 from ..cells.masks import HIDDEN, NUMPY, Mask, Rows, Visibility
-from ..cells.storage import BoundCellCache, CellCache, rounded_up
+from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
 from ..contract import CachePlan, CacheSizes, Shift, check_next, check_prefix, own_plan
 
 BUCKET = 256
@@ -26,10 +26,7 @@ LAZY = 32  # a sequence's cells behind its window are freed in groups of this ma
 
 
 @dataclass(frozen=True)
-class CausalPlan(CachePlan):
-    cells: Ints
-    first: int
-    history: int
+class CausalPlan(CellPlan):
     runs: Sequence[Run]  # empty in a plan of `worst`
 
 
@@ -317,7 +314,7 @@ class BoundCausalCache(BoundCellCache):
 
     def __init__(self, cache: CausalCache, ctx: Context, plan: CausalPlan) -> None:
         spans, size = plan.step.spans is not None, plan.step.size
-        super().__init__(cache.storage, ctx, plan.first, plan.history, size)
+        super().__init__(cache.storage, ctx, plan)
         self._cache = cache
         self._updates = size <= FEW and not spans  # rows of a few tokens, in an array that is kept
         self._rows: Rows | None = None  # made at the first step: a bound worst case needs none

@@ -44,8 +44,6 @@ class EncoderCache(RegionCache):
             raise CacheFullError(sequence, count, self._room)
         self._expected[sequence] = count
 
-    # -- steps -------------------------------------------------------------------------------------------
-
     def plan(self, step: Step) -> RegionPlan:
         runs = runs_of(step)
         for run in runs:
@@ -81,8 +79,6 @@ class EncoderCache(RegionCache):
     def _views(self, run: Run) -> list[View]:
         cells = [self.range_of(region, shown.rows) for shown, region in self._of(run.sequence)]
         return [View(run.position, run.position + run.count, cells)] if cells else []
-
-    # -- sequences -------------------------------------------------------------------------------------
 
     def contents(self, sequence: int) -> Contents:
         if not (held := self._of(sequence)):

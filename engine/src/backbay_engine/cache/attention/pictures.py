@@ -95,8 +95,6 @@ class PictureCache(RegionCache):
     def restore(self, sequence: int, contents: Contents) -> None:
         self.check(sequence)
 
-    # -- steps -------------------------------------------------------------------------------------------
-
     def plan(self, step: Step) -> RegionPlan:
         return self.planned(step, [(run, list(self._views(run))) for run in runs_of(step)])
 

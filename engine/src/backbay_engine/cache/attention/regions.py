@@ -13,7 +13,7 @@ from backbay import Backend, Context, DType, Tensor
 from ...steps.step import Ints, Step
 from ..cells.bookkeeping import Run
 from ..cells.masks import HIDDEN, NUMPY, SEEN
-from ..cells.storage import BoundCellCache, CellCache, rounded_up
+from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
 from ..contract import CachePlan, CacheSizes, own_plan
 
 NOTHING: Ints = np.zeros(0, np.int32)
@@ -46,12 +46,9 @@ class View:
 
 
 @dataclass(frozen=True)
-class RegionPlan(CachePlan):
-    """The cells that a step writes, the range of cells that it sees, and what each of its runs sees."""
+class RegionPlan(CellPlan):
+    """A step's range of cells, and what each of its runs sees of them."""
 
-    cells: Ints
-    first: int
-    history: int
     masked: bool
     seen: Sequence[tuple[Run, Sequence[View]]]
 
@@ -165,7 +162,7 @@ class BoundRegionCache(BoundCellCache):
     after: Tensor | None = None
 
     def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan, *shape: int) -> None:
-        super().__init__(cache.storage, ctx, plan.first, plan.history, len(plan.cells))
+        super().__init__(cache.storage, ctx, plan)
         self.present = self._host.zeros(DType.F32, *shape, plan.step.size)
         self.is_empty = plan.history == 0
         dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(plan.step.size)

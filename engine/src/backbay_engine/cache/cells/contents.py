@@ -9,11 +9,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import BackbayError, DType, Tensor
+from backbay import BackbayError, DType
 
 from ...errors import ForeignSnapshotError
 from ...steps.step import Ints
-from .storage import WRITTEN, LayerMemory, Storage, filled
+from .storage import WRITTEN, Part, Storage, filled
 
 LARGEST = float(np.finfo(np.float16).max)
 
@@ -67,9 +67,6 @@ def joined(parts: Iterable[tuple[str, Contents]]) -> Contents:
     return Contents(arrays, numbers)
 
 
-# -- keys and values -----------------------------------------------------------------------------------------
-
-
 def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
     """The keys and values of cells in all layers."""
     if not storage.can_move():
@@ -78,9 +75,9 @@ def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
         )
     found: dict[str, NDArray[Any]] = {}
     for i, layer in storage.layers.items():
-        parts = (("keys", layer.head_dim), ("values", layer.value_dim))
+        parts: list[tuple[Part, int]] = [("keys", layer.head_dim), ("values", layer.value_dim)]
         for part, width in parts if layer.within is None else parts[:1]:
-            rows = _read(storage, i, layer, part, cells)
+            rows = _read(storage, i, part, cells)
             found[f"{part}.{i}"] = _shortened(rows, storage.dtype).reshape(len(cells), layer.kv_heads, width)
         if layer.within is not None:
             end = layer.within + layer.value_dim
@@ -99,26 +96,21 @@ def write_cells(storage: Storage, cells: Ints, contents: Contents) -> None:
         storage.write(i, cells, keys, values)
 
 
-def _read(storage: Storage, i: int, layer: LayerMemory, part: str, cells: Ints) -> NDArray[np.float32]:
+def _read(storage: Storage, i: int, part: Part, cells: Ints) -> NDArray[np.float32]:
     """Rows of a layer, (cells, width)."""
     size = min(WRITTEN, storage.cells)
-    turned = part == "values" and storage.config.permuted_v
-    held = layer.key if part == "keys" else layer.value
     rows: list[NDArray[np.float32]] = []
     with storage.backend.new_context() as ctx:
-        host, at = ctx.input(), ctx.layer(i)
-        if turned:
-            held = storage.sliced(at, layer)  # (1, cells, width)
-            ids: Tensor = host.empty(DType.I32, size, held.dim(2))
-        else:
-            ids = host.empty(DType.I32, size)
+        at = ctx.layer(i)
+        held = storage.rows(at, i, part)
+        ids = ctx.input().empty(DType.I32, size, *held.shape[2:])
         result = held.rows(at, ids)
         ctx.forward(result)
         for low in range(0, len(cells), size):
             ids.from_ints(np.broadcast_to(filled(cells[low : low + size], size), ids.shape[::-1]))
             ctx.compute(result)
-            found = result.numpy().reshape((-1, size) if turned else (size, -1))
-            rows.append((found.T if turned else found)[: len(cells) - low].copy())
+            found = result.numpy()
+            rows.append((found[:, :, 0].T if held.rank == 3 else found)[: len(cells) - low].copy())
     return np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
 
 

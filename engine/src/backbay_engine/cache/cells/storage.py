@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
 
 from ...steps.step import Ints
-from ..contract import BoundCache, CacheSizes, History, Shift, SingleCache
+from ..contract import BoundCache, CachePlan, CacheSizes, History, Shift, SingleCache
 from .masks import NUMPY
 
 CHUNK = 512  # cells that one run of a mover moves
 WRITTEN = 256  # cells that one run writes or reads: few, because its memory is not reserved
+
+
+Part: TypeAlias = Literal["keys", "values"]
 
 
 @dataclass(frozen=True)
@@ -113,21 +116,23 @@ class Storage:
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
-        values = self.write_values(ctx, held, flat(ctx, value), cells)
+        values = self.write_values(ctx, layer, flat(ctx, value), cells)
         ctx.forward(keys, values)
         return keys, values
 
-    def write_values(self, ctx: Context, layer: LayerMemory, value: Tensor, cells: Tensor) -> Tensor:
+    def write_values(self, ctx: Context, layer: int, value: Tensor, cells: Tensor) -> Tensor:
         """Write values, (width, n), into cells; an alias of all values."""
-        if not self.config.permuted_v:
-            return layer.value.set_rows(ctx, value, cells)
-        # Each element of a value is a row of one element in its own slice; all slices share the ids.
-        lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
-        return self.sliced(ctx, layer).set_rows(ctx, lifted.permute(ctx, 0, 2, 1), cells)
+        if self.config.permuted_v:  # each element is a row in its own slice; all slices share the ids
+            lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
+            value = lifted.permute(ctx, 0, 2, 1)
+        return self.rows(ctx, layer, "values").set_rows(ctx, value, cells)
 
-    def sliced(self, ctx: Context, layer: LayerMemory) -> Tensor:
-        """Permuted values as (1, cells, width)."""
-        return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
+    def rows(self, ctx: Context, layer: int, part: Part) -> Tensor:
+        """A layer's keys or values, (width, cells); permuted values with a slice for each feature, (1, cells, width)."""
+        held = self.layers[layer]
+        if part == "keys" or not self.config.permuted_v:
+            return held.key if part == "keys" else held.value
+        return held.value.reshape(ctx, 1, self.cells, held.value_dim * held.kv_heads)
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class Storage:
         rows = Spec(self.dtype, (self.dtype.block_size, 1)), Spec(DType.I32, (1,))
         return bool(self.backend.supports(ops.rows, rows))
 
-    def mover(self, part: Literal["keys", "values"], shift: Shift | None = None) -> Mover:
+    def mover(self, part: Part, shift: Shift | None = None) -> Mover:
         """The mover of the keys or values of all layers; with `shift`, keys are rotated as they move."""
         mover = self._movers.get((part, shift))
         if mover is None:
@@ -158,7 +163,7 @@ class Storage:
             key, value = (host.empty(DType.F32, rows.shape[1], size) for rows in (keys, values))
             ctx.forward(layer.key.set_rows(at, key, ids))
             if layer.within is None:
-                ctx.forward(self.write_values(at, layer, value, ids))
+                ctx.forward(self.write_values(at, i, value, ids))
             for low in range(0, len(cells), size):
                 ids.from_ints(filled(cells[low : low + size], size))
                 for leaf, rows in ((key, keys), (value, values)):
@@ -174,17 +179,16 @@ class Storage:
 class Mover:
     """A graph that copies cells of all layers to other cells."""
 
-    def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
+    def __init__(self, storage: Storage, part: Part, shift: Shift | None) -> None:
         self._storage, self._size = storage, min(CHUNK, storage.cells)
         self._ctx = storage.backend.new_context()
         try:
-            host = self._ctx.input()
-            self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
-            self._wide: dict[int, Tensor] = {}  # by width: the sources, repeated for each slice
-            self._offsets = host.empty(DType.I32, self._size) if shift is not None else None
+            self._host = self._ctx.input()
+            self._sources: dict[tuple[int, ...], Tensor] = {}  # by shape: repeated for each slice
+            self._targets, self._offsets = (self._host.empty(DType.I32, self._size) for _ in range(2))
             for i, layer in storage.layers.items():
                 if part == "keys" or layer.within is None:
-                    self._ctx.forward(self._move(self._ctx.layer(i), i, layer, part, shift))
+                    self._ctx.forward(self._move(self._ctx.layer(i), i, part, shift))
             self._ctx.reserve()
         except BaseException:
             self._ctx.close()
@@ -194,34 +198,22 @@ class Mover:
         """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
         size = self._size
         for low in range(0, len(sources), size):
-            for leaf, cells in ((self._sources, sources), (self._targets, targets)):
-                leaf.from_ints(filled(cells[low : low + size], size))
-            for leaf in self._wide.values():
+            self._targets.from_ints(filled(targets[low : low + size], size))
+            self._offsets.from_ints(np.full(size, offset, np.int32))
+            for leaf in self._sources.values():
                 leaf.from_ints(np.broadcast_to(filled(sources[low : low + size], size), leaf.shape[::-1]))
-            if self._offsets is not None:
-                self._offsets.from_ints(np.full(size, offset, np.int32))
             self._ctx.compute()
 
     def close(self) -> None:
         self._ctx.close()
 
-    def _move(
-        self,
-        ctx: Context,
-        i: int,
-        layer: LayerMemory,
-        part: Literal["keys", "values"],
-        shift: Shift | None,
-    ) -> Tensor:
-        if part == "values" and self._storage.config.permuted_v:
-            held = self._storage.sliced(ctx, layer)
-            width = held.dim(2)
-            if width not in self._wide:
-                self._wide[width] = self._ctx.input().empty(DType.I32, self._size, width)
-            return held.set_rows(ctx, held.rows(ctx, self._wide[width]), self._targets)
-        held = layer.key if part == "keys" else layer.value
-        rows = held.rows(ctx, self._sources)  # (width, cells)
-        if shift is not None and self._offsets is not None:
+    def _move(self, ctx: Context, i: int, part: Part, shift: Shift | None) -> Tensor:
+        layer, held = self._storage.layers[i], self._storage.rows(ctx, i, part)
+        shape = self._size, *held.shape[2:]
+        if shape not in self._sources:
+            self._sources[shape] = self._host.empty(DType.I32, *shape)
+        rows = held.rows(ctx, self._sources[shape])
+        if shift is not None:
             heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
             turned = shift(ctx, i, heads, self._offsets)
             if turned.shape != heads.shape:
@@ -255,16 +247,25 @@ class CellCache(SingleCache):
             self._store = self._sizes = None
 
 
+@dataclass(frozen=True)
+class CellPlan(CachePlan):
+    """The cells that a step writes, and the range of cells that it sees."""
+
+    cells: Ints
+    first: int
+    history: int
+
+
 class BoundCellCache(BoundCache):
-    """The cells that a traced step writes and sees, and the layers' tensors after its writes."""
+    """The leaves of a traced step, and the layers' tensors after its writes."""
 
     _missing: ClassVar[str]  # in a layer for which `get` finds nothing
     _masks: Sequence[Tensor | None]  # with spans, and last without them
 
-    def __init__(self, storage: Storage, ctx: Context, first: int, history: int, puts: int) -> None:
-        self._storage, self._first, self._history = storage, first, history
+    def __init__(self, storage: Storage, ctx: Context, plan: CellPlan) -> None:
+        self._storage, self._first, self._history = storage, plan.first, plan.history
         self._host = ctx.input()
-        self._cells = self._host.empty(DType.I32, puts)
+        self._cells = self._host.empty(DType.I32, len(plan.cells))
         self._written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:

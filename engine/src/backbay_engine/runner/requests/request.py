@@ -92,8 +92,6 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     return GenerationOptions(**own, sampling=sampling)
 
 
-# -- requests ------------------------------------------------------------------------------------------------
-
 Prompt: TypeAlias = Sequence[int] | Parts
 """Checked token ids, or parts of which only the form is checked."""
 T_co = TypeVar("T_co", covariant=True)
