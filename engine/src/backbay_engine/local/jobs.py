@@ -82,16 +82,13 @@ class Jobs:
             case Score():
                 return Scoring(tokens, rows)
             case ScoreTokens():
-                return TokenScoring(tokens, rows, top=request.top, vocabulary_size=size)
+                return TokenScoring(tokens, top=request.top, vocabulary_size=size)
 
     def end(self, request: AnyRequest, receiver: Receiver[Any], error: BaseException | None) -> None:
         """End a request that never became a job: with an error, or as cancelled."""
         if error is None and isinstance(request, Generate):
             options = request.options
-            AnswerText(options, self.tokenizer).give(
-                receiver,
-                Timings(resumed_tokens=len(options.resume)),
-                logprobs=None if options.sampling.logprobs is None else [],
-            )
+            timings = Timings(resumed_tokens=len(options.resume))
+            AnswerText(options, self.tokenizer).give(receiver, timings)
         else:
             receiver.fail(error or CancelledError("the request was cancelled"))

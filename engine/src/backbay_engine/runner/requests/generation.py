@@ -39,6 +39,7 @@ class AnswerText:
         self._stops, self._limit = StopMatcher(options.stop), options.max_tokens
         self._pieces: list[str] = []
         self.tokens: list[int] = []
+        self.logprobs: list[Sampled] | None = None if options.sampling.logprobs is None else []
         self.reason: FinishReason | None = None
         for count, token in enumerate(options.resume):  # the steps that gave them gave their text
             if self.reason is not None:
@@ -64,20 +65,14 @@ class AnswerText:
             self.reason = "length"
         return piece
 
-    def give(
-        self,
-        receiver: Receiver[Completion],
-        timings: Timings,
-        last: TokenStep | None = None,
-        logprobs: list[Sampled] | None = None,
-    ) -> None:
+    def give(self, to: Receiver[Completion], timings: Timings, last: TokenStep | None = None) -> None:
         """Give the last step, with the text that was held back, and the whole answer."""
         reason = self.reason or "cancelled"
-        step = last or TokenStep("", (), None if logprobs is None else ())
-        receiver.emit(step._replace(text=step.text + self._rest(), finish_reason=reason))
+        step = last or TokenStep("", (), None if self.logprobs is None else ())
+        to.emit(step._replace(text=step.text + self._rest(), finish_reason=reason))
         timings.tokens = len(self.tokens)
         text, stop = "".join(self._pieces), self._stops.stop
-        receiver.succeed(Completion(text, self.tokens, reason, logprobs, stop, timings))
+        to.succeed(Completion(text, self.tokens, reason, self.logprobs, stop, timings))
 
     def _rest(self) -> str:
         """The text that was held back, once nothing more comes."""
@@ -115,12 +110,12 @@ class Generation(Job):
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
         self.guesses: Guesses | None = None
         self._mark = perf_counter()  # the end of the last period of `timings`
-        self._logprobs: list[Sampled] | None = None if options.sampling.logprobs is None else []
         self._last: TokenStep | None = None  # held until the answer's end is known
         self._mask: Future[bytes | None] | None = None  # of the step that the backend computes
         self._begun = False
         tokens = sequence_of(prompt, options, self.text, context)
-        super().__init__(tokens, pictures, reuse=options.reuse, begin_by=begin_by)
+        super().__init__(tokens, pictures, reuse=options.reuse)
+        self.begin_by = begin_by
 
     @property
     def over(self) -> bool:
@@ -183,12 +178,12 @@ class Generation(Job):
         sampled = self.sampler.sample(row, mask)
         if not self.made:
             self.timings.prompt = self._lap()
-        if self._logprobs is not None:
-            self._logprobs.append(sampled)
+        if self.text.logprobs is not None:
+            self.text.logprobs.append(sampled)
         if self._begun and constraint is not None:
             constraint.accept(sampled.token)
         text = self.text.add(sampled.token)
-        step = TokenStep(text, (sampled.token,), None if self._logprobs is None else (sampled,))
+        step = TokenStep(text, (sampled.token,), None if self.text.logprobs is None else (sampled,))
         if self.over:
             self._last = step
             return
@@ -225,7 +220,7 @@ class Generation(Job):
             self.handle.fail(error)
             return
         self.timings.generation = self._lap() if self.made else 0.0
-        self.text.give(self.handle, self.timings, self._last, self._logprobs)
+        self.text.give(self.handle, self.timings, self._last)
 
     def _lap(self) -> float:
         last, self._mark = self._mark, perf_counter()

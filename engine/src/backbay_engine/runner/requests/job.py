@@ -98,18 +98,14 @@ class Job(ABC):
     cancelled  whether its caller wants no more of it: the runner's
     """
 
+    begin_by: float = math.inf
     guess: Sequence[int] = ()
     handle: Receiver[Any]
 
     def __init__(
-        self,
-        prompt: Sequence[Token],
-        pictures: RowsOfPictures | None = None,
-        *,
-        reuse: bool = True,
-        begin_by: float = math.inf,
+        self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None, *, reuse: bool = True
     ) -> None:
-        self.prompt, self.pictures, self.reuse, self.begin_by = prompt, pictures, reuse, begin_by
+        self.prompt, self.pictures, self.reuse = prompt, pictures, reuse
         self.layout = Layout.of(prompt, pictures=pictures is not None)
         self.todo, self.slot = prompt, Slot(0)
         self.skipped, self.cancelled = 0, False

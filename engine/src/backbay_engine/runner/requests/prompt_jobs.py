@@ -70,15 +70,8 @@ class TokenScoring(PromptJob):
     A step takes so few tokens that the logits of a long prompt are never there at once.
     """
 
-    def __init__(
-        self,
-        prompt: Sequence[Token],
-        pictures: RowsOfPictures | None = None,
-        *,
-        top: int,
-        vocabulary_size: int,
-    ) -> None:
-        super().__init__(prompt, pictures, reuse=False)
+    def __init__(self, prompt: Sequence[Token], *, top: int, vocabulary_size: int) -> None:
+        super().__init__(prompt, reuse=False)
         if text_length(prompt):
             raise RequestError("the model encodes its prompt, whose tokens have no probabilities")
         self._top, self._most = top, max(1, LOGITS // (4 * vocabulary_size))
