@@ -50,14 +50,10 @@ class Shelf:
 
     def find(self, tokens: NDArray[np.int32], more_than: int) -> Found | None:
         """The file that has the most of these tokens, if it has more than so many."""
-        best: Found | None = None
-        for name, held in self._listed():
-            common = _common(held, tokens)
-            if common > max(more_than, 0 if best is None else best.length) and (
-                self._anywhere or common == len(held)
-            ):
-                best = Found(self._folder / name, common)
-        return best
+        found = [(_common(held, tokens), len(held), name) for name, held in self._listed()]
+        usable = [(common, name) for common, length, name in found if self._anywhere or common == length]
+        common, name = max(usable, default=(0, ""))
+        return Found(self._folder / name, common) if common > more_than else None
 
     def read(self, path: Path) -> Snapshot | None:
         """The snapshot of a file, which counts as used now; None if it is gone, damaged, or cannot be read now."""

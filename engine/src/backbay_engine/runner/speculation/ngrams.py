@@ -91,8 +91,7 @@ class NgramSource(Source):
         return Ngrams(ids, self._chances)
 
     def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
-        held = [job.guesses for job in jobs]
         return [
-            each.next(count) if isinstance(each, Ngrams) else []
-            for each, count in zip(held, counts, strict=True)
+            job.guesses.next(count) if isinstance(job.guesses, Ngrams) else []
+            for job, count in zip(jobs, counts, strict=True)
         ]
