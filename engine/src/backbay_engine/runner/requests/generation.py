@@ -152,7 +152,7 @@ class Generation(Job):
         left = context if limit is None else limit - len(self.text.tokens)
         return max(0, min(left, context - self.done) - 1)
 
-    def go_back(self, tokens: Sequence[Token] = ()) -> None:
+    def go_back(self, tokens: Sequence[Token]) -> None:
         self.todo, self.guess = self.todo[: len(self.todo) - len(self.guess)], ()
         super().go_back(tokens)
 

@@ -137,11 +137,10 @@ class Job(ABC):
         self.slot.tokens += self.todo[:count]
         self.todo = self.todo[count:]
 
-    def go_back(self, tokens: Sequence[Token] = ()) -> None:
-        """Compute tokens again that the slot has lost, before the pending ones; guesses are taken back."""
+    def go_back(self, tokens: Sequence[Token]) -> None:
+        """Compute tokens again before the pending ones, after the slot has lost some; guesses are taken back."""
         self.todo = [*tokens, *self.todo]
-        if tokens:
-            self.layout = Layout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
+        self.layout = Layout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
 
     def ids(self, count: int) -> list[int]:
         tokens = self.todo[:count]
