@@ -26,9 +26,9 @@ class PictureLife(AttentionLife):
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
         held = [dtype for dtype in DTYPES if dtype in self.backend.cache_config().dtypes]
-        self.cache: PictureCache = PictureCache(LONGEST, spare=SPARE)
+        self.cache = self.pictures = PictureCache(LONGEST, spare=SPARE)
         self.open(self.cache, held[choose.below(len(held))])
-        self.writer = PictureWriter(self.cache, KV_HEADS * HEAD, _keys_and_values)
+        self.writer = PictureWriter(self.pictures, KV_HEADS * HEAD, _keys_and_values)
         self.shown: list[list[Shown]] = [[] for _ in range(SEQUENCES)]
         self.tell(f"pictures in {self.dtype}")
 
@@ -50,7 +50,7 @@ class PictureLife(AttentionLife):
         others = [held for n, held in enumerate(self.shown) if n != sequence]
         needed = {name for held in (wanted, *others) for name in names(held)}
         try:
-            new = self.cache.show(sequence, wanted)
+            new = self.pictures.show(sequence, wanted)
         except CacheFullError as error:
             if len(needed) <= SEQUENCES + SPARE:
                 raise Fault("cache", f"there is room, but {error}") from None
@@ -151,7 +151,7 @@ class PictureLife(AttentionLife):
 class TracedPictures:
     def __init__(self, life: PictureLife, plan: CachePlan) -> None:
         self.ctx = life.backend.new_context()
-        self._bound, at = life.cache.bind(self.ctx, plan), self.ctx.layer(0)
+        self._bound, at = life.pictures.bind(self.ctx, plan), self.ctx.layer(0)
         self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
         if not self._bound.is_empty:
             seen = self._bound.get(at, 0)

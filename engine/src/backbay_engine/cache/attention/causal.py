@@ -310,7 +310,6 @@ class CausalCache(CellCache):
 @final
 class BoundCausalCache(BoundCellCache):
     _missing = "nothing in this cache: put comes first"
-    _masks: list[Tensor]
 
     def __init__(self, cache: CausalCache, ctx: Context, plan: CausalPlan) -> None:
         spans, size = plan.step.spans is not None, plan.step.size

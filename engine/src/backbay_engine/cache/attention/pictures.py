@@ -133,7 +133,7 @@ class BoundPictureCache(BoundRegionCache):
 
     def __init__(self, cache: PictureCache, ctx: Context, plan: RegionPlan) -> None:
         super().__init__(cache, ctx, plan, 1)
-        self.after: Tensor = self._host.zeros(DType.F32, 1, plan.step.size)
+        self.after = self._after = self._host.zeros(DType.F32, 1, plan.step.size)
         self.fill(plan)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:

@@ -159,21 +159,21 @@ def _moved(shown: Shown, gap: int) -> Shown:
 
 
 class BoundRegionCache(BoundCellCache):
-    after: Tensor | None = None
+    _after: Tensor | None = None
 
     def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan, *shape: int) -> None:
         super().__init__(cache.storage, ctx, plan)
         self.present = self._host.zeros(DType.F32, *shape, plan.step.size)
         self.is_empty = plan.history == 0
         dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(plan.step.size)
-        self._masks = [self._host.empty(dtype, plan.history, rows) if plan.masked else None]
+        self._masks = [self._host.empty(dtype, plan.history, rows)] if plan.masked else []
 
     def fill(self, plan: CachePlan) -> None:
         plan = own_plan(RegionPlan, plan)
         if self.is_empty:
             return
         present, after = np.zeros((2, plan.step.size), np.float32)
-        mask = self._masks[0] if plan.seen else None
+        mask = self._masks[0] if self._masks and plan.seen else None
         rows = None if mask is None else np.full(mask.shape[::-1], HIDDEN, NUMPY[mask.dtype])
         for run, views in plan.seen:
             if rows is not None and not views:
@@ -189,5 +189,5 @@ class BoundRegionCache(BoundCellCache):
             mask.from_bytes(rows)
         self._cells.from_bytes(plan.cells)
         self.present.from_floats(present)
-        if self.after is not None:
-            self.after.from_floats(after)
+        if self._after is not None:
+            self._after.from_floats(after)

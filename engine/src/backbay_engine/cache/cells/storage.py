@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -260,7 +259,7 @@ class BoundCellCache(BoundCache):
     """The leaves of a traced step, and the layers' tensors after its writes."""
 
     _missing: ClassVar[str]  # in a layer for which `get` finds nothing
-    _masks: Sequence[Tensor | None]  # with spans, and last without them
+    _masks: list[Tensor]  # with spans, and last without them; none if all tokens see all of the range
 
     def __init__(self, storage: Storage, ctx: Context, plan: CellPlan) -> None:
         self._storage, self._first, self._history = storage, plan.first, plan.history
@@ -288,7 +287,7 @@ class BoundCellCache(BoundCache):
             value = values.reshape(ctx, held.value_dim, held.kv_heads, storage.cells).slice(
                 ctx, 2, first, end
             )
-        return History(key, value, self._masks[0 if spans else -1])
+        return History(key, value, self._masks[0 if spans else -1] if self._masks else None)
 
 
 def filled(cells: Ints, size: int) -> Ints:
