@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -98,30 +97,14 @@ def joint_plan(step: Step, plans: Sequence[CachePlan]) -> JointPlan:
     return JointPlan(step, tuple([plan.key for plan in plans]), plans)
 
 
-class BoundJointCache(BoundCache):
-    bounds: tuple[BoundCache, ...]
-
-    @abstractmethod
-    def of(self, layer: int) -> BoundCache:
-        """The bound cache that holds a layer's history."""
-
-    def fill(self, plan: CachePlan) -> None:
-        for bound, own in zip(self.bounds, own_plan(JointPlan, plan).plans, strict=True):
-            bound.fill(own)
-
-    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
-        self.of(layer).put(ctx, layer, key, value)
-
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
-        return self.of(layer).get(ctx, layer, spans=spans)
-
-
 # -- by layer ------------------------------------------------------------------------------------------------
 
 
 @final
 class LayeredCache(JointCache):
     """Several caches for a model whose layers differ; `kind` gives the index of a layer's cache."""
+
+    caches: tuple[Cache, ...]
 
     def __init__(self, caches: Sequence[Cache], kind: Callable[[int], int]) -> None:
         if not caches:
@@ -171,12 +154,22 @@ class LayeredCache(JointCache):
 
 
 @final
-class BoundLayeredCache(BoundJointCache):
+class BoundLayeredCache(BoundCache):
     def __init__(self, bounds: Sequence[BoundCache], kind: Callable[[int], int]) -> None:
         self.bounds, self._kind = tuple(bounds), kind
 
     def of(self, layer: int) -> BoundCache:
         return self.bounds[self._kind(layer)]
+
+    def fill(self, plan: CachePlan) -> None:
+        for bound, own in zip(self.bounds, own_plan(JointPlan, plan).plans, strict=True):
+            bound.fill(own)
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        self.of(layer).put(ctx, layer, key, value)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        return self.of(layer).get(ctx, layer, spans=spans)
 
     def named(self) -> dict[str, Tensor]:
         return {
@@ -307,13 +300,19 @@ def _of_decoder(step: Step, texts: list[int]) -> Step:
 
 
 @final
-class BoundEncoderDecoderCache(BoundJointCache):
+class BoundEncoderDecoderCache(BoundCache):
     def __init__(self, causal: BoundCausalCache, encoder: BoundEncoderCache) -> None:
         self.causal, self.encoder = causal, encoder
-        self.bounds = causal, encoder
 
-    def of(self, layer: int) -> BoundCache:
-        return self.causal
+    def fill(self, plan: CachePlan) -> None:
+        for bound, own in zip((self.causal, self.encoder), own_plan(JointPlan, plan).plans, strict=True):
+            bound.fill(own)
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        self.causal.put(ctx, layer, key, value)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        return self.causal.get(ctx, layer, spans=spans)
 
     def named(self) -> dict[str, Tensor]:
         return self.causal.named()

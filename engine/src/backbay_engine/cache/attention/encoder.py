@@ -30,6 +30,7 @@ class EncoderCache(RegionCache):
     """
 
     _seen_before = False
+    length: int
 
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
         self.open_regions(backend, sizes, sizes.sequences)

@@ -48,6 +48,8 @@ class PictureCache(RegionCache):
     """
 
     _seen_before = True
+    length: int
+    regions: int
 
     def __init__(self, length: int, *, spare: int = 0) -> None:
         super().__init__(length)
