@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,7 @@ import numpy as np
 import backbay
 from backbay import Backend, Context, DType, Tensor
 from backbay_engine.cache import CacheSizes, CausalCache
-from backbay_engine.steps.builders import next_step
-from backbay_engine.steps.step import Step
+from backbay_engine.steps.step import Step, next_step
 
 HEAD, HEADS, KV_HEADS = 32, 4, 2
 THREE = CacheSizes(sequences=3, capacity=600, batch=64, dtype=DType.F32)
@@ -22,7 +22,8 @@ def turned(ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
 
 def step_of(cache: CausalCache, sequences: list[int], spans: list[int] | None = None) -> Step:
     """A step with the next tokens of sequences."""
-    return next_step(cache.cells.end, sequences, spans)
+    numbers = None if spans is None else np.array(spans, np.int32)
+    return replace(next_step(cache.cells.end, sequences), spans=numbers)
 
 
 class Attention:
@@ -110,5 +111,5 @@ def opened(name: str = "cpu_ref", sizes: CacheSizes = THREE, **how: Any) -> tupl
 def state(cache: CausalCache) -> list[Any]:
     """The whole bookkeeping of the cells."""
     cells = cache.cells
-    held = [cells.of(n).tolist() for n in range(cells.sequences)]
+    held = [cells.of(n).tolist() for n in range(len(cells.end))]
     return [cells.free, cells.owners.tolist(), list(cells.begin), list(cells.end), held]

@@ -16,7 +16,7 @@ from backbay_engine.cache import CacheSizes, EncoderDecoderCache
 from backbay_engine.models import Model
 from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.steps.step import Step
-from backbay_engine.steps.texts import text_tokens
+from backbay_engine.steps.tokens import text_tokens
 
 VOCABULARY = 64
 SEQUENCES = 3

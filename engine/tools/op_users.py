@@ -25,7 +25,7 @@ from backbay import OPS, Backend, Tensor  # noqa: E402
 from backbay_engine.cache import CacheSizes  # noqa: E402
 from backbay_engine.models import Model, load_model  # noqa: E402
 from backbay_engine.models.batch import Batch  # noqa: E402
-from backbay_engine.steps.builders import worst_steps  # noqa: E402
+from backbay_engine.steps.step import worst_steps  # noqa: E402
 
 TARGET = ROOT / "src" / "backbay_engine" / "models" / "op_users.py"
 BATCH, PARALLEL, CONTEXT = 128, 4, 256

@@ -28,7 +28,7 @@ from .loading import estimate, load
 from .port.options import LoadOptions
 from .runner.requests.answer import Completion, Timings, TokenStep
 from .runner.requests.handle import Handle
-from .runner.requests.options import GenerationOptions
+from .runner.requests.request import GenerationOptions
 from .runner.state import SlotState, State, Totals
 from .snapshots import Snapshot
 from .text.answers import (

@@ -33,8 +33,7 @@ from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
 from .runner.requests.handle import Handle, OnStep, Pieces, wait_for
-from .runner.requests.options import options_of
-from .runner.requests.request import Generate, Score, ScoreTokens
+from .runner.requests.request import Generate, Score, ScoreTokens, options_of
 from .runner.state import State
 from .runner.step_cache import StepCache
 from .snapshots import Snapshot

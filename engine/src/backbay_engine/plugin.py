@@ -74,8 +74,7 @@ from .models.nn import (
     states_of,
 )
 from .runner.step_cache import StepCache
-from .steps.builders import prompt_step
-from .steps.step import Step
+from .steps.step import Step, prompt_step
 
 __all__ = [
     "Attention",

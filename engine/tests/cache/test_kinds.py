@@ -216,7 +216,7 @@ def test_the_mask_of_a_step_is_in_the_hosts_share_and_not_kept() -> None:
         bound.fill(plan)
         kept, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        mask = bound._mask.nbytes
+        mask = bound._masks[0].nbytes
         assert kept < mask / 10
         assert mask <= most <= cache.host_nbytes + mask / 10
 

@@ -14,6 +14,8 @@ from backbay import BackbayError, DType
 from backbay_conformance.plugin import Choose, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
+from backbay_engine.cache.attention.regions import View
+from backbay_engine.cache.cells.bookkeeping import Run
 from backbay_engine.cache.cells.storage import Storage
 from backbay_engine.cache.recurrent import SequenceStates
 from backbay_engine.errors import CacheShiftError
@@ -298,8 +300,11 @@ def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EncoderCache, "_seen", lambda self, sequence: (0, self._outputs[sequence].count)
-                  if self._outputs[sequence] else (0, 0))  # fmt: skip
+    def first_cells(self: EncoderCache, run: Run) -> list[View]:
+        cells = [(0, shown.rows) for shown in self.shown(run.sequence)]
+        return [View(run.position, run.position + run.count, cells)] if cells else []
+
+    patch.setattr(EncoderCache, "_views", first_cells)
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
@@ -308,9 +313,8 @@ def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
 
 def wiping_reaches_what_others_share(patch: pytest.MonkeyPatch) -> None:
     def wipe(self: EncoderCache, sequence: int) -> None:
-        low, high = self._seen(sequence)
-        if self.storage.layers:
-            Storage.wipe(self.storage, np.arange(low, high, dtype=np.int32))
+        for shown, region in self._shown[sequence] if self.storage.layers else ():
+            Storage.wipe(self.storage, self.cells_of(region, shown.rows))
         self.remove(sequence, 0)
 
     patch.setattr(EncoderCache, "wipe", wipe)

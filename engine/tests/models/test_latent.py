@@ -16,7 +16,7 @@ from backbay_engine.cache import CacheSizes
 from backbay_engine.models import load_model
 from backbay_engine.models.keys import LATENT, ROTATED
 from backbay_engine.runner.step_cache import StepCache
-from backbay_engine.steps.builders import prompt_step
+from backbay_engine.steps.step import prompt_step
 
 
 def plain(source: Path, target: Path) -> Path:

@@ -6,7 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backbay_engine.runner.scheduler import Scheduler, Span
+from backbay_engine.runner.requests.job import Span
+from backbay_engine.runner.scheduler import Scheduler
 
 
 @dataclass(eq=False)

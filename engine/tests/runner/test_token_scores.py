@@ -12,7 +12,7 @@ from model_files import unpacked
 from small_llama import WORDS
 
 from backbay_engine import LLM, ContextOverflowError, RequestError, Sampled, load
-from backbay_engine.runner.requests import scoring
+from backbay_engine.runner.requests import prompt_jobs
 from backbay_engine.runner.step_cache import StepCache
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 2, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
@@ -60,7 +60,7 @@ def test_few_logits_are_there_at_once(path: Path, monkeypatch: pytest.MonkeyPatc
         return run(self, step, cancel)
 
     monkeypatch.setattr(StepCache, "run", noted)
-    monkeypatch.setattr(scoring, "LOGITS", 5 * 4 * WORDS)
+    monkeypatch.setattr(prompt_jobs, "LOGITS", 5 * 4 * WORDS)
     with load(path, "cpu_ref", **SIZES) as llm:
         found = list(llm.score_tokens(list(range(43)), top=2))
         assert max(rows) == 5

@@ -7,7 +7,7 @@ from pathlib import Path
 from small_llama import write_small_llama
 
 from backbay import gguf
-from backbay_engine.snapshots.fingerprint import fingerprint
+from backbay_engine.snapshots.snapshot import fingerprint
 
 
 def of(path: Path) -> str:

@@ -2,10 +2,10 @@
 
 from .attention.causal import CausalCache
 from .attention.encoder import EncoderCache
-from .attention.encoder_decoder import BoundEncoderDecoderCache, EncoderDecoderCache
-from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter, Shown
+from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter
+from .attention.regions import Shown
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
-from .layered import BoundLayeredCache, LayeredCache
+from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache
 
 __all__ = [

@@ -21,8 +21,6 @@ Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """The size of a cache."""
-
     sequences: int  # at the same time
     capacity: int  # tokens of each
     batch: int  # tokens of the largest step
@@ -175,3 +173,43 @@ class Cache(ABC):
         for sequence in set(step.sequences.tolist()):
             first = int(step.positions[step.sequences == sequence].min())
             self.remove(sequence, first)
+
+
+class SingleCache(Cache):
+    """A cache that is not made of others: open while it has sizes."""
+
+    _sizes: CacheSizes | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._sizes is not None
+
+    @property
+    def sizes(self) -> CacheSizes:
+        if self._sizes is None:
+            raise BackbayError("the cache is not open")
+        return self._sizes
+
+    def check_closed(self, sizes: CacheSizes) -> None:
+        """BackbayError if the cache is open, ValueError if it cannot be opened with these sizes."""
+        for name in ("sequences", "capacity", "batch"):
+            if getattr(sizes, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
+        if self.is_open:
+            raise BackbayError("the cache is open already; close it first")
+
+    def check(self, *sequences: int) -> None:
+        count = self.sizes.sequences
+        for sequence in sequences:
+            if not 0 <= sequence < count:
+                raise BackbayError(f"sequence must be in [0, {count}), got {sequence}")
+
+
+def check_prefix(source: int, length: int, end: int) -> None:
+    if not 0 <= length <= end:
+        raise BackbayError(f"sequence {source} has {end} positions, so a prefix of {length} is impossible")
+
+
+def check_next(sequence: int, position: int, end: int) -> None:
+    if position != end:
+        raise BackbayError(f"sequence {sequence} continues at position {end}, not {position}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -14,9 +14,18 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cells.bookkeeping import Run, runs_of
+from .cells.bookkeeping import runs_of
 from .cells.contents import Contents
-from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
+from .contract import (
+    BoundCache,
+    CachePlan,
+    CacheSizes,
+    History,
+    SingleCache,
+    check_next,
+    check_prefix,
+    own_plan,
+)
 
 ZEROS = 0  # the row of the initial state; never written
 RESTORED = 2  # tokens: as if a prompt ended here, so that the state stays as a checkpoint
@@ -24,8 +33,6 @@ RESTORED = 2  # tokens: as if a prompt ended here, so that the state stays as a 
 
 @dataclass(frozen=True)
 class RecurrentPlan(CachePlan):
-    """The rows that a step reads its sequences' states from, and writes them to."""
-
     sources: Ints
     targets: Ints
 
@@ -56,7 +63,7 @@ class SequenceStates:
 
 
 @final
-class RecurrentCache(Cache):
+class RecurrentCache(SingleCache):
     """The state of each sequence in each layer, and a few earlier states to go back to.
 
     A step reads its states from one row and writes them to another: a failed step changes nothing, and going back
@@ -78,7 +85,6 @@ class RecurrentCache(Cache):
                 f"checkpoints must be at least 0 and interval at least 1, got {checkpoints}, {interval}"
             )
         self.checkpoints, self.interval = checkpoints, interval
-        self._ctx: Context | None = None
 
     @property
     def is_uniform(self) -> bool:
@@ -86,27 +92,26 @@ class RecurrentCache(Cache):
 
     @property
     def used(self) -> int:
-        return 0 if self._ctx is None else sum(users > 0 for users in self._users)
+        return sum(users > 0 for users in self._users) if self.is_open else 0
 
     def open(self, backend: Backend, sizes: CacheSizes) -> None:
-        if self._ctx is not None:
-            raise BackbayError("the cache is open already; close it first")
-        self._backend, self._ctx = backend, backend.new_context()
+        self.check_closed(sizes)
+        self._backend, self._ctx, self._sizes = backend, backend.new_context(), sizes
         self.rows = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
         self._users = [0] * self.rows
         self._sequences = [SequenceStates(0, []) for _ in range(sizes.sequences)]
         self._leaves: dict[tuple[int, str], tuple[Tensor, tuple[int, ...]]] = {}
 
     def close(self) -> None:
-        if self._ctx is not None:
+        if self.is_open:
             self._ctx.close()
-            self._ctx = None
+            self._sizes = None
 
     # -- steps -------------------------------------------------------------------------------------------
 
     def plan(self, step: Step) -> RecurrentPlan:
         runs = runs_of(step)
-        if len(runs) > 1 and not _fit_together(runs):
+        if len({run.count for run in runs}) > 1 or len({run.sequence for run in runs}) < len(runs):
             raise BackbayError(
                 "a recurrent cache takes equally many tokens of each sequence in a step, side by side, got "
                 f"{[(run.sequence, run.count) for run in runs]}; split the step"
@@ -115,10 +120,7 @@ class RecurrentCache(Cache):
         for run in runs:
             held = self._sequence(run.sequence)
             row = held.at(held.end)
-            if run.position != held.end:
-                raise BackbayError(
-                    f"sequence {run.sequence} continues at position {held.end}, not {run.position}"
-                )
+            check_next(run.sequence, run.position, held.end)
             if row is None:
                 raise BackbayError(
                     f"sequence {run.sequence} cannot continue at position {held.end}: its state there is "
@@ -162,10 +164,7 @@ class RecurrentCache(Cache):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         origin, held = self._sequence(source), self._sequence(target)
-        if not 0 <= length <= origin.end:
-            raise BackbayError(
-                f"sequence {source} has {origin.end} positions, so a prefix of {length} is impossible"
-            )
+        check_prefix(source, length, origin.end)
         self._replace(held, [state for state in origin.states if state.position <= length])
         held.end = length
 
@@ -211,15 +210,14 @@ class RecurrentCache(Cache):
 
     def restore(self, sequence: int, contents: Contents) -> None:
         held, end = self._sequence(sequence), contents.number("end")
-        arrays = {
-            (layer, name): contents.array(f"{name}.{layer}", shape[::-1])
-            for (layer, name), (_, shape) in self._leaves.items()
+        arrays = [
+            (layer, leaf, contents.array(f"{name}.{layer}", shape[::-1]))
+            for (layer, name), (leaf, shape) in self._leaves.items()
             if end
-        }
+        ]
         self._replace(held, [])
         row = self._users.index(0, 1)
-        for (layer, name), array in arrays.items():
-            leaf = self._leaves[layer, name][0]
+        for layer, leaf, array in arrays:
             with self._backend.new_context() as ctx:
                 host = ctx.input()
                 ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
@@ -228,10 +226,7 @@ class RecurrentCache(Cache):
         self._replace(held, [State(end, row, RESTORED)] if end else [])
 
     def _sequence(self, sequence: int) -> SequenceStates:
-        if self._ctx is None:
-            raise BackbayError("the cache is not open")
-        if not 0 <= sequence < len(self._sequences):
-            raise BackbayError(f"sequence must be in [0, {len(self._sequences)}), got {sequence}")
+        self.check(sequence)
         return self._sequences[sequence]
 
     def _replace(self, held: SequenceStates, states: list[State]) -> None:
@@ -241,12 +236,9 @@ class RecurrentCache(Cache):
             self._users[state.row] -= 1
         held.states = states
 
-    # -- memory ------------------------------------------------------------------------------------------
-
     def leaf(self, layer: int, name: str, shape: tuple[int, ...]) -> Tensor:
         """All rows of a state, (width, rows), allocated at the first call."""
-        if self._ctx is None:
-            raise BackbayError("the cache is not open")
+        self.check()
         found = self._leaves.get((layer, name))
         if found is None:
             made = self._ctx.layer(layer).zeros(DType.F32, prod(shape), self.rows)
@@ -256,15 +248,8 @@ class RecurrentCache(Cache):
         return found[0]
 
 
-def _fit_together(runs: Sequence[Run]) -> bool:
-    """Whether runs are of different sequences, and equally long."""
-    return len({run.count for run in runs}) == 1 and len({run.sequence for run in runs}) == len(runs)
-
-
 @final
 class BoundRecurrentCache(BoundCache):
-    """The leaves of a step: the rows of its sequences."""
-
     def __init__(self, cache: RecurrentCache, ctx: Context, plan: RecurrentPlan) -> None:
         self._cache, self.sequences = cache, len(plan.sources)
         self.tokens = plan.step.size // max(self.sequences, 1)  # of each sequence

@@ -12,7 +12,7 @@ from backbay.cli import add_json, folder_to_write, say, say_json, whole
 from backbay.internals import human_bytes
 
 from ..arguments import LARGEST_BATCH
-from ..steps.builders import prompt_step
+from ..steps.step import prompt_step
 from .opening import add_backend, add_model, open_model
 
 

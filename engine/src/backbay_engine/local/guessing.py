@@ -13,7 +13,7 @@ from ..models import load_model
 from ..port.contract import Facts
 from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
-from ..steps.builders import worst_steps
+from ..steps.step import worst_steps
 from ..text.tokenizers.vocabulary import TOKENS
 from .sight import open_text
 

@@ -11,12 +11,11 @@ from backbay import CancelledError
 from ..errors import ContextOverflowError, RequestError
 from ..port.contract import Facts
 from ..runner.requests.answer import Timings
-from ..runner.requests.answer_text import AnswerText
-from ..runner.requests.generation import Generation, check_generation
+from ..runner.requests.generation import AnswerText, Generation, check_generation
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job, RowsOfPictures, spans_in
+from ..runner.requests.prompt_jobs import Scoring, TokenScoring
 from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
-from ..runner.requests.scoring import Scoring, TokenScoring
 from ..steps.tokens import Token, places_in
 from ..text.formats import Grammars
 from ..text.tokenizers import Tokenizer
@@ -83,16 +82,13 @@ class Jobs:
             case Score():
                 return Scoring(tokens, rows)
             case ScoreTokens():
-                return TokenScoring(tokens, rows, top=request.top, vocabulary_size=size)
+                return TokenScoring(tokens, top=request.top, vocabulary_size=size)
 
     def end(self, request: AnyRequest, receiver: Receiver[Any], error: BaseException | None) -> None:
         """End a request that never became a job: with an error, or as cancelled."""
         if error is None and isinstance(request, Generate):
             options = request.options
-            AnswerText(options, self.tokenizer).give(
-                receiver,
-                Timings(resumed_tokens=len(options.resume)),
-                logprobs=None if options.sampling.logprobs is None else [],
-            )
+            timings = Timings(resumed_tokens=len(options.resume))
+            AnswerText(options, self.tokenizer).give(receiver, timings)
         else:
             receiver.fail(error or CancelledError("the request was cancelled"))

@@ -30,20 +30,17 @@ from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
 from ..runner.requests.job import RowsAtHand
+from ..runner.requests.prompt_jobs import Scoring
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
-from ..runner.requests.scoring import Scoring
 from ..runner.scheduler import Share
-from ..runner.showing import Showing
 from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, Source, Speculation
 from ..runner.state import State
 from ..runner.step_cache import StepCache
-from ..runner.step_making import make_step
+from ..runner.step_making import Showing, make_step
 from ..snapshots import Snapshot
-from ..steps.builders import prompt_step, text_steps, worst_steps
-from ..steps.step import PictureRows, Step
-from ..steps.texts import text_length
-from ..steps.tokens import ids_of
+from ..steps.step import PictureRows, Step, prompt_step, text_steps, worst_steps
+from ..steps.tokens import ids_of, text_length
 from ..text.formats import Grammars
 from .guessing import open_source
 from .jobs import Jobs
@@ -188,9 +185,9 @@ class LocalPort(Port):
             self._jobs.check(request)
             return self.require_sight().begin(request, request.prompt, self._jobs, self.runner, receiver)
         job = self._jobs.make(request, self._laid_out(request.prompt))
-        job.handle = handle = receiver(partial(self.runner.cancel, job))
+        handle = receiver(partial(self.runner.cancel, job))
         self._receivers[number] = handle
-        self.runner.submit(job)
+        self.runner.submit(job, handle)
         return handle
 
     def _laid_out(self, ids: Sequence[int]) -> Sequence[int]:

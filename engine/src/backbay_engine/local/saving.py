@@ -18,12 +18,11 @@ from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
+from ..runner.requests.prompt_jobs import SlotJob
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.fingerprint import fingerprint
-from ..snapshots.jobs import Restoring, Saving
-from ..snapshots.requests import continuation_options
+from ..snapshots.snapshot import continuation_options, fingerprint
 from ..steps.tokens import Token
 
 
@@ -86,7 +85,7 @@ class Saver:
             told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        found: Snapshot = self._done(Saving(tokens, self._snapshots.take))
+        found: Snapshot = self._done(SlotJob(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -104,13 +103,13 @@ class Saver:
             told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
             raise ContextOverflowError(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(Restoring(snapshot.tokens, partial(self._snapshots.put, snapshot)))
+            self._done(SlotJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)
         if not isinstance(job, Generation):
             return None
-        found = Snapshot(self._snapshots.model, ()) if job.slot is None else self._snapshots.take(job.slot)
+        found = self._snapshots.take(job.slot) if job.done else Snapshot(self._snapshots.model, ())
         prompt = tuple(require_no_pictures(request.prompt))
         return replace(
             found, prompt=prompt, options=continuation_options(request, job.sampler.seed, job.text.tokens)
@@ -119,6 +118,5 @@ class Saver:
     def _done(self, job: Job) -> Any:
         """Run a job, and wait for its result."""
         handle: Handle[Any] = Handle(partial(self._runner.cancel, job))
-        job.handle = handle
-        self._runner.submit(job)
+        self._runner.submit(job, handle)
         return wait_for(handle)

@@ -240,12 +240,11 @@ class Sight:
     def _submit(self, arrival: Arrival, lease: Lease) -> None:
         job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
-        job.handle = arrival.handle
         with self._lock:
             if arrival.over:
                 lease.release()
                 return
-            arrival.runner.submit(job)
+            arrival.runner.submit(job, arrival.handle)
             arrival.job = job
             self._leave(arrival)
 

@@ -11,7 +11,7 @@ from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate, Prompt
 from ..snapshots import Snapshot
-from ..snapshots.requests import continuation_options
+from ..snapshots.snapshot import continuation_options
 from .contract import Port
 from .questions import SavePrompt, SaveRunning
 

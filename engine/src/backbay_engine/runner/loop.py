@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Condition, RLock, Thread, current_thread
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
@@ -18,20 +18,20 @@ from backbay.internals import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
 from ..images.turns import Turns
-from .ahead import Ahead
+from .requests.generation import Generation
+from .requests.handle import Receiver
 from .requests.job import Job
 from .scheduler import Scheduler, Share, fitting
-from .showing import Showing
 from .slots import Shelf, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
 from .step_cache import StepCache
-from .step_making import make_step
+from .step_making import Showing, make_step
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-ALONE: AbstractContextManager[None] = nullcontext()  # no encoder of pictures takes turns with the steps
+T = TypeVar("T")
 
 
 @final
@@ -63,7 +63,7 @@ class Runner:
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
-        self._ahead = Ahead()
+        self._ahead = ThreadPoolExecutor(1, "backbay masks")  # works while the backend computes a step
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
@@ -75,26 +75,32 @@ class Runner:
 
     # -- from any thread ---------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> None:
-        """Queue a job; it runs as soon as a slot is free, unless it is over already."""
+    def submit(self, job: Job, handle: Receiver[Any]) -> None:
+        """Queue a job, whose result goes to a handle; it runs as soon as a slot is free, unless it is over already."""
+        job.handle = handle
+        if not job.pending:
+            raise RequestError("the prompt is empty")  # no step would ever serve it
         if job.over:
             job.end()
-            return
-        if not (job.pending or job.restores):
-            raise RequestError("the prompt is empty")  # no step would ever serve it
-        with self._lock:
-            self._begin()
-            self._waiting.append(job)
-            self._changed.notify_all()
+        else:
+            self._put(self._waiting, job)
 
     def between(self, task: Callable[[], R]) -> Future[R]:
-        """Do a task in the runner's thread, between two steps."""
         future: Future[R] = Future()
-        with self._lock:
-            self._begin()
-            self._tasks.append((future, task))
-            self._changed.notify_all()
+        self._put(self._tasks, (future, task))
         return future
+
+    def _put(self, queue: deque[T], item: T) -> None:
+        """Queue work for the thread, which begins with the first of it."""
+        with self._lock:
+            if self._closing:
+                raise self._closed()
+            queue.append(item)
+            if self._thread is None:
+                thread = Thread(target=self._run, name="backbay runner", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._changed.notify_all()
 
     def job_of(self, receiver: object) -> Job | None:
         """The job of a receiver; None if it is over. Only for tasks between steps."""
@@ -129,10 +135,7 @@ class Runner:
             if self._in_step:
                 self._cancel_step.set()
             self._changed.notify_all()
-        if self._thread not in (
-            None,
-            current_thread(),
-        ):  # the garbage collector may call close in that thread
+        if self._thread not in (None, current_thread()):  # the garbage collector may call this there
             self._thread.join()
 
     def after_fork(self, reason: str) -> None:
@@ -147,15 +150,6 @@ class Runner:
         for job in lost:
             job.handle.after_fork(self._closed())
 
-    def _begin(self) -> None:
-        """Start the thread, unless it runs; the caller holds the lock."""
-        if self._closing:
-            raise self._closed()
-        if self._thread is None:
-            thread = Thread(target=self._run, name="backbay runner", daemon=True)
-            thread.start()
-            self._thread = thread
-
     def _closed(self) -> ClosedError:
         return ClosedError(f"the model is closed{self._closed_because}")
 
@@ -169,24 +163,24 @@ class Runner:
                 log.exception("the runner failed")
                 for job in list(self._active):
                     self._end(job, error)
-        self._ahead.close()
+        self._ahead.shutdown(wait=False)
         self._do_tasks()
         with self._lock:
             self._changed.notify_all()  # wakes `forget`, if the model closes
 
     def _wait(self) -> bool:
         """Sleep until there is work; False when the thread is to stop."""
+        if self._active:
+            return True
         with self._lock:
-            while not (self._waiting or self._active or self._tasks or self._closing):
-                self._answering(False)
+            while not (self._waiting or self._tasks or self._closing):
+                if self._turns is not None:
+                    self._turns.answering(False)
                 self._changed.notify_all()  # wakes `forget`
                 self._changed.wait()
-            self._answering(True)
-            return bool(self._waiting or self._active or (self._tasks and not self._closing))
-
-    def _answering(self, now: bool) -> None:
-        if self._turns is not None:
-            self._turns.answering(now)
+            if self._turns is not None:
+                self._turns.answering(True)
+            return bool(self._waiting or (self._tasks and not self._closing))
 
     def _cycle(self) -> None:
         # after a compute, Python's own memory is out of the core's caches: each function that is called takes 2 us
@@ -197,7 +191,7 @@ class Runner:
             self._admit()
         for job in list(self._active):
             self._make_room(job)
-        shares: Sequence[Share[Job]] = self._scheduler.split(self._active)
+        shares = self._scheduler.split(self._active)
         if self.speculation is not None:
             shares = self.speculation.extended(shares, self.context, self._scheduler.room)
         if shares:
@@ -258,7 +252,7 @@ class Runner:
                 job.slot = slot
                 self._end(job, error)
                 continue
-            if job.restores:
+            if job.over:
                 self._end(job)
                 continue
             if self.speculation is not None:
@@ -268,7 +262,7 @@ class Runner:
 
     def _make_room(self, job: Job) -> None:
         """If the context is full, shift it or end the job."""
-        if job.slot is None or job.done + min(1, job.pending) <= self.context:
+        if job.done + min(1, job.pending) <= self.context:
             return
         keep = job.make_room(self.context)
         if keep is None:
@@ -279,7 +273,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
-    def _step(self, shares: Sequence[Share[Job]]) -> None:
+    def _step(self, shares: Sequence[Share]) -> None:
         """One forward pass; if it fails, compute each share alone, without guesses, so that only the faulty job gets the error."""
         jobs = [share.job for share in shares]
         with self._lock:
@@ -290,7 +284,7 @@ class Runner:
             # a backend may need a thread to watch for cancellation; steps of answers alone are too short for it
             guessed = 0 if self.speculation is None else sum(len(job.guess) for job in jobs)
             cancel = self._cancel_step if step.size > len(shares) + guessed else None
-            with ALONE if self._turns is None else self._turns.step():
+            with nullcontext() if self._turns is None else self._turns.step():
                 if self.showing is not None:
                     for job in jobs:
                         self.showing.show(job, self.slots)
@@ -319,59 +313,55 @@ class Runner:
 
     def _resume(self, job: Job) -> None:
         """After a failed step: take guesses back, and compute again the cells that a window dropped for it."""
-        job.withdraw()
-        slot = job.slot
-        if slot is not None and not self.slots.cache.can_resume(slot.sequence, job.done):
-            job.todo = slot.tokens + job.todo
-            self.slots.clear(slot)
+        whole = self.slots.cache.can_resume(job.slot.sequence, job.done)
+        lost = [] if whole else [*job.slot.tokens]
+        if not whole:
+            self.slots.clear(job.slot)
+        job.go_back(lost)
 
-    def _hand_out(self, share: Share[Job], rows: NDArray[Any]) -> None:
+    def _hand_out(self, share: Share, rows: NDArray[Any]) -> None:
         job = share.job
         job.move_on(share.count)
-        if self.shelf is not None and job.slot is not None and job.generates and len(rows) and not job.kept:
-            job.kept = True
+        if not len(rows):
+            return
+        made = job.made if isinstance(job, Generation) else 0
+        if self.shelf is not None and isinstance(job, Generation) and not made:
             self.shelf.keep(job.slot)
         try:
-            go_on = job.receive(rows) if len(rows) else True
-        except LogitsError as error:
-            self._end(job, self._located(share, error))
-            return
+            refused = job.receive(rows)
         except Exception as error:  # noqa: BLE001  only this job gets it
-            self._end(job, error)
+            self._end(job, self._located(share, error) if isinstance(error, LogitsError) else error)
             return
-        self._generated += job.taken if len(rows) else 0
-        if job.refused and job.slot is not None:
-            self.slots.take_back(job.slot, job.refused)
-            job.refused = 0
-        if not go_on:
+        if isinstance(job, Generation):
+            self._generated += job.made - made
+        if refused:
+            self.slots.take_back(job.slot, refused)
+        if job.over:
             self._end(job)
 
-    def _located(self, share: Share[Job], error: LogitsError) -> LogitsError:
+    def _located(self, share: Share, error: LogitsError) -> LogitsError:
         """The error with the first layer that gives NaN, found by computing the share again."""
-        job, slot = share.job, share.job.slot
-        if slot is None:
-            return error
-        job.todo = slot.tokens[-share.count :] + job.todo
-        del slot.tokens[-share.count :]
+        job, tokens = share.job, share.job.slot.tokens
+        lost = tokens[-share.count :]
+        del tokens[-share.count :]
+        job.go_back(lost)
         try:
-            self.slots.cache.remove(slot.sequence, job.done)
+            self.slots.cache.remove(job.slot.sequence, job.done)
             first = self.step_cache.first_broken(make_step([share])[0])
         except BackbayError:
             return error
         return LogitsError(f"{error}; the first that is not finite is {first}") if first else error
 
     def _end(self, job: Job, error: BaseException | None = None) -> None:
-        slot = job.slot
-        if slot is not None:
-            try:
-                if isinstance(error, LogitsError):
-                    self.step_cache.close()  # frees memory for wiping
-                    self.slots.clear(slot, wipe=True)
-                elif error is not None:
-                    self.slots.clear(slot)
-            except Exception:
-                slot.tokens.clear()
-                log.warning("sequence %d could not be cleared", slot.sequence, exc_info=True)
-            self.slots.release(slot)
+        try:
+            if isinstance(error, LogitsError):
+                self.step_cache.close()  # frees memory for wiping
+                self.slots.clear(job.slot, wipe=True)
+            elif error is not None:
+                self.slots.clear(job.slot)
+        except Exception:
+            job.slot.tokens.clear()
+            log.warning("sequence %d could not be cleared", job.slot.sequence, exc_info=True)
+        job.slot.busy = False  # its tokens stay, for prompts with the same prefix
         self._active.remove(job)  # last: `forget` must not clear the slot at the same time
         job.end(error)

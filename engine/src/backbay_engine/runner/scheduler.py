@@ -4,46 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+
+from .requests.job import Job
 
 
 @dataclass(frozen=True)
-class Span:
-    """Tokens [begin, end) of a prompt that must go through the model in one step, and see each other."""
-
-    begin: int
-    end: int
-
-
-class Schedulable(Protocol):
-    """A job, as far as scheduling needs to know it."""
-
-    skipped: int  # steps in a row without a share
-
-    @property
-    def done(self) -> int:
-        """The number of its tokens that the model has computed."""
-        ...
-
-    @property
-    def pending(self) -> int:
-        """The number of tokens to compute."""
-        ...
-
-    @property
-    def spans(self) -> Sequence[Span]:
-        """Spans that must not be cut, counted like `done`."""
-        ...
-
-
-J = TypeVar("J", bound=Schedulable)
-
-
-@dataclass(frozen=True)
-class Share(Generic[J]):
+class Share:
     """How many of a job's pending tokens go into the step."""
 
-    job: J
+    job: Job
     count: int
 
 
@@ -62,20 +31,22 @@ class Scheduler:
     room: int
     uniform: bool = False
 
-    def split(self, jobs: Sequence[J]) -> list[Share[J]]:
+    def split(self, jobs: Sequence[Job]) -> list[Share]:
         """The shares of the next step; at least one, if any job has pending tokens."""
         answering = together = 0
         for job in jobs:
             answering += job.pending == 1
             together += bool(job.spans)
-        if answering == len(jobs) <= self.room and not together:
-            return self._all(jobs)
+        if answering == len(jobs) <= self.room and not together:  # nearly all steps are of this kind
+            for job in jobs:
+                job.skipped = 0
+            return [Share(job, 1) for job in jobs]
 
-        def rank(job: J) -> tuple[bool, bool, int]:
+        def rank(job: Job) -> tuple[bool, bool, int]:
             stuck = job.skipped > 0 and (self.uniform or fitting(job, self.room - answering) == 0)
             return not stuck, job.pending > 1, -job.skipped
 
-        left, shares = self.room, list[Share[J]]()
+        left, shares = self.room, list[Share]()
         for job in sorted(jobs, key=rank):
             taken = fitting(job, left)
             if self.uniform and taken == job.pending > 1:
@@ -88,14 +59,8 @@ class Scheduler:
                 left -= taken
         return shares
 
-    def _all(self, jobs: Sequence[J]) -> list[Share[J]]:
-        """A token of each job: nearly all steps are of this kind."""
-        for job in jobs:
-            job.skipped = 0
-        return [Share(job, 1) for job in jobs]
 
-
-def fitting(job: Schedulable, room: int) -> int:
+def fitting(job: Job, room: int) -> int:
     """The number of pending tokens that fit without cutting a span."""
     begin, end = job.done, job.done + min(job.pending, room)
     for span in job.spans:

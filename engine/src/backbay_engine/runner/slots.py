@@ -61,13 +61,12 @@ class Slots:
             self.cache.copy_prefix(source.sequence, chosen.sequence, length)
             chosen.tokens, chosen.exact = source.tokens[:length], sys.maxsize
         else:
-            self._cut(chosen, length)
+            if length < len(chosen.tokens):
+                self.take_back(chosen, len(chosen.tokens) - length)
+            if length <= chosen.exact:
+                chosen.exact = sys.maxsize
         chosen.busy, chosen.last_used = True, next(_TICKS)
         return chosen
-
-    def release(self, slot: Slot) -> None:
-        """The slot's job is over; its tokens stay, for prompts with the same prefix."""
-        slot.busy = False
 
     def clear(self, slot: Slot, *, wipe: bool = False) -> None:
         """Empty a slot; `wipe` also overwrites its memory, so that NaN cannot spread to other sequences."""
@@ -99,9 +98,8 @@ class Slots:
             self.cache.remove(slot.sequence, keep, end)
         except CacheShiftError:
             self.clear(slot)
-            slot.exact = (
-                0 if crosses else slot.exact
-            )  # its first tokens no longer see the pictures that are gone
+            if crosses:
+                slot.exact = 0  # its first tokens no longer see the pictures that are gone
             return left
         slot.tokens, slot.exact = left, 0 if crosses else min(slot.exact, keep)
         return []
@@ -117,12 +115,10 @@ class Slots:
         if source is None:
             return oldest, None, 0
         # if much of the slot would be lost and another is free, keep it whole
-        spare = not source.busy and (length >= len(source.tokens) // 2 or len(free) == 1)
-        return (source if spare else self._other(free, source)), source, length
-
-    @staticmethod
-    def _other(free: list[Slot], source: Slot) -> Slot:
-        return min((slot for slot in free if slot is not source), key=lambda slot: slot.last_used)
+        if not source.busy and (length >= len(source.tokens) // 2 or len(free) == 1):
+            return source, source, length
+        others = (slot for slot in free if slot is not source)
+        return min(others, key=lambda slot: slot.last_used), source, length
 
     def _resumable(self, slot: Slot, length: int) -> int:
         """The most tokens up to `length` after which a step may continue; never between tokens that see each other."""
@@ -134,16 +130,8 @@ class Slots:
             length = whole
         return 0
 
-    def _cut(self, slot: Slot, length: int) -> None:
-        if length < len(slot.tokens):
-            self.cache.remove(slot.sequence, length)
-            del slot.tokens[length:]
-        if length <= slot.exact:
-            slot.exact = sys.maxsize
-
 
 def common(a: Sequence[Token], b: Sequence[Token]) -> int:
-    """The length of the common prefix."""
     for i, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return i

@@ -23,8 +23,6 @@ from ..steps.step import Step
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A context with the traced forward pass of one shape of step."""
-
     ctx: Context
     batch: Batch
     bound: BoundCache | None
@@ -104,7 +102,6 @@ class StepCache:
         return next((name for name, x in self.tapped(step).items() if not np.isfinite(x).all()), None)
 
     def close(self) -> None:
-        """Free all contexts."""
         self._kept.close()
 
     def _find(self, step: Step, plan: CachePlan | None) -> TracedStep:

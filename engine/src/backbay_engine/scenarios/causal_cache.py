@@ -13,27 +13,30 @@ from backbay_conformance.plugin import (
     Draw,
     Fault,
     Lab,
-    Machine,
     action,
-    attend,
-    attention_cost,
     number,
-    require_close,
     rotated,
     scenario,
     stored,
     walk,
 )
 
-from ..cache import Cache, CacheSizes, CausalCache, LayeredCache
+from ..cache import Cache, CachePlan, CausalCache, LayeredCache
 from ..cache.cells.masks import Visibility
-from ..cache.contract import CachePlan
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
-from ..steps.builders import next_step
-from ..steps.step import Step
-from .attention_layers import HEAD, Array, AttentionShape, TracedLayers
+from ..steps.step import Step, next_step
+from .attention_life import (
+    BATCH,
+    CAPACITY,
+    HEAD,
+    SEQUENCES,
+    SPANNED,
+    Array,
+    AttentionLife,
+    AttentionShape,
+    TracedLayers,
+)
 
-SEQUENCES, CAPACITY, BATCH = 3, 40, 12
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 KINDS = ("plain", "window", "memory", "chunk", "two kinds")
 
@@ -42,41 +45,27 @@ def has_tokens(life: CausalLife) -> bool:
     return any(life.ends)
 
 
-class CausalLife(Machine):
+class CausalLife(AttentionLife):
     """The life of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
-        self.backend = lab.fresh()
         self.shapes = [self._shape(choose), self._shape(choose)]
-        self.dtype = self._dtype(choose)
-        self.cost = attention_cost(self.backend, self.dtype, self.dtype)
+        dtype = self._dtype(choose)
         self.kind = KINDS[choose.below(len(KINDS))]
         self.cache, self.visibilities = self._cache(choose)
-        self.cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
-        self.ends = [0] * SEQUENCES
+        self.open(self.cache, dtype)
         # The cells of each layer, by sequence and position; shared prefixes are the same objects.
         self.cells: list[list[dict[int, Cell]]] = [[{} for _ in range(SEQUENCES)] for _ in self.shapes]
         self.sharing = False
-        self.traced: dict[Any, TracedLayers] = {}
         self.tell(f"{self.kind} {self.dtype} {self.visibilities} {self.shapes}")
-
-    def close(self) -> None:
-        for sequence in range(SEQUENCES):
-            self.cache.remove(sequence, 0)
-        used = self.cache.used
-        self._forget_steps()
-        self.cache.close()
-        self.backend.close()
-        if used:
-            raise Fault("cache", f"{used} cells are in use after all sequences were removed")
 
     # -- steps -------------------------------------------------------------------------------------------
 
     @action(weight=4)
     def prompt(self, choose: Choose) -> None:
         """Some tokens of one to three sequences, perhaps with spans."""
-        counts = {n: 1 + choose.below(4) for n in self._some(choose)}
+        counts = {n: 1 + choose.below(4) for n in self.some(choose)}
         step = next_step(self.ends, [n for n, count in counts.items() for _ in range(count)])
         spans = None
         if choose.below(3) == 0:
@@ -88,8 +77,7 @@ class CausalLife(Machine):
     @action(has_tokens, weight=6)
     def decode(self, choose: Choose) -> None:
         """One token of each sequence that has tokens, or of one of them."""
-        held = [n for n in range(SEQUENCES) if self.ends[n]]
-        held = held if choose.below(2) else [held[choose.below(len(held))]]
+        held = [n for n in range(SEQUENCES) if self.ends[n]] if choose.below(2) else [self._held(choose)]
         for _ in range(1 + choose.below(3)):
             self._run(next_step(self.ends, held), choose)
 
@@ -107,7 +95,7 @@ class CausalLife(Machine):
     @action()
     def fail(self, choose: Choose) -> None:
         """A step that is planned, and then rolled back."""
-        step = next_step(self.ends, [n for n in self._some(choose) for _ in range(1 + choose.below(3))])
+        step = next_step(self.ends, [n for n in self.some(choose) for _ in range(1 + choose.below(3))])
         plan = self._plan(step)
         if plan is not None:
             self.tell("fail")
@@ -118,7 +106,7 @@ class CausalLife(Machine):
     def reserve(self, choose: Choose) -> None:
         step = next_step(self.ends, [0] * (1 + choose.below(BATCH)))
         self.tell(f"reserve {step.size}")
-        self._traced(self.cache.worst(step), step.size).ctx.reserve()
+        TracedLayers(self, self.shapes, self.cache.worst(step)).ctx.reserve()
 
     # -- changing ----------------------------------------------------------------------------------------
 
@@ -174,12 +162,7 @@ class CausalLife(Machine):
     @action(lambda life: len(life.traced) > 3)
     def forget_steps(self, choose: Choose) -> None:
         self.tell("close the traced steps")
-        self._forget_steps()
-
-    # -- parts -------------------------------------------------------------------------------------------
-
-    def sees_spans(self, layer: int) -> bool:
-        return layer == 0
+        self.close_steps()
 
     def _run(self, step: Step, choose: Choose) -> None:
         """Store and attend; compare every token in every layer."""
@@ -191,7 +174,7 @@ class CausalLife(Machine):
         if key in self.traced:
             self.traced[key].bound.fill(plan)
         else:
-            self.traced[key] = self._traced(plan, step.size)
+            self.traced[key] = TracedLayers(self, self.shapes, plan)
         data = [self._data(rng, shape, step.size) for shape in self.shapes]
         got = self.traced[key].run(step.positions, data)
         for sequence, position in self._tokens(step):
@@ -199,9 +182,6 @@ class CausalLife(Machine):
         for layer, (shape, arrays) in enumerate(zip(self.shapes, data, strict=True)):
             self._store(layer, shape, step, arrays)
             self._compare(layer, shape, step, arrays[0], got[layer])
-
-    def _traced(self, plan: CachePlan, size: int) -> TracedLayers:
-        return TracedLayers(self.backend, self.cache, self.shapes, plan, size, self.sees_spans)
 
     def _plan(self, step: Step) -> CachePlan | None:
         """The plan; None if the cache is full, which is an error unless a sequence would outgrow its capacity."""
@@ -220,21 +200,19 @@ class CausalLife(Machine):
         for i, (sequence, position) in enumerate(self._tokens(step)):
             key = self._rotated(shape, arrays[1][i], position)
             value = number(arrays[2][i], self.cost)
-            held = Cell(position, {sequence}, stored(key, self.dtype), stored(value, self.dtype))
-            self.cells[layer][sequence][position] = held
+            self.cells[layer][sequence][position] = self.cell(sequence, position, key, value)
 
     def _compare(self, layer: int, shape: AttentionShape, step: Step, queries: Array, got: Array) -> None:
         tokens = self._tokens(step)
         for i, (sequence, position) in enumerate(tokens):
             visible = set(range(self.visibilities[layer].first(position), position + 1))
-            if step.spans is not None and self.sees_spans(layer) and step.spans[i] >= 0:
+            if step.spans is not None and layer == SPANNED and step.spans[i] >= 0:
                 visible |= {
                     p for j, (s, p) in enumerate(tokens) if s == sequence and step.spans[j] == step.spans[i]
                 }
             cells = [self.cells[layer][sequence][n] for n in sorted(visible)]
-            expected = attend(self._rotated(shape, queries[i], position), cells, HEAD**-0.5)
-            what = f"layer {layer}: attention of {sequence}@{position}"
-            require_close(got[i].reshape(expected.shape), expected, what)
+            query = self._rotated(shape, queries[i], position)
+            self.compare(got[i], query, cells, f"layer {layer}: attention of {sequence}@{position}")
 
     def _close_gap(self, sequence: int, low: int, high: int) -> None:
         """Remove a range from the expected cells of a sequence."""
@@ -273,17 +251,8 @@ class CausalLife(Machine):
             if self.cache.can_resume(sequence, end + 1):
                 raise Fault("cache", f"sequence {sequence} of {end} could be resumed at {end + 1}")
 
-    def _forget_steps(self) -> None:
-        for step in self.traced.values():
-            step.ctx.close()
-        self.traced.clear()
-
     def _tokens(self, step: Step) -> list[tuple[int, int]]:
         return list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
-
-    def _some(self, choose: Choose) -> list[int]:
-        first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
-        return [(first + n) % SEQUENCES for n in range(count)]
 
     def _held(self, choose: Choose) -> int:
         held = [n for n in range(SEQUENCES) if self.ends[n]]

@@ -9,7 +9,7 @@ from ..cache import CacheSizes
 from ..models import load_model
 from ..models.keys import CONTEXT_LENGTH
 from ..runner.step_cache import StepCache
-from ..steps.builders import worst_steps
+from ..steps.step import worst_steps
 
 CONTEXT = 512
 SHAPES = ((33, 1), (4, 4))

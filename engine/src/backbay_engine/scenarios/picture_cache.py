@@ -2,67 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, final
 
 import numpy as np
 
 from backbay import CacheFullError, Context, DType, Tensor
-from backbay_conformance.plugin import (
-    Cell,
-    Choose,
-    Draw,
-    Fault,
-    Lab,
-    Machine,
-    action,
-    attend,
-    attention_cost,
-    number,
-    require_close,
-    scenario,
-    stored,
-    walk,
-)
+from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, number, scenario, walk
 
-from ..cache import CacheSizes, PictureCache, PictureWriter, Shown
-from ..cache.attention.pictures import BoundPictureCache, PicturePlan, names
-from ..steps.builders import next_step
-from ..steps.step import Step
-from .attention_layers import HEAD, Array
+from ..cache import CachePlan, PictureCache, PictureWriter, Shown
+from ..cache.attention.pictures import names
+from ..steps.step import Step, next_step
+from .attention_life import CAPACITY, HEAD, SCALE, SEQUENCES, Array, AttentionLife
 
-SEQUENCES, CAPACITY, BATCH, LONGEST, SPARE = 3, 40, 12, 9, 2
+LONGEST, SPARE = 9, 2
 HEADS, KV_HEADS = 4, 2
 DTYPES = (DType.F32, DType.F16, DType.BF16)
 
 
-class PictureLife(Machine):
+class PictureLife(AttentionLife):
     """Sequences with pictures: float64 recomputes what every token sees of them."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
         super().__init__(lab, choose)
-        self.backend = lab.fresh()
         held = [dtype for dtype in DTYPES if dtype in self.backend.cache_config().dtypes]
-        self.dtype = held[choose.below(len(held))]
-        self.cost = attention_cost(self.backend, self.dtype, self.dtype)
-        self.cache = PictureCache(LONGEST, spare=SPARE)
-        self.cache.open(self.backend, CacheSizes(SEQUENCES, CAPACITY, BATCH, self.dtype))
-        self.writer = PictureWriter(self.cache, KV_HEADS * HEAD, _keys_and_values)
-        self.ends = [0] * SEQUENCES
+        self.cache = self.pictures = PictureCache(LONGEST, spare=SPARE)
+        self.open(self.cache, held[choose.below(len(held))])
+        self.writer = PictureWriter(self.pictures, KV_HEADS * HEAD, _keys_and_values)
         self.shown: list[list[Shown]] = [[] for _ in range(SEQUENCES)]
-        self.traced: dict[Any, tuple[Context, BoundPictureCache, Tensor, Tensor | None]] = {}
         self.tell(f"pictures in {self.dtype}")
 
-    def close(self) -> None:
-        for sequence in range(SEQUENCES):
-            self.cache.remove(sequence, 0)
-        used = self.cache.used
-        for ctx, *_ in self.traced.values():
-            ctx.close()
+    def close_steps(self) -> None:
+        super().close_steps()
         self.writer.close()
-        self.cache.close()
-        self.backend.close()
-        if used:
-            raise Fault("cache", f"{used} cells are in use after all sequences were removed")
 
     @action(weight=3)
     def show(self, choose: Choose) -> None:
@@ -78,7 +50,7 @@ class PictureLife(Machine):
         others = [held for n, held in enumerate(self.shown) if n != sequence]
         needed = {name for held in (wanted, *others) for name in names(held)}
         try:
-            new = self.cache.show(sequence, wanted)
+            new = self.pictures.show(sequence, wanted)
         except CacheFullError as error:
             if len(needed) <= SEQUENCES + SPARE:
                 raise Fault("cache", f"there is room, but {error}") from None
@@ -91,8 +63,7 @@ class PictureLife(Machine):
     @action(weight=6)
     def attend(self, choose: Choose) -> None:
         """Some tokens of some sequences."""
-        first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
-        sequences = [(first + n) % SEQUENCES for n in range(count) for _ in range(1 + choose.below(4))]
+        sequences = [n for n in self.some(choose) for _ in range(1 + choose.below(4))]
         step = next_step(self.ends, sequences)
         self.tell(f"step {sequences}")
         query = np.random.default_rng(choose.below(1 << 16)).standard_normal((step.size, HEADS, HEAD))
@@ -118,12 +89,10 @@ class PictureLife(Machine):
         high = low + choose.below(self.ends[sequence] - low + 1)
         self.tell(f"remove {sequence} [{low}, {high})")
         self.cache.remove(sequence, low, high)
-        left = [each for each in self.shown[sequence] if not low <= each.position < high]
         self.shown[sequence] = [
-            each
-            if each.position < low
-            else Shown(each.content, each.position - (high - low), each.rows, each.visible)
-            for each in left
+            each if each.position < low else replace(each, position=each.position - (high - low))
+            for each in self.shown[sequence]
+            if not low <= each.position < high
         ]
         self.ends[sequence] -= high - low
 
@@ -141,29 +110,23 @@ class PictureLife(Machine):
         plan = self.cache.plan(step)
         key = step.size, plan.key
         if key not in self.traced:
-            self.traced[key] = self._traced(plan, step.size)
-        ctx, bound, leaf, result = self.traced[key]
-        bound.fill(plan)
-        leaf.from_floats(query)
-        seen = [self._seen(*token) for token in zip(step.sequences, step.positions, strict=True)]
-        if result is None:
+            self.traced[key] = TracedPictures(self, plan)
+        tokens = list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
+        seen = [self._seen(*token) for token in tokens]
+        found = self.traced[key].run(plan, query)
+        if found is None:
             if any(seen):
                 raise Fault("cache", "a step of sequences with pictures sees none")
             return
-        ctx.compute(result)
-        got, present, after = (
-            result.numpy(),
-            bound.present.numpy().reshape(-1),
-            bound.after.numpy().reshape(-1),
-        )
-        for i, (sequence, position) in enumerate(zip(step.sequences, step.positions, strict=True)):
+        got, present, after = found
+        for i, (sequence, position) in enumerate(tokens):
             first = self.shown[sequence][0].position if self.shown[sequence] else CAPACITY
             flags = (bool(present[i]), bool(after[i]))
-            if flags != (bool(seen[i]), bool(seen[i]) and bool(position >= first)):
+            if flags != (bool(seen[i]), bool(seen[i]) and position >= first):
                 raise Fault("cache", f"{sequence}@{position} is told wrongly what it sees: {flags}")
             if seen[i]:
-                expected = attend(number(query[i], self.cost), seen[i], HEAD**-0.5)
-                require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
+                what = f"attention of {sequence}@{position}"
+                self.compare(got[i], number(query[i], self.cost), seen[i], what)
 
     def _seen(self, sequence: int, position: int) -> list[Cell]:
         """What a token sees: the last picture and those directly before it; all rows before the first picture."""
@@ -178,29 +141,33 @@ class PictureLife(Machine):
                 seen.insert(0, (each, each.visible))
         rows = [_rows(each)[:count].reshape(-1, KV_HEADS, HEAD) for each, count in seen]
         return [
-            Cell(
-                0,
-                {sequence},
-                stored(number(row, self.cost), self.dtype),
-                stored(number(-row, self.cost), self.dtype),
-            )
+            self.cell(sequence, 0, number(row, self.cost), number(-row, self.cost))
             for part in rows
             for row in part
         ]
 
-    def _traced(
-        self, plan: PicturePlan, size: int
-    ) -> tuple[Context, BoundPictureCache, Tensor, Tensor | None]:
-        ctx = self.backend.new_context()
-        bound, at = self.cache.bind(ctx, plan), ctx.layer(0)
-        leaf = ctx.input().empty(DType.F32, HEAD, HEADS, size)
-        if bound.is_empty:
-            return ctx, bound, leaf, None
-        seen = bound.get(at, 0)
-        result = leaf.scaled_dot_product_attention(
-            at, seen.key, seen.value, seen.mask, scale=HEAD**-0.5, cache_config_applied=True
-        )
-        return ctx, bound, leaf, result
+
+@final
+class TracedPictures:
+    def __init__(self, life: PictureLife, plan: CachePlan) -> None:
+        self.ctx = life.backend.new_context()
+        self._bound, at = life.pictures.bind(self.ctx, plan), self.ctx.layer(0)
+        self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
+        if not self._bound.is_empty:
+            seen = self._bound.get(at, 0)
+            self._result = self._query.scaled_dot_product_attention(
+                at, seen.key, seen.value, seen.mask, scale=SCALE, cache_config_applied=True
+            )
+
+    def run(self, plan: CachePlan, query: Array) -> tuple[Array, Array, Array] | None:
+        """Attention, and the leaves `present` and `after`; None if no token sees a picture."""
+        self._bound.fill(plan)
+        self._query.from_floats(query)
+        if self._bound.is_empty:
+            return None
+        self.ctx.compute(self._result)
+        present, after = (leaf.numpy().reshape(-1) for leaf in (self._bound.present, self._bound.after))
+        return self._result.numpy(), present, after
 
 
 def _rows(shown: Shown) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Event
+from queue import SimpleQueue
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +16,7 @@ from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 from ..images.contract import Inputs, Network
 from ..images.encoder import Pass
 from ..images.prepared import Prepared
-from ..images.store import ImageStore, Lease
+from ..images.store import ImageStore
 from ..models.batch import Batch
 from ..steps.step import PictureRows, Step
 
@@ -98,7 +98,8 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
     """An encoder's contexts, kept and computed again for other pictures; the store asks them once for each."""
     rng = np.random.default_rng(draw.below(1 << 30))
     width, rows, patches = 4 + draw.below(30), 1 + draw.below(20), 1 + draw.below(20)
-    pictures = [_picture(rng, patches, width) for _ in range(4)]
+    pixels = rng.standard_normal((4, patches, width)).astype(np.float32)
+    pictures = [Prepared(each, patches, (1, patches), (1, patches), "scenario") for each in pixels]
     with lab.fresh() as backend:
         network = SmallNetwork(backend, rng, width, rows)
         made = Pass(backend, network, pictures[:1])
@@ -126,27 +127,17 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
             network.home.close()
 
 
-def _picture(rng: np.random.Generator, patches: int, width: int) -> Prepared:
-    pixels = rng.standard_normal((patches, width)).astype(np.float32)
-    return Prepared(pixels, patches, (1, patches), (1, patches), "scenario")
-
-
 def _ask(store: ImageStore, network: SmallNetwork, pictures: Sequence[Prepared]) -> None:
     """Lease pictures, and compare their rows; what is held already is not computed again."""
-    told, errors = Event(), list[BaseException | None]()
-
-    def done(lease: Lease, error: BaseException | None) -> None:
-        errors.append(error)
-        told.set()
-
-    lease = store.lease(pictures, done)
-    if not told.wait(60) or errors != [None]:
-        raise Fault("cache", f"the store told {errors}")
+    answers = SimpleQueue[BaseException | None]()
+    lease = store.lease(pictures, lambda lease, error: answers.put(error))
+    if (error := answers.get(timeout=60)) is not None:
+        raise Fault("cache", f"the store told {error!r}")
     for picture in pictures:
         got, expected = lease.of(picture.content), network.expected(picture.pixels)
-        error = np.abs(got - expected).max()
-        if not error <= CLOSE * max(1.0, np.abs(expected).max()) * network.width**0.5:
-            raise Fault("cache", f"an encoder's rows differ by {error:.3g}")
+        off = np.abs(got - expected).max()
+        if not off <= CLOSE * max(1.0, np.abs(expected).max()) * network.width**0.5:
+            raise Fault("cache", f"an encoder's rows differ by {off:.3g}")
     computed = store.counters.computed
     lease.release()
     again = store.lease(pictures[:1], lambda lease, error: None)

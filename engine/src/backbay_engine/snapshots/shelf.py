@@ -50,14 +50,10 @@ class Shelf:
 
     def find(self, tokens: NDArray[np.int32], more_than: int) -> Found | None:
         """The file that has the most of these tokens, if it has more than so many."""
-        best: Found | None = None
-        for name, held in self._listed():
-            common = _common(held, tokens)
-            if common > max(more_than, 0 if best is None else best.length) and (
-                self._anywhere or common == len(held)
-            ):
-                best = Found(self._folder / name, common)
-        return best
+        found = [(_common(held, tokens), len(held), name) for name, held in self._listed()]
+        usable = [(common, name) for common, length, name in found if self._anywhere or common == length]
+        common, name = max(usable, default=(0, ""))
+        return Found(self._folder / name, common) if common > more_than else None
 
     def read(self, path: Path) -> Snapshot | None:
         """The snapshot of a file, which counts as used now; None if it is gone, damaged, or cannot be read now."""
@@ -95,8 +91,9 @@ class Shelf:
             log.warning("a beginning is not kept: %s", error)
             return
         self._known[name] = tokens
-        if self._anywhere:
-            self._remove_beginnings_of(tokens, name)
+        for other, held in list(self._listed()) if self._anywhere else ():  # beginnings of the new one
+            if other != name and len(held) < len(tokens) and _common(held, tokens) == len(held):
+                (self._folder / other).unlink(missing_ok=True)
         self._fit()
 
     def _listed(self) -> Iterator[tuple[str, NDArray[np.int32]]]:
@@ -115,12 +112,6 @@ class Shelf:
             yield name, tokens
         for gone in self._known.keys() - set(names):
             self._known.pop(gone, None)
-
-    def _remove_beginnings_of(self, tokens: NDArray[np.int32], name: str) -> None:
-        """Files whose tokens a longer one begins with are not needed."""
-        for other, held in list(self._listed()):
-            if other != name and len(held) < len(tokens) and _common(held, tokens) == len(held):
-                (self._folder / other).unlink(missing_ok=True)
 
     def _fit(self) -> None:
         """Keep within the budget, which all models of the folder share."""

@@ -1,23 +1,33 @@
-"""A conversation at one moment: its tokens, what the cache holds of them, and how its answer goes on."""
+"""Snapshots: a conversation at one moment, the fingerprint of its model, and the options with which its answer goes on."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay.gguf import ModelFile
+
 from ..cache.cells.contents import Contents
-from ..errors import DamagedSnapshotError, SnapshotError
+from ..errors import DamagedSnapshotError, RequestError, SnapshotError
+from ..runner.requests.request import Generate, GenerationOptions
+from ..text.formats import ResponseFormat
+from ..text.sampling import SamplingParams
 from . import tensor_file
-from .requests import options_from, options_to
 
 TOKENS, PROMPT = "tokens", "prompt"
 CACHE = "cache."
+SAMPLE: Final = 4096  # bytes of a tensor, for the fingerprint
+_OPTIONS: Final = [
+    each.name for each in fields(GenerationOptions) if each.name not in ("sampling", "constraint")
+]
+_SAMPLING: Final = [each.name for each in fields(SamplingParams)]
 
 
 @final
@@ -62,7 +72,6 @@ class Snapshot:
         return cls.from_bytes(data, path)
 
     def to_bytes(self) -> bytearray:
-        """The bytes of the file."""
         arrays = {TOKENS: np.array(self.tokens, "<i4"), PROMPT: np.array(self.prompt, "<i4")}
         arrays |= {CACHE + name: array for name, array in self.contents.arrays.items()}
         facts = {
@@ -76,7 +85,6 @@ class Snapshot:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, where: object = "a snapshot") -> Self:
-        """The snapshot of a file's bytes."""
         arrays, facts = tensor_file.unpacked(data, where)
         try:
             held = {name[len(CACHE) :]: array for name, array in arrays.items() if name.startswith(CACHE)}
@@ -98,3 +106,63 @@ def _ids(array: NDArray[Any]) -> tuple[int, ...]:
     if array.dtype != np.int32 or array.ndim != 1:
         raise TypeError(f"{array.dtype} of {array.shape} are no row of token ids")
     return tuple(array.tolist())
+
+
+def fingerprint(model: ModelFile) -> str:
+    """A digest of the architecture's metadata, and of the names, dtypes, shapes and first bytes of all tensors.
+
+    Models that were trained on from another may have nearly all of their tensors in common. No path is in it.
+    """
+    metadata = model.metadata
+    digest = hashlib.sha256(repr(metadata.architecture).encode())
+    for key in sorted(metadata):
+        if key.startswith(f"{metadata.architecture}."):
+            digest.update(repr((key, np.asarray(metadata[key]).tolist())).encode())
+    for name in sorted(model.tensors):
+        info = model.tensors[name]
+        digest.update(repr((name, info.dtype.name, info.shape)).encode())
+        first = next(iter(model.chunks(name)), None)
+        digest.update(b"" if first is None else first[:SAMPLE].tobytes())
+    return digest.hexdigest()[:32]
+
+
+# -- options ------------------------------------------------------------------------------------------------
+
+
+def continuation_options(request: Generate, seed: int, answer: Sequence[int]) -> dict[str, Any]:
+    """The options with which a request goes on after these tokens of its answer, by name."""
+    options = request.options
+    if options.constraint is not None and options.response_format is None:
+        raise RequestError(
+            "a request with a constraint of your own cannot be saved: its object stays here; use response_format"
+        )
+    own = {name: getattr(options, name) for name in _OPTIONS}
+    own["shown"] = tuple(sorted(options.shown))
+    sampling = {name: getattr(options.sampling, name) for name in _SAMPLING}
+    sampling["logit_bias"] = dict(options.sampling.logit_bias)
+    return {**own, **sampling, "seed": seed, "resume": tuple(answer)}
+
+
+def options_to(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON holds them."""
+    plain = dict(options)
+    wanted, bias = plain.get("response_format"), plain.get("logit_bias")
+    if isinstance(wanted, ResponseFormat):
+        plain["response_format"] = [wanted.kind, wanted.text]
+    if bias is not None:
+        plain["logit_bias"] = [[int(id), repr(float(value))] for id, value in bias.items()]
+    return plain
+
+
+def options_from(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as `submit` takes them."""
+    options = dict(plain)
+    wanted, bias = options.get("response_format"), options.get("logit_bias")
+    if wanted is not None:
+        options["response_format"] = ResponseFormat(*wanted)
+    if bias is not None:
+        options["logit_bias"] = {id: float(value) for id, value in bias}
+    for name in ("stop", "resume", "shown"):
+        if name in options:
+            options[name] = tuple(options[name])
+    return options

@@ -6,8 +6,9 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,31 +30,31 @@ MOST_DIMENSIONS: Final = 8
 
 def packed(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytearray:
     """The bytes of a file. Each tensor has a checksum, and so have the facts, with the tensors' names and shapes."""
-    table: dict[str, Any] = {}
-    sums: dict[str, str] = {}
-    at = 0
+    parts = {
+        name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for name, array in arrays.items()
+    }
+    table, at = dict[str, Any](), 0
     for name, array in arrays.items():
         kind = next(kind for kind, dtype in KINDS.items() if dtype == array.dtype)
         end = at + array.nbytes
         table[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [at, end]}
-        sums[name] = _sum(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         at = end
-    told, listed = json.dumps(facts), json.dumps(sums)
+    told, listed = json.dumps(facts), json.dumps({name: _sum(part) for name, part in parts.items()})
     whole = _whole_sum(table, told, listed)
     metadata = {"format": FORMAT, "facts": told, "checksums": listed, "checksum": whole}
     header = json.dumps({"__metadata__": metadata, **table}).encode()
     header += b" " * (-len(header) % 8)
-    made = bytearray(struct.pack("<Q", len(header)) + header)
-    for array in arrays.values():
-        made += np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    return made
+    return bytearray(b"").join([struct.pack("<Q", len(header)), header, *parts.values()])
 
 
 def unpacked(
     data: bytes | bytearray | memoryview, where: object
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The tensors and the facts of a file; DamagedSnapshotError unless all of it is as it was written."""
-    return _Reader(memoryview(data).toreadonly(), where).read()
+    try:
+        return _unpacked(memoryview(data).toreadonly())
+    except _DamageError as damage:
+        raise DamagedSnapshotError(f"{where}: the snapshot is damaged, or is none: {damage}") from None
 
 
 def write(path: Path, data: bytes | bytearray) -> None:
@@ -62,76 +63,69 @@ def write(path: Path, data: bytes | bytearray) -> None:
         aside.write_bytes(data)
 
 
-@final
-class _Reader:
-    """Reads one file, and trusts nothing of it."""
+class _DamageError(Exception):
+    """Why bytes are no whole snapshot."""
 
-    def __init__(self, data: memoryview, where: object) -> None:
-        self._data, self._where = data, where
 
-    def read(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        table, metadata, body = self._header()
-        if metadata.get("format") != FORMAT:
-            raise self._damaged(f"it should be of the format {FORMAT}, it is of {metadata.get('format')!r}")
-        told, listed = metadata.get("facts"), metadata.get("checksums")
-        if not isinstance(told, str) or not isinstance(listed, str):
-            raise self._damaged("it has no facts or no checksums")
-        if _whole_sum(table, told, listed) != metadata.get("checksum"):
-            raise self._damaged("its facts are not those that were written")
-        facts, sums = self._object(told), self._object(listed)
-        arrays: dict[str, NDArray[Any]] = {}
-        at = 0
-        for name, entry in table.items():
-            arrays[name], at = self._tensor(name, entry, body, at, sums.get(name))
-        if at != len(body):
-            raise self._damaged(f"its tensors have {at} bytes, the file holds {len(body)}")
-        return arrays, facts
+def _unpacked(data: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    table, metadata, body = _header(data)
+    if metadata.get("format") != FORMAT:
+        raise _DamageError(f"it should be of the format {FORMAT}, it is of {metadata.get('format')!r}")
+    told, listed = metadata.get("facts"), metadata.get("checksums")
+    if not isinstance(told, str) or not isinstance(listed, str):
+        raise _DamageError("it has no facts or no checksums")
+    if _whole_sum(table, told, listed) != metadata.get("checksum"):
+        raise _DamageError("its facts are not those that were written")
+    facts, sums = _object(told), _object(listed)
+    arrays: dict[str, NDArray[Any]] = {}
+    at = 0
+    for name, entry in table.items():
+        arrays[name], at = _tensor(name, entry, body, at, sums.get(name))
+    if at != len(body):
+        raise _DamageError(f"its tensors have {at} bytes, the file holds {len(body)}")
+    return arrays, facts
 
-    def _header(self) -> tuple[dict[str, Any], dict[str, Any], memoryview]:
-        data = self._data
-        size = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else LARGEST_HEADER + 1
-        if size > min(LARGEST_HEADER, len(data) - 8):
-            raise self._damaged(f"it has {len(data)} bytes, which are not a whole header")
-        header = self._object(bytes(data[8 : 8 + size]))
-        metadata = header.pop("__metadata__", None)
-        if not isinstance(metadata, dict) or len(header) > MOST_TENSORS:
-            raise self._damaged("it has no metadata, or too many tensors")
-        return header, metadata, data[8 + size :]
 
-    def _tensor(
-        self, name: str, entry: object, body: memoryview, at: int, checksum: object
-    ) -> tuple[NDArray[Any], int]:
-        """A tensor, which begins where the one before it ends, and its end."""
-        match entry:
-            case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
-                kind in KINDS
-                and begin == at
-                and len(shape) <= MOST_DIMENSIONS
-                and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
-            ):
-                count = 1
-                for n in shape:
-                    count *= n
-                if end - begin != count * KINDS[kind].itemsize or end > len(body):
-                    raise self._damaged(f"the tensor {name!r} is cut")
-            case _:
-                raise self._damaged(f"the tensor {name!r} is described wrongly")
-        part = body[begin:end]
-        if _sum(part) != checksum:
-            raise self._damaged(f"the bytes of the tensor {name!r} are not those that were written")
-        return np.frombuffer(part, KINDS[kind]).reshape(shape), end
+def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Any], memoryview]:
+    size = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else LARGEST_HEADER + 1
+    if size > min(LARGEST_HEADER, len(data) - 8):
+        raise _DamageError(f"it has {len(data)} bytes, which are not a whole header")
+    header = _object(bytes(data[8 : 8 + size]))
+    metadata = header.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or len(header) > MOST_TENSORS:
+        raise _DamageError("it has no metadata, or too many tensors")
+    return header, metadata, data[8 + size :]
 
-    def _object(self, text: str | bytes) -> dict[str, Any]:
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self._damaged(f"it holds no JSON where it should: {error}") from None
-        if not isinstance(found, dict):
-            raise self._damaged("it holds another kind of JSON than it should")
-        return found
 
-    def _damaged(self, why: str) -> DamagedSnapshotError:
-        return DamagedSnapshotError(f"{self._where}: the snapshot is damaged, or is none: {why}")
+def _tensor(
+    name: str, entry: object, body: memoryview, at: int, checksum: object
+) -> tuple[NDArray[Any], int]:
+    """A tensor, which begins where the one before it ends, and its end."""
+    match entry:
+        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
+            kind in KINDS
+            and begin == at
+            and len(shape) <= MOST_DIMENSIONS
+            and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
+        ):
+            if end - begin != prod(shape) * KINDS[kind].itemsize or end > len(body):
+                raise _DamageError(f"the tensor {name!r} is cut")
+        case _:
+            raise _DamageError(f"the tensor {name!r} is described wrongly")
+    part = body[begin:end]
+    if _sum(part) != checksum:
+        raise _DamageError(f"the bytes of the tensor {name!r} are not those that were written")
+    return np.frombuffer(part, KINDS[kind]).reshape(shape), end
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _DamageError(f"it holds no JSON where it should: {error}") from None
+    if not isinstance(found, dict):
+        raise _DamageError("it holds another kind of JSON than it should")
+    return found
 
 
 def _sum(data: bytes | memoryview) -> str:

@@ -1,4 +1,4 @@
-"""The tokens of a prompt: ids of the vocabulary, and tokens that rows of a picture replace."""
+"""The tokens of a prompt: ids of the vocabulary, tokens that rows of a picture replace, and those of a text for an encoder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from .step import Ints
+
+LAST = 1 << 30  # marks the last token of a text for an encoder: a text that goes on is another text
 
 
 @final
@@ -26,7 +29,7 @@ class Picture:
     content: bytes
     count: int
     sees_itself: bool = False
-    positions: NDArray[np.int32] | None = field(default=None, compare=False)
+    positions: Ints | None = field(default=None, compare=False)
     advance: int = 0
     crosses: int = 0
     visible: int = 0
@@ -61,7 +64,7 @@ Token: TypeAlias = int | PictureToken | SeeingToken
 
 @final
 @dataclass(frozen=True)
-class Place:
+class PicturePlace:
     """Tokens [begin, end) of a sequence that belong to one picture."""
 
     begin: int
@@ -74,14 +77,14 @@ def ids_of(tokens: Sequence[Token]) -> list[int]:
     return [token if isinstance(token, int) else token.id for token in tokens]
 
 
-def places_in(tokens: Sequence[Token]) -> Iterator[Place]:
+def places_in(tokens: Sequence[Token]) -> Iterator[PicturePlace]:
     """The pictures of a sequence, or the parts of them that are in it, in their order."""
     at = 0
     while at < len(tokens):
         token = tokens[at]
         if isinstance(token, PictureToken):
             end = min(len(tokens), at + token.picture.count - token.index)
-            yield Place(at, end, token.picture)
+            yield PicturePlace(at, end, token.picture)
             at = end
         else:
             at += 1
@@ -105,7 +108,7 @@ def before_picture(tokens: Sequence[Token], at: int) -> int:
     return at - token.index if isinstance(token, PictureToken) and token.picture.sees_itself else at
 
 
-def axes_of(tokens: Sequence[Token]) -> tuple[NDArray[np.int32], int]:
+def axes_of(tokens: Sequence[Token]) -> tuple[Ints, int]:
     """M-RoPE's positions of a whole sequence, (3, tokens): time, row and column; and the position after it."""
     axes = np.empty((3, len(tokens)), np.int32)
     at = position = 0
@@ -121,8 +124,29 @@ def axes_of(tokens: Sequence[Token]) -> tuple[NDArray[np.int32], int]:
     return axes, _count_on(axes[:, at:], position)
 
 
-def _count_on(axes: NDArray[np.int32], position: int) -> int:
+def _count_on(axes: Ints, position: int) -> int:
     """Positions of tokens that are one further each; the position after them."""
     end = position + int(axes.shape[1])
     axes[:] = np.arange(position, end, dtype=np.int32)
     return end
+
+
+def text_tokens(ids: Sequence[int]) -> list[int]:
+    """The tokens of a text for the encoder, at the begin of a sequence: numbers below 0."""
+    return [~token for token in ids[:-1]] + [~(token | LAST) for token in ids[-1:]]
+
+
+def text_length(sequence: Sequence[Token]) -> int:
+    """The number of tokens for the encoder that a sequence begins with."""
+    return next(
+        (at for at, token in enumerate(sequence) if not isinstance(token, int) or token >= 0), len(sequence)
+    )
+
+
+def text_ids(tokens: Ints) -> Ints:
+    return np.asarray(~tokens & (LAST - 1), np.int32)
+
+
+def plain_ids(tokens: Sequence[int]) -> list[int]:
+    """The ids of tokens, for the encoder or not."""
+    return [token if token >= 0 else ~token & (LAST - 1) for token in tokens]

@@ -16,8 +16,7 @@ import numpy as np
 from ..port.contract import Port
 from ..port.questions import Embed
 from ..runner.requests.answer import TokenStep
-from ..runner.requests.options import options_of
-from ..runner.requests.request import Generate
+from ..runner.requests.request import Generate, options_of
 
 Clock: TypeAlias = Callable[[], float]
 

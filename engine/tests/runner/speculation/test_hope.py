@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from backbay_engine.runner.speculation.draft_model import PRIOR, Drafted, Hope
-from backbay_engine.runner.speculation.pace import STALE, Pace
+from backbay_engine.runner.speculation.speculation import STALE, Pace
 
 
 def test_a_few_wrong_guesses_at_the_beginning_leave_little_hope() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backbay_engine.runner.speculation.pace import KEPT, STALE, Pace
+from backbay_engine.runner.speculation.speculation import KEPT, STALE, Pace
 
 
 def paced(seconds: dict[int, float]) -> Pace:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import lcm
 from typing import final
 
 import numpy as np
 
-from backbay import BackbayError, Backend, CacheFullError, Context
+from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 
 from ...errors import CacheShiftError, DroppedHistoryError, ForeignSnapshotError, SharedCellsError
+from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import Cells, Run, runs_of
-from ..cells.cell_cache import CellCache
+from ..cells.bookkeeping import FEW, Cells, Run, runs_of
 from ..cells.contents import Contents, read_cells, write_cells
-from ..cells.masks import NUMPY, Rows, Visibility
-from ..cells.storage import rounded_up
-from ..contract import CachePlan, CacheSizes, Shift, own_plan
-from .bound_causal import BoundCausalCache, CausalPlan
+from ..cells.masks import HIDDEN, NUMPY, Mask, Rows, Visibility
+from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
+from ..contract import CachePlan, CacheSizes, Shift, check_next, check_prefix, own_plan
 
 BUCKET = 256
 PAYS = 16  # moving a cell costs as much as attending to this many
 LAZY = 32  # a sequence's cells behind its window are freed in groups of this many, unless room is needed
+
+
+@dataclass(frozen=True)
+class CausalPlan(CellPlan):
+    runs: Sequence[Run]  # empty in a plan of `worst`
 
 
 @final
@@ -51,6 +56,7 @@ class CausalCache(CellCache):
         for name, value in (("window", window), ("memory", memory), ("chunk", chunk), ("bucket", bucket)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        self._cells: Cells | None = None  # made for the first step: a dry run has none
         self.visibility, self.shift, self._bucket = Visibility(window, chunk), shift, bucket
         reach = self.visibility.reach
         if memory is not None and reach is None:
@@ -63,8 +69,7 @@ class CausalCache(CellCache):
         count = rounded_up(sizes.sequences * each, config.cache_padding)
         storage = self.open_store(backend, sizes, count)
         self._quantum = lcm(self._bucket, config.cache_padding)
-        self._sizes = sizes
-        self._cells: Cells | None = None  # made for the first step: a dry run has none
+        self._cells = None
         self._gathers, self._wasted = storage.can_move(), 0
         self._scratch: Rows = np.empty(0, NUMPY[config.mask_dtype])
 
@@ -74,14 +79,13 @@ class CausalCache(CellCache):
 
     @property
     def cells(self) -> Cells:
-        self.check_open()
-        if self._cells is None:
-            self._cells = Cells(self._sizes.sequences, self._sizes.capacity, self.storage.cells)
+        if self._cells is None or not self.is_open:
+            self._cells = Cells(self.sizes.sequences, self.sizes.capacity, self.storage.cells)
         return self._cells
 
     @property
     def host_nbytes(self) -> int:
-        sizes = self._sizes
+        sizes = self.sizes
         records = 4 * (self.storage.cells + sizes.sequences * sizes.capacity)
         return records + super().host_nbytes
 
@@ -121,10 +125,9 @@ class CausalCache(CellCache):
         ends: dict[int, int] = {}
         for run in runs:
             sequence = run.sequence
-            cells.check(sequence)
+            self.check(sequence)
             end = ends.get(sequence, cells.end[sequence])
-            if run.position != end:
-                raise BackbayError(f"sequence {sequence} continues at position {end}, not {run.position}")
+            check_next(sequence, run.position, end)
             if cells.begin[sequence] > self.visibility.first(cells.end[sequence]):
                 raise BackbayError(
                     f"sequence {sequence} cannot continue at position {end}: it would see positions from "
@@ -148,7 +151,7 @@ class CausalCache(CellCache):
                     raise CacheFullError(run.sequence, run.count, room)
                 room -= run.count
         if self.keep is not None:
-            for sequence in range(cells.sequences) if every else {run.sequence for run in runs}:
+            for sequence in range(self.sizes.sequences) if every else {run.sequence for run in runs}:
                 position = self._passed(sequence)
                 if every or position - cells.begin[sequence] >= LAZY:
                     cells.drop(sequence, position)
@@ -175,12 +178,8 @@ class CausalCache(CellCache):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         cells = self.cells
-        cells.check(source)
-        cells.check(target)
-        if not 0 <= length <= cells.end[source]:
-            raise BackbayError(
-                f"sequence {source} has {cells.end[source]} positions, so a prefix of {length} is impossible"
-            )
+        self.check(source, target)
+        check_prefix(source, length, cells.end[source])
         if source == target:
             self.remove(source, length)
             return
@@ -189,14 +188,14 @@ class CausalCache(CellCache):
 
     def can_resume(self, sequence: int, position: int) -> bool:
         cells = self.cells
-        cells.check(sequence)
+        self.check(sequence)
         if not 0 <= position <= cells.end[sequence]:
             return False
         return cells.begin[sequence] <= self.visibility.first(position)
 
     def removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         cells = self.cells
-        cells.check(sequence)
+        self.check(sequence)
         last = cells.end[sequence]
         begin, end = max(begin, 0), last if end is None else min(end, last)
         if begin >= end:
@@ -207,36 +206,29 @@ class CausalCache(CellCache):
 
     def contents(self, sequence: int) -> Contents:
         cells = self.cells
-        cells.check(sequence)
+        self.check(sequence)
         arrays = read_cells(self.storage, cells.of(sequence))
         return Contents(arrays, {"begin": cells.begin[sequence], "end": cells.end[sequence]})
 
     def restore(self, sequence: int, contents: Contents) -> None:
         cells, begin, end = self.cells, contents.number("begin"), contents.number("end")
-        cells.check(sequence)
+        self.check(sequence)
         if not 0 <= begin <= end or begin > self.visibility.first(end):
             raise ForeignSnapshotError(
                 f"the snapshot's positions [{begin}, {end}) are too few to go on after them"
             )
         if end > cells.capacity:
             raise CacheFullError(sequence, end, cells.capacity)
-        taken = self._room_for(sequence, end - begin)
+        need = end - begin
+        self._make_room([Run(sequence, 0, need, begin)], need)
+        taken = cells.lowest_free(need) if need else np.zeros(0, np.int32)
         write_cells(self.storage, taken, contents)
         cells.replace(sequence, begin, taken, begin, taken[:0])
-
-    def _room_for(self, sequence: int, need: int) -> Ints:
-        """Free cells, if need be from behind the windows."""
-        cells = self.cells
-        for other in range(cells.sequences) if cells.free < need and self.keep is not None else ():
-            cells.drop(other, self._passed(other))
-        if cells.free < need:
-            raise CacheFullError(sequence, need, cells.free)
-        return cells.lowest_free(need) if need else np.zeros(0, np.int32)
 
     def wipe(self, sequence: int) -> None:
         self.cells.cut(sequence, 0)
         # Cells behind the window are free by now, and may hold NaN too.
-        self.storage.wipe(np.flatnonzero(self.cells.owners == 0).astype(np.int32))
+        self.storage.wipe(self.cells.free_from(0))
 
     def _closing(self, sequence: int, begin: int, end: int) -> Callable[[], None]:
         """A function that closes a gap. Shared cells are copied: other sequences see them where they are."""
@@ -282,7 +274,7 @@ class CausalCache(CellCache):
         """Move the cells of a step's sequences to the front, once the saving is worth it."""
         if history <= 2 * self._quantum or not self._gathers:
             return False
-        need = rounded_up(sum(map(self.cells.length, sequences)), self._quantum)
+        need = rounded_up(sum(self.cells.end[n] - self.cells.begin[n] for n in sequences), self._quantum)
         if history <= 2 * need:
             return False
         self._wasted += history - need
@@ -313,3 +305,61 @@ class CausalCache(CellCache):
         for part in ("keys", "values") if len(sources) else ():
             self.storage.mover(part).run(sources, targets)
         self.cells.move(sources, targets)
+
+
+@final
+class BoundCausalCache(BoundCellCache):
+    _missing = "nothing in this cache: put comes first"
+
+    def __init__(self, cache: CausalCache, ctx: Context, plan: CausalPlan) -> None:
+        spans, size = plan.step.spans is not None, plan.step.size
+        super().__init__(cache.storage, ctx, plan)
+        self._cache = cache
+        self._updates = size <= FEW and not spans  # rows of a few tokens, in an array that is kept
+        self._rows: Rows | None = None  # made at the first step: a bound worst case needs none
+        dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(size)
+        self._masks = [self._host.empty(dtype, plan.history, rows) for _ in range(1 + spans)]
+        self._makers = [Mask(cache.visibility, plan.first) for _ in self._masks]
+        self._by_distance = Leaves(ctx, plan, "the plan's key")
+        self.fill(plan)
+
+    def fill(self, plan: CachePlan) -> None:
+        plan = own_plan(CausalPlan, plan)
+        self._cells.from_bytes(plan.cells)
+        self._by_distance.fill(plan)
+        for n, (mask, leaf) in enumerate(zip(self._makers, self._masks, strict=True) if plan.runs else ()):
+            if self._updates:
+                if self._rows is None:
+                    self._rows = np.full(leaf.shape[::-1], HIDDEN, NUMPY[leaf.dtype])
+                rows = self._rows
+                mask.fill(rows, self._cache.cells, plan.runs)
+            else:
+                rows = self._cache.scratch(*leaf.shape)
+                mask.fill_anew(rows, self._cache.cells, plan.runs, plan.step.spans if n == 0 else None)
+            leaf.from_bytes(rows)
+
+    def by_distance(self, name: str, function: Callable[[Ints], Ints]) -> Tensor:
+        """A leaf, i32 (history, tokens and padding), of `function(distances)`, which each step fills anew.
+
+        The distance of a cell from a token is the number of positions between them; 0 where a token does not see.
+        """
+        return self._by_distance.leaf(name, lambda plan: function(self._distances(plan)))
+
+    def _distances(self, plan: CausalPlan) -> Ints:
+        found = np.zeros(self._masks[0].shape[::-1], np.int32)
+        for run in plan.runs:
+            end = run.position + run.count
+            columns = self._cache.cells.of(run.sequence, 0, end) - self._first
+            held = np.arange(end - len(columns), end, dtype=np.int32)
+            asking = np.arange(run.position, end, dtype=np.int32)[:, None]
+            found[run.row : run.row + run.count, columns] = np.maximum(asking - held, 0)
+        return found
+
+    def named(self) -> dict[str, Tensor]:
+        found = {"cells": self._cells, "mask": self._masks[0]}
+        for layer in self._written:
+            held = self._storage.layers[layer]
+            found[f"keys.{layer}"] = held.key
+            if held.within is None:
+                found[f"values.{layer}"] = held.value
+        return found

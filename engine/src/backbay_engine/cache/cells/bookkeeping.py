@@ -9,8 +9,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import BackbayError
-
 from ...steps.step import Ints, Step
 
 FEW = 16  # tokens
@@ -67,21 +65,10 @@ class Cells:
         self._low, self._high = [0] * sequences, [-1] * sequences  # bounds of a sequence's cells
         self._hint = 0  # no cell before it is free
 
-    @property
-    def sequences(self) -> int:
-        return len(self.begin)
-
-    def check(self, sequence: int) -> None:
-        if not 0 <= sequence < self.sequences:
-            raise BackbayError(f"sequence must be in [0, {self.sequences}), got {sequence}")
-
     def of(self, sequence: int, begin: int = 0, end: int | None = None) -> Ints:
         """The cells of a sequence's positions in [begin, end) that it holds."""
         low, high = max(begin, self.begin[sequence]), self.end[sequence]
         return self.table[sequence, low : high if end is None else max(low, min(end, high))]
-
-    def length(self, sequence: int) -> int:
-        return self.end[sequence] - self.begin[sequence]
 
     def extent(self, sequences: Sequence[int]) -> tuple[int, int]:
         """The range [low, high) of cells that sequences lie in; (0, 0) if they hold none."""
@@ -113,7 +100,7 @@ class Cells:
     def room_without(self, begin: Callable[[int], int]) -> int:
         """The number of free cells, if each sequence dropped the positions before `begin(sequence)`."""
         owners = self.owners.copy()
-        for sequence in range(self.sequences):
+        for sequence in range(len(self.begin)):
             owners[self.of(sequence, 0, begin(sequence))] -= 1
         return int(np.count_nonzero(owners == 0))
 
@@ -188,7 +175,7 @@ class Cells:
         self.owners[targets] = self.owners[sources]
         self.owners[sources] = 0
         self._hint = 0
-        for sequence in range(self.sequences):
+        for sequence in range(len(self.begin)):
             held = self.of(sequence)
             moved = where[held]
             if not np.array_equal(moved, held):

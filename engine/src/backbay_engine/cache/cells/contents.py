@@ -9,13 +9,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import BackbayError, DType, Tensor
+from backbay import BackbayError, DType
 
 from ...errors import ForeignSnapshotError
 from ...steps.step import Ints
-from .storage import LayerMemory, Storage, filled
+from .storage import WRITTEN, Part, Storage, filled
 
-COPIED = 256  # cells that one run copies: few, because its memory is not reserved
 LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -60,16 +59,12 @@ class Contents:
 
 
 def joined(parts: Iterable[tuple[str, Contents]]) -> Contents:
-    """The contents of several parts as one."""
     arrays: dict[str, NDArray[Any]] = {}
     numbers: dict[str, int] = {}
     for prefix, part in parts:
         arrays |= {f"{prefix}.{name}": array for name, array in part.arrays.items()}
         numbers |= {f"{prefix}.{name}": number for name, number in part.numbers.items()}
     return Contents(arrays, numbers)
-
-
-# -- keys and values -----------------------------------------------------------------------------------------
 
 
 def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
@@ -80,9 +75,9 @@ def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
         )
     found: dict[str, NDArray[Any]] = {}
     for i, layer in storage.layers.items():
-        parts = (("keys", layer.head_dim), ("values", layer.value_dim))
+        parts: list[tuple[Part, int]] = [("keys", layer.head_dim), ("values", layer.value_dim)]
         for part, width in parts if layer.within is None else parts[:1]:
-            rows = _read(storage, i, layer, part, cells)
+            rows = _read(storage, i, part, cells)
             found[f"{part}.{i}"] = _shortened(rows, storage.dtype).reshape(len(cells), layer.kv_heads, width)
         if layer.within is not None:
             end = layer.within + layer.value_dim
@@ -92,56 +87,31 @@ def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
 
 def write_cells(storage: Storage, cells: Ints, contents: Contents) -> None:
     """Write keys and values into cells of all layers; nothing is written unless all arrays have the right shapes."""
-    arrays: list[tuple[int, LayerMemory, NDArray[np.float32], NDArray[np.float32]]] = []
+    arrays: list[tuple[int, NDArray[np.float32], NDArray[np.float32]]] = []
     for i, layer in storage.layers.items():
         keys = contents.array(f"keys.{i}", (len(cells), layer.kv_heads, layer.head_dim))
         values = contents.array(f"values.{i}", (len(cells), layer.kv_heads, layer.value_dim))
-        arrays.append((i, layer, keys.reshape(len(cells), -1), values.reshape(len(cells), -1)))
-    for i, layer, keys, values in arrays if len(cells) else ():
-        _write(storage, i, layer, cells, keys, values)
+        arrays.append((i, keys.reshape(len(cells), -1), values.reshape(len(cells), -1)))
+    for i, keys, values in arrays if len(cells) else ():
+        storage.write(i, cells, keys, values)
 
 
-def _read(storage: Storage, i: int, layer: LayerMemory, part: str, cells: Ints) -> NDArray[np.float32]:
+def _read(storage: Storage, i: int, part: Part, cells: Ints) -> NDArray[np.float32]:
     """Rows of a layer, (cells, width)."""
-    size = min(COPIED, storage.cells)
-    turned = part == "values" and storage.config.permuted_v
-    held = layer.key if part == "keys" else layer.value
+    size = min(WRITTEN, storage.cells)
     rows: list[NDArray[np.float32]] = []
     with storage.backend.new_context() as ctx:
-        host, at = ctx.input(), ctx.layer(i)
-        if turned:
-            held = storage.sliced(at, layer)  # (1, cells, width)
-            ids: Tensor = host.empty(DType.I32, size, held.dim(2))
-        else:
-            ids = host.empty(DType.I32, size)
+        at = ctx.layer(i)
+        held = storage.rows(at, i, part)
+        ids = ctx.input().empty(DType.I32, size, *held.shape[2:])
         result = held.rows(at, ids)
         ctx.forward(result)
         for low in range(0, len(cells), size):
             ids.from_ints(np.broadcast_to(filled(cells[low : low + size], size), ids.shape[::-1]))
             ctx.compute(result)
-            found = result.numpy().reshape((-1, size) if turned else (size, -1))
-            rows.append((found.T if turned else found)[: len(cells) - low].copy())
+            found = result.numpy()
+            rows.append((found[:, :, 0].T if held.rank == 3 else found)[: len(cells) - low].copy())
     return np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
-
-
-def _write(
-    storage: Storage, i: int, layer: LayerMemory, cells: Ints, keys: NDArray[Any], values: NDArray[Any]
-) -> None:
-    size = min(COPIED, storage.cells)
-    with storage.backend.new_context() as ctx:
-        host, at = ctx.input(), ctx.layer(i)
-        ids = host.empty(DType.I32, size)
-        key = host.empty(DType.F32, keys.shape[1], size)
-        value = host.empty(DType.F32, values.shape[1], size)
-        ctx.forward(layer.key.set_rows(at, key, ids))
-        if layer.within is None:
-            ctx.forward(storage.write_values(at, layer, value, ids))
-        for low in range(0, len(cells), size):
-            ids.from_ints(filled(cells[low : low + size], size))
-            for leaf, rows in ((key, keys), (value, values)):
-                part = rows[low : low + size].astype(np.float32)
-                leaf.from_floats(np.pad(part, ((0, size - len(part)), (0, 0)), mode="edge"))
-            ctx.compute()
 
 
 def _shortened(rows: NDArray[np.float32], dtype: DType) -> NDArray[Any]:

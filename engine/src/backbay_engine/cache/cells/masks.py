@@ -33,21 +33,12 @@ class Visibility:
         return min(limits) if limits else None
 
     def first(self, position: int) -> int:
-        """The first position that a token sees."""
-        low = 0
-        if self.window is not None and position >= self.window:
-            low = position - self.window + 1
-        if self.chunk is not None:
-            low = max(low, position - position % self.chunk)
-        return low
+        low = 0 if self.window is None else max(0, position - self.window + 1)
+        return low if self.chunk is None else max(low, position - position % self.chunk)
 
     def firsts(self, positions: Ints) -> Ints:
-        low = np.zeros_like(positions)
-        if self.window is not None:
-            low = np.maximum(low, positions - (self.window - 1))
-        if self.chunk is not None:
-            low = np.maximum(low, positions - positions % self.chunk)
-        return low
+        low = positions * 0 if self.window is None else np.maximum(0, positions - (self.window - 1))
+        return low if self.chunk is None else np.maximum(low, positions - positions % self.chunk)
 
 
 class Mask:

@@ -1,21 +1,24 @@
-"""The memory of a cache: leaves for the keys and values of each layer, and graphs that move cells."""
+"""The memory of caches: leaves for the keys and values of each layer, and graphs that move cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from backbay import Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
+from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
 
 from ...steps.step import Ints
-from ..contract import Shift
+from ..contract import BoundCache, CachePlan, CacheSizes, History, Shift, SingleCache
 from .masks import NUMPY
 
 CHUNK = 512  # cells that one run of a mover moves
-WIPED = 64  # cells that one run overwrites: few, because its memory is not reserved
+WRITTEN = 256  # cells that one run writes or reads: few, because its memory is not reserved
+
+
+Part: TypeAlias = Literal["keys", "values"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,6 @@ class Storage:
         return rounded_up(max(tokens, 1), self.config.mask_batch_padding)
 
     def mask_nbytes(self, tokens: int) -> int:
-        """The bytes of a step's mask over all cells."""
         return self.mask_rows(tokens) * self.cells * NUMPY[self.config.mask_dtype].itemsize
 
     # -- writing and reading -----------------------------------------------------------------------------
@@ -113,40 +115,23 @@ class Storage:
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
-        values = self.write_values(ctx, held, flat(ctx, value), cells)
+        values = self.write_values(ctx, layer, flat(ctx, value), cells)
         ctx.forward(keys, values)
         return keys, values
 
-    def write_values(self, ctx: Context, layer: LayerMemory, value: Tensor, cells: Tensor) -> Tensor:
+    def write_values(self, ctx: Context, layer: int, value: Tensor, cells: Tensor) -> Tensor:
         """Write values, (width, n), into cells; an alias of all values."""
-        if not self.config.permuted_v:
-            return layer.value.set_rows(ctx, value, cells)
-        # Each element of a value is a row of one element in its own slice; all slices share the ids.
-        lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
-        return self.sliced(ctx, layer).set_rows(ctx, lifted.permute(ctx, 0, 2, 1), cells)
+        if self.config.permuted_v:  # each element is a row in its own slice; all slices share the ids
+            lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
+            value = lifted.permute(ctx, 0, 2, 1)
+        return self.rows(ctx, layer, "values").set_rows(ctx, value, cells)
 
-    def sliced(self, ctx: Context, layer: LayerMemory) -> Tensor:
-        """Permuted values as (1, cells, width)."""
-        return layer.value.reshape(ctx, 1, self.cells, layer.value_dim * layer.kv_heads)
-
-    def keys(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
-        """A range of the keys, (head_dim, kv_heads, count)."""
-        return whole.reshape(ctx, layer.head_dim, layer.kv_heads, self.cells).slice(
-            ctx, 2, first, first + count
-        )
-
-    def values(self, ctx: Context, layer: LayerMemory, whole: Tensor, first: int, count: int) -> Tensor:
-        """A range of the values, (value_dim, kv_heads, count), or permuted (count, value_dim, kv_heads)."""
-        if layer.within is not None:
-            keys = self.keys(ctx, layer, whole, first, count)
-            return keys.slice(ctx, 0, layer.within, layer.within + layer.value_dim)
-        if not self.config.permuted_v:
-            return whole.reshape(ctx, layer.value_dim, layer.kv_heads, self.cells).slice(
-                ctx, 2, first, first + count
-            )
-        return whole.reshape(ctx, self.cells, layer.value_dim, layer.kv_heads).slice(
-            ctx, 0, first, first + count
-        )
+    def rows(self, ctx: Context, layer: int, part: Part) -> Tensor:
+        """A layer's keys or values, (width, cells); permuted values with a slice for each feature, (1, cells, width)."""
+        held = self.layers[layer]
+        if part == "keys" or not self.config.permuted_v:
+            return held.key if part == "keys" else held.value
+        return held.value.reshape(ctx, 1, self.cells, held.value_dim * held.kv_heads)
 
     # -- moving ------------------------------------------------------------------------------------------
 
@@ -155,7 +140,7 @@ class Storage:
         rows = Spec(self.dtype, (self.dtype.block_size, 1)), Spec(DType.I32, (1,))
         return bool(self.backend.supports(ops.rows, rows))
 
-    def mover(self, part: Literal["keys", "values"], shift: Shift | None = None) -> Mover:
+    def mover(self, part: Part, shift: Shift | None = None) -> Mover:
         """The mover of the keys or values of all layers; with `shift`, keys are rotated as they move."""
         mover = self._movers.get((part, shift))
         if mover is None:
@@ -163,25 +148,26 @@ class Storage:
         return mover
 
     def wipe(self, cells: Ints) -> None:
-        """Overwrite cells of all layers with zeros."""
-        size = min(WIPED, self.cells)
+        for i, layer in self.layers.items():
+            widths = layer.head_dim * layer.kv_heads, layer.value_dim * layer.kv_heads
+            keys, values = (np.broadcast_to(np.float32(0), (len(cells), width)) for width in widths)
+            self.write(i, cells, keys, values)
+
+    def write(self, i: int, cells: Ints, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """Write a layer's keys and values, (cells, width)."""
+        layer, size = self.layers[i], min(WRITTEN, self.cells)
         with self.backend.new_context() as ctx:
-            host = ctx.input()
-            places, zeros = host.empty(DType.I32, size), dict[int, Tensor]()
-            for i, layer in self.layers.items():
-                at, key, value = (
-                    ctx.layer(i),
-                    layer.head_dim * layer.kv_heads,
-                    layer.value_dim * layer.kv_heads,
-                )
-                for width in (key, value):
-                    if width not in zeros:
-                        zeros[width] = host.zeros(DType.F32, width, size)
-                ctx.forward(layer.key.set_rows(at, zeros[key], places))
-                if layer.within is None:
-                    ctx.forward(self.write_values(at, layer, zeros[value], places))
+            host, at = ctx.input(), ctx.layer(i)
+            ids = host.empty(DType.I32, size)
+            key, value = (host.empty(DType.F32, rows.shape[1], size) for rows in (keys, values))
+            ctx.forward(layer.key.set_rows(at, key, ids))
+            if layer.within is None:
+                ctx.forward(self.write_values(at, i, value, ids))
             for low in range(0, len(cells), size):
-                places.from_ints(filled(cells[low : low + size], size))
+                ids.from_ints(filled(cells[low : low + size], size))
+                for leaf, rows in ((key, keys), (value, values)):
+                    part = rows[low : low + size].astype(np.float32)
+                    leaf.from_floats(np.pad(part, ((0, size - len(part)), (0, 0)), mode="edge"))
                 ctx.compute()
 
     def forget_movers(self) -> None:
@@ -192,21 +178,16 @@ class Storage:
 class Mover:
     """A graph that copies cells of all layers to other cells."""
 
-    def __init__(self, storage: Storage, part: Literal["keys", "values"], shift: Shift | None) -> None:
+    def __init__(self, storage: Storage, part: Part, shift: Shift | None) -> None:
         self._storage, self._size = storage, min(CHUNK, storage.cells)
         self._ctx = storage.backend.new_context()
         try:
-            host = self._ctx.input()
-            self._sources, self._targets = (host.empty(DType.I32, self._size) for _ in range(2))
-            self._wide: dict[int, Tensor] = {}  # by width: the sources, repeated for each slice
-            self._offsets = host.empty(DType.I32, self._size) if shift is not None else None
-            move = (
-                self._move_values if part == "values" and storage.config.permuted_v else self._rows_of(part)
-            )
+            self._host = self._ctx.input()
+            self._sources: dict[tuple[int, ...], Tensor] = {}  # by shape: repeated for each slice
+            self._targets, self._offsets = (self._host.empty(DType.I32, self._size) for _ in range(2))
             for i, layer in storage.layers.items():
-                if part == "values" and layer.within is not None:
-                    continue
-                self._ctx.forward(move(self._ctx.layer(i), i, layer, shift))
+                if part == "keys" or layer.within is None:
+                    self._ctx.forward(self._move(self._ctx.layer(i), i, part, shift))
             self._ctx.reserve()
         except BaseException:
             self._ctx.close()
@@ -216,37 +197,97 @@ class Mover:
         """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
         size = self._size
         for low in range(0, len(sources), size):
-            for leaf, cells in ((self._sources, sources), (self._targets, targets)):
-                leaf.from_ints(filled(cells[low : low + size], size))
-            for leaf in self._wide.values():
+            self._targets.from_ints(filled(targets[low : low + size], size))
+            self._offsets.from_ints(np.full(size, offset, np.int32))
+            for leaf in self._sources.values():
                 leaf.from_ints(np.broadcast_to(filled(sources[low : low + size], size), leaf.shape[::-1]))
-            if self._offsets is not None:
-                self._offsets.from_ints(np.full(size, offset, np.int32))
             self._ctx.compute()
 
     def close(self) -> None:
         self._ctx.close()
 
-    def _rows_of(self, part: Literal["keys", "values"]) -> Callable[..., Tensor]:
-        def move(ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
-            held = layer.key if part == "keys" else layer.value
-            rows = held.rows(ctx, self._sources)  # (width, cells)
-            if shift is not None and self._offsets is not None:
-                heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
-                turned = shift(ctx, i, heads, self._offsets)
-                if turned.shape != heads.shape:
-                    raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-                rows = flat(ctx, turned)
-            return held.set_rows(ctx, rows, self._targets)
+    def _move(self, ctx: Context, i: int, part: Part, shift: Shift | None) -> Tensor:
+        layer, held = self._storage.layers[i], self._storage.rows(ctx, i, part)
+        shape = self._size, *held.shape[2:]
+        if shape not in self._sources:
+            self._sources[shape] = self._host.empty(DType.I32, *shape)
+        rows = held.rows(ctx, self._sources[shape])
+        if shift is not None:
+            heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
+            turned = shift(ctx, i, heads, self._offsets)
+            if turned.shape != heads.shape:
+                raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
+            rows = flat(ctx, turned)
+        return held.set_rows(ctx, rows, self._targets)
 
-        return move
 
-    def _move_values(self, ctx: Context, i: int, layer: LayerMemory, shift: Shift | None) -> Tensor:
-        held = self._storage.sliced(ctx, layer)
-        width = held.dim(2)
-        if width not in self._wide:
-            self._wide[width] = self._ctx.input().empty(DType.I32, self._size, width)
-        return held.set_rows(ctx, held.rows(ctx, self._wide[width]), self._targets)
+class CellCache(SingleCache):
+    _store: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:
+        if self._store is None:
+            raise BackbayError("the cache is not open")
+        return self._store
+
+    def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> Storage:
+        self.check_closed(sizes)
+        self._store, self._sizes = Storage(backend, sizes.dtype, cells), sizes
+        return self._store
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of the mask of the largest step."""
+        return self.storage.mask_nbytes(self.sizes.batch)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = self._sizes = None
+
+
+@dataclass(frozen=True)
+class CellPlan(CachePlan):
+    """The cells that a step writes, and the range of cells that it sees."""
+
+    cells: Ints
+    first: int
+    history: int
+
+
+class BoundCellCache(BoundCache):
+    """The leaves of a traced step, and the layers' tensors after its writes."""
+
+    _missing: ClassVar[str]  # in a layer for which `get` finds nothing
+    _masks: list[Tensor]  # with spans, and last without them; none if all tokens see all of the range
+
+    def __init__(self, storage: Storage, ctx: Context, plan: CellPlan) -> None:
+        self._storage, self._first, self._history = storage, plan.first, plan.history
+        self._host = ctx.input()
+        self._cells = self._host.empty(DType.I32, len(plan.cells))
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
+        self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
+
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+        storage, first, end = self._storage, self._first, self._first + self._history
+        held = storage.layers.get(layer)
+        if held is None or not self._history:
+            raise BackbayError(f"layer {layer} has {self._missing}")
+        keys, values = self._written.get(layer, (held.key, held.value))
+        key = keys.reshape(ctx, held.head_dim, held.kv_heads, storage.cells).slice(ctx, 2, first, end)
+        if held.within is not None:  # of this very tensor, so that a kernel sees it
+            value = key.slice(ctx, 0, held.within, held.within + held.value_dim)
+        elif storage.config.permuted_v:
+            value = values.reshape(ctx, storage.cells, held.value_dim, held.kv_heads).slice(
+                ctx, 0, first, end
+            )
+        else:
+            value = values.reshape(ctx, held.value_dim, held.kv_heads, storage.cells).slice(
+                ctx, 2, first, end
+            )
+        return History(key, value, self._masks[0 if spans else -1] if self._masks else None)
 
 
 def filled(cells: Ints, size: int) -> Ints:

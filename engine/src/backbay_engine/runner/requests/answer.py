@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...text.answers import ToolCall
 from ...text.sampling import Sampled
@@ -80,17 +79,3 @@ class TokenStep(NamedTuple):
     tokens: tuple[int, ...]
     logprobs: tuple[Sampled, ...] | None = None
     finish_reason: FinishReason | None = None
-
-
-@final
-class Clock:
-    """Measures consecutive periods of time."""
-
-    def __init__(self) -> None:
-        self._mark = perf_counter()
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        now = perf_counter()
-        passed, self._mark = now - self._mark, now
-        return passed

@@ -1,32 +1,95 @@
-"""A request for text, from its prompt to its last token."""
+"""A request for text, from its prompt to its last token, and its answer as it grows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any, final
+from concurrent.futures import Executor, Future
+from itertools import islice
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, final
 
 from numpy.typing import NDArray
 
-from ...errors import ContextOverflowError
-from ...steps.texts import text_length
-from ...steps.tokens import Token, ids_of
+from ...errors import ContextOverflowError, RequestError
+from ...steps.tokens import Token, ids_of, plain_ids, text_length
 from ...text.sampling.sampler import Sampled, Sampler, require_known
+from ...text.sampling.stops import StopMatcher
 from ...text.tokenizers import Tokenizer
-from ..ahead import Ahead
 from ..slots import Slot, forgotten
-from .answer import Clock, Timings, TokenStep
-from .answer_text import AnswerText
+from .answer import Completion, FinishReason, Timings, TokenStep
+from .handle import Receiver
 from .job import Job, RowsOfPictures
-from .options import GenerationOptions
+from .request import GenerationOptions
+
+if TYPE_CHECKING:
+    from ..speculation import Guesses
+
+
+@final
+class AnswerText:
+    """An answer as it grows: its tokens, those of `resume` first, the text that is certain, and why it ended.
+
+    RequestError if there is no going on after `resume`.
+    """
+
+    def __init__(self, options: GenerationOptions, tokenizer: Tokenizer | None) -> None:
+        # a file without a vocabulary gives tokens, but no text and no end-of-text token
+        self._text = None if tokenizer is None else tokenizer.stream(continues=True, shown=options.shown)
+        self._end_ids = frozenset[int]() if tokenizer is None else tokenizer.end_ids
+        self._stops, self._limit = StopMatcher(options.stop), options.max_tokens
+        self._pieces: list[str] = []
+        self.tokens: list[int] = []
+        self.logprobs: list[Sampled] | None = None if options.sampling.logprobs is None else []
+        self.reason: FinishReason | None = None
+        for count, token in enumerate(options.resume):  # the steps that gave them gave their text
+            if self.reason is not None:
+                raise RequestError(
+                    f"resume has {len(options.resume)} tokens, but the answer is over after {count} of them"
+                )
+            self.add(token)
+        if self.reason is not None:
+            self._rest()
+
+    def add(self, token: int) -> str:
+        """The text that is certain after the answer's next token, which may be its last one."""
+        self.tokens.append(token)
+        if token in self._end_ids:
+            self.reason = "stop"
+            return ""
+        piece = "" if self._text is None else self._stops.push(self._text.push(token))
+        if piece:
+            self._pieces.append(piece)
+        if self._stops.stop is not None:
+            self.reason = "stop"
+        elif len(self.tokens) == self._limit:
+            self.reason = "length"
+        return piece
+
+    def give(self, to: Receiver[Completion], timings: Timings, last: TokenStep | None = None) -> None:
+        """Give the last step, with the text that was held back, and the whole answer."""
+        reason = self.reason or "cancelled"
+        step = last or TokenStep("", (), None if self.logprobs is None else ())
+        to.emit(step._replace(text=step.text + self._rest(), finish_reason=reason))
+        timings.tokens = len(self.tokens)
+        text, stop = "".join(self._pieces), self._stops.stop
+        to.succeed(Completion(text, self.tokens, reason, self.logprobs, stop, timings))
+
+    def _rest(self) -> str:
+        """The text that was held back, once nothing more comes."""
+        if self._text is None:
+            return ""
+        rest = self._stops.push(self._text.finish()) + self._stops.finish()
+        self._pieces.append(rest)
+        return rest
 
 
 @final
 class Generation(Job):
-    """Samples tokens until the answer ends."""
+    """Samples tokens until the answer ends.
 
-    generates = True
+    guesses  those of its answer, if the runner speculates
+    """
 
     def __init__(
         self,
@@ -42,22 +105,36 @@ class Generation(Job):
         self.options, self.text_end = options, text_length(prompt)
         self.sampler = Sampler(options.sampling, vocabulary_size)
         ids = prompt if pictures is None else ids_of(prompt)
-        self.sampler.accept(ids[self.text_end :])  # type: ignore[arg-type]  # all are ids
+        self.sampler.accept(islice(ids, self.text_end, None))  # type: ignore[arg-type]  # all are ids
         self.sampler.resume(options.resume)
         self.text = AnswerText(options, tokenizer)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
-        self._clock = Clock()
-        self._logprobs: list[Sampled] | None = None if options.sampling.logprobs is None else []
+        self.guesses: Guesses | None = None
+        self._mark = perf_counter()  # the end of the last period of `timings`
         self._last: TokenStep | None = None  # held until the answer's end is known
         self._mask: Future[bytes | None] | None = None  # of the step that the backend computes
         self._begun = False
-        super().__init__(sequence_of(prompt, options, self.text, context), pictures, reuse=options.reuse)
-        self.begin_by, self.over = begin_by, self.text.reason is not None
-        self.speculates = options.speculate
+        tokens = sequence_of(prompt, options, self.text, context)
+        super().__init__(tokens, pictures, reuse=options.reuse)
+        self.begin_by = begin_by
+
+    @property
+    def over(self) -> bool:
+        return self.text.reason is not None
+
+    @property
+    def made(self) -> int:
+        """Tokens of the answer that were made here."""
+        return len(self.text.tokens) - self.timings.resumed_tokens
+
+    @property
+    def known_ids(self) -> list[int]:
+        """The ids of all its tokens so far, those of a text for the encoder included."""
+        return plain_ids(ids_of([*self.slot.tokens, *self.todo[: len(self.todo) - len(self.guess)]]))
 
     def start(self, slot: Slot) -> None:
         super().start(slot)
-        self.timings.waited = self._clock.lap()
+        self.timings.waited = self._lap()
         self.timings.reused_tokens = min(self.done, self.timings.prompt_tokens)
 
     def arrived(self, seconds: float) -> None:
@@ -66,53 +143,57 @@ class Generation(Job):
     def wanted(self, count: int) -> Sequence[int]:
         return range(count - 1 - len(self.guess), count) if count == self.pending else ()
 
-    def receive(self, rows: NDArray[Any]) -> bool:
-        """Choose a token by each row, as long as the guesses before it were right."""
-        guess, self.guess, self.taken, right = self.guess, [], 0, 0
-        goes_on = self._choose(rows[0])
-        while goes_on and right < len(guess) and guess[right] == self.todo[0] and not self.cancelled:
-            right += 1
-            goes_on = self._choose(rows[right])
-        self.refused = len(guess) - right
-        self.timings.guessed_tokens += len(guess)
-        self.timings.accepted_tokens += right
-        if self.guesses is not None and guess:
-            self.guesses.verified(len(guess), right)
-        return goes_on
-
-    def _choose(self, row: NDArray[Any]) -> bool:
-        """Choose the next token by its logits; False if it is the last one."""
-        mask = self._taken_mask() if self.options.constraint is not None else None
-        if mask == b"":
-            self.text.reason = "stop"
-            return False
-        sampled = self.sampler.sample(row, mask)
-        if len(self.text.tokens) == self.timings.resumed_tokens:
-            self.timings.prompt = self._clock.lap()
-        logprobs = None
-        if self._logprobs is not None:
-            self._logprobs.append(sampled)
-            logprobs = (sampled,)
-        step = TokenStep(self._take(sampled.token), (sampled.token,), logprobs)
-        self.taken += 1
-        if self.text.reason is not None:
-            self._last = step
-            return False
-        self.handle.emit(step)
-        self.todo = [sampled.token]
-        if self.guesses is not None:
-            self.guesses.learn(sampled.token)
-        return True
+    def propose(self, guess: Sequence[int]) -> None:
+        """Let the next step verify guesses of the tokens after the pending one."""
+        self.guess, self.todo = guess, [*self.todo, *guess]
 
     def guessable(self, context: int) -> int:
+        """The most tokens that may be guessed now."""
         limit = self.options.max_tokens
         left = context if limit is None else limit - len(self.text.tokens)
         return max(0, min(left, context - self.done) - 1)
 
-    def sampler_ahead(self) -> Sampler:
-        return self.sampler.fork()
+    def go_back(self, tokens: Sequence[Token]) -> None:
+        self.todo, self.guess = self.todo[: len(self.todo) - len(self.guess)], ()
+        super().go_back(tokens)
 
-    def look_ahead(self, count: int, ahead: Ahead) -> None:
+    def receive(self, rows: NDArray[Any]) -> int:
+        """Choose a token by each row, as long as the guesses before it were right."""
+        guess, self.guess, right = self.guess, (), 0
+        self._choose(rows[0])
+        while not self.over and right < len(guess) and guess[right] == self.todo[0] and not self.cancelled:
+            right += 1
+            self._choose(rows[right])
+        self.timings.guessed_tokens += len(guess)
+        self.timings.accepted_tokens += right
+        if self.guesses is not None and guess:
+            self.guesses.verified(len(guess), right)
+        return len(guess) - right
+
+    def _choose(self, row: NDArray[Any]) -> None:
+        constraint = self.options.constraint
+        mask = None if constraint is None else self._next_mask()
+        if mask == b"":
+            self.text.reason = "stop"
+            return
+        sampled = self.sampler.sample(row, mask)
+        if not self.made:
+            self.timings.prompt = self._lap()
+        if self.text.logprobs is not None:
+            self.text.logprobs.append(sampled)
+        if self._begun and constraint is not None:
+            constraint.accept(sampled.token)
+        text = self.text.add(sampled.token)
+        step = TokenStep(text, (sampled.token,), None if self.text.logprobs is None else (sampled,))
+        if self.over:
+            self._last = step
+            return
+        self.handle.emit(step)
+        self.todo = [sampled.token]
+        if self.guesses is not None:
+            self.guesses.learn(sampled.token)
+
+    def look_ahead(self, count: int, ahead: Executor) -> None:
         constraint = self.options.constraint
         if constraint is None or self._mask is not None or not self.wanted(count):
             return
@@ -120,9 +201,9 @@ class Generation(Job):
             self._begun = True
             for token in self.options.resume:
                 constraint.accept(token)
-        self._mask = ahead.compute(constraint.mask)
+        self._mask = ahead.submit(constraint.mask)
 
-    def _taken_mask(self) -> bytes | None:
+    def _next_mask(self) -> bytes | None:
         """The mask of the next token: computed ahead, or now if it is behind a guess."""
         if self._mask is None:
             return self.options.constraint.mask() if self._begun and self.options.constraint else None
@@ -139,15 +220,12 @@ class Generation(Job):
         if error is not None:
             self.handle.fail(error)
             return
-        made = len(self.text.tokens) > self.timings.resumed_tokens
-        self.timings.generation = self._clock.lap() if made else 0.0
-        self.text.give(self.handle, self.timings, self._last, self._logprobs)
+        self.timings.generation = self._lap() if self.made else 0.0
+        self.text.give(self.handle, self.timings, self._last)
 
-    def _take(self, token: int) -> str:
-        """The text that is certain after the answer's next token."""
-        if self._begun and self.options.constraint is not None:
-            self.options.constraint.accept(token)
-        return self.text.add(token)
+    def _lap(self) -> float:
+        last, self._mark = self._mark, perf_counter()
+        return self._mark - last
 
 
 def check_generation(
@@ -167,12 +245,12 @@ def check_generation(
 
 def sequence_of(
     prompt: Sequence[Token], options: GenerationOptions, answer: AnswerText, context: int
-) -> list[Token]:
+) -> Sequence[Token]:
     """The tokens that a sequence holds after the answer so far, without those that shifts have forgotten.
 
     An answer for which there is no more room gets its reason to end.
     """
-    tokens = [*prompt, *options.resume]
+    tokens = [*prompt, *options.resume] if options.resume else prompt
     while answer.reason is None and len(tokens) > context and options.resume:
         keep = first_kept(options, text_length(prompt), context)
         if keep is None:
@@ -182,7 +260,7 @@ def sequence_of(
                 raise ContextOverflowError(told, len(tokens), context)
             break
         keep, end = forgotten(tokens[:context], keep)
-        del tokens[keep:end]
+        tokens = [*tokens[:keep], *tokens[end:]]
     return tokens
 
 

@@ -94,8 +94,6 @@ class Handle(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return (step.text for step in self.steps() if step.text)
 
-    # -- as a receiver -----------------------------------------------------------------------------------
-
     def emit(self, step: TokenStep) -> None:
         with self._lock:
             if not self._ended:

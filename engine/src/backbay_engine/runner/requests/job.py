@@ -5,26 +5,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import CancelledError
-
-from ...cache.attention.pictures import Shown
+from ...cache.attention.regions import Shown
 from ...steps.step import Ints
-from ...steps.texts import plain_ids, text_length
-from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in
-from ...text.sampling import Sampler
-from ..ahead import Ahead
-from ..scheduler import Span
+from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, text_length
 from ..slots import Slot
 from .handle import Receiver
-
-if TYPE_CHECKING:
-    from ..speculation import Guesses
 
 
 class RowsOfPictures(Protocol):
@@ -58,142 +50,124 @@ class RowsAtHand:
         """Nothing: nobody waits."""
 
 
-class Job(ABC):
-    """A request in the runner. `todo` holds the tokens that are to be computed next.
+@dataclass(frozen=True)
+class Span:
+    """Tokens [begin, end) of a prompt that must go through the model in one step, and see each other."""
 
-    pictures    the rows of the prompt's pictures; None: the prompt has none
-    spans       tokens that must not be cut
-    shown       the pictures that its sequence attends to, if they go to cross attention
-    guess       tokens at the end of `todo` that are guessed, only while a step verifies them
-    refused     how many tokens of the last step do not belong to the answer: the cache is to forget them
-    taken       how many tokens of the answer the last results gave
+    begin: int
+    end: int
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a sequence that depend on its pictures, or on its text for an encoder.
+
+    spans   tokens that must not be cut
+    shown   the pictures that the sequence attends to, if they go to cross attention
+    axes    M-RoPE's positions of its tokens, (3, tokens), and the position after them; None: the tokens' places
     """
 
-    generates: ClassVar[bool] = False  # whether its results are tokens of an answer
-    restores: ClassVar[bool] = False  # whether it is over as soon as it has a slot
-    speculates: bool = False  # whether tokens may be guessed
-    guesses: Guesses | None = None
+    spans: Sequence[Span] = ()
+    shown: Sequence[Shown] = ()
+    axes: tuple[Ints, int] | None = None
+
+    @classmethod
+    def of(cls, sequence: Sequence[Token], *, pictures: bool) -> Layout:
+        if not pictures:
+            text = text_length(sequence)
+            return cls([Span(0, text + 1)] if text else ())
+        shown, moves = list[Shown](), False
+        for place in places_in(sequence):
+            picture, moves = place.picture, moves or place.picture.positions is not None
+            if picture.crosses:
+                shown.append(Shown(picture.content, place.begin, picture.crosses, picture.visible))
+        return cls(spans_in(sequence), shown, axes_of(sequence) if moves else None)
+
+
+class Job(ABC):
+    """A request in the runner.
+
+    pictures   the rows of the prompt's pictures; None: the prompt has none
+    begin_by   a time of `time.monotonic`
+    handle     the caller's end of the request, from its submission on
+    slot       an empty one of its own, until it gets one of the runner's
+    todo       the tokens that are to be computed next
+    guess      the tokens at the end of `todo` that are guessed, while a step verifies them
+    skipped    steps in a row without a share: the scheduler's
+    cancelled  whether its caller wants no more of it: the runner's
+    """
+
+    begin_by: float = math.inf
+    guess: Sequence[int] = ()
     handle: Receiver[Any]
-    """The caller's end of the request; set when the job is submitted."""
 
     def __init__(
         self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None, *, reuse: bool = True
     ) -> None:
-        self.prompt = list(prompt)
-        self.pictures = pictures
-        self.reuse = reuse
-        self.todo = self.prompt
-        self.guess: list[int] = []
-        self.refused = self.taken = 0
-        self.kept = False  # whether the shelf was offered its prompt
-        self.spans: list[Span] = []
-        self.shown: list[Shown] = []
-        self._axes: NDArray[np.int32] | None = None
-        self._next_axis = 0
-        self.skipped = 0
-        self.slot: Slot | None = None
-        self.cancelled = False
-        self.over = False  # before it begins
-        self.begin_by = math.inf  # a time of `time.monotonic`
-        self._lay_out(self.prompt)
+        self.prompt, self.pictures, self.reuse = prompt, pictures, reuse
+        self.layout = Layout.of(prompt, pictures=pictures is not None)
+        self.todo, self.slot = prompt, Slot(0)
+        self.skipped, self.cancelled = 0, False
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether nothing is left to compute for its result."""
 
     @property
     def done(self) -> int:
         """The number of its tokens that the cache holds."""
-        return len(self.slot.tokens) if self.slot is not None else 0
+        return len(self.slot.tokens)
 
     @property
     def pending(self) -> int:
         return len(self.todo)
 
+    @property
+    def spans(self) -> Sequence[Span]:
+        return self.layout.spans
+
     def start(self, slot: Slot) -> None:
         """Take a slot, which may hold the beginning of the prompt."""
-        self.slot = slot
-        self.todo = self.prompt[len(slot.tokens) :]
+        self.slot, self.todo = slot, self.prompt[len(slot.tokens) :]
 
     def move_on(self, count: int) -> None:
         """The first `count` pending tokens are in the cache now."""
-        if self.slot is not None:
-            self.slot.tokens += self.todo[:count]
+        self.slot.tokens += self.todo[:count]
         self.todo = self.todo[count:]
 
-    def propose(self, guess: Sequence[int]) -> None:
-        """Let the next step verify guesses of the tokens after the pending one."""
-        self.guess = list(guess)
-        self.todo = [*self.todo, *guess]
-
-    def withdraw(self) -> None:
-        """Take guesses back that no step has verified."""
-        del self.todo[len(self.todo) - len(self.guess) :]
-        self.guess = []
-
-    def guessable(self, context: int) -> int:
-        """The most tokens that may be guessed now."""
-        return 0
-
-    def known_ids(self) -> list[int]:
-        """The ids of all its tokens so far, those of a text for the encoder included."""
-        held = self.slot.tokens if self.slot is not None else []
-        return plain_ids(ids_of([*held, *self.todo[: len(self.todo) - len(self.guess)]]))
-
-    def sampler_ahead(self) -> Sampler | None:
-        """A sampler that chooses the next tokens as this job will; None: it chooses none."""
-        return None
-
     def go_back(self, tokens: Sequence[Token]) -> None:
-        """Compute tokens again that the slot has lost, before the pending ones."""
+        """Compute tokens again before the pending ones, after the slot has lost some; guesses are taken back."""
         self.todo = [*tokens, *self.todo]
-        if self.slot is not None:
-            self._lay_out([*self.slot.tokens, *self.todo])
+        self.layout = Layout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
 
     def ids(self, count: int) -> list[int]:
-        """The ids of the first `count` pending tokens."""
         tokens = self.todo[:count]
         return tokens if self.pictures is None else ids_of(tokens)  # type: ignore[return-value]  # all are ids
 
     def axes(self, count: int) -> Ints | None:
         """M-RoPE's positions of the first `count` pending tokens, (3, count); None: they are the tokens' places."""
-        if self._axes is None:
+        if self.layout.axes is None:
             return None
-        known, done = self._axes.shape[1], self.done
-        later = np.arange(max(done, known), max(done + count, known), dtype=np.int32)
-        later += self._next_axis - known
-        return np.concatenate(
-            [self._axes[:, done : done + count], np.broadcast_to(later, (3, len(later)))], 1
-        )
-
-    def _lay_out(self, sequence: Sequence[Token]) -> None:
-        """Find what depends on the pictures of a sequence: spans, positions, and what cross attention sees."""
-        text = text_length(sequence)
-        if text:
-            self.spans = [Span(0, text + 1)]
-        if self.pictures is None:
-            return
-        places = list(places_in(sequence))
-        self.spans = spans_in(sequence)
-        self.shown = [
-            Shown(place.picture.content, place.begin, place.picture.crosses, place.picture.visible)
-            for place in places
-            if place.picture.crosses
-        ]
-        if any(place.picture.positions is not None for place in places):
-            self._axes, self._next_axis = axes_of(sequence)
-        else:
-            self._axes = None
+        axes, after = self.layout.axes
+        known, done = axes.shape[1], self.done
+        later = np.arange(max(done, known), max(done + count, known), dtype=np.int32) + (after - known)
+        return np.concatenate([axes[:, done : done + count], np.broadcast_to(later, (3, len(later)))], 1)
 
     @abstractmethod
     def wanted(self, count: int) -> Sequence[int]:
         """Which of the next `count` pending tokens need results, as indices."""
 
     @abstractmethod
-    def receive(self, rows: NDArray[Any]) -> bool:
-        """Take the results, (wanted, n); False ends the job, else `todo` holds the next tokens."""
+    def receive(self, rows: NDArray[Any]) -> int:
+        """Take the results, (wanted, n); gives how many of the slot's last tokens are wrong guesses."""
 
-    @abstractmethod
     def make_room(self, context: int) -> int | None:
-        """The number of first tokens to keep when the context is full; None ends the job."""
+        """The number of first tokens to keep when the context is full; None: the job ends, as prompts never outgrow it."""
+        return None
 
-    def look_ahead(self, count: int, ahead: Ahead) -> None:
+    def look_ahead(self, count: int, ahead: Executor) -> None:
         """Begin what can be done while the backend computes the next `count` pending tokens."""
 
     def arrived(self, seconds: float) -> None:
@@ -208,24 +182,6 @@ class Job(ABC):
     @abstractmethod
     def finish(self, error: BaseException | None = None) -> None:
         """Give the job's handle the result or the error."""
-
-
-class PromptJob(Job):
-    """A job about a prompt: it samples nothing, and has one result."""
-
-    @abstractmethod
-    def result(self) -> Any:
-        """The result; None if the job was cancelled before it was there."""
-
-    def make_room(self, context: int) -> int | None:  # a prompt never outgrows the context
-        return None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        result = self.result() if error is None else None
-        if result is None:
-            self.handle.fail(error or CancelledError("the request was cancelled"))
-        else:
-            self.handle.succeed(result)
 
 
 def spans_in(tokens: Sequence[Token]) -> list[Span]:

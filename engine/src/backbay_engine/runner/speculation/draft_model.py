@@ -13,20 +13,17 @@ from backbay import Backend
 
 from ...cache.contract import Cache
 from ...models.contract import Model
-from ...steps.step import Step
+from ...steps.step import step_of
 from ...text.sampling import Sampler
-from ..requests.job import Job
+from ..requests.generation import Generation
 from ..slots import common
 from ..step_cache import StepCache
-from .contract import Guesses, Source
-from .pace import Pace
+from .speculation import Guesses, Pace, Source
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
 DOUBT: Final = 2  # verified guesses that the hope before them is worth
-RETURN: Final = (
-    1 / 512
-)  # how fast hope returns to the prior while nothing is verified: so guesses are tried again
+RETURN: Final = 1 / 512  # by which hope returns to the prior at a token: so guesses are tried again
 
 
 @final
@@ -94,16 +91,15 @@ class DraftModel(Source):
         answers = [sum(count > done for count in counts) for done in range(max(counts, default=0))]
         return sum(self._pace.known(number) or 0.0 for number in answers)  # what is unknown is tried
 
-    def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
+    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in jobs]
         chosen: list[tuple[int, int, Sampler]] = []  # the answer, its sequence, and a sampler of its own
         fed: dict[int, list[int]] = {}
         for n, (job, count) in enumerate(zip(jobs, counts, strict=True)):
-            ids = job.known_ids()
-            sampler = job.sampler_ahead()
-            if job.slot is None or sampler is None or not count or len(ids) + count > self._context:
+            ids = job.known_ids
+            if not count or len(ids) + count > self._context:
                 continue
-            chosen.append((n, job.slot.sequence, sampler))
+            chosen.append((n, job.slot.sequence, job.sampler.fork()))
             fed[n] = self._missing(job.slot.sequence, ids)
         try:
             while chosen:
@@ -140,26 +136,15 @@ class DraftModel(Source):
         """The logits after the last token of each part: a sequence, and its next tokens."""
         if sum(len(ids) for _, ids in parts) <= self._batch and not self.cache.is_uniform:
             return list(self._run(parts))
-        return [self._fed_alone(sequence, ids) for sequence, ids in parts]
-
-    def _fed_alone(self, sequence: int, ids: list[int]) -> NDArray[np.float32]:
-        last = max(0, len(ids) - 1) // self._batch * self._batch
-        for at in range(0, last, self._batch):
-            self._run([(sequence, ids[at : at + self._batch])])
-        row: NDArray[np.float32] = self._run([(sequence, ids[last:])])[0]
-        return row
+        found = []
+        for sequence, ids in parts:
+            chunks = [ids[at : at + self._batch] for at in range(0, len(ids), self._batch)]
+            found.append([self._run([(sequence, chunk)])[0] for chunk in chunks][-1])
+        return found
 
     def _run(self, parts: Sequence[tuple[int, list[int]]]) -> NDArray[np.float32]:
-        counts = [len(ids) for _, ids in parts]
-        begins = [len(self._held[sequence]) for sequence, _ in parts]
-        step = Step(
-            np.concatenate([np.asarray(ids, np.int32) for _, ids in parts]),
-            np.concatenate(
-                [np.arange(b, b + n, dtype=np.int32) for b, n in zip(begins, counts, strict=True)]
-            ),
-            np.repeat(np.array([sequence for sequence, _ in parts], np.int32), counts),
-            np.cumsum(counts, dtype=np.int32) - 1,
-        )
+        ends = np.cumsum([len(ids) for _, ids in parts], dtype=np.int32)
+        step = step_of([(sequence, len(self._held[sequence]), ids) for sequence, ids in parts], ends - 1)
         rows = self.step_cache.run(step)
         for sequence, ids in parts:
             self._held[sequence] += ids

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from ..requests.job import Job
-from .contract import Guesses, Source
+from ..requests.generation import Generation
+from .speculation import Guesses, Source
 
 LENGTHS: Final = (3, 2)  # of the n-grams that are looked up
 STEPS: Final = (2, 4, 8, 16)  # an agreement of up to so many tokens; a longer one is a class of its own
@@ -90,9 +90,8 @@ class NgramSource(Source):
     def guesses(self, ids: Sequence[int]) -> Ngrams:
         return Ngrams(ids, self._chances)
 
-    def guess(self, jobs: Sequence[Job], counts: Sequence[int]) -> list[list[int]]:
-        held = [job.guesses for job in jobs]
+    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
         return [
-            each.next(count) if isinstance(each, Ngrams) else []
-            for each, count in zip(held, counts, strict=True)
+            job.guesses.next(count) if isinstance(job.guesses, Ngrams) else []
+            for job, count in zip(jobs, counts, strict=True)
         ]

@@ -1,22 +1,116 @@
-"""How many tokens of which answers are guessed for a step, so that it pays."""
+"""How many tokens of which answers are guessed for a step, so that it pays; where guesses come from, and what steps cost."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, final
 
+from ..requests.generation import Generation
 from ..requests.job import Job
 from ..scheduler import Share
-from .contract import Source
-from .pace import Pace
 
 log = logging.getLogger(__name__)
 
 SIZES: Final = (2, 4, 8, 16)  # tokens of a step with guesses: few sizes, as each is traced
 LONGEST: Final = SIZES[-1]
 GAIN: Final = 1.03  # the least gain that is worth it
+
+KEPT: Final = 5  # the fastest of the latest steps of a size counts: others share the processor
+STALE: Final = 256  # steps after which a time counts less, as the history and the machine's load have changed
+FADED: Final = 0.8  # how much less, for as many further steps as FADING says
+FADING: Final = 64
+BOLD: Final = 0.9  # of what is expected of a size by others: so that it is tried
+HOPED: Final = 0.05  # of a step: what a further token costs at least, where it is not measured
+FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
+
+
+class Guesses(ABC):
+    @abstractmethod
+    def hope(self) -> float:
+        """The probability that the next guess is right, if those before it are; 0: there is none."""
+
+    @abstractmethod
+    def learn(self, token: int) -> None:
+        """Take the answer's next token."""
+
+    def verified(self, guessed: int, accepted: int) -> None:
+        """Take note of how many guesses of a step were right."""
+
+
+class Source(ABC):
+    @abstractmethod
+    def guesses(self, ids: Sequence[int]) -> Guesses:
+        """The guesses of an answer after these tokens: the prompt, and the answer so far."""
+
+    @abstractmethod
+    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
+        """Up to so many next tokens of each job."""
+
+    def seconds(self, counts: Sequence[int]) -> float:
+        """How long it takes to guess so many tokens of each job; 0: it is not worth to be counted, or not known yet."""
+        return 0.0
+
+    def close(self) -> None:
+        """Free what the source holds."""
+
+
+@dataclass(eq=False)
+class _Times:
+    latest: deque[float] = field(default_factory=lambda: deque[float](maxlen=KEPT))
+    at: int = 0
+
+
+@final
+class Pace:
+    """The seconds of steps by their number of tokens, as measured lately.
+
+    A time that was measured long ago counts as shorter than it was, so that it is measured again.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, _Times] = {}
+        self._steps = 0
+
+    def note(self, tokens: int, seconds: float) -> None:
+        self.age()
+        times = self._times.setdefault(tokens, _Times())
+        if self._steps - times.at > STALE:
+            times.latest.clear()
+        times.latest.append(seconds)
+        times.at = self._steps
+
+    def age(self) -> None:
+        """Let a step pass that is not measured."""
+        self._steps += 1
+
+    def known(self, tokens: int) -> float | None:
+        """The seconds of steps of this size; None if there are too few of them. A first one may have been traced."""
+        times = self._times.get(tokens)
+        if times is None or len(times.latest) < 2:
+            return None
+        return float(min(times.latest) * FADED ** (max(0, self._steps - times.at - STALE) // FADING))
+
+    def seconds(self, tokens: int, base: int) -> float | None:
+        """The seconds of steps of this size, if need be expected of others; None if they should not be tried yet.
+
+        The steps of `base` tokens are known. More tokens never count as faster: the machine was faster then.
+        """
+        known, least = self.known(tokens), self.known(base)
+        if least is None:
+            return known
+        if known is not None:
+            return max(known, least)
+        measured = [(abs(n - tokens), n) for n in self._times if n > base and self.known(n) is not None]
+        if not measured:
+            return least * (1 + HOPED * (tokens - base)) if tokens <= max(FIRST, 2 * base) else None
+        nearest = min(measured)[1]
+        each = ((self.known(nearest) or least) - least) / (nearest - base)
+        return BOLD * (least + max(each, HOPED * least) * (tokens - base))
 
 
 @final
@@ -32,19 +126,18 @@ class Speculation:
         self._broken = False
 
     def begin(self, job: Job) -> None:
-        """Make the guesses of a job that begins."""
-        if job.speculates and not self._broken:
-            job.guesses = self.source.guesses(job.known_ids())
+        if isinstance(job, Generation) and job.options.speculate and not self._broken:
+            job.guesses = self.source.guesses(job.known_ids)
 
-    def extended(self, shares: Sequence[Share[Job]], context: int, room: int) -> Sequence[Share[Job]]:
+    def extended(self, shares: list[Share], context: int, room: int) -> list[Share]:
         """The shares with guesses behind their tokens; as they are, where that does not pay or a prompt is among them.
 
         context   tokens of a sequence
         room      tokens of a step
         """
-        jobs = [share.job for share in shares]
         # A prompt may have a share of one token too, where the next ones must not be cut: nothing goes in between.
-        if self._broken or not jobs or not all(job.generates and job.pending == 1 for job in jobs):
+        jobs = [job for share in shares if isinstance(job := share.job, Generation) and job.pending == 1]
+        if self._broken or not jobs or len(jobs) < len(shares):
             return shares
         counts = self._counts(jobs, [job.guessable(context) for job in jobs], min(room, LONGEST))
         if not any(counts):
@@ -59,15 +152,14 @@ class Speculation:
             job.propose(guess)
         return [Share(job, 1 + len(job.guess)) for job in jobs]
 
-    def note(self, shares: Sequence[Share[Job]], begun: float) -> None:
+    def note(self, shares: Sequence[Share], begun: float) -> None:
         """Take note of how long a step took, which began at this time of the clock."""
-        if all(share.job.generates and share.count == 1 + len(share.job.guess) for share in shares):
-            self.pace.note(sum(share.count for share in shares), perf_counter() - begun)
+        answers = [job for share in shares if isinstance(job := share.job, Generation)]
+        size = sum(share.count for share in shares)
+        if len(answers) == len(shares) and size == sum(1 + len(job.guess) for job in answers):
+            self.pace.note(size, perf_counter() - begun)
 
-    def close(self) -> None:
-        self.source.close()
-
-    def _counts(self, jobs: Sequence[Job], most: Sequence[int], room: int) -> list[int]:
+    def _counts(self, jobs: Sequence[Generation], most: Sequence[int], room: int) -> list[int]:
         """How many tokens to guess of each job, in a step of up to `room` tokens."""
         alone = len(jobs)
         hopes = [0.0 if job.guesses is None else job.guesses.hope() for job in jobs]

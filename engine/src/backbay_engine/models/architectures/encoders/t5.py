@@ -15,7 +15,7 @@ from backbay.gguf import whole
 
 from ....cache import BoundEncoderDecoderCache, Cache, CausalCache, EncoderCache, EncoderDecoderCache
 from ....steps.step import Ints, Step
-from ....steps.texts import text_ids, text_tokens
+from ....steps.tokens import text_ids, text_tokens
 from ... import keys, nn
 from ...batch import Batch
 from ...contract import Model

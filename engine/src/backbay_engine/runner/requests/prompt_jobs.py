@@ -1,21 +1,42 @@
-"""Requests about the tokens of a prompt: the logits after each, or the log-probability of each."""
+"""Jobs about a prompt, with one result: the logits after its tokens, their log-probabilities, what a slot holds of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay import CancelledError
+
 from ...errors import LogitsError, RequestError
-from ...steps.texts import text_length
-from ...steps.tokens import Token, ids_of
+from ...steps.tokens import Token, ids_of, text_length
 from ...text.sampling.sampler import Sampled, with_logprobs
+from ..slots import Slot
 from .answer import TokenStep
-from .job import PromptJob, RowsOfPictures
+from .job import Job, RowsOfPictures
 
 LOGITS = 1 << 25  # bytes of logits that one step of TokenScoring may have
+
+
+class PromptJob(Job):
+    """A job that samples nothing, and has one result."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """The result; None until it is there."""
+
+    @property
+    def over(self) -> bool:
+        return self.result() is not None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        if error is None and self.over:
+            self.handle.succeed(self.result())
+        else:
+            self.handle.fail(error or CancelledError("the request was cancelled"))
 
 
 @final
@@ -30,13 +51,13 @@ class Scoring(PromptJob):
     def wanted(self, count: int) -> Sequence[int]:
         return range(max(self._text - self.done, 0), count)
 
-    def receive(self, rows: NDArray[Any]) -> bool:
+    def receive(self, rows: NDArray[Any]) -> int:
         _require_finite(rows, self.done - len(rows))
         if self._rows is None:
             self._rows = np.empty((len(self.prompt) - self._text, rows.shape[1]), np.float32)
         end = self.done - self._text
         self._rows[end - len(rows) : end] = rows  # a second time, if a window had to compute tokens again
-        return self.pending > 0
+        return 0
 
     def result(self) -> NDArray[np.float32] | None:
         return None if self.pending else self._rows
@@ -49,15 +70,8 @@ class TokenScoring(PromptJob):
     A step takes so few tokens that the logits of a long prompt are never there at once.
     """
 
-    def __init__(
-        self,
-        prompt: Sequence[Token],
-        pictures: RowsOfPictures | None = None,
-        *,
-        top: int,
-        vocabulary_size: int,
-    ) -> None:
-        super().__init__(prompt, pictures, reuse=False)
+    def __init__(self, prompt: Sequence[Token], *, top: int, vocabulary_size: int) -> None:
+        super().__init__(prompt, reuse=False)
         if text_length(prompt):
             raise RequestError("the model encodes its prompt, whose tokens have no probabilities")
         self._top, self._most = top, max(1, LOGITS // (4 * vocabulary_size))
@@ -70,7 +84,7 @@ class TokenScoring(PromptJob):
     def wanted(self, count: int) -> Sequence[int]:
         return range(count)
 
-    def receive(self, rows: NDArray[Any]) -> bool:
+    def receive(self, rows: NDArray[Any]) -> int:
         first = self.done - len(rows)
         _require_finite(rows, first)
         ids = ids_of(self.prompt[self._told : self.done + 1])
@@ -81,10 +95,40 @@ class TokenScoring(PromptJob):
         if found:
             self._told += len(found)
             self.handle.emit(TokenStep("", tuple(each.token for each in found), tuple(found)))
-        return self.pending > 0
+        return 0
 
     def result(self) -> int | None:
         return None if self._told < len(self.prompt) else self._told
+
+
+@final
+class SlotJob(PromptJob):
+    """Calls a function with a slot, once the slot holds the prompt; if not `computed`, the function brings what it holds."""
+
+    def __init__(self, prompt: Sequence[Token], work: Callable[[Slot], Any], *, computed: bool) -> None:
+        super().__init__(prompt, reuse=computed)
+        self._work, self._computed = work, computed
+        self._results: list[Any] = []
+
+    @property
+    def over(self) -> bool:
+        return bool(self._results)
+
+    def start(self, slot: Slot) -> None:
+        super().start(slot)
+        if not self._computed:
+            self.todo = []
+            self._results.append(self._work(slot))
+
+    def wanted(self, count: int) -> Sequence[int]:
+        return (count - 1,) if count == self.pending else ()
+
+    def receive(self, rows: NDArray[Any]) -> int:
+        self._results.append(self._work(self.slot))
+        return 0
+
+    def result(self) -> Any:
+        return self._results[-1]
 
 
 def _require_finite(rows: NDArray[Any], first: int) -> None:
