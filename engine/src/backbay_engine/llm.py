@@ -29,6 +29,7 @@ from .port.prompting import Prompting, StoreView, require_one
 from .port.prompting import UserPrompt as Prompt
 from .port.purposes import Numbers, require_numbers, require_text
 from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore
+from .port.remote import RemotePort
 from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
@@ -44,7 +45,6 @@ from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
-from .worker import WorkerPort
 
 
 @final
@@ -339,7 +339,7 @@ class LLM:
     @property
     def worker_pid(self) -> int | None:
         """The id of the worker's process; None if none runs now, or if the model runs in this process."""
-        return self._port.pid if isinstance(self._port, WorkerPort) else None
+        return self._port.pid if isinstance(self._port, RemotePort) else None
 
     @property
     def backend(self) -> Backend:

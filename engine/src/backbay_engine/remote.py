@@ -1,41 +1,37 @@
-"""The door for ports of models on other machines; the server's replicas stand on it, and it is promised to no others."""
+"""The door for models on other machines; the server's replicas stand on it, and it is promised to no others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .images.prompts import Parts
 from .local.port import LocalPort
-from .port.contract import Facts, Port
+from .port.calls import Call, Message
+from .port.contract import Facts
 from .port.questions import GetMemory, Question
-from .runner.requests.handle import OnStep
-from .runner.requests.request import Generate, Request, ScoreTokens
-from .worker.host.requests import sendable
-from .worker.host.resuming import Resuming
-from .worker.wire.failures import packed, unpacked
-from .worker.wire.opened import Opened, opened
+from .port.remote import Link, RemotePort
+from .runner.requests.request import Generate, Request
+from .worker.messages import Description, describe
+from .worker.reports import pack_error, unpack_error
 
 if TYPE_CHECKING:
     from .llm import LLM
 
 __all__ = [
+    "Call",
+    "Description",
     "Facts",
     "Generate",
     "GetMemory",
+    "Link",
     "LocalPort",
-    "OnStep",
-    "Opened",
-    "Parts",
-    "Port",
+    "Message",
     "Question",
+    "RemotePort",
     "Request",
-    "Resuming",
-    "ScoreTokens",
-    "opened",
-    "packed",
+    "describe",
+    "pack_error",
     "port_of",
-    "sendable",
-    "unpacked",
+    "unpack_error",
 ]
 
 

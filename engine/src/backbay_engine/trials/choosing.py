@@ -22,7 +22,7 @@ from backbay.plugin import Cancel, check_cancel
 
 from ..arguments import MOST_SEQUENCES, whole
 from ..port.options import LoadOptions, Path
-from ..worker.wire.setup import plain
+from ..worker.messages import plain
 from .child import Task
 from .measuring import ROOM, Clock
 from .process import Limits, Outcome, try_task

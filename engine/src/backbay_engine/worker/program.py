@@ -23,11 +23,9 @@ from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
 from .deaths import MUTE
-from .wire import log_records
-from .wire.failures import packed
-from .wire.frames import Frame, Kind, Sender, frames
-from .wire.opened import Opened, opened
-from .wire.setup import Setup, each_option, received
+from .frames import Frame, Kind, Sender, frames
+from .messages import Description, Setup, describe, each_option, received
+from .reports import pack_error, send_records
 
 Task: TypeAlias = Callable[[], None]
 
@@ -74,7 +72,7 @@ class Worker:
                 _start(f"backbay {lane.value}", partial(_do, tasks))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
-            self._host.send(Kind.REFUSED, payload=packed(error))
+            self._host.send(Kind.REFUSED, payload=pack_error(error))
             _start("backbay end", _end_soon)
             return
         self._over.wait()
@@ -82,11 +80,11 @@ class Worker:
             self._port.close()
 
     def _open(self, setup: Setup) -> None:
-        log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
+        send_records(setup.levels, partial(self._host.send, Kind.LOG, 0))
         port = LocalPort(setup.path, received(setup.backend), each_option(setup.options, received))
         port.grammars.tried = True  # by the host
-        found = opened(port) if setup.with_vocabulary else Opened(port.facts)
-        self._host.send(Kind.OPENED, payload=pickle.dumps(found))
+        description = describe(port) if setup.with_vocabulary else Description(port.facts)
+        self._host.send(Kind.OPENED, payload=pickle.dumps(description))
         port.load(lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading)
         self._port = port
         self._host.send(Kind.READY)
@@ -180,7 +178,7 @@ class Relay:
     def fail(self, error: BaseException) -> None:
         self._open.pop(self._number, None)
         try:
-            self._send(Kind.FAILED, packed(error))
+            self._send(Kind.FAILED, pack_error(error))
         except BrokenPipeError:  # the host is gone, and this process ends
             pass
         except BaseException:  # noqa: BLE001  there is no memory for it

@@ -15,15 +15,15 @@ from threading import Thread, current_thread
 from typing import IO, Protocol, final
 
 from backbay import BackendUnavailableError
-from backbay.internals import raise_if_starved, start_helper
+from backbay.internals import Flag, raise_if_starved, start_helper
 
-from ..deaths import memory_kills, why_ended
-from ..wire import log_records
-from ..wire.frames import Frame, Kind, Sender, frames
-from ..wire.setup import Setup
-from .watch import Watch
+from .deaths import memory_kills, why_ended
+from .frames import Frame, Kind, Sender, frames
+from .messages import Setup
+from .reports import handle_record
 
 PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
+BEAT = 1.0  # seconds between two looks at a worker from which the host waits for something
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from backbay_engine.worker.program import main; main()"
@@ -143,7 +143,7 @@ class WorkerProcess:
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.LOG:
-            log_records.handle(frame.payload)
+            handle_record(frame.payload)
         else:
             self._listener.take(self, frame)
 
@@ -191,3 +191,46 @@ def _started(folder: str | None) -> subprocess.Popen[bytes]:
 def _pipe(pipe: IO[bytes] | None) -> io.FileIO:
     assert isinstance(pipe, io.FileIO)  # Popen opened it without a buffer
     return pipe
+
+
+class Watched(Protocol):
+    """A worker, and how long its host waits for a sign of life."""
+
+    heard: int
+    """Frames, or parts of large ones, that have come from it so far."""
+
+    def ping(self) -> None:
+        """Ask for a frame; a thread of the worker's own answers, whatever the others do."""
+
+    def stood_still(self, seconds: float) -> None:
+        """End the worker, which gave no sign of life for so long."""
+
+
+@final
+class Watch:
+    """Looks at a worker once in a beat, in a thread of its own.
+
+    `patience` gives the seconds that a worker may be silent now; None while nobody waits for it. Beats are counted, as
+    no clock tells whether the host itself stood still meanwhile, stopped by Ctrl+Z for example.
+    """
+
+    def __init__(self, worker: Watched, patience: Callable[[], float | None]) -> None:
+        self._worker, self._patience = worker, patience
+        self._over = Flag()
+        Thread(target=self._run, name="backbay watch", daemon=True).start()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        heard, silent = self._worker.heard, 0
+        while not self._over.wait(BEAT):
+            patience = self._patience()
+            if patience is None or heard != self._worker.heard:
+                heard, silent = self._worker.heard, 0
+                continue
+            silent += 1
+            if silent * BEAT > patience:
+                self._worker.stood_still(silent * BEAT)
+                return
+            self._worker.ping()
