@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .local.port import LocalPort
-from .port.calls import Call, Message
-from .port.contract import Facts
-from .port.questions import GetMemory, Question
-from .port.remote import Link, RemotePort
-from .runner.requests.request import Generate, Request
-from .worker.messages import Description, describe
-from .worker.reports import pack_error, unpack_error
+from .local.port import LocalPort as LocalPort
+from .port.calls import Call as Call
+from .port.calls import Message as Message
+from .port.contract import Facts as Facts
+from .port.questions import GetMemory as GetMemory
+from .port.questions import Question as Question
+from .port.remote import Link as Link
+from .port.remote import RemotePort as RemotePort
+from .runner.requests.request import Generate as Generate
+from .runner.requests.request import Request as Request
+from .worker.messages import Description as Description
+from .worker.messages import describe as describe
+from .worker.reports import pack_error as pack_error
+from .worker.reports import unpack_error as unpack_error
 
 if TYPE_CHECKING:
     from .llm import LLM
-
-__all__ = [
-    "Call",
-    "Description",
-    "Facts",
-    "Generate",
-    "GetMemory",
-    "Link",
-    "LocalPort",
-    "Message",
-    "Question",
-    "RemotePort",
-    "Request",
-    "describe",
-    "pack_error",
-    "port_of",
-    "unpack_error",
-]
 
 
 def port_of(llm: LLM) -> LocalPort:
