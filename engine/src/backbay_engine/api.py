@@ -1,11 +1,9 @@
 """All that `backbay_engine` offers; it imports this module when a name is first asked for."""
 
-from .chats import ChatRequest as ChatRequest
 from .checkpoints import Located as Located
 from .checkpoints import locate as locate
 from .checkpoints import models_in as models_in
 from .checkpoints import projector_beside as projector_beside
-from .conversion import convert as convert
 from .errors import CacheShiftError as CacheShiftError
 from .errors import ContextOverflowError as ContextOverflowError
 from .errors import DamagedSnapshotError as DamagedSnapshotError
@@ -25,6 +23,7 @@ from .images.prepared import Prepared as Prepared
 from .llm import LLM as LLM
 from .loading import estimate as estimate
 from .loading import load as load
+from .port.chats import ChatRequest as ChatRequest
 from .port.options import LoadOptions as LoadOptions
 from .runner.requests.answer import Completion as Completion
 from .runner.requests.answer import Timings as Timings
@@ -54,3 +53,4 @@ from .text.sampling import SamplingParams as SamplingParams
 from .text.sampling import TokenLogprob as TokenLogprob
 from .text.tokenizers import Tokenizer as Tokenizer
 from .text.tokenizers import tokenizer_from_gguf as tokenizer_from_gguf
+from .writing.conversion import convert as convert

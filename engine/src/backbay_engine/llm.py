@@ -17,13 +17,13 @@ from backbay.internals import naming_limits
 
 from .arguments import moment, token_ids, whole
 from .cache.contract import Cache
-from .chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .errors import RequestError, ToolsError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .local.port import LocalPort
 from .models.contract import Model
+from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .port.contract import Port
 from .port.prompting import Prompting, StoreView, require_one
 from .port.prompting import UserPrompt as Prompt

@@ -17,7 +17,6 @@ from backbay import OptionError
 from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 
 from ..llm import LLM
-from ..plots import bars
 from ..runner.requests.answer import Completion
 from .opening import (
     Bar,
@@ -29,6 +28,7 @@ from .opening import (
     open_model,
     write_plot,
 )
+from .plots import bars
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import inf, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from backbay import BackbayError, Backend, Context, DType, Tensor, UnsupportedOpError
 from backbay.cli import add_json, file_to_write, say, say_json, table
 
+from ..cache.contract import ROUNDOFFS
+from ..images.passes import Pass
 from ..images.picture import Image
-from ..plots import depth
-from .comparison import Difference, blocks, ops
+from ..images.prepared import Prepared
+from ..images.prompts import parts_of
+from ..llm import LLM
+from ..port.prompting import UserPrompt
 from .opening import add_images, add_model, open_model, write_plot
+from .plots import depth
 
 TOKENS = 16
+UNITS = {**ROUNDOFFS, DType.I32: 0.0, DType.I64: 0.0}
+QUANTIZED_UNIT = 2.0**-7  # 8-bit activations with a scale for each block
+ROUNDINGS = 8  # roundings within one op
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -94,3 +107,165 @@ def as_dicts(differences: list[Difference]) -> list[dict[str, Any]]:
         {"name": x.name, "error": x.error, "bound": x.bound, "broken": x.broken, "note": x.note}
         for x in differences
     ]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The relative error of a tensor between two backends: norm of the difference over norm of the tensor."""
+
+    name: str
+    error: float
+    bound: float | None = None  # of the expected error, if known
+    note: str = ""
+
+    @property
+    def broken(self) -> bool:
+        return self.bound is not None and not self.error <= self.bound
+
+
+def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
+    """Norm of the difference over norm of the expected; infinite if only one of two values is finite."""
+    left, right = expected.astype(np.float64).ravel(), found.astype(np.float64).ravel()
+    finite = np.isfinite(left)
+    if not np.array_equal(finite, np.isfinite(right)):
+        return inf
+    left, right = left[finite], right[finite]
+    norm = float(np.linalg.norm(left))
+    distance = float(np.linalg.norm(left - right))
+    return distance / norm if norm else (inf if distance else 0.0)
+
+
+def blocks(a: LLM, b: LLM, prompt: UserPrompt) -> list[Difference]:
+    """The errors of the model's named tensors and of its result, in order; those of the encoder come first."""
+    found: list[Difference] = []
+    for picture in _pictures(prompt):
+        with traced_encoder(a, picture) as left, traced_encoder(b, picture) as right:
+            found += _differences(left.values(), right.values())
+    return found + _differences(*(llm.step_cache.tapped(llm.step(prompt)) for llm in (a, b)))
+
+
+def ops(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[Difference]:
+    """The error of each op of `b` on the operands of `a`, in running order; those of the encoder come first."""
+    for picture in _pictures(prompt):
+        with traced_encoder(a, picture) as traced:
+            assert b.encoder is not None
+            yield from _compared(traced, b.encoder.backend)
+    with a.step_cache.traced(a.step(prompt)) as step:
+        yield from _compared(Traced(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
+
+
+def _pictures(prompt: UserPrompt) -> list[Image | Prepared]:
+    parts = parts_of(prompt)
+    return parts.pictures if parts is not None else []
+
+
+def _differences(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> list[Difference]:
+    return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
+
+
+def _compared(traced: Traced, other: Backend) -> Iterator[Difference]:
+    walked = list(ancestors(traced.result))
+    names = {tensor: name for name, tensor in traced.taps.items()}
+    place = f"{traced.prefix}input"
+    traced.ctx.compute(traced.result, *[x for x in walked if x.leaf is None])
+    counts: dict[str, int] = {}
+    for x in walked:
+        if x.op is not None and not x.op.view and x.op.writes is None:
+            layer = x.placement.layer
+            where = f"{traced.prefix}layer {layer}" if layer is not None else place
+            number = counts[where] = counts.get(where, 0) + 1
+            yield _replayed(x, other, f"{where} #{number} {x.op.name}", traced.backend)
+        place = f"after {names[x]}" if x in names else place
+
+
+def ancestors(result: Tensor) -> Iterator[Tensor]:
+    """A tensor and all its operands, direct and indirect; operands come first."""
+    seen: set[Tensor] = set()
+    stack = [(result, False)]
+    while stack:
+        tensor, ready = stack.pop()
+        if ready:
+            yield tensor
+        elif tensor not in seen:
+            seen.add(tensor)
+            stack.append((tensor, True))
+            operands = tensor.op.flat_operands(tensor.args) if tensor.op is not None else ()
+            stack += [(operand, False) for operand in reversed(list(operands))]
+
+
+def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Difference:
+    """The error of one op on the other backend."""
+    assert x.op is not None
+    with backend.new_context() as ctx:
+        moved: dict[Tensor, Tensor] = {}
+        args = [_moved(value, ctx, backend, moved) for value in x.args]
+        given = dict(zip((parameter.name for parameter in x.op.parameters), args, strict=True))
+        if given.get("cache_config_applied"):  # two backends may lay out their caches differently
+            given["cache_config_applied"] = False
+            if source.cache_config().permuted_v:
+                given["value"] = given["value"].permute(ctx, 1, 2, 0).contiguous(ctx)
+        keywords = {p.name: given[p.name] for p in x.op.parameters if p.keyword_only}
+        first, *others = [given[p.name] for p in x.op.parameters if not p.keyword_only]
+        try:
+            y = getattr(first, x.op.name)(ctx, *others, **keywords)
+            ctx.compute(y)
+        except UnsupportedOpError as error:
+            return Difference(name, 0.0, note=str(error))
+        operands = [given[p.name] for p in x.op.parameters if p.is_operand and not p.variadic]
+        bound = expected_error(backend, x, operands)
+        return Difference(name, relative_error(x.numpy(), y.numpy()), bound, str(x))
+
+
+def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tensor]) -> Any:
+    """An argument for the other backend: its own weight, or a leaf with the same bytes."""
+    if isinstance(value, tuple):
+        return tuple(_moved(item, ctx, backend, moved) for item in value)
+    if not isinstance(value, Tensor):
+        return value
+    weight = backend.get(value.leaf.name) if value.leaf is not None and value.leaf.name else None
+    moved[value] = weight or ctx.from_bytes(value.dtype, value.bytes(), *value.shape)
+    return moved[value]
+
+
+def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None]) -> float:
+    """A generous bound of an op's error, by the backend's stated precision."""
+    assert x.op is not None
+    if x.op.moves:
+        return UNITS.get(x.dtype, QUANTIZED_UNIT)
+    stated = backend.precision(x.op, operands)
+    depth = max((operand.dim(0) for operand in operands if operand is not None), default=1)
+    rounding = sum(UNITS.get(dtype, QUANTIZED_UNIT) for dtype in (stated.activation, stated.weight, x.dtype))
+    return ROUNDINGS * (rounding + sqrt(depth) * UNITS.get(stated.accumulate, QUANTIZED_UNIT))
+
+
+@final
+@dataclass(frozen=True)
+class Traced:
+    """A forward pass in a context, and its named tensors."""
+
+    ctx: Context
+    result: Tensor
+    taps: Mapping[str, Tensor]
+    backend: Backend
+    prefix: str = ""
+
+    def values(self) -> dict[str, NDArray[Any]]:
+        """The values of the named tensors."""
+        self.ctx.compute(*self.taps.values())
+        return {name: tensor.numpy() for name, tensor in self.taps.items()}
+
+
+@contextmanager
+def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[Traced]:
+    """The encoder of a model over a picture."""
+    encoder = llm.encoder
+    if encoder is None:
+        raise BackbayError("the model has no encoder")
+    whole = Pass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
+    try:
+        start, *blocks = whole.states
+        taps = {"encoder start": start, **{f"encoder blk.{n}": x for n, x in enumerate(blocks)}}
+        taps["encoder rows"] = whole.result
+        yield Traced(whole.ctx, whole.result, taps, encoder.backend, "encoder ")
+    finally:
+        whole.close()

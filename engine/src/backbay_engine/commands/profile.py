@@ -11,9 +11,9 @@ from backbay import OptionError
 from backbay.cli import add_json, file_to_write, say, say_json, table, whole
 from backbay.internals import usable_cores
 
-from ..plots import lanes
 from ..profiles import Line, Load, Phase, Walls, measure, measure_walls
 from .opening import add_backend, add_model, chosen_backend, open_model, write_plot
+from .plots import lanes
 
 TABLES = ("ops", "layers", "devices")
 

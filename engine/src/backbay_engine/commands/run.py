@@ -24,18 +24,17 @@ from backbay.cli import (
     whole,
 )
 
-from ..chats import ChatRequest
 from ..errors import RequestError
 from ..images.picture import Image
 from ..llm import LLM
+from ..port.chats import ChatRequest
 from ..port.prompting import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
 from ..text.answers import PlainReader
 from ..text.formats import FormatKind, ResponseFormat, check
 from ..text.sampling import SamplingParams
-from .conversations.printing import AnswerPrinter
-from .conversations.session import Session
+from .conversations import AnswerPrinter, Session
 from .opening import add_backend, add_images, add_model, add_speculation, add_worker, open_model
 
 IMAGE = "/image"

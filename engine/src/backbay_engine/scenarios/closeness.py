@@ -11,7 +11,7 @@ from backbay import Backend, Context, DType, Spec, Tensor
 from backbay.ops import mulmat
 from backbay_conformance.plugin import Fault
 
-from ..roundoffs import ROUNDOFFS
+from ..cache.contract import ROUNDOFFS
 
 Array: TypeAlias = NDArray[Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...token_kinds import TokenKind
+from ...text.token_kinds import TokenKind
 from .patterns import pre_tokenizer
 from .tokens import Source, Tokens, read_tokens, read_vocabulary
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...token_kinds import TokenKind
+from ...text.token_kinds import TokenKind
 from .byte_pairs import adds_space
 from .tokens import Source, read_tokens
 

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from backbay import ModelFileError
 
-from ...token_kinds import TokenKind
+from ...text.token_kinds import TokenKind
 
 MOST = 1 << 22
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...token_kinds import TokenKind
+from ...text.token_kinds import TokenKind
 from .tokens import Source, read_tokens, read_vocabulary
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import final
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .vocabulary import Vocabulary
 
 SPACE = "▁"  # how SentencePiece spells a space

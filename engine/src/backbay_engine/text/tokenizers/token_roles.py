@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .vocabulary import Vocabulary
 
 END_OF_TURN = (

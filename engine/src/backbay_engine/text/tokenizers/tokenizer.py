@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from backbay.gguf import Config, nearest, text
 
 from ...errors import TokenizerError
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .byte_pairs import BytePairs
 from .decoding import TokenStream
 from .keys import KIND, MERGES, PRE, SUPPRESSED, TEMPLATE

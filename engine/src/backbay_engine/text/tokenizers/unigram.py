@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .charsmap import Charsmap
 from .keys import CHARSMAP, MERGE_SPACES, SPECIAL
 from .token_bytes import SPACE

@@ -14,7 +14,7 @@ from backbay.discovery import open_model
 from backbay.gguf import Config, Key, ModelFile
 from backbay.internals import cached_property
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .keys import (
     ADD_BOS,
     ADD_EOS,
