@@ -134,4 +134,5 @@ class ModelFileError(BackbayError, ValueError):
 
 def unknown_option(name: str, known: Mapping[str, object]) -> OptionError:
     """The error for an option that a backend never declared."""
-    return OptionError(f"unknown option {name!r}; known: {', '.join(sorted(known)) or 'none'}")
+    there = ", ".join(sorted(known)) or "none"
+    return OptionError(f"unknown option {name!r}{nearest(name, known)}; known: {there}")

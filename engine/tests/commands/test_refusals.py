@@ -40,7 +40,7 @@ def words_of(command: str, path: object) -> list[str]:
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The status of a refused command, and the last line of its output, which gives the reason."""
+    """The status of a refused command, and the line of its output that gives the reason."""
     status: Any
     try:
         status = main(words)
@@ -48,7 +48,8 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
         status = left.code
     said = capsys.readouterr()
     assert said.out == ""
-    return status, said.err.splitlines()[-1]
+    *_, reason = (line for line in said.err.splitlines() if not line.endswith(" --help shows its arguments"))
+    return status, reason
 
 
 MODELS = ("run", "embed", "memory", "bench", "diff", "export")

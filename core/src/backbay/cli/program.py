@@ -97,7 +97,7 @@ def _run(words: list[str]) -> int:
 
 
 def _run_command(name: str, command: Command, words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         f"backbay {name}", description=getdoc(command), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.add_arguments(parser)
@@ -107,7 +107,13 @@ def _run_command(name: str, command: Command, words: list[str]) -> int:
     return command.run(parse(words))
 
 
-class _Program(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in the first line, and where to read on in the second."""
+        self.exit(USAGE, f"{self.prog}: error: {message}\n{self.prog} --help shows its arguments\n")
+
+
+class _Program(_Parser):
     """The parser of what stands before the command; all commands are looked up only for its help."""
 
     def format_help(self) -> str:
