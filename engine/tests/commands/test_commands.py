@@ -87,7 +87,29 @@ def test_a_conversation_goes_on_until_input_ends(path, capsys, monkeypatch):
     assert answers[1]["timings"]["reused_tokens"] > 0  # the first question and answer were there already
 
 
-def test_run_says_what_is_missing(path, capsys):
+def test_run_takes_its_text_as_an_argument_and_from_a_pipe(path, capsys, monkeypatch):
+    words = ["-n", "2", "--backend", "cpu_ref", "--json", "--temperature", "0", *SMALL]
+    given = json.loads(said(capsys, "run", path, "-p", "from a pipe", *words))
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    assert json.loads(said(capsys, "run", path, *words))["tokens"] == given["tokens"]
+    assert json.loads(said(capsys, "run", path, *words, "from a pipe"))["tokens"] == given["tokens"]
+    assert main(["run", path, "twice", "-p", "twice", *words]) == 2
+    assert "the text is given twice" in capsys.readouterr().err
+
+
+def test_a_chat_that_outgrows_its_context_goes_on(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n" + "x" * 200 + "\nthree\n"))
+    words = ["run", path, "--chat", "-n", "12", "--backend", "cpu_ref", "--context", "48", "--threads", "1"]
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "the context holds 48: the oldest question and its answer are left out" in told
+    assert "the context holds 48; ask for less" in told
+    assert told.count("ended by") == 3
+    assert main([*words, "-p", "x" * 200]) == 1
+
+
+def test_run_says_what_is_missing(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["run", path]) == 2
     assert "give a prompt with -p" in capsys.readouterr().err
     assert main(["run", path, "-p", "x" * 100, "--backend", "cpu_ref", *SMALL]) == 1

@@ -209,8 +209,14 @@ def test_a_folder_that_cannot_be_made_is_refused_before_work_is_done(
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, told: str
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    status: int,
+    told: str,
 ) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     command, *others = words
     backend = [] if "--backend" in words or command == "diff" else ["--backend", "cpu_ref"]
     found, why = refusal([command, str(path), *others, *backend, *SMALL], capsys)

@@ -1,7 +1,7 @@
 """Continue a text, or chat.
 
-With -p, the model continues the text as it stands; with -p and --chat, it answers the text as a message of a chat. Ctrl+C
-ends an answer, Ctrl+D ends a chat.
+The model continues the text as it stands; with --chat, it answers the text as a message of a chat, or asks for messages.
+Ctrl+C ends an answer, Ctrl+D ends a chat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backbay.cli import (
     whole,
 )
 
-from ..errors import RequestError
+from ..errors import ContextOverflowError, RequestError
 from ..images.picture import Image
 from ..llm import LLM
 from ..port.chats import ChatRequest
@@ -52,13 +52,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
     add_worker(parser)
-    parser.add_argument("-p", "--prompt", help="the text; - reads standard input")
+    parser.add_argument(
+        "text", nargs="?", help="the text; by default standard input, if it is a pipe or a file"
+    )
+    parser.add_argument("-p", "--prompt", metavar="TEXT", help="the text; - reads standard input")
     parser.add_argument(
         "--chat",
         action="store_true",
         help="chat, in the form of the model's own template; reasoning goes to standard error",
     )
-    add_images(parser, "a picture, which the text of -p or the first question of a chat asks about")
+    add_images(parser, "a picture, which the text or the first question of a chat asks about")
     parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
     parser.add_argument(
         "-n",
@@ -129,11 +132,9 @@ def format_of(kind: FormatKind) -> Callable[[str], ResponseFormat]:
 
 
 def run(args: Namespace) -> int:
-    if args.prompt is None and not args.chat:
-        raise OptionError("give a prompt with -p TEXT, -p - to read it from standard input, or --chat")
     if args.session is not None and args.image:
         raise OptionError("--session and --image: a conversation with pictures cannot be kept in a file")
-    text = standard_input() if args.prompt == "-" else args.prompt
+    text = text_of(args)
     session = Session(args.session, chat=args.chat)
     if args.system and session.messages:
         raise OptionError(f"--system is for a new conversation, and {args.session} holds one")
@@ -146,6 +147,19 @@ def run(args: Namespace) -> int:
         handle, _ = answer(llm, asked, args)
         session.keep(llm, handle)
     return 0
+
+
+def text_of(args: Namespace) -> str | None:
+    """The text that is given; None if a chat asks for messages."""
+    if args.text is not None and args.prompt is not None:
+        raise OptionError("the text is given twice, as an argument and with -p; leave out one of them")
+    text: str | None = args.prompt if args.text is None else args.text
+    piped = text is None and not args.chat and sys.stdin is not None and not sys.stdin.isatty()
+    if text == "-" or piped:
+        text = standard_input()
+    if (piped and not text) or (text is None and not args.chat):
+        raise OptionError("give a prompt with -p TEXT, as an argument or on standard input, or --chat")
+    return text
 
 
 def prompt_of(llm: LLM, images: Sequence[str], text: str) -> UserPrompt:
@@ -180,13 +194,39 @@ def converse(llm: LLM, args: Namespace, first: str | None, session: Session) -> 
             continue
         messages.append({"role": "user", "content": content_of(pictures, question)})
         pictures = []
-        chat = llm.prepare_chat(messages, response_format=args.response_format)
-        handle, completion = answer(llm, chat, args, goes_on=first is None)
+        try:
+            handle, completion = answer_last(llm, messages, args, goes_on=first is None)
+        except ContextOverflowError as error:
+            if first is not None:
+                raise
+            note(f"{error}; ask for less")
+            messages.pop()
+            continue
         messages.append(completion.message)
         session.keep(llm, handle, messages)
         if first is not None:
             break
     return 0
+
+
+def answer_last(
+    llm: LLM, messages: list[dict[str, Any]], args: Namespace, *, goes_on: bool
+) -> tuple[Handle[Completion], Completion]:
+    """Answer the last message. If the conversation has become too long, its oldest questions go, with a note."""
+    shorter = list(messages)
+    while True:
+        chat = llm.prepare_chat(shorter, response_format=args.response_format)
+        try:
+            answered = answer(llm, chat, args, goes_on=goes_on)
+        except ContextOverflowError as error:
+            asked = [n for n, message in enumerate(shorter) if message["role"] == "user"]
+            if len(asked) < 2:
+                raise
+            note(f"{error}: the oldest question and its answer are left out")
+            del shorter[asked[0] : asked[1]]
+        else:
+            messages[:] = shorter
+            return answered
 
 
 def shown_next(llm: LLM, path: str) -> list[Image]:
