@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from backbay import OptionError
-from backbay.cli import add_json, file_to_write, say, say_json, table, whole
+from backbay import BackendUnavailableError, OptionError, backends
+from backbay.cli import add_json, file_to_write, note, say, say_json, table, whole
 
 from ..llm import LLM
 from ..runner.requests.answer import Completion
@@ -26,21 +26,27 @@ from .opening import (
     add_worker,
     chosen_backend,
     open_model,
+    trained_context,
     write_plot,
 )
 from .plots import bars
+
+PROMPT, GENERATE = 512, 128  # tokens, by default
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser, several=True)
     add_worker(parser)
-    for name, least, default, what in (
-        ("--prompt", 0, 512, "tokens of the prompt; 0 skips this test"),
-        ("--generate", 0, 128, "tokens to generate; 0 skips this test"),
-        ("--rounds", 1, 5, "rounds; backends take turns"),
+    for name, default, what in (
+        ("--prompt", PROMPT, "tokens of the prompt"),
+        ("--generate", GENERATE, "tokens to generate"),
     ):
-        parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
+        told = f"{what}; 0 skips this test ({default}, or what the model was trained for if that is less)"
+        parser.add_argument(name, type=whole(0), metavar="N", help=told)
+    parser.add_argument(
+        "--rounds", type=whole(1), default=5, metavar="N", help="rounds; backends take turns (5)"
+    )
     add_images(parser, "a picture: also time its preparation, its encoding, and the first token after it")
     parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the rates, as SVG")
     add_json(parser)
@@ -63,9 +69,8 @@ class Rates:
 
 def run(args: Namespace) -> int:
     require_work(args)
-    names = (args.backend or chosen_backend(args)).split(",")
     with ExitStack() as stack:
-        models = [(Rates(name), stack.enter_context(open_model(args, name))) for name in names]
+        models = opened(args, stack)
         with Bar(sys.stderr, "measuring") as bar:
             for done in range(args.rounds + 1):  # the first round warms up
                 for rates, llm in models:
@@ -79,8 +84,29 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def opened(args: Namespace, stack: ExitStack) -> list[tuple[Rates, LLM]]:
+    """The model on each backend that is asked for; with `--backend all`, on each that works."""
+    every = args.backend == "all"
+    names = sorted(backends()) if every else (args.backend or chosen_backend(args)).split(",")
+    models = list[tuple[Rates, LLM]]()
+    for name in names:
+        try:
+            models.append((Rates(name), stack.enter_context(open_model(args, name))))
+        except BackendUnavailableError as error:
+            if not every:
+                raise
+            note(f"left out: {error}")
+    if not models:
+        raise BackendUnavailableError("no installed backend works; `backbay doctor` says why")
+    return models
+
+
 def require_work(args: Namespace) -> None:
-    """Set a context that fits if none was given; OptionError if there is nothing to measure, or no room for it."""
+    """Set the numbers of tokens that were not given; OptionError if there is nothing to measure, or no room for it."""
+    if args.prompt is None or args.generate is None:
+        most = trained_context(args.model) - 1
+        args.prompt = min(PROMPT, most) if args.prompt is None else args.prompt
+        args.generate = min(GENERATE, most) if args.generate is None else args.generate
     if not args.prompt and not args.generate and not args.image:
         raise OptionError(
             "--prompt 0 and --generate 0 leave nothing to measure; set one above 0, or give --image"

@@ -67,7 +67,9 @@ def run(args: Namespace) -> int:
             }
         )
     else:
-        tell(through, singly if args.all else broken, len(singly))
+        tell(through, singly if args.all else broken, singly)
+        if not broken and (told := f16_alone(through, singly)):
+            say(f"{told}, in which {args.b} computes some ops")
     if args.plot:
         title = f"{Path(args.model).name}: {args.b} beside {args.a}"
         errors = {"relative error": [x.error for x in through]}
@@ -79,7 +81,7 @@ def drawn(vocabulary: int) -> list[int]:
     return [int(id) for id in np.random.default_rng(0).integers(0, vocabulary, TOKENS)]
 
 
-def tell(through: list[Difference], shown: list[Difference], count: int) -> None:
+def tell(through: list[Difference], shown: list[Difference], singly: list[Difference]) -> None:
     say(table(("after", "relative error"), [(x.name, f"{x.error:.2e}") for x in through], right=(1,)))
     say()
     if shown:
@@ -98,8 +100,17 @@ def tell(through: list[Difference], shown: list[Difference], count: int) -> None
     say(
         f"first op beyond its bound: {broken[0].name}"
         if broken
-        else f"all {count} ops are within their bounds"
+        else f"all {len(singly)} ops are within their bounds"
     )
+
+
+def f16_alone(through: list[Difference], singly: list[Difference]) -> str:
+    """A line that says so if rounding to f16 explains the largest difference; empty otherwise."""
+    unit, worst = ROUNDOFFS[DType.F16], max((x.error for x in through), default=0.0)
+    rounded = any(x.roundoff == unit for x in singly)
+    if not (rounded and ROUNDOFFS[DType.F32] * ROUNDINGS < worst <= unit * ROUNDINGS):
+        return ""
+    return f"the difference of {worst:.1e} is that of rounding to f16 ({unit:.1e} each time)"
 
 
 def as_dicts(differences: list[Difference]) -> list[dict[str, Any]]:
@@ -117,6 +128,7 @@ class Difference:
     error: float
     bound: float | None = None  # of the expected error, if known
     note: str = ""
+    roundoff: float = 0.0  # of the coarsest type that the op is computed in
 
     @property
     def broken(self) -> bool:
@@ -212,8 +224,8 @@ def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Differ
         except UnsupportedOpError as error:
             return Difference(name, 0.0, note=str(error))
         operands = [given[p.name] for p in x.op.parameters if p.is_operand and not p.variadic]
-        bound = expected_error(backend, x, operands)
-        return Difference(name, relative_error(x.numpy(), y.numpy()), bound, str(x))
+        bound, unit = expected_error(backend, x, operands)
+        return Difference(name, relative_error(x.numpy(), y.numpy()), bound, str(x), unit)
 
 
 def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tensor]) -> Any:
@@ -227,15 +239,17 @@ def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tenso
     return moved[value]
 
 
-def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None]) -> float:
-    """A generous bound of an op's error, by the backend's stated precision."""
+def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None]) -> tuple[float, float]:
+    """A generous bound of an op's error, by the backend's stated precision, and the coarsest roundoff of the op."""
     assert x.op is not None
     if x.op.moves:
-        return UNITS.get(x.dtype, QUANTIZED_UNIT)
+        unit = UNITS.get(x.dtype, QUANTIZED_UNIT)
+        return unit, unit
     stated = backend.precision(x.op, operands)
     depth = max((operand.dim(0) for operand in operands if operand is not None), default=1)
-    rounding = sum(UNITS.get(dtype, QUANTIZED_UNIT) for dtype in (stated.activation, stated.weight, x.dtype))
-    return ROUNDINGS * (rounding + sqrt(depth) * UNITS.get(stated.accumulate, QUANTIZED_UNIT))
+    units = [UNITS.get(dtype, QUANTIZED_UNIT) for dtype in (stated.activation, stated.weight, x.dtype)]
+    accumulate = UNITS.get(stated.accumulate, QUANTIZED_UNIT)
+    return ROUNDINGS * (sum(units) + sqrt(depth) * accumulate), max(*units, accumulate)
 
 
 @final

@@ -13,7 +13,7 @@ from typing import Any, Self, TextIO, final
 
 import backbay
 from backbay import BackendParams, GPULayersList, assign_layers
-from backbay.cli import add_options, options_of, say, whole, write_text
+from backbay.cli import add_options, note, options_of, say, whole, write_text
 from backbay.discovery import open_model as open_model_file
 from backbay.internals import MAX_THREADS
 
@@ -22,7 +22,7 @@ from ..llm import LLM
 from ..loading import load
 from ..local.sizes import KV_DTYPES
 from ..models import load_model
-from ..models.keys import BLOCK_COUNT
+from ..models.keys import BLOCK_COUNT, CONTEXT_LENGTH
 from ..port.options import STORE_BYTES, load_options
 from ..port.purposes import Numbers, require_numbers
 from ..trials import fastest
@@ -32,7 +32,8 @@ OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load
 
 
 def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:
-    what = "names of installed backends, separated by commas" if several else "name of an installed backend"
+    names = "names of installed backends, separated by commas, or `all`"
+    what = names if several else "name of an installed backend"
     parser.add_argument("--backend", help=f"{what}; by default the best that works")
 
 
@@ -118,6 +119,12 @@ def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
             options=options_of(args),
         ),
     }
+
+
+def trained_context(model: str) -> int:
+    """The tokens that a model was trained for; a large number if its file does not say."""
+    with open_model_file(model) as file:
+        return CONTEXT_LENGTH.of(file.metadata, LARGEST)
 
 
 def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
@@ -217,6 +224,7 @@ def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
     if args.gpu_layers == 0:
         return GPULayersList()
     with backbay.open(None, name) as backend:
+        name = backend.name
         gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
     with open_model_file(args.model) as model:
         blocks = BLOCK_COUNT.of(model.metadata)
@@ -227,4 +235,8 @@ def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
                 sizes[int(block[1])] += tensor.nbytes
             elif tensor.name.startswith("output"):
                 sizes[-1] += tensor.nbytes
+    if not gpus:
+        note(
+            f"--gpu-layers {args.gpu_layers}: {name} has no GPU on this machine, so all layers stay on the CPU"
+        )
     return assign_layers(sizes, gpus, num_gpu_layers=args.gpu_layers)

@@ -40,9 +40,8 @@ def run(args: Namespace) -> int:
     elif args.context < load.context:
         raise OptionError(f"--context must be at least {load.context} for so many tokens, got {args.context}")
     name = chosen_backend(args)
-    walls = measure_walls(args.threads or usable_cores())
     with open_model(args, name) as llm:
-        phases, walls = measure(llm, load, walls)
+        phases, walls = measure(llm, load, measure_walls(args.threads or usable_cores()))
     show(name, phases, walls, args)
     return 0
 
@@ -59,6 +58,9 @@ def show(backend: str, phases: Sequence[Phase], walls: Walls, args: Namespace) -
         )
         for phase in phases:
             print_phase(phase)
+        say(
+            "\nof the wall: the least time on this machine, of the time taken; above 100 %, data lay in the processor's caches"
+        )
     if args.plot:
         groups = {
             f"{phase.name}: {title}": [(name, 1e3 * line.seconds) for name, line in ranked(lines)]
