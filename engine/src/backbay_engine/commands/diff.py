@@ -22,6 +22,7 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import parts_of
 from ..llm import LLM
+from ..local.sizes import dtype_of
 from ..port.prompting import UserPrompt
 from .opening import add_images, add_model, open_model, write_plot
 from .plots import depth
@@ -68,8 +69,9 @@ def run(args: Namespace) -> int:
         )
     else:
         tell(through, singly if args.all else broken, singly)
-        if not broken and (told := f16_alone(through, singly)):
-            say(f"{told}, in which {args.b} computes some ops")
+        kept = {dtype_of(args.kv_dtype, llm.backend) for llm in (a, b) if llm.cache is not None}
+        if not broken and explained_by_f16(through, singly, cached=len(kept) > 1 and DType.F16 in kept):
+            say(f"rounding to f16, by {ROUNDOFFS[DType.F16]:.1e} each time, explains the whole difference")
     if args.plot:
         title = f"{Path(args.model).name}: {args.b} beside {args.a}"
         errors = {"relative error": [x.error for x in through]}
@@ -104,13 +106,11 @@ def tell(through: list[Difference], shown: list[Difference], singly: list[Differ
     )
 
 
-def f16_alone(through: list[Difference], singly: list[Difference]) -> str:
-    """A line that says so if rounding to f16 explains the largest difference; empty otherwise."""
+def explained_by_f16(through: list[Difference], singly: list[Difference], *, cached: bool) -> bool:
+    """Whether f16, in which one of the backends alone keeps its cache, or computes, explains the largest difference."""
     unit, worst = ROUNDOFFS[DType.F16], max((x.error for x in through), default=0.0)
-    rounded = any(x.roundoff == unit for x in singly)
-    if not (rounded and ROUNDOFFS[DType.F32] * ROUNDINGS < worst <= unit * ROUNDINGS):
-        return ""
-    return f"the difference of {worst:.1e} is that of rounding to f16 ({unit:.1e} each time)"
+    rounded = cached or any(x.roundoff == unit for x in singly)
+    return rounded and unit / ROUNDINGS < worst <= unit * ROUNDINGS
 
 
 def as_dicts(differences: list[Difference]) -> list[dict[str, Any]]:
