@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from backbay import BackendUnavailableError, OptionError, backends
-from backbay.cli import add_json, file_to_write, note, say, say_json, table, whole
+from backbay.cli import add_json, note, say, say_json, table
 
+from ..arguments import LARGEST
 from ..llm import LLM
 from ..runner.requests.answer import Completion
 from .opening import (
@@ -23,6 +24,8 @@ from .opening import (
     add_backend,
     add_images,
     add_model,
+    add_numbers,
+    add_plot,
     add_worker,
     chosen_backend,
     open_model,
@@ -32,23 +35,21 @@ from .opening import (
 from .plots import bars
 
 PROMPT, GENERATE = 512, 128  # tokens, by default
+LESS = ", or what the model was trained for if that is less"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser, several=True)
     add_worker(parser)
-    for name, default, what in (
-        ("--prompt", PROMPT, "tokens of the prompt"),
-        ("--generate", GENERATE, "tokens to generate"),
-    ):
-        told = f"{what}; 0 skips this test ({default}, or what the model was trained for if that is less)"
-        parser.add_argument(name, type=whole(0), metavar="N", help=told)
-    parser.add_argument(
-        "--rounds", type=whole(1), default=5, metavar="N", help="rounds; backends take turns (5)"
-    )
+    numbers = [
+        ("prompt", 0, LARGEST, f"tokens of the prompt; 0 skips this test ({PROMPT}{LESS})"),
+        ("generate", 0, LARGEST, f"tokens to generate; 0 skips this test ({GENERATE}{LESS})"),
+        ("rounds", 1, LARGEST, "rounds; backends take turns"),
+    ]
+    add_numbers(parser, numbers, rounds=5)
     add_images(parser, "a picture: also time its preparation, its encoding, and the first token after it")
-    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the rates, as SVG")
+    add_plot(parser, "draw the rates")
     add_json(parser)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackbayError, Backend, Context, DType, Tensor, UnsupportedOpError
-from backbay.cli import add_json, file_to_write, say, say_json, table
+from backbay.cli import add_json, say, say_json, table
 
 from ..cache.contract import ROUNDOFFS
 from ..images.passes import Pass
@@ -24,7 +24,7 @@ from ..images.prompts import parts_of
 from ..llm import LLM
 from ..local.sizes import dtype_of
 from ..port.prompting import UserPrompt
-from .opening import add_images, add_model, open_model, write_plot
+from .opening import add_images, add_model, add_plot, open_model, write_plot
 from .plots import depth
 
 TOKENS = 16
@@ -42,12 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
     add_images(parser, "a picture before the prompt: the encoder is compared, too")
     parser.add_argument("--all", action="store_true", help="list all ops, not only those beyond their bound")
-    parser.add_argument(
-        "--plot",
-        type=file_to_write,
-        metavar="FILE",
-        help="plot the error through the model's depth, as SVG",
-    )
+    add_plot(parser, "plot the error through the model's depth")
     add_json(parser)
 
 

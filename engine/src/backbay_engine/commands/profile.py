@@ -8,11 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from backbay import OptionError
-from backbay.cli import add_json, file_to_write, say, say_json, table, whole
+from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
+from ..arguments import LARGEST
 from ..profiles import Line, Load, Phase, Walls, measure, measure_walls
-from .opening import add_backend, add_model, chosen_backend, open_model, write_plot
+from .opening import (
+    add_backend,
+    add_model,
+    add_numbers,
+    add_plot,
+    chosen_backend,
+    open_model,
+    write_plot,
+)
 from .plots import lanes
 
 TABLES = ("ops", "layers", "devices")
@@ -21,13 +30,13 @@ TABLES = ("ops", "layers", "devices")
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
-    for name, least, default, what in (
-        ("--prompt", 0, 512, "tokens of the prompt; 0: none is read"),
-        ("--depth", 1, 64, "tokens before the steps"),
-        ("--steps", 0, 16, "steps that are profiled, of all --parallel sequences; 0: none"),
-    ):
-        parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
-    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the times, as SVG")
+    numbers = [
+        ("prompt", 0, LARGEST, "tokens of the prompt; 0: none is read"),
+        ("depth", 1, LARGEST, "tokens before the steps"),
+        ("steps", 0, LARGEST, "steps that are profiled, of all --parallel sequences; 0: none"),
+    ]
+    add_numbers(parser, numbers, prompt=512, depth=64, steps=16)
+    add_plot(parser, "draw the times")
     add_json(parser)
 
 
