@@ -18,7 +18,6 @@ from backbay.cli import add_json, note, say, say_json, table
 
 from ..arguments import LARGEST
 from ..llm import LLM
-from ..runner.requests.answer import Completion
 from .opening import (
     Bar,
     add_backend,
@@ -62,10 +61,10 @@ class Rates:
 
     def summary(self) -> dict[str, tuple[float, float]]:
         """Mean and deviation of each test."""
-        return {
-            name: (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-            for name, values in self.tests.items()
-        }
+        found = {}
+        for name, values in self.tests.items():
+            found[name] = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        return found
 
 
 def run(args: Namespace) -> int:
@@ -109,13 +108,11 @@ def require_work(args: Namespace) -> None:
         args.prompt = min(PROMPT, most) if args.prompt is None else args.prompt
         args.generate = min(GENERATE, most) if args.generate is None else args.generate
     if not args.prompt and not args.generate and not args.image:
-        raise OptionError(
-            "--prompt 0 and --generate 0 leave nothing to measure; set one above 0, or give --image"
-        )
+        nothing = "--prompt 0 and --generate 0 leave nothing to measure"
+        raise OptionError(f"{nothing}; set one above 0, or give --image")
     if args.generate == 1:
-        raise OptionError(
-            "--generate must be 0, or at least 2: the rate counts from the first token to the last"
-        )
+        why = "the rate counts from the first token to the last"
+        raise OptionError(f"--generate must be 0, or at least 2: {why}")
     need = max(args.prompt, args.generate) + 1
     if args.context is None and not args.image:
         args.context = need
@@ -125,23 +122,17 @@ def require_work(args: Namespace) -> None:
 
 def measure(llm: LLM, args: Namespace) -> dict[str, float]:
     """One round: tokens per second of a prompt, and of generation, summed over all sequences."""
-    drawn = (
-        np.random.default_rng(0).integers(0, llm.vocabulary_size, (args.parallel, args.prompt + 1)).tolist()
-    )
+    drawn = np.random.default_rng(0).integers(0, llm.vocabulary_size, (args.parallel, args.prompt + 1))
     rates: dict[str, float] = {}
     options: dict[str, Any] = {"reuse": False, "temperature": 0}
     if args.prompt:
         begun = perf_counter()
-        llm.submit(drawn[0][: args.prompt], max_tokens=1, **options).result()
+        llm.submit(drawn[0, : args.prompt].tolist(), max_tokens=1, **options).result()
         rates[f"pp{args.prompt}"] = args.prompt / (perf_counter() - begun)
     if args.generate:
-        endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
-        handles = [
-            llm.submit(row[:1], max_tokens=args.generate, **options, **endless)
-            for row in drawn[: args.parallel]
-        ]
-        done: list[Completion] = [handle.result() for handle in handles]
-        rates[f"tg{args.generate}"] = sum(completion.timings.rate for completion in done)
+        options |= {"max_tokens": args.generate, "logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
+        handles = [llm.submit(row, **options) for row in drawn[:, :1].tolist()]
+        rates[f"tg{args.generate}"] = sum(handle.result().timings.rate for handle in handles)
     for path in args.image:
         rates |= measure_picture(llm, path)
     return rates
@@ -168,24 +159,17 @@ def measure_picture(llm: LLM, path: str) -> dict[str, float]:
 def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:
     tests = list(next(iter(results.values())))
     if args.json:
-        say_json(
-            {
-                "model": args.model,
-                "rounds": args.rounds,
-                "parallel": args.parallel,
-                "results": {
-                    name: {
-                        test: {"mean": mean, "deviation": spread} for test, (mean, spread) in summary.items()
-                    }
-                    for name, summary in results.items()
-                },
+        given = {name: getattr(args, name) for name in ("model", "rounds", "parallel")}
+        found = dict[str, Any]()
+        for name, summary in results.items():
+            found[name] = {
+                test: {"mean": mean, "deviation": spread} for test, (mean, spread) in summary.items()
             }
-        )
+        say_json({**given, "results": found})
     else:
-        rows = [
-            (name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values()))
-            for name, summary in results.items()
-        ]
+        rows = []
+        for name, summary in results.items():
+            rows.append((name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values())))
         say(table(("tokens per second", *tests), rows, right=range(1, len(tests) + 1)))
     if args.plot:
         title = f"{Path(args.model).name}, {args.parallel} at a time"

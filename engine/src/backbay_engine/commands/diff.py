@@ -35,13 +35,12 @@ ROUNDINGS = 8  # roundings within one op
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument(
-        "--a", default="cpu_ref", metavar="NAME", help="the reference: any installed backend (cpu_ref)"
-    )
-    parser.add_argument("--b", required=True, metavar="NAME", help="the backend to compare with it")
-    parser.add_argument("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
+    add = parser.add_argument
+    add("--a", default="cpu_ref", metavar="NAME", help="the reference: any installed backend (cpu_ref)")
+    add("--b", required=True, metavar="NAME", help="the backend to compare with it")
+    add("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
     add_images(parser, "a picture before the prompt: the encoder is compared, too")
-    parser.add_argument("--all", action="store_true", help="list all ops, not only those beyond their bound")
+    add("--all", action="store_true", help="list all ops, not only those beyond their bound")
     add_plot(parser, "plot the error through the model's depth")
     add_json(parser)
 
@@ -55,13 +54,8 @@ def run(args: Namespace) -> int:
         through, singly = blocks(a, b, prompt), list(ops(a, b, prompt))
     broken = [op for op in singly if op.broken]
     if args.json:
-        say_json(
-            {
-                "blocks": as_dicts(through),
-                "ops": as_dicts(singly),
-                "first": broken[0].name if broken else None,
-            }
-        )
+        first = broken[0].name if broken else None
+        say_json({"blocks": as_dicts(through), "ops": as_dicts(singly), "first": first})
     else:
         tell(through, singly if args.all else broken, singly)
         kept = {dtype_of(args.kv_dtype, llm.backend) for llm in (a, b) if llm.cache is not None}
@@ -82,23 +76,14 @@ def tell(through: list[Difference], shown: list[Difference], singly: list[Differ
     say(table(("after", "relative error"), [(x.name, f"{x.error:.2e}") for x in through], right=(1,)))
     say()
     if shown:
-        rows = [
-            (
-                x.name,
-                f"{x.error:.2e}",
-                "" if x.bound is None else f"{x.bound:.1e}",
-                "beyond" if x.broken else "",
-                x.note,
-            )
-            for x in shown
-        ]
+        rows = []
+        for x in shown:
+            bound = "" if x.bound is None else f"{x.bound:.1e}"
+            rows.append((x.name, f"{x.error:.2e}", bound, "beyond" if x.broken else "", x.note))
         say(table(("op, on equal operands", "error", "bound", "", "result"), rows, right=(1, 2)))
     broken = [x for x in shown if x.broken]
-    say(
-        f"first op beyond its bound: {broken[0].name}"
-        if broken
-        else f"all {len(singly)} ops are within their bounds"
-    )
+    all_well = f"all {len(singly)} ops are within their bounds"
+    say(f"first op beyond its bound: {broken[0].name}" if broken else all_well)
 
 
 def explained_by_f16(through: list[Difference], singly: list[Difference], *, cached: bool) -> bool:
@@ -109,10 +94,8 @@ def explained_by_f16(through: list[Difference], singly: list[Difference], *, cac
 
 
 def as_dicts(differences: list[Difference]) -> list[dict[str, Any]]:
-    return [
-        {"name": x.name, "error": x.error, "bound": x.bound, "broken": x.broken, "note": x.note}
-        for x in differences
-    ]
+    fields = ("name", "error", "bound", "broken", "note")
+    return [{name: getattr(x, name) for name in fields} for x in differences]
 
 
 @dataclass(frozen=True)

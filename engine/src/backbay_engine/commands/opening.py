@@ -33,12 +33,21 @@ from ..loading import load
 from ..local.sizes import KV_DTYPES
 from ..models import load_model
 from ..models.keys import BLOCK_COUNT, CONTEXT_LENGTH
+from ..port.contract import Facts, Numbers
 from ..port.options import STORE_BYTES, load_options
-from ..port.purposes import Numbers, require_numbers
 from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
-LOADING = ["context", "parallel", "batch", "kv_dtype", "projector", "encoder_backend", "image_tokens", "store_bytes"]
+LOADING = [
+    "context",
+    "parallel",
+    "batch",
+    "kv_dtype",
+    "projector",
+    "encoder_backend",
+    "image_tokens",
+    "store_bytes",
+]
 OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`, which not every command has
 
 
@@ -148,7 +157,7 @@ def require_made(args: Namespace, wanted: Numbers) -> None:
     ) as backend:
         model = load_model(backend)
         generates = model.new_cache() is not None
-        require_numbers(wanted, backend.config.architecture, generates=generates, ranks=model.ranks)
+        Facts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:

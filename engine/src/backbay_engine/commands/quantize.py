@@ -30,21 +30,12 @@ def run(args: Namespace) -> int:
 
 
 def add_output(parser: ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=file_to_write,
-        metavar="FILE",
-        help="the file to write (the model's name and the dtype, NAME-DTYPE.gguf, in the current folder)",
-    )
-    parser.add_argument(
-        "--dtype",
-        type=str.lower,
-        choices=tuple(RECIPES),
-        default=default,
-        help=f"the dtype of most weights; those that matter more get more bits ({default})",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add = parser.add_argument
+    file = "the file to write (the model's name and the dtype, NAME-DTYPE.gguf, in the current folder)"
+    add("-o", "--output", type=file_to_write, metavar="FILE", help=file)
+    dtype = f"the dtype of most weights; those that matter more get more bits ({default})"
+    add("--dtype", type=str.lower, choices=tuple(RECIPES), default=default, help=dtype)
+    add("--force", action="store_true", help="replace the file if it exists")
     add_json(parser)
 
 
@@ -57,14 +48,13 @@ def write(args: Namespace, model: ModelFile) -> int:
     if args.json:
         say_json({"file": str(target), "nbytes": size, "dtype": args.dtype, "weights": found})
         return 0
-    say(
-        table(
-            ("dtype", "weights"), [(name, human_bytes(nbytes)) for name, nbytes in found.items()], right=(1,)
-        )
-    )
+    rows = [(name, human_bytes(nbytes)) for name, nbytes in found.items()]
+    say(table(("dtype", "weights"), rows, right=(1,)))
     if narrow := narrow_dtypes(model, RECIPES[args.dtype]):
-        rows = "rows of weights that are no multiple of 256 numbers"
-        say(f"{' and '.join(narrow)}: {rows}, which the blocks of {args.dtype} need")
+        why = (
+            f"rows of weights that are no multiple of {BLOCK} numbers, which the blocks of {args.dtype} need"
+        )
+        say(f"{' and '.join(narrow)}: {why}")
     say(f"{target}: {human_bytes(size)}")
     return 0
 

@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import BackbayError, OptionError
-from backbay.cli import (
-    add_json,
-    file_to_write,
-    note,
-    say_json,
-    standard_input,
-    standard_line,
-    whole,
-)
+from backbay.cli import add_json, file_to_write, note, say_json, standard_input, standard_line, whole
 
 from ..errors import ContextOverflowError, RequestError
 from ..images.picture import Image
@@ -52,53 +44,31 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
     add_worker(parser)
-    parser.add_argument(
-        "text", nargs="?", help="the text; by default standard input, if it is a pipe or a file"
-    )
-    parser.add_argument("-p", "--prompt", metavar="TEXT", help="the text; - reads standard input")
-    parser.add_argument(
-        "--chat",
-        action="store_true",
-        help="chat, in the form of the model's own template; reasoning goes to standard error",
-    )
+    add = parser.add_argument
+    add("text", nargs="?", help="the text; by default standard input, if it is a pipe or a file")
+    add("-p", "--prompt", metavar="TEXT", help="the text; - reads standard input")
+    chat = "chat, in the form of the model's own template; reasoning goes to standard error"
+    add("--chat", action="store_true", help=chat)
     add_images(parser, "a picture, which the text or the first question of a chat asks about")
-    parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
-    parser.add_argument(
-        "-n",
-        "--max-tokens",
-        type=whole(1),
-        metavar="N",
-        help="most tokens of the answer; by default all that fit",
-    )
-    parser.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a string that ends the answer; may be repeated",
-    )
-    parser.add_argument(
-        "--num-keep",
-        type=whole(0),
-        metavar="N",
-        help="when the context is full, keep this many first tokens and go on",
-    )
+    add("--system", metavar="TEXT", help="system message of the chat")
+    most = "most tokens of the answer; by default all that fit"
+    add("-n", "--max-tokens", type=whole(1), metavar="N", help=most)
+    end = "a string that ends the answer; may be repeated"
+    add("--stop", action="append", default=[], metavar="TEXT", help=end)
+    kept = "when the context is full, keep this many first tokens and go on"
+    add("--num-keep", type=whole(0), metavar="N", help=kept)
     formats = parser.add_mutually_exclusive_group()
     for option, of_file, holds in (
         ("--json-schema", format_of("schema"), "the answer is JSON that is valid by the schema in this file"),
         ("--grammar", format_of("grammar"), "the answer is a text of the Lark or GBNF grammar in this file"),
     ):
         formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
-    parser.add_argument(
-        "--session",
-        type=file_to_write,
-        metavar="FILE",
-        help="keep the conversation in this file; the next run with this file goes on with it",
-    )
+    session = "keep the conversation in this file; the next run with this file goes on with it"
+    add("--session", type=file_to_write, metavar="FILE", help=session)
     add_speculation(parser)
     for name, (kind, what) in SAMPLING.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
-    parser.add_argument("--quiet", action="store_true", help="print neither timings nor reasoning")
+        add(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
+    add("--quiet", action="store_true", help="print neither timings nor reasoning")
     add_json(parser)
 
 
@@ -289,30 +259,17 @@ def options(args: Namespace) -> dict[str, Any]:
 
 
 def as_dict(completion: Completion) -> dict[str, Any]:
-    timings = completion.timings
-    return {
-        "text": completion.text,
-        "reasoning": completion.reasoning,
-        "tokens": completion.tokens,
-        "finish_reason": completion.finish_reason,
-        "stop": completion.stop,
-        "timings": {**asdict(timings), "prompt_rate": timings.prompt_rate, "rate": timings.rate},
-    }
+    timings, fields = completion.timings, ("text", "reasoning", "tokens", "finish_reason", "stop")
+    rates = {"prompt_rate": timings.prompt_rate, "rate": timings.rate}
+    return {**{name: getattr(completion, name) for name in fields}, "timings": asdict(timings) | rates}
 
 
 def told(timings: Timings, reason: str) -> str:
     """The timings as a line of text."""
-    parts: Sequence[str] = (
-        *([f"pictures {timings.pictures:.2f} s"] if timings.pictures else []),
-        f"prompt {timings.prompt_tokens} tokens"
-        + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
-        + f", {timings.prompt_rate:.1f} a second",
-        f"answer {timings.tokens} tokens, {timings.rate:.1f} a second",
-        *(
-            [f"{timings.accepted_tokens} of {timings.guessed_tokens} guesses right"]
-            if timings.guessed_tokens
-            else []
-        ),
-        f"ended by {reason}",
-    )
-    return "[" + "; ".join(parts) + "]"
+    reused = f", {timings.reused_tokens} reused" if timings.reused_tokens else ""
+    parts = [f"pictures {timings.pictures:.2f} s"] if timings.pictures else []
+    parts.append(f"prompt {timings.prompt_tokens} tokens{reused}, {timings.prompt_rate:.1f} a second")
+    parts.append(f"answer {timings.tokens} tokens, {timings.rate:.1f} a second")
+    if timings.guessed_tokens:
+        parts.append(f"{timings.accepted_tokens} of {timings.guessed_tokens} guesses right")
+    return f"[{'; '.join(parts)}; ended by {reason}]"

@@ -15,7 +15,6 @@ from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
 from .contract import Facts, Port, SightFacts
-from .purposes import sees_no_pictures
 from .questions import GetCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
@@ -88,10 +87,7 @@ class Prompting:
 
     def require_sight(self) -> SightFacts:
         self._port.check_open()
-        facts = self._facts
-        if facts.sight is None:
-            raise sees_no_pictures(facts.architecture)
-        return facts.sight
+        return self._facts.require_sight()
 
     def tokens(self, prompt: UserPrompt) -> list[int]:
         """The token ids of a prompt; RequestError if it has pictures."""

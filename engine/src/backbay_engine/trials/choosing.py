@@ -24,8 +24,7 @@ from backbay.plugin import Cancel, check_cancel
 from ..arguments import MOST_SEQUENCES, whole
 from ..port.options import LoadOptions, Path
 from ..worker.messages import plain
-from .child import Task
-from .measuring import ROOM, Clock
+from .measuring import ROOM, Clock, Task
 from .process import Limits, Outcome, try_task
 
 VARIABLE = "BACKBAY_TRIAL_SECONDS"
