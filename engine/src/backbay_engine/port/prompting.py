@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
-from ..arguments import conversation, token_ids
-from ..errors import ContextOverflowError, ImageError, RequestError
+from ..arguments import conversation, require_fit, token_ids
+from ..errors import ImageError, RequestError
 from ..images.conversations import Conversation, has_pictures
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
@@ -115,14 +115,9 @@ class Prompting:
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty")
-        if len(ids) > self._facts.context:
-            told = f"the prompt has {len(ids)} tokens, the context holds {self._facts.context}"
-            raise ContextOverflowError(told, len(ids), self._facts.context)
-        if (
-            not self._facts.generates and len(ids) > self._facts.batch
-        ):  # without a cache, a text cannot be split
-            told = f"the prompt has {len(ids)} tokens, a step takes {self._facts.batch} (batch)"
-            raise ContextOverflowError(told, len(ids), self._facts.batch)
+        require_fit("the prompt has {} tokens, the context holds {}", len(ids), self._facts.context)
+        if not self._facts.generates:  # without a cache, a text cannot be split
+            require_fit("the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch)
         self.check_ids(ids)
         return ids
 

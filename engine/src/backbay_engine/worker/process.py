@@ -76,6 +76,10 @@ class WorkerProcess:
             self.kill()
             self._thread.join(PATIENCE)
 
+    def hear(self) -> None:
+        """Note a sign of life."""
+        self.heard += 1
+
     def ping(self) -> None:
         self.send(Kind.PING)
 
@@ -111,12 +115,12 @@ class WorkerProcess:
         try:
             reason = self._serve()
         except Exception as error:  # noqa: BLE001  without a process, threads or memory
-            if self._process is not None:
+            if self._process is None:
+                self.refusal = partial(_not_started, error)
+            else:
                 self._process.kill()
                 self._process.wait()
             reason = f"could not be started: {type(error).__name__}: {error}"
-            if self._process is None:
-                self.refusal = partial(_not_started, error)
         finally:
             self._listener.ended(self, reason)
 
@@ -128,7 +132,7 @@ class WorkerProcess:
             Thread(target=self._write, args=(process,), name="backbay requests", daemon=True).start()
             watch = Watch(self, partial(self._listener.patience, self))
             try:
-                for frame in frames(said, self._hear):
+                for frame in frames(said, self.hear):
                     self._take(frame)
             except Exception as error:  # noqa: BLE001  no frames, or no memory for them
                 process.kill()
@@ -137,9 +141,6 @@ class WorkerProcess:
             finally:
                 watch.end()
         return self._reason(process, kills)
-
-    def _hear(self) -> None:
-        self.heard += 1
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.LOG:
@@ -162,9 +163,9 @@ class WorkerProcess:
             process.kill()
             status = process.wait()
         self._outgoing.put(None)
-        return (
-            f"was killed: it stood still for {self._still:g} s" if self._still else why_ended(status, kills)
-        )
+        if self._still:
+            return f"was killed: it stood still for {self._still:g} s"
+        return why_ended(status, kills)
 
 
 def _not_started(error: Exception) -> BackendUnavailableError:

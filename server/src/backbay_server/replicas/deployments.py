@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from ray.serve import Application, Deployment
 
 OPEN_STREAMS: Final = 1 << 14  # of an ingress
-SPARE: Final = (
-    1  # requests that a replica holds beside those that run, so that no sequence waits for the next one
-)
+SPARE: Final = 1  # requests that a replica holds beside those that run: no sequence waits for the next one
 HEALTH_PERIOD, HEALTH_TIMEOUT = 2.0, 30.0  # seconds
 LEAVING: Final = 60.0  # seconds for a replica that is to end; then its answers go on in others
 ROUTER: Final = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"

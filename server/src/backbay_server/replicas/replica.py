@@ -75,7 +75,8 @@ class Replica:
         if isinstance(message, Generate):
             message = replace(message, begin_by=monotonic() + message.begin_by)
         inbox = Inbox()
-        bridge = self._bridge_of(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, Bridge(loop))
         submit = partial(self._port.submit, message, partial(bridge.call, inbox.put))
         beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []
@@ -111,11 +112,6 @@ class Replica:
             raise BackendUnavailableError(
                 f"{state.busy} requests run, and nothing came of them for {STALLED:g} s"
             )
-
-    def _bridge_of(self, loop: AbstractEventLoop) -> Bridge:
-        if loop not in self._bridges:
-            self._bridges[loop] = Bridge(loop)
-        return self._bridges[loop]
 
 
 @final
