@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from backbay_engine.plots import curves
+from backbay_engine.commands.plots import curves
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "bench" / "measured"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import backbay_engine
 from backbay_engine import load
-from local_links import LocalLink, model_of, replica_of, running_loop
+from local_links import LocalReplicas, model_of, replica_of, running_loop
 
 path, copy = map(Path, sys.argv[1:])
 assert Path(backbay_engine.__file__).is_relative_to(copy)
@@ -38,7 +38,7 @@ ask(load(path, "cpu_ref"))
 ask(load(path, "cpu_ref", worker=True))
 with running_loop() as loop:
     replica = replica_of(path)
-    ask(model_of(LocalLink([replica]), replica, loop))
+    ask(model_of(LocalReplicas([replica]), loop))
 """
 
 

@@ -22,7 +22,7 @@ from backbay_engine import (
     ToolsError,
     load,
 )
-from backbay_engine.chats import CHAT_OPTIONS
+from backbay_engine.port.chats import CHAT_OPTIONS
 
 CITY = {
     "type": "object",

@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import Backend, NoMemoryError
-from backbay_engine.kept_contexts import KeptContexts
+from backbay_engine.steps.kept_contexts import KeptContexts
 
 
 @dataclass(eq=False)

@@ -18,15 +18,16 @@ def imports(text: str) -> list[ast.ImportFrom]:
     return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
 
 
-def test_every_name_of_the_door_is_there():
-    assert sorted(plugin.__all__) == sorted(set(plugin.__all__))
-    assert all(hasattr(plugin, name) for name in plugin.__all__)
+def test_every_name_of_the_engine_is_there():
+    assert "load" in backbay_engine.__all__
+    assert "annotations" not in backbay_engine.__all__
+    assert all(hasattr(backbay_engine, name) for name in backbay_engine.__all__)
 
 
 @pytest.mark.parametrize("path", ARCHITECTURES, ids=lambda path: path.stem)
 def test_an_architecture_needs_nothing_behind_the_door(path: Path):
     needed = {alias.name for node in imports(path.read_text()) if node.level for alias in node.names}
-    assert needed <= {*plugin.__all__, *backbay_engine.__all__}
+    assert needed <= {*vars(plugin), *backbay_engine.__all__}
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("docs/*.md"), ROOT / "README.md", *ROOT.glob("examples/*.py")])

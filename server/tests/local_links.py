@@ -1,4 +1,4 @@
-"""Replicas in this process, and a link to them that loses some when a test says so."""
+"""Replicas in this process, some of which are lost when a test says so."""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ from threading import Thread
 from typing import Any
 
 from backbay_engine import LLM
+from backbay_engine.remote import RemotePort
 from backbay_server import Settings
-from backbay_server.replicas.links import Link, ReplicaLostError, ReplicasBusyError
-from backbay_server.replicas.port import ReplicasPort
+from backbay_server.replicas.link import RayLink, ReplicaLostError, Replicas, ReplicasBusyError
 from backbay_server.replicas.replica import Replica, entry_of
 from backbay_server.replicas.same_model import fingerprint
 
 UNASKED = -1  # a cut before the replica has begun
 
 
-class LocalLink(Link):
+class LocalReplicas(Replicas):
     """Asks replicas in turn.
 
     cuts      for each time that a replica is asked, the items after which it is lost; None, and at the end: it is not
     refusals  for each time, whether there is no room
+    losses    replicas that are lost one after the other before they have told what their model is
     """
 
     def __init__(
-        self, replicas: Iterable[Replica], cuts: Iterable[int | None] = (), refusals: Iterable[bool] = ()
+        self,
+        replicas: Iterable[Replica],
+        cuts: Iterable[int | None] = (),
+        refusals: Iterable[bool] = (),
+        losses: int = 0,
     ) -> None:
         self._replicas, self.cuts, self.refusals = cycle(replicas), iter(cuts), iter(refusals)
+        self.losses = losses
         self.sessions: list[str] = []
         self.open = 0
 
     def is_idle(self) -> bool:
         return self.open == 0
 
-    async def stream(self, request: Any, *, session: str) -> AsyncIterator[list[Any]]:
+    async def stream(self, message: Any, *, session: str) -> AsyncIterator[list[Any]]:
         if next(self.refusals, False):
             raise ReplicasBusyError("4 requests wait")
         self.sessions.append(session)
@@ -47,7 +53,7 @@ class LocalLink(Link):
             raise ReplicaLostError("killed")
         self.open += 1
         try:
-            async with aclosing(next(self._replicas).stream(sent(request))) as batches:
+            async with aclosing(next(self._replicas).stream(sent(message))) as batches:
                 given = 0
                 async for batch in batches:
                     if not batch:
@@ -60,10 +66,11 @@ class LocalLink(Link):
         finally:
             self.open -= 1
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        if next(self.cuts, None) is not None:
+    async def call(self, method: str) -> Any:
+        if self.losses:
+            self.losses -= 1
             raise ReplicaLostError("killed")
-        return sent(await getattr(next(self._replicas), method)(*sent(arguments)))
+        return sent(await getattr(next(self._replicas), method)())
 
 
 def sent(value: Any) -> Any:
@@ -97,7 +104,10 @@ def replica_of(model: Path, **given: Any) -> Replica:
     return Replica(settings, entry.name, fingerprint(entry.path, entry.projector))
 
 
-def model_of(link: Link, replica: Replica, loop: asyncio.AbstractEventLoop, *, retries: int = 3) -> LLM:
+def model_of(
+    replicas: Replicas, loop: asyncio.AbstractEventLoop, *, name: str = "scripted", retries: int = 3
+) -> LLM:
     """The model as an application sees it."""
-    described = sent(asyncio.run_coroutine_threadsafe(replica.describe(), loop).result())
-    return LLM(ReplicasPort(link, loop, described, name="scripted", retries=retries))
+    port = RemotePort(RayLink(replicas, loop, name, retries), parallel=4)
+    port.load()
+    return LLM(port)

@@ -95,10 +95,23 @@ def test_a_package_cannot_take_the_place_of_a_command_of_core(environment: Envir
     assert "mulmat(x)" in environment.backbay("ops").stdout
 
 
-def test_an_unknown_command_is_a_usage_error() -> None:
+@pytest.mark.parametrize(
+    ("words", "said", "help"),
+    [
+        (["lsit"], "backbay: error: no command 'lsit'; there are ", "backbay --help"),
+        (["list", "--tiemout", "3"], "backbay list: error: unrecognized arguments: ", "backbay list --help"),
+        (["cache", "clean"], "backbay cache: error: argument ", "backbay cache --help"),
+    ],
+)
+def test_wrong_usage_is_a_line_that_says_why_and_one_that_names_the_help(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str, help: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["lsit"])
+        main(words)
     assert ended.value.code == 2
+    why, hint = capsys.readouterr().err.splitlines()
+    assert why.startswith(said)
+    assert hint == f"{help} shows its arguments"
 
 
 def test_an_error_is_one_line_and_debug_shows_where_it_comes_from(environment: Environment) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 import backbay
 from backbay import Backend, Context, DType, KernelTable, Tensor, UnsupportedOpError, ops
-from backbay.cli.scaffold.kernels_needed import kernels_needed
-from backbay.cli.scaffold.kernels_needed import HISTORY, TOKENS, VOCABULARY, llama
+from backbay.cli.scaffold.kernels_needed import HISTORY, TOKENS, VOCABULARY, kernels_needed, llama
 
 INPUTS = {
     "tokens": np.array([3, 39, 0, 7, 7]),

@@ -9,7 +9,6 @@ from backbay.internals import naming_limits
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403
-    from .api import __all__ as __all__
 else:
 
     def __getattr__(name: str) -> object:
@@ -18,4 +17,4 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with naming_limits("importing the engine"):
             api = import_module(".api", __name__)
-        return getattr(api, name)
+        return [each for each in vars(api) if each[0] != "_"] if name == "__all__" else getattr(api, name)

@@ -1,107 +1,56 @@
 """All that `backbay_engine` offers; it imports this module when a name is first asked for."""
 
-from __future__ import annotations
-
-from .chats import ChatRequest
-from .checkpoints import Located, locate, models_in, projector_beside
-from .conversion import convert
-from .errors import (
-    CacheShiftError,
-    ContextOverflowError,
-    DamagedSnapshotError,
-    DeadlineError,
-    ForeignSnapshotError,
-    ImageError,
-    LogitsError,
-    QueueFullError,
-    RequestError,
-    ResponseFormatError,
-    SnapshotError,
-    TemplateError,
-    TokenizerError,
-    ToolsError,
-)
-from .images.picture import Image
-from .images.prepared import Prepared
-from .llm import LLM
-from .loading import estimate, load
-from .port.options import LoadOptions
-from .runner.requests.answer import Completion, Timings, TokenStep
-from .runner.requests.handle import Handle
-from .runner.requests.request import GenerationOptions
-from .runner.state import SlotState, State, Totals
-from .snapshots import Snapshot
-from .text.answers import (
-    AnswerReader,
-    CallArguments,
-    CallBegun,
-    Piece,
-    PlainReader,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolChoice,
-    Tools,
-    joined,
-    tools_of,
-)
-from .text.formats import ResponseFormat
-from .text.sampling import Constraint, Sampled, SamplingParams, TokenLogprob
-from .text.tokenizers import Tokenizer, tokenizer_from_gguf
-
-__all__ = [
-    "LLM",
-    "AnswerReader",
-    "CacheShiftError",
-    "CallArguments",
-    "CallBegun",
-    "ChatRequest",
-    "Completion",
-    "Constraint",
-    "ContextOverflowError",
-    "DamagedSnapshotError",
-    "DeadlineError",
-    "ForeignSnapshotError",
-    "GenerationOptions",
-    "Handle",
-    "Image",
-    "ImageError",
-    "LoadOptions",
-    "Located",
-    "LogitsError",
-    "Piece",
-    "PlainReader",
-    "Prepared",
-    "QueueFullError",
-    "Reasoning",
-    "RequestError",
-    "ResponseFormat",
-    "ResponseFormatError",
-    "Sampled",
-    "SamplingParams",
-    "SlotState",
-    "Snapshot",
-    "SnapshotError",
-    "State",
-    "TemplateError",
-    "Text",
-    "Timings",
-    "TokenLogprob",
-    "TokenStep",
-    "Tokenizer",
-    "TokenizerError",
-    "ToolCall",
-    "ToolChoice",
-    "Tools",
-    "ToolsError",
-    "Totals",
-    "convert",
-    "estimate",
-    "joined",
-    "load",
-    "locate",
-    "models_in",
-    "projector_beside",
-    "tokenizer_from_gguf",
-    "tools_of",
-]
+from .checkpoints import Located as Located
+from .checkpoints import locate as locate
+from .checkpoints import models_in as models_in
+from .checkpoints import projector_beside as projector_beside
+from .errors import CacheShiftError as CacheShiftError
+from .errors import ContextOverflowError as ContextOverflowError
+from .errors import DamagedSnapshotError as DamagedSnapshotError
+from .errors import DeadlineError as DeadlineError
+from .errors import ForeignSnapshotError as ForeignSnapshotError
+from .errors import ImageError as ImageError
+from .errors import LogitsError as LogitsError
+from .errors import QueueFullError as QueueFullError
+from .errors import RequestError as RequestError
+from .errors import ResponseFormatError as ResponseFormatError
+from .errors import SnapshotError as SnapshotError
+from .errors import TemplateError as TemplateError
+from .errors import TokenizerError as TokenizerError
+from .errors import ToolsError as ToolsError
+from .images.picture import Image as Image
+from .images.prepared import Prepared as Prepared
+from .llm import LLM as LLM
+from .loading import estimate as estimate
+from .loading import load as load
+from .port.chats import ChatRequest as ChatRequest
+from .port.options import LoadOptions as LoadOptions
+from .runner.requests.answer import Completion as Completion
+from .runner.requests.answer import Timings as Timings
+from .runner.requests.answer import TokenStep as TokenStep
+from .runner.requests.handle import Handle as Handle
+from .runner.requests.request import GenerationOptions as GenerationOptions
+from .runner.state import SlotState as SlotState
+from .runner.state import State as State
+from .runner.state import Totals as Totals
+from .snapshots import Snapshot as Snapshot
+from .text.answers import AnswerReader as AnswerReader
+from .text.answers import CallArguments as CallArguments
+from .text.answers import CallBegun as CallBegun
+from .text.answers import Piece as Piece
+from .text.answers import PlainReader as PlainReader
+from .text.answers import Reasoning as Reasoning
+from .text.answers import Text as Text
+from .text.answers import ToolCall as ToolCall
+from .text.answers import ToolChoice as ToolChoice
+from .text.answers import Tools as Tools
+from .text.answers import joined as joined
+from .text.answers import tools_of as tools_of
+from .text.formats import ResponseFormat as ResponseFormat
+from .text.sampling import Constraint as Constraint
+from .text.sampling import Sampled as Sampled
+from .text.sampling import SamplingParams as SamplingParams
+from .text.sampling import TokenLogprob as TokenLogprob
+from .text.tokenizers import Tokenizer as Tokenizer
+from .text.tokenizers import tokenizer_from_gguf as tokenizer_from_gguf
+from .writing.conversion import convert as convert

@@ -12,7 +12,7 @@ from typing import Any
 
 from backbay import BackendParams, OptionError
 
-from .errors import RequestError
+from .errors import ContextOverflowError, RequestError
 
 LARGEST = 2**30  # cells, positions and tokens are counted in 32 bits, and padded
 MOST_SEQUENCES = 2**16
@@ -51,6 +51,12 @@ def require_room(parallel: int, context: int) -> None:
             f"{parallel} sequences of {context} tokens are {parallel * context} cells of a cache, which has at most "
             f"{LARGEST}; ask for fewer sequences (parallel) or shorter ones (context)"
         )
+
+
+def require_fit(told: str, tokens: int, most: int) -> None:
+    """ContextOverflowError if there are more tokens than the model takes; its text gets both numbers."""
+    if tokens > most:
+        raise ContextOverflowError(told.format(tokens, most), tokens, most)
 
 
 def require_params(name: str, given: BackendParams | None) -> BackendParams | None:

@@ -17,18 +17,18 @@ from backbay.internals import naming_limits
 
 from .arguments import moment, token_ids, whole
 from .cache.contract import Cache
-from .chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .errors import RequestError, ToolsError
 from .images.encoder import Encoder
 from .images.prepared import Prepared
 from .images.prompts import Parts
 from .local.port import LocalPort
 from .models.contract import Model
-from .port.contract import Port
+from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
+from .port.contract import Facts, Port
 from .port.prompting import Prompting, StoreView, require_one
 from .port.prompting import UserPrompt as Prompt
-from .port.purposes import Numbers, require_numbers, require_text
 from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore
+from .port.remote import RemotePort
 from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
@@ -43,7 +43,6 @@ from .text.chat import ChatTemplate, chat_template_from_gguf
 from .text.pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
-from .worker import WorkerPort
 
 
 @final
@@ -142,16 +141,15 @@ class LLM:
         response_format      what the answer must be; reasoning that the template has begun ends in the prompt
         variables            variables of the chat template, such as enable_thinking
         """
-        asked = (
-            tools if isinstance(tools, Tools) else tools_of(tools, tool_choice, parallel=parallel_tool_calls)
-        )
+        if not isinstance(tools, Tools):
+            tools = tools_of(tools, tool_choice, parallel=parallel_tool_calls)
         given = checked_variables(variables)
-        if asked.definitions:
+        if tools.definitions:
             if "tools" not in self.template.source:
                 raise ToolsError("the model's chat template takes no tools")
-            given["tools"] = asked.definitions
+            given["tools"] = tools.definitions
         prompt = self.chat_prompt(messages, **given)
-        return chat_request(prompt, self.template.source, self.tokenizer, asked, response_format)
+        return chat_request(prompt, self.template.source, self.tokenizer, tools, response_format)
 
     @naming_limits("a chat template")
     def chat_prompt(self, /, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
@@ -174,12 +172,7 @@ class LLM:
 
     @naming_limits("a request")
     def submit(
-        self,
-        prompt: Prompt,
-        *,
-        on_step: OnStep | None = None,
-        deadline: float | None = None,
-        **options: Any,
+        self, prompt: Prompt, *, on_step: OnStep | None = None, deadline: float | None = None, **options: Any
     ) -> Handle[Completion]:
         """Queue a request; requests that run at the same time share their steps.
 
@@ -193,7 +186,7 @@ class LLM:
         if on_step is not None and not callable(on_step):
             raise RequestError(f"on_step must be a function of one argument, got {on_step!r}")
         begin_by = moment("deadline", deadline)
-        self._check_generates()
+        self._facts().require_text()
         require_one(prompt)
         checked_prompt = self._prompting.checked(prompt)
         checked = options_of(options, self.context)
@@ -219,7 +212,7 @@ class LLM:
     @naming_limits("a snapshot")
     def save(self, source: Handle[Completion] | Prompt) -> Snapshot:
         """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
-        self._check_generates()
+        self._facts().require_text()
         if isinstance(source, Handle):
             return save(self._port, source)
         return save(self._port, require_no_pictures(self._prompting.checked(source)))
@@ -230,7 +223,7 @@ class LLM:
 
         Then `submit(snapshot.prompt, **snapshot.options)` goes on with the request, and computes no token again.
         """
-        self._check_generates()
+        self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
         self._port.ask(Restore(replace(snapshot, options={}, notes={})))  # the cache needs neither
         return snapshot
@@ -262,7 +255,7 @@ class LLM:
     @naming_limits("a request")
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
-        self._check_generates()
+        self._facts().require_text()
         return wait_for(self._port.submit(Score(self._prompting.checked(prompt))))
 
     @naming_limits("a request")
@@ -271,14 +264,14 @@ class LLM:
 
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
         """
-        self._check_generates()
+        self._facts().require_text()
         handle = self._port.submit(ScoreTokens(self._prompting.tokens(prompt), whole("top", top, 0)))
         return Pieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
-        self._check_makes("embeddings")
+        self._facts().require_numbers("embeddings")
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a text or several, got {texts!r}")
         ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
@@ -290,7 +283,7 @@ class LLM:
     @naming_limits("a request")
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
-        self._check_makes("scores")
+        self._facts().require_numbers("scores")
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
         texts = list(texts)
@@ -338,7 +331,7 @@ class LLM:
     @property
     def worker_pid(self) -> int | None:
         """The id of the worker's process; None if none runs now, or if the model runs in this process."""
-        return self._port.pid if isinstance(self._port, WorkerPort) else None
+        return self._port.pid if isinstance(self._port, RemotePort) else None
 
     @property
     def backend(self) -> Backend:
@@ -378,12 +371,7 @@ class LLM:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _check_generates(self) -> None:
+    def _facts(self) -> Facts:
+        """The facts of a model that is open."""
         self._port.check_open()
-        facts = self._port.facts
-        require_text(facts.architecture, generates=facts.generates, ranks=facts.ranks)
-
-    def _check_makes(self, wanted: Numbers) -> None:
-        self._port.check_open()
-        facts = self._port.facts
-        require_numbers(wanted, facts.architecture, generates=facts.generates, ranks=facts.ranks)
+        return self._port.facts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from threading import Event
 from typing import Unpack
 
@@ -14,8 +13,9 @@ from backbay.internals import naming_limits, require_cancel
 from .llm import LLM
 from .local.port import LocalPort
 from .port.options import BackendName, LoadFields, Path, load_options
+from .port.remote import RemotePort
 from .trials import fastest
-from .worker import WorkerPort
+from .worker.link import PipeLink
 
 RETRIES = 2
 
@@ -50,10 +50,14 @@ def load(
         raise OptionError(f"worker must be True or False, got {worker!r}")
     if retries is not None and not worker:
         raise OptionError("retries is for a model with worker=True")
-    make = partial(WorkerPort, retries=RETRIES if retries is None else retries) if worker else LocalPort
     require_cancel(cancel)
     choice = fastest(path, backend, given, cancel)
-    port = make(path, backend if choice is None else choice.name, given)
+    name = backend if choice is None else choice.name
+    if worker:
+        link = PipeLink(path, name, given, RETRIES if retries is None else retries)
+        port: LocalPort | RemotePort = RemotePort(link, given.parallel, given.queue)
+    else:
+        port = LocalPort(path, name, given)
     port.load(progress, cancel)
     return LLM(port, choice)
 

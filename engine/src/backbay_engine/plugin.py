@@ -3,157 +3,83 @@
 Nothing else is promised: other modules may move in any release. docs/add-a-model.md shows how the names are used.
 """
 
-from __future__ import annotations
+from backbay.gguf import Key as Key
+from backbay.gguf import choice as choice
+from backbay.gguf import flag as flag
+from backbay.gguf import number as number
+from backbay.gguf import numbers as numbers
+from backbay.gguf import text as text
+from backbay.gguf import texts as texts
+from backbay.gguf import whole as whole
+from backbay.gguf import wholes as wholes
 
-from backbay.gguf import Key, choice, flag, number, numbers, text, texts, whole, wholes
-
-from .cache import (
-    BoundCache,
-    BoundEncoderDecoderCache,
-    BoundLayeredCache,
-    BoundPictureCache,
-    BoundRecurrentCache,
-    Cache,
-    CachePlan,
-    CacheSizes,
-    CausalCache,
-    EncoderCache,
-    EncoderDecoderCache,
-    History,
-    LayeredCache,
-    PictureCache,
-    RecurrentCache,
-    Shift,
-)
-from .cache.attention.encoder import BoundEncoderCache
-from .cache.step_only import Reach
-from .checkpoints import changes
-from .checkpoints.arrays import LazyArray
-from .checkpoints.family import Family
-from .checkpoints.settings import Settings
-from .models import Model, architectures, keys, load_model
-from .models.batch import Batch
-from .models.decoder import Decoder, DecoderBlock, HybridDecoder
-from .models.encoder import Encoder
-from .models.nn import (
-    Attention,
-    Block,
-    CausalConvolution,
-    DeltaNet,
-    Embedding,
-    Experts,
-    Factors,
-    FeedForward,
-    GatedFeedForward,
-    Gating,
-    LatentAttention,
-    LayerNorm,
-    Linear,
-    Mamba2,
-    Mixer,
-    Module,
-    ParallelBlock,
-    Pooling,
-    Positions,
-    Projection,
-    RMSNorm,
-    Rope,
-    Routing,
-    Shape,
-    SharedExpert,
-    StateShape,
-    TextHead,
-    Weights,
-    attend,
-    attends,
-    block_count,
-    capped,
-    delta_rule,
-    feed_forward_of,
-    sliding_layers,
-    states_of,
-)
-from .runner.step_cache import StepCache
-from .steps.step import Step, prompt_step
-
-__all__ = [
-    "Attention",
-    "Batch",
-    "Block",
-    "BoundCache",
-    "BoundEncoderCache",
-    "BoundEncoderDecoderCache",
-    "BoundLayeredCache",
-    "BoundPictureCache",
-    "BoundRecurrentCache",
-    "Cache",
-    "CachePlan",
-    "CacheSizes",
-    "CausalCache",
-    "CausalConvolution",
-    "Decoder",
-    "DecoderBlock",
-    "DeltaNet",
-    "Embedding",
-    "Encoder",
-    "EncoderCache",
-    "EncoderDecoderCache",
-    "Experts",
-    "Factors",
-    "Family",
-    "FeedForward",
-    "GatedFeedForward",
-    "Gating",
-    "History",
-    "HybridDecoder",
-    "Key",
-    "LatentAttention",
-    "LayerNorm",
-    "LayeredCache",
-    "LazyArray",
-    "Linear",
-    "Mamba2",
-    "Mixer",
-    "Model",
-    "Module",
-    "ParallelBlock",
-    "PictureCache",
-    "Pooling",
-    "Positions",
-    "Projection",
-    "RMSNorm",
-    "Reach",
-    "RecurrentCache",
-    "Rope",
-    "Routing",
-    "Settings",
-    "Shape",
-    "SharedExpert",
-    "Shift",
-    "StateShape",
-    "Step",
-    "StepCache",
-    "TextHead",
-    "Weights",
-    "architectures",
-    "attend",
-    "attends",
-    "block_count",
-    "capped",
-    "changes",
-    "choice",
-    "delta_rule",
-    "feed_forward_of",
-    "flag",
-    "keys",
-    "load_model",
-    "number",
-    "numbers",
-    "prompt_step",
-    "sliding_layers",
-    "states_of",
-    "text",
-    "texts",
-    "whole",
-    "wholes",
-]
+from .cache import BoundCache as BoundCache
+from .cache import BoundEncoderDecoderCache as BoundEncoderDecoderCache
+from .cache import BoundLayeredCache as BoundLayeredCache
+from .cache import BoundPictureCache as BoundPictureCache
+from .cache import BoundRecurrentCache as BoundRecurrentCache
+from .cache import Cache as Cache
+from .cache import CachePlan as CachePlan
+from .cache import CacheSizes as CacheSizes
+from .cache import CausalCache as CausalCache
+from .cache import EncoderCache as EncoderCache
+from .cache import EncoderDecoderCache as EncoderDecoderCache
+from .cache import History as History
+from .cache import LayeredCache as LayeredCache
+from .cache import PictureCache as PictureCache
+from .cache import RecurrentCache as RecurrentCache
+from .cache import Shift as Shift
+from .cache.attention.encoder import BoundEncoderCache as BoundEncoderCache
+from .cache.step_only import Reach as Reach
+from .checkpoints import changes as changes
+from .checkpoints.arrays import LazyArray as LazyArray
+from .checkpoints.family import Family as Family
+from .checkpoints.settings import Settings as Settings
+from .models import Model as Model
+from .models import architectures as architectures
+from .models import keys as keys
+from .models import load_model as load_model
+from .models.batch import Batch as Batch
+from .models.decoder import Decoder as Decoder
+from .models.decoder import DecoderBlock as DecoderBlock
+from .models.decoder import HybridDecoder as HybridDecoder
+from .models.encoder import Encoder as Encoder
+from .models.nn import Attention as Attention
+from .models.nn import Block as Block
+from .models.nn import CausalConvolution as CausalConvolution
+from .models.nn import DeltaNet as DeltaNet
+from .models.nn import Embedding as Embedding
+from .models.nn import Experts as Experts
+from .models.nn import Factors as Factors
+from .models.nn import FeedForward as FeedForward
+from .models.nn import GatedFeedForward as GatedFeedForward
+from .models.nn import Gating as Gating
+from .models.nn import LatentAttention as LatentAttention
+from .models.nn import LayerNorm as LayerNorm
+from .models.nn import Linear as Linear
+from .models.nn import Mamba2 as Mamba2
+from .models.nn import Mixer as Mixer
+from .models.nn import Module as Module
+from .models.nn import ParallelBlock as ParallelBlock
+from .models.nn import Pooling as Pooling
+from .models.nn import Positions as Positions
+from .models.nn import Projection as Projection
+from .models.nn import RMSNorm as RMSNorm
+from .models.nn import Rope as Rope
+from .models.nn import Routing as Routing
+from .models.nn import Shape as Shape
+from .models.nn import SharedExpert as SharedExpert
+from .models.nn import StateShape as StateShape
+from .models.nn import TextHead as TextHead
+from .models.nn import Weights as Weights
+from .models.nn import attend as attend
+from .models.nn import attends as attends
+from .models.nn import block_count as block_count
+from .models.nn import capped as capped
+from .models.nn import delta_rule as delta_rule
+from .models.nn import feed_forward_of as feed_forward_of
+from .models.nn import sliding_layers as sliding_layers
+from .models.nn import states_of as states_of
+from .runner.step_cache import StepCache as StepCache
+from .steps.step import Step as Step
+from .steps.step import prompt_step as prompt_step

@@ -1,42 +1,26 @@
-"""The door for ports of models on other machines; the server's replicas stand on it, and it is promised to no others."""
+"""The door for models on other machines; the server's replicas stand on it, and it is promised to no others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .images.prompts import Parts
-from .local.port import LocalPort
-from .port.contract import Facts, Port
-from .port.questions import GetMemory, Question
-from .runner.requests.handle import OnStep
-from .runner.requests.request import Generate, Request, ScoreTokens
-from .worker.host.requests import sendable
-from .worker.host.resuming import Resuming
-from .worker.wire.failures import packed, unpacked
-from .worker.wire.opened import Opened, opened
+from .local.port import LocalPort as LocalPort
+from .port.calls import Call as Call
+from .port.calls import Message as Message
+from .port.contract import Facts as Facts
+from .port.questions import GetMemory as GetMemory
+from .port.questions import Question as Question
+from .port.remote import Link as Link
+from .port.remote import RemotePort as RemotePort
+from .runner.requests.request import Generate as Generate
+from .runner.requests.request import Request as Request
+from .worker.messages import Description as Description
+from .worker.messages import describe as describe
+from .worker.reports import pack_error as pack_error
+from .worker.reports import unpack_error as unpack_error
 
 if TYPE_CHECKING:
     from .llm import LLM
-
-__all__ = [
-    "Facts",
-    "Generate",
-    "GetMemory",
-    "LocalPort",
-    "OnStep",
-    "Opened",
-    "Parts",
-    "Port",
-    "Question",
-    "Request",
-    "Resuming",
-    "ScoreTokens",
-    "opened",
-    "packed",
-    "port_of",
-    "sendable",
-    "unpacked",
-]
 
 
 def port_of(llm: LLM) -> LocalPort:

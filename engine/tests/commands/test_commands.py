@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from scripted_model import write_scripted_model
-from small_llama import write_small_llama
+from small_llama import CONTEXT, write_small_llama
 
 import backbay
 from backbay import AllocationStatus, BackendMemory, DeviceInfo, DeviceMemory, Memory
@@ -87,7 +87,29 @@ def test_a_conversation_goes_on_until_input_ends(path, capsys, monkeypatch):
     assert answers[1]["timings"]["reused_tokens"] > 0  # the first question and answer were there already
 
 
-def test_run_says_what_is_missing(path, capsys):
+def test_run_takes_its_text_as_an_argument_and_from_a_pipe(path, capsys, monkeypatch):
+    words = ["-n", "2", "--backend", "cpu_ref", "--json", "--temperature", "0", *SMALL]
+    given = json.loads(said(capsys, "run", path, "-p", "from a pipe", *words))
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    assert json.loads(said(capsys, "run", path, *words))["tokens"] == given["tokens"]
+    assert json.loads(said(capsys, "run", path, *words, "from a pipe"))["tokens"] == given["tokens"]
+    assert main(["run", path, "twice", "-p", "twice", *words]) == 2
+    assert "the text is given twice" in capsys.readouterr().err
+
+
+def test_a_chat_that_outgrows_its_context_goes_on(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n" + "x" * 200 + "\nthree\n"))
+    words = ["run", path, "--chat", "-n", "12", "--backend", "cpu_ref", "--context", "48", "--threads", "1"]
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "the context holds 48: the oldest question and its answer are left out" in told
+    assert "the context holds 48; ask for less" in told
+    assert told.count("ended by") == 3
+    assert main([*words, "-p", "x" * 200]) == 1
+
+
+def test_run_says_what_is_missing(path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["run", path]) == 2
     assert "give a prompt with -p" in capsys.readouterr().err
     assert main(["run", path, "-p", "x" * 100, "--backend", "cpu_ref", *SMALL]) == 1
@@ -154,6 +176,60 @@ def test_diff_finds_backends_within_their_bounds(path, capsys, tmp_path, name):
     assert [block["name"] for block in report["blocks"]][-1] == "logits"
     assert len(report["ops"]) > 20
     assert "polyline" in plot.read_text()
+
+
+def test_diff_says_when_f16_alone_explains_the_difference(capsys):
+    tiny = str(Path(__file__).parents[3] / "examples" / "models" / "backbay-tiny-f16.gguf")
+    words = ["diff", tiny, "--a", "cpu_ref", "--b", "cpu_ref", "--context", "64"]
+    assert "f16" not in said(capsys, *words)
+    if "onnx" in backbay.backends():  # its cache is in f16
+        words[5] = "onnx"
+        assert "rounding to f16, by 4.9e-04 each time, explains the whole difference" in said(capsys, *words)
+        assert "f16" not in said(capsys, *words, "--kv-dtype", "f32")
+
+
+def test_bench_takes_all_backends_that_work_and_no_longer_texts_than_the_model(path, capsys, monkeypatch):
+    from backbay.discovery import entry
+    from backbay_engine.commands import bench
+
+    class Broken(entry("cpu_ref").load()):
+        def __init__(self, *_):
+            raise backbay.BackendUnavailableError("it has no library")
+
+    monkeypatch.setattr(bench, "backends", lambda: ["broken", "cpu_ref"])
+    opened = bench.open_model
+    monkeypatch.setattr(
+        bench, "open_model", lambda args, name: Broken() if name == "broken" else opened(args, name)
+    )
+    words = ["bench", path, "--rounds", "1", "--generate", "0", "--threads", "1", "--json"]
+    assert main([*words, "--backend", "all"]) == 0
+    printed = capsys.readouterr()
+    assert "left out: it has no library" in printed.err
+    assert "was trained for" not in printed.err
+    assert list(json.loads(printed.out)["results"]["cpu_ref"]) == [f"pp{CONTEXT - 1}"]
+
+
+def test_an_option_that_no_backend_has_is_refused_before_anything_is_measured(path, capsys, monkeypatch):
+    for where in ("trials.choosing.try_task", "commands.profile.measure_walls"):
+        monkeypatch.setattr(f"backbay_engine.{where}", lambda *_: pytest.fail("it is measured"))
+    for backend in ([], ["--backend", "cpu_ref"]):
+        assert main(["profile", path, "--option", "weigths=copied", *backend]) == 2
+        assert "unknown option 'weigths'; nearest: 'weights'" in capsys.readouterr().err
+
+
+def test_layers_for_gpus_that_are_not_there_are_said(path, capsys):
+    words = ["run", path, "x", "-n", "1", "--backend", "cpu_ref", *SMALL, "--gpu-layers"]
+    assert main([*words, "2"]) == 0
+    assert "--gpu-layers 2: cpu_ref has no GPU on this machine" in capsys.readouterr().err
+    assert main([*words, "0"]) == 0
+    assert "no GPU" not in capsys.readouterr().err
+
+
+def test_quantize_says_why_weights_have_other_dtypes(path, capsys, tmp_path):
+    told = said(capsys, "quantize", path, "-o", str(tmp_path / "small.gguf"))
+    assert "q5_0 and q8_0: rows of weights that are no multiple of 256 numbers" in told
+    told = said(capsys, "quantize", path, "-o", str(tmp_path / "f16.gguf"), "--dtype", "f16")
+    assert "256" not in told
 
 
 def test_diff_names_the_first_op_that_is_wrong(path, capsys, monkeypatch):

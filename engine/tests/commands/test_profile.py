@@ -73,6 +73,7 @@ def test_the_table_for_people_and_the_picture(path, capsys, tmp_path: Path):
     assert main(["profile", path, "--backend", "cpu_ref", *SMALL, "--plot", str(picture)]) == 0
     printed = capsys.readouterr().out
     assert "its ops add up to" in printed and "CPU:0" in printed
+    assert "above 100 %, data lay in the processor's caches" in printed
     texts = [element.text for element in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
     assert "step of 2 after 4: layers" in texts and "rms_norm" in texts
 

@@ -27,7 +27,7 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.runner import loop
-from backbay_engine.worker.host import port as worker_port
+from backbay_engine.worker import link as worker_link
 
 ENDLESS: dict[str, Any] = {"temperature": 0, "logit_bias": {EOS: float("-inf")}, "num_keep": 0}
 SIZES: dict[str, Any] = {"context": 64, "batch": 16, "num_threads": 1}
@@ -152,7 +152,7 @@ def test_a_request_that_has_begun_outlives_its_deadline(llm: LLM, monkeypatch: p
     begun = endless(llm, deadline=PATIENCE)
     steps = begun.steps()
     next(steps)
-    for module in (loop, worker_port):
+    for module in (loop, worker_link):
         monkeypatch.setattr(module, "monotonic", lambda: time.monotonic() + 2 * PATIENCE)
     late = endless(llm, deadline=PATIENCE)  # so that deadlines are looked at
     late.cancel()

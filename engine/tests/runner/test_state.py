@@ -17,7 +17,7 @@ from small_llama import EOS, write_small_llama
 
 from backbay import ClosedError
 from backbay_engine import LLM, QueueFullError, SlotState, State, Totals, load
-from backbay_engine.worker.host import port as worker_port
+from backbay_engine.worker import link as worker_link
 
 ENDLESS: dict[str, Any] = {
     "temperature": 0,
@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may take long to tell its state."""
-    monkeypatch.setattr(worker_port, "LOOKING", PATIENCE)
+    monkeypatch.setattr(worker_link, "LOOKING", PATIENCE)
 
 
 @pytest.fixture(params=[False, True], ids=["here", "worker"])

@@ -10,7 +10,7 @@ import pytest
 from backbay import BackendParams, CancelledError
 from backbay.plugin import check_cancel
 from backbay_engine.port.options import LoadOptions
-from backbay_engine.trials.child import Task
+from backbay_engine.trials.measuring import Task
 from backbay_engine.trials.process import Limits, Outcome, try_task
 
 LONG = Limits(300.0, 300.0)

@@ -20,11 +20,11 @@ from backbay import (
     ModelFileError,
     NoMemoryError,
 )
+from backbay_engine.worker import frames as wire
+from backbay_engine.worker import reports
 from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
-from backbay_engine.worker.wire import frames as wire
-from backbay_engine.worker.wire import log_records
-from backbay_engine.worker.wire.failures import packed, unpacked
-from backbay_engine.worker.wire.frames import Kind, Sender, frame, frames
+from backbay_engine.worker.frames import Kind, Sender, frame, frames
+from backbay_engine.worker.reports import pack_error, unpack_error
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def decoding():
     ],
 )
 def test_errors_keep_class_text_and_attributes(error):
-    found = unpacked(packed(error))
+    found = unpack_error(pack_error(error))
     assert type(found) is type(error)
     assert str(found) == str(error)
     wanted = {name: value for name, value in vars(error).items() if name != "lock"}
@@ -181,7 +181,7 @@ def test_errors_keep_class_text_and_attributes(error):
 
 def test_an_error_of_a_class_that_the_host_lacks_becomes_the_class_above():
     kind = type("LostError", (ModelFileError,), {"__module__": "lost"})
-    found = unpacked(packed(kind("file", 3, "this", "that")))
+    found = unpack_error(pack_error(kind("file", 3, "this", "that")))
     assert type(found) is ModelFileError
     assert found.offset == 3
 
@@ -227,7 +227,7 @@ def test_the_out_of_memory_killer_is_named_if_it_killed_meanwhile(tmp_path):
 
 def test_log_records_keep_message_traceback_and_extras(caplog):
     sent = []
-    handler = log_records._Sending(sent.append)
+    handler = reports._RecordSender(sent.append)
     logger = logging.getLogger("backbay.test_of_workers")
     logger.addHandler(handler)
     logger.propagate = False
@@ -239,9 +239,9 @@ def test_log_records_keep_message_traceback_and_extras(caplog):
     logger.removeHandler(handler)
     logger.propagate = True
     for data in sent:
-        log_records.handle(data)
+        reports.handle_record(data)
     first, second = caplog.records
     assert first.getMessage() == "it failed"
     assert "ZeroDivisionError" in first.exc_text
     assert (second.getMessage(), second.memory) == ("plain 5", {"size": 5})
-    assert pickle.dumps(log_records.levels())
+    assert pickle.dumps(reports.log_levels())

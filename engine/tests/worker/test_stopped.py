@@ -14,11 +14,11 @@ from worker_processes import is_gone
 
 from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
-from backbay_engine.worker.host import port as worker_port
-from backbay_engine.worker.host import process, watch
-from backbay_engine.worker.host.port import STOPPING
-from backbay_engine.worker.host.watch import BEAT, Watch
-from backbay_engine.worker.wire.frames import Kind, Sender, frames
+from backbay_engine.worker import link as worker_link
+from backbay_engine.worker import process
+from backbay_engine.worker.frames import Kind, Sender, frames
+from backbay_engine.worker.link import STOPPING
+from backbay_engine.worker.process import BEAT, Watch
 
 if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)
@@ -38,9 +38,9 @@ class Workers:
 
     def __init__(self, monkeypatch):
         self.started, self.alive = [], 0
-        self._monkeypatch, self._process = monkeypatch, worker_port.WorkerProcess
-        monkeypatch.setattr(watch, "BEAT", 0.05)
-        monkeypatch.setattr(worker_port, "WorkerProcess", self.start)
+        self._monkeypatch, self._process = monkeypatch, worker_link.WorkerProcess
+        monkeypatch.setattr(process, "BEAT", 0.05)
+        monkeypatch.setattr(worker_link, "WorkerProcess", self.start)
 
     def start(self, *args):
         for limit in ("LOADING", "ANSWERING", "STOPPING"):
@@ -49,7 +49,7 @@ class Workers:
         return self.started[-1]
 
     def allow(self, limit, seconds):
-        self._monkeypatch.setattr(worker_port, limit, seconds)
+        self._monkeypatch.setattr(worker_link, limit, seconds)
 
     def count_signs(self):
         """Count the answers to the watch from now on."""
@@ -218,7 +218,7 @@ class Silent:
 
 
 def test_nobody_watches_a_worker_that_nobody_waits_for(monkeypatch):
-    monkeypatch.setattr(watch, "BEAT", 0.01)
+    monkeypatch.setattr(process, "BEAT", 0.01)
     worker, looks = Silent(), []
     watching = Watch(worker, lambda: looks.append(None))
     wait_until(lambda: len(looks) > 10)
@@ -227,7 +227,7 @@ def test_nobody_watches_a_worker_that_nobody_waits_for(monkeypatch):
 
 
 def test_a_watch_counts_the_beats_since_the_last_sign_of_life(monkeypatch):
-    monkeypatch.setattr(watch, "BEAT", 0.01)
+    monkeypatch.setattr(process, "BEAT", 0.01)
     worker, looks = Silent(), []
 
     def patience():

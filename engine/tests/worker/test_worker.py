@@ -32,7 +32,7 @@ from backbay import (
 )
 from backbay_engine import LLM, RequestError, load
 from backbay_engine.port.questions import Forget, SavePrompt, SaveRunning
-from backbay_engine.worker.host import port as worker_port
+from backbay_engine.worker import link as worker_link
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
@@ -65,13 +65,13 @@ def llm(path):
 def starts(monkeypatch):
     """The workers that were started."""
     started = []
-    process = worker_port.WorkerProcess
+    process = worker_link.WorkerProcess
 
     def noted(*args):
         started.append(process(*args))
         return started[-1]
 
-    monkeypatch.setattr(worker_port, "WorkerProcess", noted)
+    monkeypatch.setattr(worker_link, "WorkerProcess", noted)
     return started
 
 
@@ -143,7 +143,7 @@ def test_many_questions_need_few_threads(llm):
 
     before = threads()
     running = llm.submit("x", **ENDLESS)
-    handles = [llm._port._ask(Forget()) for _ in range(1000)]  # each waits until nothing runs
+    handles = [llm._port.begin(Forget()) for _ in range(1000)]  # each waits until nothing runs
     next(iter(running))
     assert threads() <= before + 2
     running.cancel()
@@ -152,7 +152,7 @@ def test_many_questions_need_few_threads(llm):
 
 def test_a_format_does_not_wait_until_nothing_runs(llm):
     endless = llm.submit("a", **ENDLESS)
-    forgetting = llm._port._ask(Forget())
+    forgetting = llm._port.begin(Forget())
     assert llm.submit("b", response_format=["yes", "no"]).result(300).text in {"yes", "no"}
     assert not endless.done
     endless.cancel()
@@ -161,9 +161,9 @@ def test_a_format_does_not_wait_until_nothing_runs(llm):
 
 def test_a_running_request_is_saved_while_a_prompt_waits_for_a_sequence_to_be_saved(llm):
     running = [llm.submit(text, **ENDLESS) for text in ("a", "b")]  # as many as there are sequences
-    waiting = llm._port._ask(SavePrompt([97, 98]))
+    waiting = llm._port.begin(SavePrompt([97, 98]))
     saving = SaveRunning(running[0].number, running[0].request)
-    assert llm._port._ask(saving).result(300)
+    assert llm._port.begin(saving).result(300)
     assert not any(handle.done for handle in (*running, waiting))
     running[1].cancel()
     assert waiting.result(300)
@@ -457,7 +457,7 @@ def test_a_worker_without_memory_is_an_error(path, backend):
 
 @pytest.mark.fault("a model with a worker is closed while requests run", "ClosedError; the worker ends")
 def test_close_ends_the_requests_and_the_worker(path, monkeypatch):
-    monkeypatch.setattr("backbay_engine.worker.host.process.PATIENCE", PATIENCE)
+    monkeypatch.setattr("backbay_engine.worker.process.PATIENCE", PATIENCE)
     llm = load(path, "cpu_ref", **SIZES, worker=True)
     running, pid = llm.submit("x", **ENDLESS), llm.worker_pid
     next(iter(running))
@@ -472,7 +472,7 @@ def test_close_ends_the_requests_and_the_worker(path, monkeypatch):
 
 @pytest.mark.fault("a worker hangs when its model is closed", "it is killed")
 def test_a_worker_that_hangs_is_killed(path, monkeypatch):
-    monkeypatch.setattr("backbay_engine.worker.host.process.PATIENCE", 0.3)
+    monkeypatch.setattr("backbay_engine.worker.process.PATIENCE", 0.3)
     llm = load(path, "cpu_ref", **SIZES, worker=True)
     pid = llm.worker_pid
     kill(llm, "SIGSTOP")

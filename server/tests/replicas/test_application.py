@@ -13,14 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-from local_links import UNASKED, LocalLink, replica_of, sent, settings_of
+from local_links import UNASKED, LocalReplicas, model_of, replica_of, settings_of
 from scripted_model import write_embedder, write_scripted_model
 from serving import chunks_of
 
 from backbay_engine import LLM
+from backbay_engine.remote import Question
 from backbay_server.application import application
 from backbay_server.generation.generator import THREADS
-from backbay_server.replicas.port import ReplicasPort
 from backbay_server.replicas.replica import Replica
 
 
@@ -35,15 +35,12 @@ def replicas(path: Path) -> tuple[Replica, Replica]:
 
 
 @asynccontextmanager
-async def client_over(
-    path: Path, replicas: Iterable[Replica], link: LocalLink
-) -> AsyncIterator[httpx.AsyncClient]:
+async def client_over(path: Path, link: LocalReplicas) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application whose engines are these replicas."""
-    loop, [first, *_] = asyncio.get_running_loop(), replicas
-    described = sent(await first.describe())
+    loop = asyncio.get_running_loop()
 
     def load(entry: Any, progress: Any, cancel: Any) -> LLM:
-        return LLM(ReplicasPort(link, loop, described, name=entry.name, retries=3))
+        return model_of(link, loop, name=entry.name)
 
     served = application(settings_of(path), load)
     async with served.router.lifespan_context(served):
@@ -54,10 +51,10 @@ async def client_over(
 
 def ask(path: Path, replicas: Iterable[Replica], where: str, body: dict[str, Any], **link: Any) -> Any:
     """The answer, and what the metrics say then."""
-    made = LocalLink(replicas, **link)
+    made = LocalReplicas(replicas, **link)
 
     async def asking() -> Any:
-        async with client_over(path, replicas, made) as client:
+        async with client_over(path, made) as client:
             found = await client.post(where, json=body)
             return found, (await client.get("/metrics")).text, made
 
@@ -132,8 +129,8 @@ def test_the_turns_of_a_conversation_have_one_session(path: Path, replicas: tupl
         return [system, *({"role": roles[n % 2], "content": text} for n, text in enumerate(said))]
 
     async def asking() -> list[str]:
-        link = LocalLink(replicas)
-        async with client_over(path, replicas, link) as client:
+        link = LocalReplicas(replicas)
+        async with client_over(path, link) as client:
             for messages in (turns("a"), turns("a", "ok", "b"), turns("c"), turns("a", "ok", "c", "ok", "d")):
                 found = await client.post("/v1/chat/completions", json={"messages": messages})
                 found.raise_for_status()
@@ -170,14 +167,16 @@ def test_pictures_that_wait_for_a_replica_hold_up_no_text():
     counted = {"model": path.stem, "messages": said}
     asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
 
-    class Held(LocalLink):
-        async def call(self, method: str, *arguments: Any) -> Any:
-            await released.wait()
-            return await super().call(method, *arguments)
+    class Held(LocalReplicas):
+        async def stream(self, message: Any, *, session: str) -> AsyncIterator[list[Any]]:
+            if isinstance(message, Question):
+                await released.wait()
+            async for batch in super().stream(message, session=session):
+                yield batch
 
     async def asking() -> list[str]:
         replica = replica_of(path, context=256)
-        async with client_over(path, [replica], Held([replica])) as client:
+        async with client_over(path, Held([replica])) as client:
             where = "/v1/messages/count_tokens"
             counts = [asyncio.ensure_future(client.post(where, json=counted)) for _ in range(2 * THREADS)]
             await asyncio.sleep(0.2)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_links import UNASKED, LocalLink, model_of, replica_of, running_loop
+from local_links import UNASKED, LocalReplicas, model_of, replica_of, running_loop
 from patience import wait_until
 from scripted_model import write_scripted_model
 
@@ -25,7 +25,7 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.text.formats import grammars
-from backbay_server.replicas import port
+from backbay_server.replicas import link
 from backbay_server.replicas.replica import Replica
 
 ANSWERS: list[tuple[str, dict[str, Any]]] = [
@@ -106,11 +106,11 @@ def test_an_answer_goes_on_wherever_its_replica_is_lost(
 ):
     expected = asked(alone, f"[{script}]", **options)
     for cut in range(len(expected[1]) + 1):
-        link = LocalLink(replicas, cuts=[cut])
-        with model_of(link, replicas[0], loop) as llm:
+        asked_replicas = LocalReplicas(replicas, cuts=[cut])
+        with model_of(asked_replicas, loop) as llm:
             require_equal(asked(llm, f"[{script}]", **options), expected)
-        assert len(link.sessions) == 2
-        wait_until(link.is_idle)
+        assert len(asked_replicas.sessions) == 2
+        wait_until(asked_replicas.is_idle)
 
 
 def test_an_answer_outlives_many_replicas(
@@ -118,16 +118,18 @@ def test_an_answer_outlives_many_replicas(
 ):
     options = {"seed": 3, "max_tokens": 30, "logprobs": 1}
     expected = asked(alone, "[dice]", **options)
-    link = LocalLink(replicas, cuts=[UNASKED, 0, 1, 0, 0, 2, UNASKED, UNASKED, 1, *repeat(1, 30)])
-    with model_of(link, replicas[0], loop) as llm:
+    asked_replicas = LocalReplicas(
+        replicas, cuts=[UNASKED, 0, 1, 0, 0, 2, UNASKED, UNASKED, 1, *repeat(1, 30)]
+    )
+    with model_of(asked_replicas, loop) as llm:
         require_equal(asked(llm, "[dice]", **options), expected)
-    assert len(link.sessions) > 30
+    assert len(asked_replicas.sessions) > 30
 
 
 def test_an_answer_without_a_seed_goes_on_with_the_same_choices(
     replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
-    with model_of(LocalLink(replicas, cuts=repeat(1, 30)), replicas[0], loop) as llm:
+    with model_of(LocalReplicas(replicas, cuts=repeat(1, 30)), loop) as llm:
         found, steps = asked(llm, "[dice]", max_tokens=30)
     assert found.text == "".join(step.text for step in steps)
     assert set(found.text[0::2]) <= set("123456")
@@ -140,11 +142,11 @@ def test_an_answer_without_a_seed_goes_on_with_the_same_choices(
 def test_a_request_that_kills_replicas_ends(
     replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
-    link = LocalLink(replicas, cuts=[2, *repeat(0, 100)])
-    with model_of(link, replicas[0], loop, retries=3) as llm:
+    asked_replicas = LocalReplicas(replicas, cuts=[2, *repeat(0, 100)])
+    with model_of(asked_replicas, loop, retries=3) as llm:
         with pytest.raises(BackendUnavailableError, match="4 replicas were lost one after the other"):
             asked(llm, "[count]")
-        assert len(link.sessions) == 5
+        assert len(asked_replicas.sessions) == 5
         wait_until(lambda: llm.state().busy == 0)
 
 
@@ -152,24 +154,24 @@ def test_what_has_begun_waits_for_room(
     alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
     expected = asked(alone, "[count]", temperature=0)
-    link = LocalLink(replicas, cuts=[3], refusals=[False, True, True, False])
-    with model_of(link, replicas[0], loop) as llm:
+    asked_replicas = LocalReplicas(replicas, cuts=[3], refusals=[False, True, True, False])
+    with model_of(asked_replicas, loop) as llm:
         require_equal(asked(llm, "[count]", temperature=0), expected)
 
 
 def test_what_has_not_begun_is_refused_without_room(
     replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
-    link = LocalLink(replicas, refusals=[True])
-    with model_of(link, replicas[0], loop) as llm, pytest.raises(QueueFullError):
+    asked_replicas = LocalReplicas(replicas, refusals=[True])
+    with model_of(asked_replicas, loop) as llm, pytest.raises(QueueFullError):
         asked(llm, "[count]")
-    assert link.sessions == []
+    assert asked_replicas.sessions == []
 
 
 def test_errors_of_replicas_are_those_of_the_engine(
     replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
-    with model_of(LocalLink(replicas), replicas[0], loop) as llm:
+    with model_of(LocalReplicas(replicas), loop) as llm:
         with pytest.raises(LogitsError):
             asked(llm, "[faulty]")
         with pytest.raises(ContextOverflowError) as overflow:
@@ -184,8 +186,8 @@ def test_errors_of_replicas_are_those_of_the_engine(
 def test_a_cancelled_answer_is_what_has_come(
     replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
-    link = LocalLink(replicas)
-    with model_of(link, replicas[0], loop) as llm:
+    asked_replicas = LocalReplicas(replicas)
+    with model_of(asked_replicas, loop) as llm:
         handle = llm.submit("[endless]", temperature=0)
         steps = handle.steps()
         text = "".join(next(steps).text for _ in range(5))
@@ -193,13 +195,13 @@ def test_a_cancelled_answer_is_what_has_come(
         found = handle.result(300)
         assert found.finish_reason == "cancelled"
         assert found.text.startswith(text)
-        wait_until(lambda: link.open == 0 and replicas[0]._port.state().busy == 0)
+        wait_until(lambda: asked_replicas.open == 0 and replicas[0]._port.state().busy == 0)
         wait_until(lambda: llm.state().busy == 0)
 
 
 def test_closing_ends_all_answers(replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):
-    link = LocalLink(replicas)
-    llm = model_of(link, replicas[0], loop)
+    asked_replicas = LocalReplicas(replicas)
+    llm = model_of(asked_replicas, loop)
     handles = [llm.submit("[endless]") for _ in range(3)]
     for handle in handles:
         next(handle.steps())
@@ -208,7 +210,7 @@ def test_closing_ends_all_answers(replicas: tuple[Replica, Replica], loop: async
     for handle in handles:
         with pytest.raises(ClosedError):
             handle.result(300)
-    wait_until(link.is_idle)
+    wait_until(asked_replicas.is_idle)
 
 
 def test_scores_of_a_prompt_go_on(
@@ -216,14 +218,14 @@ def test_scores_of_a_prompt_go_on(
 ):
     expected = list(alone.score_tokens("a[count] 1 2", top=2))
     for cuts in ([0], [1], [UNASKED, 0, 1]):
-        with model_of(LocalLink(replicas, cuts=cuts), replicas[0], loop) as llm:
+        with model_of(LocalReplicas(replicas, cuts=cuts), loop) as llm:
             assert list(llm.score_tokens("a[count] 1 2", top=2)) == expected
 
 
 def test_logits_come_from_replicas(
     alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop
 ):
-    with model_of(LocalLink(replicas), replicas[0], loop) as llm:
+    with model_of(LocalReplicas(replicas), loop) as llm:
         assert (llm.logits("[count] 1") == alone.logits("[count] 1")).all()
         assert llm.memory().input_weights == alone.memory().input_weights
 
@@ -233,24 +235,24 @@ def test_a_format_is_tried_by_the_application_and_not_again_by_a_replica(
 ):
     tried = list[str]()
     monkeypatch.setattr(grammars, "_try", lambda grammar, **_: tried.append(grammar))
-    with model_of(LocalLink(replicas, cuts=[2]), replicas[0], loop) as llm:
+    with model_of(LocalReplicas(replicas, cuts=[2]), loop) as llm:
         found, _ = asked(llm, "[json]", response_format={"type": "json_object"}, temperature=0)
     assert found.text == '{"answer": 42}'
     assert len(tried) == 1
 
 
 def test_a_description_is_asked_for_until_a_replica_gives_one(
-    replicas: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(port, "PAUSE", 0.0)
-    link = LocalLink(replicas, cuts=[0, 0])
-    found = asyncio.run(port.description(link))
-    assert found.opened.facts == asyncio.run(replicas[0].describe()).opened.facts
-    assert next(link.cuts, None) is None
+    monkeypatch.setattr(link, "PAUSE", 0.0)
+    lossy = LocalReplicas(replicas, losses=2)
+    with model_of(lossy, loop) as llm:
+        assert llm._port.facts == asyncio.run(replicas[0].describe())[0].facts
+    assert lossy.losses == 0
 
 
 def test_the_tokens_are_counted_once(replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):
-    with model_of(LocalLink(replicas, cuts=[4, 4, 4]), replicas[0], loop) as llm:
+    with model_of(LocalReplicas(replicas, cuts=[4, 4, 4]), loop) as llm:
         found, steps = asked(llm, "[count]", temperature=0)
         totals = llm.state().totals
     assert isinstance(steps[0], TokenStep)

@@ -14,8 +14,8 @@ from scripted_model import write_scripted_model
 from backbay import BackbayError, BackendUnavailableError, ClosedError
 from backbay_engine import RequestError, SlotState, State
 from backbay_engine.port.questions import Prepare, SavePrompt
-from backbay_engine.remote import Request, ScoreTokens, unpacked
-from backbay_engine.runner.requests.request import Score
+from backbay_engine.remote import unpack_error
+from backbay_engine.runner.requests.request import Score, ScoreTokens
 from backbay_server.replicas import replica as module
 from backbay_server.replicas.replica import Replica
 from backbay_server.replicas.same_model import BLOCK, WHOLE, _samples, fingerprint
@@ -56,39 +56,39 @@ def test_large_files_are_sampled_from_end_to_end():
     assert max(gaps) - min(gaps) <= 1
 
 
+def error_of(replica: Replica, message: Any) -> BaseException:
+    """The error with which a replica answers."""
+
+    async def answer() -> list[list[Any]]:
+        return [batch async for batch in replica.stream(message)]
+
+    begin, [error] = asyncio.run(asyncio.wait_for(answer(), 300))
+    assert not begin
+    assert isinstance(error, bytes)
+    return unpack_error(error)
+
+
 def test_only_questions_can_be_asked(path: Path):
     for question in ("close", SavePrompt([1])):
         with pytest.raises(ValueError, match="do not answer"):
-            asyncio.run(replica_of(path).ask(question))
+            raise error_of(replica_of(path), question)
 
 
 def test_an_error_is_told(path: Path):
-    error, _ = asyncio.run(replica_of(path).ask(Prepare(None)))
-    assert isinstance(unpacked(error), RequestError)
+    assert isinstance(error_of(replica_of(path), Prepare(None)), RequestError)
 
 
 def test_an_error_before_the_first_score_is_told(path: Path):
     replica = replica_of(path)
     replica._llm.close()
 
-    async def answer() -> list[list[Any]]:
-        return [batch async for batch in replica.stream(ScoreTokens([1, 2], 0))]
-
-    begin, [error] = asyncio.run(answer())
-    assert not begin
-    assert isinstance(error, bytes)
-    assert isinstance(unpacked(error), ClosedError)
+    assert isinstance(error_of(replica, ScoreTokens([1, 2], 0)), ClosedError)
 
 
 def test_an_empty_prompt_is_an_error_and_takes_no_sequence(path: Path):
     replica = replica_of(path)
-
-    async def answer(request: Request[Any]) -> list[list[Any]]:
-        return [batch async for batch in replica.stream(request)]
-
     for request in (ScoreTokens([], 0), Score([])):
-        _, [error] = asyncio.run(asyncio.wait_for(answer(request), 300))
-        assert isinstance(unpacked(error), RequestError)
+        assert isinstance(error_of(replica, request), RequestError)
     assert not replica._port.state().busy
 
 

@@ -153,7 +153,7 @@ def _run(words: list[str]) -> int:
     if found is None:
         parser.error(f"no command {words[at]!r}; there are {', '.join(installed())}")
     name, words = words[at], words[at + 1 :]
-    parser = argparse.ArgumentParser(f"backbay {name}", description=getdoc(found), formatter_class=PLAIN)
+    parser = _Parser(f"backbay {name}", description=getdoc(found), formatter_class=PLAIN)
     found.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     # Positional arguments may follow options, as in MODEL --json TEXT; parse_intermixed_args does not handle "--".
@@ -161,7 +161,13 @@ def _run(words: list[str]) -> int:
     return found.run(parse(words))
 
 
-class _Program(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in the first line, and where to read on in the second."""
+        self.exit(USAGE, f"{self.prog}: error: {message}\n{self.prog} --help shows its arguments\n")
+
+
+class _Program(_Parser):
     """The parser of what stands before the command; all commands are looked up only for its help."""
 
     def format_help(self) -> str:

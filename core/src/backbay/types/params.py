@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, nearest
 from .spec import DType
 
 MAX_LAYERS = 1 << 16  # more than any model has: memory reports have an entry for each layer
@@ -199,7 +199,7 @@ def parse_options(declared: Mapping[str, Option], given: Mapping[str, Any]) -> d
     for name in given:
         if name not in declared:
             known = ", ".join(sorted(declared)) or "none"
-            raise OptionError(f"unknown option {name!r}; known: {known}")
+            raise OptionError(f"unknown option {name!r}{nearest(name, declared)}; known: {known}")
     values = {name: option.default for name, option in declared.items()}
     for name, value in given.items():
         try:

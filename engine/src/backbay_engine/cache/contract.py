@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
+ROUNDOFFS = {DType.F64: 2.0**-53, DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
+"""The largest relative error of rounding to a float type."""
 
 
 @dataclass(frozen=True)

@@ -13,36 +13,42 @@ from typing import Any
 
 import numpy as np
 
-from backbay import OptionError
-from backbay.cli import add_json, file_to_write, say, say_json, table, whole
+from backbay import BackendUnavailableError, OptionError, backends
+from backbay.cli import add_json, note, say, say_json, table
 
+from ..arguments import LARGEST
 from ..llm import LLM
-from ..plots import bars
-from ..runner.requests.answer import Completion
 from .opening import (
     Bar,
     add_backend,
     add_images,
     add_model,
+    add_numbers,
+    add_plot,
     add_worker,
     chosen_backend,
     open_model,
+    trained_context,
     write_plot,
 )
+from .plots import bars
+
+PROMPT, GENERATE = 512, 128  # tokens, by default
+LESS = ", or what the model was trained for if that is less"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser, several=True)
     add_worker(parser)
-    for name, least, default, what in (
-        ("--prompt", 0, 512, "tokens of the prompt; 0 skips this test"),
-        ("--generate", 0, 128, "tokens to generate; 0 skips this test"),
-        ("--rounds", 1, 5, "rounds; backends take turns"),
-    ):
-        parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
+    numbers = [
+        ("prompt", 0, LARGEST, f"tokens of the prompt; 0 skips this test ({PROMPT}{LESS})"),
+        ("generate", 0, LARGEST, f"tokens to generate; 0 skips this test ({GENERATE}{LESS})"),
+        ("rounds", 1, LARGEST, "rounds; backends take turns"),
+    ]
+    add_numbers(parser, numbers, rounds=5)
     add_images(parser, "a picture: also time its preparation, its encoding, and the first token after it")
-    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the rates, as SVG")
+    add_plot(parser, "draw the rates")
     add_json(parser)
 
 
@@ -55,17 +61,16 @@ class Rates:
 
     def summary(self) -> dict[str, tuple[float, float]]:
         """Mean and deviation of each test."""
-        return {
-            name: (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-            for name, values in self.tests.items()
-        }
+        found = {}
+        for name, values in self.tests.items():
+            found[name] = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        return found
 
 
 def run(args: Namespace) -> int:
     require_work(args)
-    names = (args.backend or chosen_backend(args)).split(",")
     with ExitStack() as stack:
-        models = [(Rates(name), stack.enter_context(open_model(args, name))) for name in names]
+        models = opened(args, stack)
         with Bar(sys.stderr, "measuring") as bar:
             for done in range(args.rounds + 1):  # the first round warms up
                 for rates, llm in models:
@@ -79,16 +84,35 @@ def run(args: Namespace) -> int:
     return 0
 
 
+def opened(args: Namespace, stack: ExitStack) -> list[tuple[Rates, LLM]]:
+    """The model on each backend that is asked for; with `--backend all`, on each that works."""
+    every = args.backend == "all"
+    names = sorted(backends()) if every else (args.backend or chosen_backend(args)).split(",")
+    models = list[tuple[Rates, LLM]]()
+    for name in names:
+        try:
+            models.append((Rates(name), stack.enter_context(open_model(args, name))))
+        except BackendUnavailableError as error:
+            if not every:
+                raise
+            note(f"left out: {error}")
+    if not models:
+        raise BackendUnavailableError("no installed backend works; `backbay doctor` says why")
+    return models
+
+
 def require_work(args: Namespace) -> None:
-    """Set a context that fits if none was given; OptionError if there is nothing to measure, or no room for it."""
+    """Set the numbers of tokens that were not given; OptionError if there is nothing to measure, or no room for it."""
+    if args.prompt is None or args.generate is None:
+        most = trained_context(args.model) - 1
+        args.prompt = min(PROMPT, most) if args.prompt is None else args.prompt
+        args.generate = min(GENERATE, most) if args.generate is None else args.generate
     if not args.prompt and not args.generate and not args.image:
-        raise OptionError(
-            "--prompt 0 and --generate 0 leave nothing to measure; set one above 0, or give --image"
-        )
+        nothing = "--prompt 0 and --generate 0 leave nothing to measure"
+        raise OptionError(f"{nothing}; set one above 0, or give --image")
     if args.generate == 1:
-        raise OptionError(
-            "--generate must be 0, or at least 2: the rate counts from the first token to the last"
-        )
+        why = "the rate counts from the first token to the last"
+        raise OptionError(f"--generate must be 0, or at least 2: {why}")
     need = max(args.prompt, args.generate) + 1
     if args.context is None and not args.image:
         args.context = need
@@ -98,23 +122,17 @@ def require_work(args: Namespace) -> None:
 
 def measure(llm: LLM, args: Namespace) -> dict[str, float]:
     """One round: tokens per second of a prompt, and of generation, summed over all sequences."""
-    drawn = (
-        np.random.default_rng(0).integers(0, llm.vocabulary_size, (args.parallel, args.prompt + 1)).tolist()
-    )
+    drawn = np.random.default_rng(0).integers(0, llm.vocabulary_size, (args.parallel, args.prompt + 1))
     rates: dict[str, float] = {}
     options: dict[str, Any] = {"reuse": False, "temperature": 0}
     if args.prompt:
         begun = perf_counter()
-        llm.submit(drawn[0][: args.prompt], max_tokens=1, **options).result()
+        llm.submit(drawn[0, : args.prompt].tolist(), max_tokens=1, **options).result()
         rates[f"pp{args.prompt}"] = args.prompt / (perf_counter() - begun)
     if args.generate:
-        endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
-        handles = [
-            llm.submit(row[:1], max_tokens=args.generate, **options, **endless)
-            for row in drawn[: args.parallel]
-        ]
-        done: list[Completion] = [handle.result() for handle in handles]
-        rates[f"tg{args.generate}"] = sum(completion.timings.rate for completion in done)
+        options |= {"max_tokens": args.generate, "logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
+        handles = [llm.submit(row, **options) for row in drawn[:, :1].tolist()]
+        rates[f"tg{args.generate}"] = sum(handle.result().timings.rate for handle in handles)
     for path in args.image:
         rates |= measure_picture(llm, path)
     return rates
@@ -141,24 +159,17 @@ def measure_picture(llm: LLM, path: str) -> dict[str, float]:
 def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:
     tests = list(next(iter(results.values())))
     if args.json:
-        say_json(
-            {
-                "model": args.model,
-                "rounds": args.rounds,
-                "parallel": args.parallel,
-                "results": {
-                    name: {
-                        test: {"mean": mean, "deviation": spread} for test, (mean, spread) in summary.items()
-                    }
-                    for name, summary in results.items()
-                },
+        given = {name: getattr(args, name) for name in ("model", "rounds", "parallel")}
+        found = dict[str, Any]()
+        for name, summary in results.items():
+            found[name] = {
+                test: {"mean": mean, "deviation": spread} for test, (mean, spread) in summary.items()
             }
-        )
+        say_json({**given, "results": found})
     else:
-        rows = [
-            (name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values()))
-            for name, summary in results.items()
-        ]
+        rows = []
+        for name, summary in results.items():
+            rows.append((name, *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in summary.values())))
         say(table(("tokens per second", *tests), rows, right=range(1, len(tests) + 1)))
     if args.plot:
         title = f"{Path(args.model).name}, {args.parallel} at a time"

@@ -8,39 +8,29 @@ from pathlib import Path
 import numpy as np
 
 from backbay import OptionError
-from backbay.cli import add_json, folder_to_write, say, say_json, whole
+from backbay.cli import add_json, folder_to_write, say, say_json
 from backbay.internals import human_bytes
 
 from ..arguments import LARGEST_BATCH
 from ..steps.step import prompt_step
-from .opening import add_backend, add_model, open_model
+from .opening import add_backend, add_model, add_numbers, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
-    parser.add_argument(
-        "-o", "--output", required=True, type=folder_to_write, metavar="FOLDER", help="the folder to write to"
-    )
-    parser.add_argument(
-        "--tokens",
-        type=whole(1, LARGEST_BATCH),
-        default=1,
-        metavar="N",
-        help="tokens of the exported step (1)",
-    )
-    parser.add_argument(
-        "--portable", action="store_true", help="standard ops alone, for engines other than the backend's own"
-    )
-    parser.add_argument("--force", action="store_true", help="write into a folder that holds files")
+    add, folder = parser.add_argument, "the folder to write to"
+    add("-o", "--output", required=True, type=folder_to_write, metavar="FOLDER", help=folder)
+    add_numbers(parser, [("tokens", 1, LARGEST_BATCH, "tokens of the exported step")], tokens=1)
+    add("--portable", action="store_true", help="standard ops alone, for other engines than the backend's")
+    add("--force", action="store_true", help="write into a folder that holds files")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
     if not args.force and Path(args.output).is_dir() and any(Path(args.output).iterdir()):
-        raise OptionError(
-            f"{args.output} holds files; take another folder, or --force to replace an older export"
-        )
+        remedy = "take another folder, or --force to replace an older export"
+        raise OptionError(f"{args.output} holds files; {remedy}")
     if args.portable:
         args.option = [*args.option, "exports=standard"]
     with open_model(args, args.backend) as llm:

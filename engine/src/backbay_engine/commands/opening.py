@@ -8,12 +8,22 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO, final
 
 import backbay
-from backbay import BackendParams, GPULayersList, assign_layers
-from backbay.cli import add_options, options_of, say, whole, write_text
+from backbay import BackbayError, BackendParams, GPULayersList, assign_layers
+from backbay.cli import (
+    add_options,
+    file_to_write,
+    note,
+    options_of,
+    say,
+    standard_input,
+    whole,
+    write_text,
+)
 from backbay.discovery import open_model as open_model_file
 from backbay.internals import MAX_THREADS
 
@@ -22,102 +32,108 @@ from ..llm import LLM
 from ..loading import load
 from ..local.sizes import KV_DTYPES
 from ..models import load_model
-from ..models.keys import BLOCK_COUNT
+from ..models.keys import BLOCK_COUNT, CONTEXT_LENGTH
+from ..port.contract import Facts, Numbers
 from ..port.options import STORE_BYTES, load_options
-from ..port.purposes import Numbers, require_numbers
 from ..trials import fastest
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
-OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`
+LOADING = [
+    "context",
+    "parallel",
+    "batch",
+    "kv_dtype",
+    "projector",
+    "encoder_backend",
+    "image_tokens",
+    "store_bytes",
+]
+OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`, which not every command has
 
 
 def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:
-    what = "names of installed backends, separated by commas" if several else "name of an installed backend"
+    names = "names of installed backends, separated by commas, or `all`"
+    what = names if several else "name of an installed backend"
     parser.add_argument("--backend", help=f"{what}; by default the best that works")
+
+
+def add_numbers(
+    parser: ArgumentParser, numbers: Sequence[tuple[str, int, int, str]], **defaults: int | None
+) -> None:
+    """Add options for whole numbers: their name, the least and the most, and their help, with the default at its end."""
+    for name, least, most, what in numbers:
+        default = defaults.get(name)
+        told = what if default is None else f"{what} ({default})"
+        parser.add_argument(f"--{name}", type=whole(least, most), default=default, metavar="N", help=told)
 
 
 def add_model(parser: ArgumentParser) -> None:
     """Add the arguments that open a model, for any backend."""
-    parser.add_argument("model", help=MODEL)
-
-    def number(name: str, least: int, most: int, what: str, default: int | None = None) -> None:
-        parser.add_argument(name, type=whole(least, most), default=default, metavar="N", help=what)
-
-    number("--context", 2, LARGEST, "tokens of each sequence (4096, or the model's if less)")
-    number("--parallel", 1, MOST_SEQUENCES, "sequences that share a step (1)", 1)
-    number("--batch", 1, LARGEST_BATCH, "tokens of one step (512)", 512)
-    number("--threads", 1, MAX_THREADS, "CPU threads (all cores)")
-    number("--gpu-layers", 0, LARGEST, "layers on GPUs; 0: none; by default all that fit")
-    parser.add_argument(
-        "--kv-dtype", choices=KV_DTYPES, help="dtype of the cache; by default the backend's choice"
-    )
-    parser.add_argument(
-        "--projector", metavar="FILE", help="the file of the model's encoder of pictures (mmproj)"
-    )
-    parser.add_argument(
-        "--encoder-backend", metavar="NAME", help="the encoder's backend; by default the model's"
-    )
-    number(
-        "--image-tokens", 1, LARGEST, "most tokens of a picture: larger ones are made smaller, if possible"
-    )
-    number(
-        "--store-bytes",
-        0,
-        2**62,
-        f"most bytes of encoded pictures that are kept ({STORE_BYTES})",
-        STORE_BYTES,
-    )
+    numbers = [
+        ("context", 2, LARGEST, "tokens of each sequence (4096, or the model's if less)"),
+        ("parallel", 1, MOST_SEQUENCES, "sequences that share a step"),
+        ("batch", 1, LARGEST_BATCH, "tokens of one step"),
+        ("threads", 1, MAX_THREADS, "CPU threads (all cores)"),
+        ("gpu-layers", 0, LARGEST, "layers on GPUs; 0: none; by default all that fit"),
+        ("image-tokens", 1, LARGEST, "most tokens of a picture: larger ones are made smaller, if possible"),
+        ("store-bytes", 0, 2**62, "most bytes of encoded pictures that are kept"),
+    ]
+    add = parser.add_argument
+    add("model", help=MODEL)
+    add_numbers(parser, numbers, **{"parallel": 1, "batch": 512, "store-bytes": STORE_BYTES})
+    add("--kv-dtype", choices=KV_DTYPES, help="dtype of the cache; by default the backend's choice")
+    add("--projector", metavar="FILE", help="the file of the model's encoder of pictures (mmproj)")
+    add("--encoder-backend", metavar="NAME", help="the encoder's backend; by default the model's")
     add_options(parser)
-    parser.add_argument("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
+    add("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
 
 def add_worker(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--worker",
-        action="store_true",
-        help="run the model in a process of its own; if it dies, another one goes on with the answer",
-    )
+    what = "run the model in a process of its own; if it dies, another one goes on with the answer"
+    parser.add_argument("--worker", action="store_true", help=what)
 
 
 def add_speculation(parser: ArgumentParser) -> None:
-    guesses = parser.add_mutually_exclusive_group()
-    guesses.add_argument(
-        "--speculate",
-        action="store_const",
-        const="ngram",
-        help="guess the next tokens from the text itself, to be faster; the answer is the same",
-    )
-    guesses.add_argument(
-        "--draft", metavar="FILE", help="guess the next tokens with this smaller model of the same vocabulary"
-    )
-    parser.add_argument(
-        "--draft-backend", metavar="NAME", help="the backend of --draft; by default the model's"
-    )
+    add = parser.add_mutually_exclusive_group().add_argument
+    itself = "guess the next tokens from the text itself, to be faster; the answer is the same"
+    add("--speculate", action="store_const", const="ngram", help=itself)
+    draft = "guess the next tokens with this smaller model of the same vocabulary"
+    add("--draft", metavar="FILE", help=draft)
+    backend = "the backend of --draft; by default the model's"
+    parser.add_argument("--draft-backend", metavar="NAME", help=backend)
 
 
 def add_images(parser: ArgumentParser, what: str) -> None:
-    parser.add_argument(
-        "--image", action="append", default=[], metavar="FILE", help=f"{what}; may be repeated"
-    )
+    told = f"{what}; may be repeated"
+    parser.add_argument("--image", action="append", default=[], metavar="FILE", help=told)
+
+
+def add_plot(parser: ArgumentParser, what: str) -> None:
+    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help=f"{what}, as SVG")
+
+
+def add_texts(parser: ArgumentParser) -> None:
+    parser.add_argument("text", nargs="*", help="texts; by default the lines of standard input")
+
+
+def texts_of(args: Namespace, verb: str) -> list[str]:
+    texts = args.text or [line for line in standard_input().split("\n") if line.strip()]
+    if not texts:
+        raise BackbayError(f"there is nothing to {verb}: give texts, or lines on standard input")
+    return texts
 
 
 def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
-    return {
-        "context": args.context,
-        "parallel": args.parallel,
-        "batch": args.batch,
-        "kv_dtype": args.kv_dtype,
-        "projector": args.projector,
-        "encoder_backend": args.encoder_backend,
-        "image_tokens": args.image_tokens,
-        "store_bytes": args.store_bytes,
-        "params": BackendParams(
-            num_threads=args.threads,
-            gpu_layers=None if args.gpu_layers is None else _layers_on_gpus(args, backend),
-            options=options_of(args),
-        ),
-    }
+    layers = None if args.gpu_layers is None else _layers_on_gpus(args, backend)
+    params = BackendParams(num_threads=args.threads, gpu_layers=layers, options=options_of(args))
+    return {**{name: getattr(args, name) for name in LOADING}, "params": params}
+
+
+def trained_context(model: str) -> int:
+    """The tokens that a model was trained for; a large number if its file does not say."""
+    with open_model_file(model) as file:
+        return CONTEXT_LENGTH.of(file.metadata, LARGEST)
 
 
 def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
@@ -141,14 +157,13 @@ def require_made(args: Namespace, wanted: Numbers) -> None:
     ) as backend:
         model = load_model(backend)
         generates = model.new_cache() is not None
-        require_numbers(wanted, backend.config.architecture, generates=generates, ranks=model.ranks)
+        Facts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:
     """Load the model of the arguments, with a progress bar."""
     set_up_logging(args.log)
     with Bar(sys.stderr, "loading") as bar:
-        # not every command has all of them
         others = {name: getattr(args, name) for name in OTHERS if getattr(args, name, None) is not None}
         return load(args.model, backend, **sizes_of(args, backend), progress=bar.show, **others)
 
@@ -217,6 +232,7 @@ def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
     if args.gpu_layers == 0:
         return GPULayersList()
     with backbay.open(None, name) as backend:
+        name = backend.name
         gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
     with open_model_file(args.model) as model:
         blocks = BLOCK_COUNT.of(model.metadata)
@@ -227,4 +243,8 @@ def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
                 sizes[int(block[1])] += tensor.nbytes
             elif tensor.name.startswith("output"):
                 sizes[-1] += tensor.nbytes
+    if not gpus:
+        note(
+            f"--gpu-layers {args.gpu_layers}: {name} has no GPU on this machine, so all layers stay on the CPU"
+        )
     return assign_layers(sizes, gpus, num_gpu_layers=args.gpu_layers)

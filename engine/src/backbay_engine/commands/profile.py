@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from backbay import OptionError
-from backbay.cli import add_json, file_to_write, say, say_json, table, whole
+from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
-from ..plots import lanes
+from ..arguments import LARGEST
 from ..profiles import Line, Load, Phase, Walls, measure, measure_walls
-from .opening import add_backend, add_model, chosen_backend, open_model, write_plot
+from .opening import (
+    add_backend,
+    add_model,
+    add_numbers,
+    add_plot,
+    chosen_backend,
+    open_model,
+    write_plot,
+)
+from .plots import lanes
 
 TABLES = ("ops", "layers", "devices")
 
@@ -21,13 +30,13 @@ TABLES = ("ops", "layers", "devices")
 def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
-    for name, least, default, what in (
-        ("--prompt", 0, 512, "tokens of the prompt; 0: none is read"),
-        ("--depth", 1, 64, "tokens before the steps"),
-        ("--steps", 0, 16, "steps that are profiled, of all --parallel sequences; 0: none"),
-    ):
-        parser.add_argument(name, type=whole(least), default=default, metavar="N", help=f"{what} ({default})")
-    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the times, as SVG")
+    numbers = [
+        ("prompt", 0, LARGEST, "tokens of the prompt; 0: none is read"),
+        ("depth", 1, LARGEST, "tokens before the steps"),
+        ("steps", 0, LARGEST, "steps that are profiled, of all --parallel sequences; 0: none"),
+    ]
+    add_numbers(parser, numbers, prompt=512, depth=64, steps=16)
+    add_plot(parser, "draw the times")
     add_json(parser)
 
 
@@ -40,9 +49,8 @@ def run(args: Namespace) -> int:
     elif args.context < load.context:
         raise OptionError(f"--context must be at least {load.context} for so many tokens, got {args.context}")
     name = chosen_backend(args)
-    walls = measure_walls(args.threads or usable_cores())
     with open_model(args, name) as llm:
-        phases, walls = measure(llm, load, walls)
+        phases, walls = measure(llm, load, measure_walls(args.threads or usable_cores()))
     show(name, phases, walls, args)
     return 0
 
@@ -59,6 +67,9 @@ def show(backend: str, phases: Sequence[Phase], walls: Walls, args: Namespace) -
         )
         for phase in phases:
             print_phase(phase)
+        say(
+            "\nof the wall: the least time on this machine, of the time taken; above 100 %, data lay in the processor's caches"
+        )
     if args.plot:
         groups = {
             f"{phase.name}: {title}": [(name, 1e3 * line.seconds) for name, line in ranked(lines)]

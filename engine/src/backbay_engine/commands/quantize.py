@@ -6,14 +6,17 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from backbay import DType
 from backbay.cli import add_json, file_to_write, say, say_json, table
 from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 from backbay.internals import human_bytes
 
 from ..checkpoints.places import name_of
-from ..writing import RECIPES, write_model
+from ..writing import RECIPES, Recipe, write_model
 from .opening import Bar, set_up_logging
+
+BLOCK = 256  # numbers of a block of k-quants
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,21 +30,12 @@ def run(args: Namespace) -> int:
 
 
 def add_output(parser: ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=file_to_write,
-        metavar="FILE",
-        help="the file to write (the model's name and the dtype, NAME-DTYPE.gguf, in the current folder)",
-    )
-    parser.add_argument(
-        "--dtype",
-        type=str.lower,
-        choices=tuple(RECIPES),
-        default=default,
-        help=f"the dtype of most weights; those that matter more get more bits ({default})",
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add = parser.add_argument
+    file = "the file to write (the model's name and the dtype, NAME-DTYPE.gguf, in the current folder)"
+    add("-o", "--output", type=file_to_write, metavar="FILE", help=file)
+    dtype = f"the dtype of most weights; those that matter more get more bits ({default})"
+    add("--dtype", type=str.lower, choices=tuple(RECIPES), default=default, help=dtype)
+    add("--force", action="store_true", help="replace the file if it exists")
     add_json(parser)
 
 
@@ -54,10 +48,21 @@ def write(args: Namespace, model: ModelFile) -> int:
     if args.json:
         say_json({"file": str(target), "nbytes": size, "dtype": args.dtype, "weights": found})
         return 0
-    say(
-        table(
-            ("dtype", "weights"), [(name, human_bytes(nbytes)) for name, nbytes in found.items()], right=(1,)
+    rows = [(name, human_bytes(nbytes)) for name, nbytes in found.items()]
+    say(table(("dtype", "weights"), rows, right=(1,)))
+    if narrow := narrow_dtypes(model, RECIPES[args.dtype]):
+        why = (
+            f"rows of weights that are no multiple of {BLOCK} numbers, which the blocks of {args.dtype} need"
         )
-    )
+        say(f"{' and '.join(narrow)}: {why}")
     say(f"{target}: {human_bytes(size)}")
     return 0
+
+
+def narrow_dtypes(model: ModelFile, recipe: Recipe) -> list[str]:
+    """The dtypes of weights whose rows do not fill the blocks of a recipe with blocks of 256."""
+    if recipe.most.block_size < BLOCK:
+        return []
+    infos = [info for info in model.tensors.values() if info.shape[:1] and info.shape[0] % BLOCK]
+    dtypes = {info.name: recipe.dtype_of(info, model) for info in infos if len(info.shape) > 1}
+    return sorted({str(dtype) for dtype in dtypes.values() if dtype is not DType.F32})

@@ -6,10 +6,9 @@ from argparse import ArgumentParser, Namespace
 
 import numpy as np
 
-from backbay import BackbayError
-from backbay.cli import add_json, say, say_json, standard_input, table
+from backbay.cli import add_json, say, say_json, table
 
-from .opening import add_backend, add_model, add_worker, open_model, require_made
+from .opening import add_backend, add_model, add_texts, add_worker, open_model, require_made, texts_of
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,14 +16,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_backend(parser)
     add_worker(parser)
     parser.add_argument("query", help="what the texts should answer")
-    parser.add_argument("text", nargs="*", help="texts; by default the lines of standard input")
+    add_texts(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    texts = args.text or [line for line in standard_input().split("\n") if line.strip()]
-    if not texts:
-        raise BackbayError("there is nothing to rank: give texts, or lines on standard input")
+    texts = texts_of(args, "rank")
     require_made(args, "scores")
     with open_model(args, args.backend) as llm:
         scores = llm.rerank(args.query, texts)

@@ -1,7 +1,7 @@
 """Continue a text, or chat.
 
-With -p, the model continues the text as it stands; with -p and --chat, it answers the text as a message of a chat. Ctrl+C
-ends an answer, Ctrl+D ends a chat.
+The model continues the text as it stands; with --chat, it answers the text as a message of a chat, or asks for messages.
+Ctrl+C ends an answer, Ctrl+D ends a chat.
 """
 
 from __future__ import annotations
@@ -14,28 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from backbay import BackbayError, OptionError
-from backbay.cli import (
-    add_json,
-    file_to_write,
-    note,
-    say_json,
-    standard_input,
-    standard_line,
-    whole,
-)
+from backbay.cli import add_json, file_to_write, note, say_json, standard_input, standard_line, whole
 
-from ..chats import ChatRequest
-from ..errors import RequestError
+from ..errors import ContextOverflowError, RequestError
 from ..images.picture import Image
 from ..llm import LLM
+from ..port.chats import ChatRequest
 from ..port.prompting import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
 from ..text.answers import PlainReader
 from ..text.formats import FormatKind, ResponseFormat, check
 from ..text.sampling import SamplingParams
-from .conversations.printing import AnswerPrinter
-from .conversations.session import Session
+from .conversations import AnswerPrinter, Session
 from .opening import add_backend, add_images, add_model, add_speculation, add_worker, open_model
 
 IMAGE = "/image"
@@ -53,50 +44,31 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model(parser)
     add_backend(parser)
     add_worker(parser)
-    parser.add_argument("-p", "--prompt", help="the text; - reads standard input")
-    parser.add_argument(
-        "--chat",
-        action="store_true",
-        help="chat, in the form of the model's own template; reasoning goes to standard error",
-    )
-    add_images(parser, "a picture, which the text of -p or the first question of a chat asks about")
-    parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
-    parser.add_argument(
-        "-n",
-        "--max-tokens",
-        type=whole(1),
-        metavar="N",
-        help="most tokens of the answer; by default all that fit",
-    )
-    parser.add_argument(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a string that ends the answer; may be repeated",
-    )
-    parser.add_argument(
-        "--num-keep",
-        type=whole(0),
-        metavar="N",
-        help="when the context is full, keep this many first tokens and go on",
-    )
+    add = parser.add_argument
+    add("text", nargs="?", help="the text; by default standard input, if it is a pipe or a file")
+    add("-p", "--prompt", metavar="TEXT", help="the text; - reads standard input")
+    chat = "chat, in the form of the model's own template; reasoning goes to standard error"
+    add("--chat", action="store_true", help=chat)
+    add_images(parser, "a picture, which the text or the first question of a chat asks about")
+    add("--system", metavar="TEXT", help="system message of the chat")
+    most = "most tokens of the answer; by default all that fit"
+    add("-n", "--max-tokens", type=whole(1), metavar="N", help=most)
+    end = "a string that ends the answer; may be repeated"
+    add("--stop", action="append", default=[], metavar="TEXT", help=end)
+    kept = "when the context is full, keep this many first tokens and go on"
+    add("--num-keep", type=whole(0), metavar="N", help=kept)
     formats = parser.add_mutually_exclusive_group()
     for option, of_file, holds in (
         ("--json-schema", format_of("schema"), "the answer is JSON that is valid by the schema in this file"),
         ("--grammar", format_of("grammar"), "the answer is a text of the Lark or GBNF grammar in this file"),
     ):
         formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
-    parser.add_argument(
-        "--session",
-        type=file_to_write,
-        metavar="FILE",
-        help="keep the conversation in this file; the next run with this file goes on with it",
-    )
+    session = "keep the conversation in this file; the next run with this file goes on with it"
+    add("--session", type=file_to_write, metavar="FILE", help=session)
     add_speculation(parser)
     for name, (kind, what) in SAMPLING.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
-    parser.add_argument("--quiet", action="store_true", help="print neither timings nor reasoning")
+        add(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
+    add("--quiet", action="store_true", help="print neither timings nor reasoning")
     add_json(parser)
 
 
@@ -130,11 +102,9 @@ def format_of(kind: FormatKind) -> Callable[[str], ResponseFormat]:
 
 
 def run(args: Namespace) -> int:
-    if args.prompt is None and not args.chat:
-        raise OptionError("give a prompt with -p TEXT, -p - to read it from standard input, or --chat")
     if args.session is not None and args.image:
         raise OptionError("--session and --image: a conversation with pictures cannot be kept in a file")
-    text = standard_input() if args.prompt == "-" else args.prompt
+    text = text_of(args)
     session = Session(args.session, chat=args.chat)
     if args.system and session.messages:
         raise OptionError(f"--system is for a new conversation, and {args.session} holds one")
@@ -147,6 +117,19 @@ def run(args: Namespace) -> int:
         handle, _ = answer(llm, asked, args)
         session.keep(llm, handle)
     return 0
+
+
+def text_of(args: Namespace) -> str | None:
+    """The text that is given; None if a chat asks for messages."""
+    if args.text is not None and args.prompt is not None:
+        raise OptionError("the text is given twice, as an argument and with -p; leave out one of them")
+    text: str | None = args.prompt if args.text is None else args.text
+    piped = text is None and not args.chat and sys.stdin is not None and not sys.stdin.isatty()
+    if text == "-" or piped:
+        text = standard_input()
+    if (piped and not text) or (text is None and not args.chat):
+        raise OptionError("give a prompt with -p TEXT, as an argument or on standard input, or --chat")
+    return text
 
 
 def prompt_of(llm: LLM, images: Sequence[str], text: str) -> UserPrompt:
@@ -181,13 +164,39 @@ def converse(llm: LLM, args: Namespace, first: str | None, session: Session) -> 
             continue
         messages.append({"role": "user", "content": content_of(pictures, question)})
         pictures = []
-        chat = llm.prepare_chat(messages, response_format=args.response_format)
-        handle, completion = answer(llm, chat, args, goes_on=first is None)
+        try:
+            handle, completion = answer_last(llm, messages, args, goes_on=first is None)
+        except ContextOverflowError as error:
+            if first is not None:
+                raise
+            note(f"{error}; ask for less")
+            messages.pop()
+            continue
         messages.append(completion.message)
         session.keep(llm, handle, messages)
         if first is not None:
             break
     return 0
+
+
+def answer_last(
+    llm: LLM, messages: list[dict[str, Any]], args: Namespace, *, goes_on: bool
+) -> tuple[Handle[Completion], Completion]:
+    """Answer the last message. If the conversation has become too long, its oldest questions go, with a note."""
+    shorter = list(messages)
+    while True:
+        chat = llm.prepare_chat(shorter, response_format=args.response_format)
+        try:
+            answered = answer(llm, chat, args, goes_on=goes_on)
+        except ContextOverflowError as error:
+            asked = [n for n, message in enumerate(shorter) if message["role"] == "user"]
+            if len(asked) < 2:
+                raise
+            note(f"{error}: the oldest question and its answer are left out")
+            del shorter[asked[0] : asked[1]]
+        else:
+            messages[:] = shorter
+            return answered
 
 
 def shown_next(llm: LLM, path: str) -> list[Image]:
@@ -250,30 +259,17 @@ def options(args: Namespace) -> dict[str, Any]:
 
 
 def as_dict(completion: Completion) -> dict[str, Any]:
-    timings = completion.timings
-    return {
-        "text": completion.text,
-        "reasoning": completion.reasoning,
-        "tokens": completion.tokens,
-        "finish_reason": completion.finish_reason,
-        "stop": completion.stop,
-        "timings": {**asdict(timings), "prompt_rate": timings.prompt_rate, "rate": timings.rate},
-    }
+    timings, fields = completion.timings, ("text", "reasoning", "tokens", "finish_reason", "stop")
+    rates = {"prompt_rate": timings.prompt_rate, "rate": timings.rate}
+    return {**{name: getattr(completion, name) for name in fields}, "timings": asdict(timings) | rates}
 
 
 def told(timings: Timings, reason: str) -> str:
     """The timings as a line of text."""
-    parts: Sequence[str] = (
-        *([f"pictures {timings.pictures:.2f} s"] if timings.pictures else []),
-        f"prompt {timings.prompt_tokens} tokens"
-        + (f", {timings.reused_tokens} reused" if timings.reused_tokens else "")
-        + f", {timings.prompt_rate:.1f} a second",
-        f"answer {timings.tokens} tokens, {timings.rate:.1f} a second",
-        *(
-            [f"{timings.accepted_tokens} of {timings.guessed_tokens} guesses right"]
-            if timings.guessed_tokens
-            else []
-        ),
-        f"ended by {reason}",
-    )
-    return "[" + "; ".join(parts) + "]"
+    reused = f", {timings.reused_tokens} reused" if timings.reused_tokens else ""
+    parts = [f"pictures {timings.pictures:.2f} s"] if timings.pictures else []
+    parts.append(f"prompt {timings.prompt_tokens} tokens{reused}, {timings.prompt_rate:.1f} a second")
+    parts.append(f"answer {timings.tokens} tokens, {timings.rate:.1f} a second")
+    if timings.guessed_tokens:
+        parts.append(f"{timings.accepted_tokens} of {timings.guessed_tokens} guesses right")
+    return f"[{'; '.join(parts)}; ended by {reason}]"

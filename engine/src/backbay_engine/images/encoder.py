@@ -15,7 +15,7 @@ import backbay
 from backbay import Backend, BackendMemory, BackendParams, Context, DType, Tensor
 from backbay.plugin import Cancel, Progress
 
-from ..kept_contexts import KeptContexts
+from ..steps.kept_contexts import KeptContexts
 from .contract import Inputs, Network, VisionFamily
 from .prepared import Prepared
 

@@ -8,7 +8,8 @@ from typing import Any, final
 
 from backbay import CancelledError
 
-from ..errors import ContextOverflowError, RequestError
+from ..arguments import require_fit
+from ..errors import RequestError
 from ..port.contract import Facts
 from ..runner.requests.answer import Timings
 from ..runner.requests.generation import AnswerText, Generation, check_generation
@@ -52,9 +53,8 @@ class Jobs:
         context, batch = self.facts.context, self.facts.batch
         if not tokens:
             raise RequestError("the prompt is empty")
-        if len(tokens) > context:
-            told = f"the prompt has {len(tokens)} tokens with its pictures, the context holds {context}"
-            raise ContextOverflowError(told, len(tokens), context)
+        told = "the prompt has {} tokens with its pictures, the context holds {}"
+        require_fit(told, len(tokens), context)
         crossing = sum(1 for place in places_in(tokens) if place.picture.crosses)
         if crossing > self.pictures:
             raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")

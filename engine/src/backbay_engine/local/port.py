@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -12,7 +13,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Backend, BackendMemory, ClosedError
+from backbay import BackendMemory, ClosedError
+from backbay.gguf import ModelFile
 from backbay.internals import without_forks
 from backbay.plugin import Cancel, Entry, Progress
 
@@ -25,7 +27,6 @@ from ..models.contract import Model
 from ..port.contract import Facts, Port
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.places import Places
-from ..port.purposes import sees_no_pictures
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
@@ -58,22 +59,18 @@ class LocalPort(Port):
     """A model file on a backend. It is reserved when it is made, and answers once it is loaded."""
 
     @without_forks()
-    def __init__(
-        self,
-        path: Path,
-        backend: BackendName | None,
-        options: LoadOptions,
-    ) -> None:
+    def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions) -> None:
         parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", options.batch, 1, LARGEST_BATCH)
         self.places = Places(parallel, options.queue)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.sight: Sight | None = None
         self.source: Source | None = None
-        self.keeping: Keeping | None = None
+        self._opened = ExitStack()
         self._saver: Saver | None = None
         options = own_projector(path, options)
         self.backend, holds_encoder = open_text(path, backend, options.params)
+        self._opened.callback(self.backend.close)
         try:
             context = context_of(options.context, self.backend)
             require_room(parallel, context)
@@ -82,41 +79,47 @@ class LocalPort(Port):
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
             if holds_encoder or options.projector is not None:
                 self.sight = open_sight(path, self.backend, backend, options, self.tokenizer)
-            batch = max(batch, self.sight.family.span if self.sight is not None else 0)
+            if self.sight is not None:
+                self._opened.callback(self.sight.close)
+                batch = max(batch, self.sight.family.span)
             self.cache: Cache | None = self.model.new_cache()
             self.step_cache = StepCache(self.model, self.cache)
+            self._opened.callback(self.step_cache.close)
             self._embedding = Lock()
             self.grammars = Grammars(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
                 dtype = dtype_of(options.kv_dtype, self.backend)
+                self._opened.callback(self.cache.close)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
-            generates = self.cache is not None
-            architecture = self.backend.config.architecture
-            sees = None if self.sight is None else self.sight.facts
-            size, ranks = self.model.vocabulary_size, self.model.ranks
-            self.facts = Facts(architecture, size, context, batch, generates, sees, ranks)
+            self.facts = Facts(
+                self.backend.config.architecture,
+                self.model.vocabulary_size,
+                context,
+                batch,
+                generates=self.cache is not None,
+                sight=None if self.sight is None else self.sight.facts,
+                ranks=self.model.ranks,
+            )
             if options.guesses:
                 self.source = open_source(options, self.facts, self.cache, self.backend, parallel)
+                self._opened.callback(self.source.close)
             self._reserve(parallel, options)
         except MemoryError as error:
-            with self.backend:
-                self._close_others()
+            with self._opened:
                 self.backend.refuse_memory(error)
         except BaseException:
-            self._close_others()
-            self.backend.close()
+            self._opened.close()
             raise
 
     def _reserve(self, parallel: int, options: LoadOptions) -> None:
         """Allocate all now, so that no later step runs out of memory, and make the runner."""
-        self._book_host(max(parallel, self._guessed))
+        guessed = 0 if self.source is None else LONGEST  # tokens of a step with guesses
+        self._book_host(max(parallel, guessed))
         showing = self._showing()  # before the steps, which read what it writes
         uniform = self.cache is not None and self.cache.is_uniform
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
-        steps = worst_steps(
-            batch, parallel, context, decoding=generates, uniform=uniform, guessed=self._guessed
-        )
+        steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
         self.step_cache.reserve(steps + self._steps_with_pictures(steps))
         room = 0 if showing is None else showing.room
@@ -124,8 +127,9 @@ class LocalPort(Port):
         self.runner: Runner | None = None
         if self.cache is not None:
             snapshots = SlotSnapshots(self.backend, self.cache)
-            if options.cache_dir is not None:
-                self.keeping = Keeping(options, snapshots)
+            keeping = None if options.cache_dir is None else Keeping(options, snapshots)
+            if keeping is not None:
+                self._opened.callback(keeping.close)
             self.runner = Runner(
                 self.step_cache,
                 Slots(self.cache, parallel),
@@ -134,16 +138,20 @@ class LocalPort(Port):
                 turns=None if self.sight is None else self.sight.turns,
                 showing=showing,
                 speculation=None if self.source is None else Speculation(self.source),
-                shelf=self.keeping,
+                shelf=keeping,
             )
+            self._opened.callback(self.runner.close)
             self._saver = Saver(snapshots, self.runner, self._laid_out, self.facts.vocabulary_size)
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
+        encoder = [] if self.sight is None else [self.sight.encoder.backend]
+        draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
+        backends = [self.backend, *encoder, *draft]
         try:
-            weights = [_weights(backend) for backend in self._backends]
+            weights = [_nbytes(backend.model) for backend in backends]
             ends = [sum(weights[: n + 1]) / max(sum(weights), 1) for n in range(len(weights))]
-            for backend, begin, end in zip(self._backends, [0.0, *ends], ends, strict=False):
+            for backend, begin, end in zip(backends, [0.0, *ends], ends, strict=False):
                 backend.load(_part_of(progress, begin, end), cancel)
         except BaseException:
             self.close()
@@ -202,7 +210,7 @@ class LocalPort(Port):
     def embed(self, prompts: Sequence[Sequence[int]], cancel: Cancel | None = None) -> NDArray[np.float32]:
         ids = [list(prompt) for prompt in prompts]
         with self._embedding:
-            rows = [self._embedded(step, cancel) for step in text_steps(ids, self.facts.batch)]
+            rows = [self._numbers(step, cancel) for step in text_steps(ids, self.facts.batch)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
     def encode(self, parts: Parts) -> list[int]:
@@ -251,49 +259,23 @@ class LocalPort(Port):
             self.sight.store.clear()
 
     def close(self) -> None:
-        if self.runner is not None:
-            self.runner.close()
-        if self.keeping is not None:
-            self.keeping.close()
-        self._close_others()
-        if self.runner is not None and self.runner.showing is not None:
-            self.runner.showing.close()
-        self.step_cache.close()
-        if self.cache is not None:
-            self.cache.close()
-        self.backend.close()
+        self._opened.close()
 
     def require_sight(self) -> Sight:
         """What brings pictures to the runner; RequestError if the model sees none."""
         self.check_open()
-        if self.sight is None:
-            raise sees_no_pictures(self.facts.architecture)
+        self.facts.require_sight()
+        assert self.sight is not None  # as the facts say
         return self.sight
-
-    @property
-    def _guessed(self) -> int:
-        """The most tokens of a step with guesses; 0: there are none."""
-        return 0 if self.source is None else LONGEST
-
-    @property
-    def _backends(self) -> list[Backend]:
-        """The backends of the model, of its encoder, and of the model that guesses."""
-        encoder = [] if self.sight is None else [self.sight.encoder.backend]
-        draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
-        return [self.backend, *encoder, *draft]
-
-    def _close_others(self) -> None:
-        if self.sight is not None:
-            self.sight.close()
-        if self.source is not None:
-            self.source.close()
 
     def _showing(self) -> Showing | None:
         """What writes pictures for cross attention; None if the model has no use for it."""
         pictures = None if self.cache is None else self.cache.pictures
         if pictures is None or self.sight is None:
             return None
-        return Showing(self.model, pictures, self.sight.family.width)
+        showing = Showing(self.model, pictures, self.sight.family.width)
+        self._opened.callback(showing.close)
+        return showing
 
     def _steps_with_pictures(self, steps: Sequence[Step]) -> list[Step]:
         """The largest of these steps, full of rows of pictures."""
@@ -316,7 +298,7 @@ class LocalPort(Port):
             Entry(ledger.devices[0][0], "host"), records + vocabulary + logits + pictures, lambda: None
         )
 
-    def _embedded(self, step: Step, cancel: Cancel | None) -> NDArray[Any]:
+    def _numbers(self, step: Step, cancel: Cancel | None) -> NDArray[Any]:
         rows = self.step_cache.run(step, cancel)
         if not np.isfinite(rows).all():
             first = self.step_cache.first_broken(step) or "the result"
@@ -324,10 +306,9 @@ class LocalPort(Port):
         return rows
 
 
-def _weights(backend: Backend) -> int:
-    """The bytes of a file's tensors."""
-    assert backend.model is not None
-    return sum(tensor.nbytes for tensor in backend.model.tensors.values())
+def _nbytes(model: ModelFile | None) -> int:
+    assert model is not None
+    return sum(tensor.nbytes for tensor in model.tensors.values())
 
 
 def _part_of(progress: Progress | None, begin: float, end: float) -> Progress | None:

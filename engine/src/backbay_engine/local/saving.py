@@ -11,8 +11,9 @@ from typing import Any, final
 from backbay import Backend
 from backbay.internals import cached_property
 
+from ..arguments import require_fit
 from ..cache.contract import Cache
-from ..errors import ContextOverflowError, ForeignSnapshotError
+from ..errors import ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
@@ -81,9 +82,8 @@ class Saver:
     def save_tokens(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Snapshot:
         """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
         tokens = [*self._lay_out(prompt), *answer[:-1]]
-        if len(tokens) > self._runner.context:
-            told = f"the conversation has {len(tokens)} tokens, the context holds {self._runner.context}"
-            raise ContextOverflowError(told, len(tokens), self._runner.context)
+        told = "the conversation has {} tokens, the context holds {}"
+        require_fit(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
         found: Snapshot = self._done(SlotJob(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
@@ -99,9 +99,8 @@ class Saver:
             raise ForeignSnapshotError(
                 f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
             )
-        if len(snapshot.tokens) > self._runner.context:
-            told = f"the snapshot has {len(snapshot.tokens)} tokens, the context holds {self._runner.context}"
-            raise ContextOverflowError(told, len(snapshot.tokens), self._runner.context)
+        told = "the snapshot has {} tokens, the context holds {}"
+        require_fit(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
             self._done(SlotJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
+from ..errors import RequestError
 from ..runner.requests.handle import Handle, OnStep
 from ..runner.requests.request import Request
 from ..runner.state import State
@@ -13,6 +14,8 @@ from ..text.tokenizers import Tokenizer
 from .questions import Question
 
 T = TypeVar("T")
+Numbers: TypeAlias = Literal["embeddings", "scores"]
+_MADE: Final[dict[bool, tuple[Numbers, str]]] = {False: ("embeddings", "embed"), True: ("scores", "rerank")}
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,30 @@ class Facts:
     generates: bool
     sight: SightFacts | None = None
     ranks: bool = False
+
+    def require_text(self) -> None:
+        """RequestError unless the model generates text."""
+        if not self.generates:
+            made, method = _MADE[self.ranks]
+            raise RequestError(f"{self.architecture} makes {made}, it generates no text; use {method}")
+
+    def require_numbers(self, wanted: Numbers) -> None:
+        """RequestError unless the model makes embeddings, or scores, whichever is wanted."""
+        made, method = _MADE[self.ranks]
+        if self.generates:
+            alike = "a model like bert" if wanted == "embeddings" else "a reranker, such as bge-reranker"
+            raise RequestError(f"{self.architecture} generates text; {wanted} come from {alike}")
+        if made != wanted:
+            raise RequestError(f"this file of {self.architecture} makes {made}, no {wanted}; use {method}")
+
+    def require_sight(self) -> SightFacts:
+        """RequestError unless the model sees pictures."""
+        if self.sight is None:
+            raise RequestError(
+                f"the model ({self.architecture}) sees no pictures: its file has no encoder; name the encoder's file "
+                "with projector= (--projector), if the model has one"
+            )
+        return self.sight
 
 
 class Port(ABC):

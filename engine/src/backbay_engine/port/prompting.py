@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
-from ..arguments import conversation, token_ids
-from ..errors import ContextOverflowError, ImageError, RequestError
+from ..arguments import conversation, require_fit, token_ids
+from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
 from ..images.prompts import Conversation, Parts, has_pictures, parts_of, placeholders, tokens_of
@@ -14,7 +14,6 @@ from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
 from .contract import Facts, Port, SightFacts
-from .purposes import sees_no_pictures
 from .questions import GetCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
@@ -87,10 +86,7 @@ class Prompting:
 
     def require_sight(self) -> SightFacts:
         self._port.check_open()
-        facts = self._facts
-        if facts.sight is None:
-            raise sees_no_pictures(facts.architecture)
-        return facts.sight
+        return self._facts.require_sight()
 
     def tokens(self, prompt: UserPrompt) -> list[int]:
         """The token ids of a prompt; RequestError if it has pictures."""
@@ -118,14 +114,9 @@ class Prompting:
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty")
-        if len(ids) > self._facts.context:
-            told = f"the prompt has {len(ids)} tokens, the context holds {self._facts.context}"
-            raise ContextOverflowError(told, len(ids), self._facts.context)
-        if (
-            not self._facts.generates and len(ids) > self._facts.batch
-        ):  # without a cache, a text cannot be split
-            told = f"the prompt has {len(ids)} tokens, a step takes {self._facts.batch} (batch)"
-            raise ContextOverflowError(told, len(ids), self._facts.batch)
+        require_fit("the prompt has {} tokens, the context holds {}", len(ids), self._facts.context)
+        if not self._facts.generates:  # without a cache, a text cannot be split
+            require_fit("the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch)
         self.check_ids(ids)
         return ids
 

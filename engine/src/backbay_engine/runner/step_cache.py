@@ -15,9 +15,9 @@ from backbay import Context, Tensor
 from backbay.plugin import Cancel
 
 from ..cache.contract import BoundCache, Cache, CachePlan
-from ..kept_contexts import KeptContexts
 from ..models.batch import Batch
 from ..models.contract import Model
+from ..steps.kept_contexts import KeptContexts
 from ..steps.step import Step
 
 

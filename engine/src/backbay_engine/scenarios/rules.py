@@ -13,8 +13,8 @@ from backbay import Backend, Context, DType, Spec, Tensor, ops
 from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..cache import BoundCache, BoundRecurrentCache, Cache, CacheSizes, CausalCache, RecurrentCache
+from ..cache.contract import ROUNDOFFS
 from ..models.nn import LatentParts, attend_absorbed, attend_plain
-from ..roundoffs import ROUNDOFFS
 from ..steps.step import next_step
 
 Array: TypeAlias = NDArray[Any]

@@ -7,13 +7,14 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+import backbay
 from backbay import BackendEntry, BackendParams, Choice, OptionError, choose
 from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, is_auto, open_model, version_of
 from backbay.gguf import ModelFile
@@ -22,9 +23,8 @@ from backbay.plugin import Cancel, check_cancel
 
 from ..arguments import MOST_SEQUENCES, whole
 from ..port.options import LoadOptions, Path
-from ..worker.wire.setup import plain
-from .child import Task
-from .measuring import ROOM, Clock
+from ..worker.messages import plain
+from .measuring import ROOM, Clock, Task
 from .process import Limits, Outcome, try_task
 
 VARIABLE = "BACKBAY_TRIAL_SECONDS"
@@ -54,6 +54,8 @@ def fastest(
     parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
     with open_model(path) as model:  # first: trying backends takes longer
         choice, seconds = choose("auto"), trial_seconds()
+        if options.params.options:
+            _require_known(options.params.options, (choice.entry, *choice.equals))
         if not choice.equals or not seconds:
             return choice
         name, shape = _name(path, model), shape_digest(model)
@@ -71,6 +73,18 @@ def fastest(
                 kept.keep(trial)
                 log.info("backend %s", trial.applied(choice))
     return choice if trial is None else trial.applied(choice)
+
+
+def _require_known(options: Mapping[str, Any], entries: Sequence[BackendEntry]) -> None:
+    """OptionError if none of these backends takes the options: no trial would find one that does."""
+    refusals = list[OptionError]()
+    for entry in entries:
+        try:
+            backbay.open(None, entry.name, BackendParams(options=options)).close()
+        except OptionError as error:
+            refusals.append(error)
+    if len(refusals) == len(entries):
+        raise refusals[0]
 
 
 def trial_seconds() -> float:

@@ -1,19 +1,30 @@
-"""The speed of a model: a prompt, and steps of all its sequences; of a model without steps, texts."""
+"""The speed of a model: a prompt, and steps of all its sequences; of a model without steps, texts.
+
+A child process loads the model on one backend, and tells its speed.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import pickle
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from threading import Event
 from time import perf_counter
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
+from backbay import BackbayError, BackendUnavailableError
+from backbay.internals import reporter
+
+from ..local.port import LocalPort
 from ..port.contract import Port
+from ..port.options import LoadOptions, Path
 from ..port.questions import Embed
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import Generate, options_of
@@ -24,6 +35,7 @@ PROMPT, SHORT = 64, 8  # tokens of the prompt that is timed, and of those before
 PROMPTS, STEPS = 3, 12  # how many are timed
 PATIENCE = 4.0  # seconds for each kind; then those that are done count
 ROOM = PROMPT + STEPS  # tokens of each sequence
+PASSING = (MemoryError, OSError, BackendUnavailableError)  # errors that another trial may not meet
 REQUEST_PROMPT, REQUEST_ANSWER = 256, 128  # tokens of the request that speeds are compared by
 
 
@@ -97,3 +109,35 @@ def _step(port: Port, prompts: Sequence[Sequence[int]], clock: Clock) -> float:
     for handle in (last, *others):
         handle.result()
     return median(np.diff(times).tolist()) if len(times) > 1 else clock() - begun
+
+
+@dataclass(frozen=True)
+class Task:
+    """The model that a child measures, and its backend."""
+
+    path: Path
+    backend: str
+    options: LoadOptions
+
+
+def main() -> NoReturn:
+    """Measure the task that standard input holds, tell the result, and end at once."""
+    tell = reporter()
+    try:
+        tell(speed=asdict(measured(pickle.load(sys.stdin.buffer), lambda: tell(loaded=True))))  # noqa: S301
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything
+        text = " ".join(str(error).split())
+        told = text if isinstance(error, BackbayError) and text else f"{type(error).__name__}: {text}"
+        tell(why_not=told, lasts=not isinstance(error, PASSING))
+    os._exit(0)  # without waiting for threads that a library left behind
+
+
+def measured(task: Task, loaded: Callable[[], None]) -> Speed:
+    """The speed of a task; `loaded` is called once the model can answer."""
+    port = LocalPort(task.path, task.backend, task.options)
+    try:
+        port.load()
+        loaded()
+        return measure(port, task.options.parallel)
+    finally:
+        port.close()

@@ -14,13 +14,12 @@ from typing import Any
 
 from backbay.internals import kill_helper, start_helper
 
-from .child import Task
-from .measuring import Speed
+from .measuring import Speed, Task
 
 POLL = 0.1  # seconds
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from backbay_engine.trials.child import main; main()"
+    "from backbay_engine.trials.measuring import main; main()"
 )
 
 

@@ -1,5 +1,1 @@
 """A model in a process of its own: what kills the process is an error of its requests, and the host lives."""
-
-from .host.port import WorkerPort
-
-__all__ = ["WorkerPort"]

@@ -18,7 +18,8 @@ def why_ended(status: int, kills: int | None, root: Path = Path("/")) -> str:
     """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
     if status == MUTE:
         return "ended: it had no memory left, not even to tell of it"
-    if status == 0 and _ignores_children():
+    child = getattr(signal, "SIGCHLD", None)  # not on Windows
+    if status == 0 and child is not None and signal.getsignal(child) is signal.SIG_IGN:
         return "ended; the system does not tell why, as this process ignores SIGCHLD"
     if status >= 0:
         return f"ended with status {status}"
@@ -40,18 +41,8 @@ def _killed(before: int | None, now: int | None) -> str:
 
 def memory_kills(root: Path = Path("/")) -> int | None:
     """How many processes the system's out-of-memory killer has killed so far; None if the system does not say."""
-    return _count(root / "proc/vmstat", "oom_kill")
-
-
-def _count(path: Path, name: str) -> int | None:
     try:
-        lines = path.read_text().splitlines()
+        lines = (root / "proc/vmstat").read_text().splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.split()[:1] == [name]]
-    return int(found[0]) if found else None
-
-
-def _ignores_children() -> bool:
-    """Whether the system throws the exit status of children away; it has no such signal on Windows."""
-    return hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)

@@ -16,18 +16,15 @@ from time import monotonic, sleep
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..local.port import LocalPort
 from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
 from .deaths import MUTE
-from .wire import log_records
-from .wire.failures import packed
-from .wire.frames import Frame, Kind, Sender, frames
-from .wire.opened import Opened, opened
-from .wire.setup import Setup, each_option, received
+from .frames import Frame, Kind, Sender, frames
+from .messages import Description, Setup, describe, each_option, received
+from .reports import pack_error, send_records
 
 Task: TypeAlias = Callable[[], None]
 
@@ -74,7 +71,7 @@ class Worker:
                 _start(f"backbay {lane.value}", partial(_do, tasks))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
-            self._host.send(Kind.REFUSED, payload=packed(error))
+            self._host.send(Kind.REFUSED, payload=pack_error(error))
             _start("backbay end", _end_soon)
             return
         self._over.wait()
@@ -82,11 +79,11 @@ class Worker:
             self._port.close()
 
     def _open(self, setup: Setup) -> None:
-        log_records.hand_on(setup.levels, partial(self._host.send, Kind.LOG, 0))
+        send_records(setup.levels, partial(self._host.send, Kind.LOG, 0))
         port = LocalPort(setup.path, received(setup.backend), each_option(setup.options, received))
         port.grammars.tried = True  # by the host
-        found = opened(port) if setup.with_vocabulary else Opened(port.facts)
-        self._host.send(Kind.OPENED, payload=pickle.dumps(found))
+        description = describe(port) if setup.with_vocabulary else Description(port.facts)
+        self._host.send(Kind.OPENED, payload=pickle.dumps(description))
         port.load(lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading)
         self._port = port
         self._host.send(Kind.READY)
@@ -122,40 +119,38 @@ class Worker:
             self._stop_loading.set()
 
     def _begin(self, port: LocalPort, number: int, payload: bytes) -> None:
+        cancel, lane = Event(), Lane.AT_ONCE
+        self._cancel[number] = cancel.set
         try:
             message: AnyRequest | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
-            cancel = Event()
-            if isinstance(message, Question):
-                receiver = self._receiver(number, cancel.set)
-                self._do_in(message.lane, partial(_answer, port, message, receiver, cancel))
-            elif isinstance(message, Generate) and message.options.response_format is not None:
-                # in another thread, as the first format needs seconds for a large vocabulary
-                self._cancel[number] = cancel.set
-                self._do_in(Lane.QUICK, partial(self._submit, port, number, message, cancel))
-            else:
-                self._submit(port, number, message, cancel)
         except Exception as error:  # noqa: BLE001  the request gets it
-            self._receiver(number, _nothing).fail(error)
-
-    def _do_in(self, lane: Lane, task: Task) -> None:
+            self._relay(number, cancel.set).fail(error)
+            return
+        if isinstance(message, Question):
+            lane = message.lane
+        elif isinstance(message, Generate) and message.options.response_format is not None:
+            lane = Lane.QUICK  # the first format needs seconds for a large vocabulary
+        task = partial(self._answer, port, number, message, cancel)
         if lane is Lane.AT_ONCE:
             task()
         else:
             self._lanes[lane].put(task)
 
-    def _submit(self, port: LocalPort, number: int, request: AnyRequest, early: Event) -> None:
-        """Begin with a request.
-
-        early   set if it is cancelled before it has begun
-        """
+    def _answer(
+        self, port: LocalPort, number: int, message: AnyRequest | Question[Any], cancel: Event
+    ) -> None:
+        """Answer a question, or begin with a request; `cancel` is set if it is cancelled before."""
         try:
-            port.begin(request, partial(self._receiver, number), number)
+            if isinstance(message, Question):
+                self._relay(number, cancel.set).succeed(port.ask(message, cancel))
+                return
+            port.begin(message, partial(self._relay, number), number)
+            if cancel.is_set() and (cancel_job := self._cancel.get(number)) is not None:
+                cancel_job()
         except Exception as error:  # noqa: BLE001  the request gets it
-            self._receiver(number, _nothing).fail(error)
-        if early.is_set() and (cancel := self._cancel.get(number)) is not None:
-            cancel()
+            self._relay(number, cancel.set).fail(error)
 
-    def _receiver(self, number: int, cancel: Task) -> Relay:
+    def _relay(self, number: int, cancel: Task) -> Relay:
         self._cancel[number] = cancel
         return Relay(self._host, number, self._cancel, self._results)
 
@@ -168,19 +163,19 @@ class Relay:
         self._host, self._number, self._open, self._large = host, number, open, large
 
     def emit(self, step: TokenStep) -> None:
-        self._try(self._send, Kind.STEP, pickle.dumps(tuple(step)))
+        self._send(Kind.STEP, tuple(step))
 
     def succeed(self, result: Any) -> None:
         self._open.pop(self._number, None)
-        if not isinstance(result, np.ndarray):
-            self._try(self._send_result, result)
-            return
-        self._large.put(partial(self._try, self._send_array, result))
+        if isinstance(result, np.ndarray):
+            self._large.put(partial(self._send, Kind.ARRAY, result))
+        else:
+            self._send(Kind.RESULT, result)
 
     def fail(self, error: BaseException) -> None:
         self._open.pop(self._number, None)
         try:
-            self._send(Kind.FAILED, packed(error))
+            self._host.send(Kind.FAILED, self._number, pack_error(error))
         except BrokenPipeError:  # the host is gone, and this process ends
             pass
         except BaseException:  # noqa: BLE001  there is no memory for it
@@ -189,32 +184,19 @@ class Relay:
     def after_fork(self, error: BaseException) -> None:
         """Nothing: the pipe is the parent's."""
 
-    def _try(self, send: Callable[..., None], *what: Any) -> None:
+    def _send(self, kind: Kind, value: Any) -> None:
         try:
-            send(*what)
+            if kind is not Kind.ARRAY:
+                self._host.send(kind, self._number, pickle.dumps(value))
+                return
+            self._host.send(kind, self._number, pickle.dumps((value.shape, value.dtype.str)))
+            data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+            for at in range(0, len(data), CHUNK):
+                self._host.send_part(Kind.BYTES, self._number, data[at : at + CHUNK])
         except BrokenPipeError:
             pass
         except BaseException as error:  # noqa: BLE001  the request gets it
             self.fail(error)
-
-    def _send_result(self, result: object) -> None:
-        self._send(Kind.RESULT, pickle.dumps(result))
-
-    def _send_array(self, array: NDArray[Any]) -> None:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        self._send(Kind.ARRAY, pickle.dumps((array.shape, array.dtype.str)))
-        for at in range(0, len(data), CHUNK):
-            self._host.send_part(Kind.BYTES, self._number, data[at : at + CHUNK])
-
-    def _send(self, kind: Kind, payload: bytes) -> None:
-        self._host.send(kind, self._number, payload)
-
-
-def _answer(port: LocalPort, question: Question[Any], receiver: Relay, cancel: Event) -> None:
-    try:
-        receiver.succeed(port.ask(question, cancel))
-    except Exception as error:  # noqa: BLE001  the question gets it
-        receiver.fail(error)
 
 
 def _start(name: str, task: Task) -> None:
@@ -231,10 +213,6 @@ def _end_soon() -> None:
     """End the process even if a plugin's thread or exit hook does not."""
     sleep(PATIENCE)
     os._exit(0)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _open_standard_error() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias, final
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from backbay import OptionError
 
@@ -67,25 +68,17 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def settings(self) -> Settings:
         """The settings of applications and replicas."""
+        given = {name: value for name, value in asdict(self).items() if hasattr(Settings, name)}
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         models = (self.models,) if isinstance(self.models, str) else tuple(self.models)
-        return Settings(
-            models=models,
-            aliases=self.aliases,
-            backend=self.backend,
-            options=self.options,
-            threads=max(1, int(self.cpus)),
-            parallel=self.parallel,
-            context=self.context,
-            queue=self.queue,
-            max_loaded=max(1, len(models) + len(self.aliases)),
-            hosts=tuple(self.hosts),
-            origins=tuple(self.origins),
-            picture_hosts=tuple(self.picture_hosts),
-            max_body=self.max_body << 20,
-            metrics=self.metrics,
-            page=self.page,
-            drain_seconds=self.drain,
-        )
+        changed = {
+            "models": models,
+            "threads": max(1, int(self.cpus)),
+            "max_loaded": max(1, len(models) + len(self.aliases)),
+            "max_body": self.max_body << 20,
+            "drain_seconds": self.drain,
+        }
+        return Settings(**{**given, "aliases": self.aliases, "options": self.options, **changed})
 
     def keys(self) -> tuple[str, ...]:
         """The keys of this machine's file."""

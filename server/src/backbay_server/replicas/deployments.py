@@ -11,20 +11,20 @@ import asyncio
 import re
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from backbay import CancelledError, OptionError
+from backbay import OptionError
 from backbay_engine import LLM
+from backbay_engine.remote import RemotePort
 
 from ..application import application
 from ..catalogue import Catalogue, Entry
 from ..settings import Settings
 from .arguments import Arguments, Scale, arguments_of
-from .port import ReplicasPort, description
+from .link import RayLink
 from .replica import Replica
 from .same_model import fingerprint
 
@@ -32,14 +32,11 @@ if TYPE_CHECKING:
     from ray.serve import Application, Deployment
 
 OPEN_STREAMS: Final = 1 << 14  # of an ingress
-SPARE: Final = (
-    1  # requests that a replica holds beside those that run, so that no sequence waits for the next one
-)
+SPARE: Final = 1  # requests that a replica holds beside those that run: no sequence waits for the next one
 HEALTH_PERIOD, HEALTH_TIMEOUT = 2.0, 30.0  # seconds
 LEAVING: Final = 60.0  # seconds for a replica that is to end; then its answers go on in others
 ROUTER: Final = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 FALLBACKS: Final = 8  # replicas that are tried after that of a session, while it has no room
-POLL: Final = 0.2  # seconds between two looks at the flag that cancels a load
 
 
 def app(args: Mapping[str, Any]) -> Application:
@@ -147,13 +144,10 @@ def _load(
     """A model whose steps run in replicas; waits until one is there."""
     from ray import serve
 
-    from .serve_link import ServeLink
+    from .serve import ServeReplicas
 
     named = {each.path: each for each in Catalogue(settings.models, (), settings.aliases).named}
-    link = ServeLink(serve.get_deployment_handle(deployment_name(named[entry.path])))
-    asked = asyncio.run_coroutine_threadsafe(description(link), loop)
-    while not wait((asked,), POLL).done:
-        if cancel.is_set():
-            asked.cancel()
-            raise CancelledError("the server ends before a replica was there")
-    return LLM(ReplicasPort(link, loop, asked.result(), name=entry.name, retries=retries))
+    replicas = ServeReplicas(serve.get_deployment_handle(deployment_name(named[entry.path])))
+    port = RemotePort(RayLink(replicas, loop, entry.name, retries), settings.parallel)
+    port.load(progress, cancel)
+    return LLM(port)

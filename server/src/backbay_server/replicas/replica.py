@@ -13,14 +13,22 @@ from time import monotonic
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
-from backbay import BackendUnavailableError
+from backbay import BackendMemory, BackendUnavailableError
 from backbay_engine import Handle, State, TokenStep
-from backbay_engine.remote import Generate, Question, Request, opened, packed, port_of
+from backbay_engine.remote import (
+    Description,
+    Generate,
+    Message,
+    Question,
+    Request,
+    describe,
+    pack_error,
+    port_of,
+)
 
 from ..catalogue import Catalogue, Entry, load_entry
 from ..generation.answer import Bridge
 from ..settings import Settings
-from .port import Description
 from .same_model import require_same
 
 log = logging.getLogger(__name__)
@@ -45,48 +53,53 @@ class Replica:
         self._llm = load_entry(settings, entry)
         self._port = port_of(self._llm)
         self._port.grammars.tried = True  # by the application
-        self._description = Description(opened(self._port), self._port.memory(), settings.parallel)
+        self._description = describe(self._port), self._port.memory()
         self._watch = None if watch is None else watch(name)
         self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()
         self._seen, self._seen_at = State(), monotonic()
         log.info("the model %s is loaded", name)
 
-    async def describe(self) -> Description:
+    async def describe(self) -> tuple[Description, BackendMemory]:
         """What an application must know of the model."""
         return self._description
 
-    async def stream(self, request: Request[Any]) -> AsyncIterator[list[Any]]:
-        """What a request gives, in batches: an empty one at its begin, then whatever has come since the last.
+    async def stream(self, message: Message) -> AsyncIterator[list[Any]]:
+        """What a request or a question gives, in batches: an empty one at its begin, then whatever has come since the last.
 
         Items are steps, then the result or an error that was packed. A request for text is to begin within `begin_by` seconds.
         """
-        if isinstance(request, Generate):
-            request = replace(request, begin_by=monotonic() + request.begin_by)
+        if not isinstance(message, Request):
+            yield []
+            yield [await asyncio.to_thread(self._answer, message)]
+            return
+        if isinstance(message, Generate):
+            message = replace(message, begin_by=monotonic() + message.begin_by)
         inbox = Inbox()
-        bridge = self._bridge_of(asyncio.get_running_loop())
-        submit = partial(self._port.submit, request, partial(bridge.call, inbox.put))
+        loop = asyncio.get_running_loop()
+        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, Bridge(loop))
+        submit = partial(self._port.submit, message, partial(bridge.call, inbox.put))
         beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []
         try:
             await asyncio.shield(beginning)
             while True:
                 batch = await inbox.taken()
-                yield [packed(item) if isinstance(item, BaseException) else item for item in batch]
+                yield [pack_error(item) if isinstance(item, BaseException) else item for item in batch]
                 if not isinstance(batch[-1], TokenStep):
                     return
         except Exception as error:  # noqa: BLE001  the request gets it
-            yield [packed(error)]
+            yield [pack_error(error)]
         finally:
             beginning.add_done_callback(_cancel)
 
-    async def ask(self, question: Question[Any]) -> tuple[bytes | None, Any]:
-        """An error that was packed, or None, and the answer."""
-        if not isinstance(question, Question) or question.of_a_process:
-            raise ValueError(f"replicas do not answer {question!r}")
+    def _answer(self, question: Question[Any]) -> Any:
+        """The answer, or an error that was packed."""
         try:
-            return None, await asyncio.to_thread(self._port.ask, question)
+            if not isinstance(question, Question) or question.of_a_process:
+                raise ValueError(f"replicas do not answer {question!r}")
+            return self._port.ask(question)
         except Exception as error:  # noqa: BLE001  the question gets it
-            return packed(error), None
+            return pack_error(error)
 
     def check_health(self) -> None:
         """An error if the model is closed, or stands still; whoever runs the replica then puts another in its place."""
@@ -99,11 +112,6 @@ class Replica:
             raise BackendUnavailableError(
                 f"{state.busy} requests run, and nothing came of them for {STALLED:g} s"
             )
-
-    def _bridge_of(self, loop: AbstractEventLoop) -> Bridge:
-        if loop not in self._bridges:
-            self._bridges[loop] = Bridge(loop)
-        return self._bridges[loop]
 
 
 @final

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...token_kinds import TokenKind
+from ...text.token_kinds import TokenKind
 from .patterns import pre_tokenizer
 from .tokens import Source, read_tokens, read_vocabulary
 

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from backbay import ModelFileError
 
-from ...token_kinds import TokenKind
+from ...text.token_kinds import TokenKind
 from ..json_files import LARGEST, read_bytes, read_object
 from ..settings import Settings
 

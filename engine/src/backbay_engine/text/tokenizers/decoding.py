@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Final, final
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .vocabulary import Vocabulary
 
 SPACE: Final = "\u2581"  # how SentencePiece spells a space

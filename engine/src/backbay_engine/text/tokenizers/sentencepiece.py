@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from backbay.gguf import Config
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .decoding import SPACE
 from .vocabulary import CHARSMAP, MERGE_SPACES, SPECIAL, Vocabulary
 

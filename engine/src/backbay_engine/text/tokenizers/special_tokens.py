@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeAlias, final
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .vocabulary import NAME, Vocabulary
 
 Fragment: TypeAlias = str | int  # text, or the id of a special token

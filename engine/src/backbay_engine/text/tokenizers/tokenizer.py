@@ -11,7 +11,7 @@ import numpy as np
 from backbay.gguf import Config, nearest, text
 
 from ...errors import TokenizerError
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 from .byte_pairs import BytePairs
 from .decoding import TokenBytes, TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer

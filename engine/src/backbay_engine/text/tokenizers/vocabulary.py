@@ -14,7 +14,7 @@ from backbay.discovery import open_model
 from backbay.gguf import Config, Key, ModelFile, flag, numbers, text, texts, whole, wholes
 from backbay.internals import cached_property
 
-from ...token_kinds import TokenKind
+from ..token_kinds import TokenKind
 
 _PREFIX: Final = "tokenizer.ggml."
 _LARGEST_ID: Final = (1 << 32) - 1  # converters write -1 and this number for no token

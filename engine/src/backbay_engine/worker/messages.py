@@ -1,4 +1,4 @@
-"""The first message of a host to its worker: the model to open. It can be pickled."""
+"""The first messages: the model that a worker is to open, and that model as its host knows it. They can be pickled."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import pathlib
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from backbay import Backend, BackendParams, OptionError
+import numpy as np
 
-from ...port.options import NAMES, LoadOptions, Path
-from .log_records import Levels
+from backbay import Backend, BackendParams, OptionError
+from backbay.gguf import Config, Strings
+
+from ..local.port import LocalPort
+from ..port.contract import Facts
+from ..port.options import NAMES, LoadOptions, Path
+from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
+from .reports import LogLevels
+
+OF_TOKENIZERS = ("tokenizer.", "general.architecture")
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class BackendClass:
     module: str
     name: str
 
-    def found(self) -> type[Backend]:
+    def load(self) -> type[Backend]:
         try:
             kind: type[Backend] = getattr(import_module(self.module), self.name)
         except Exception as error:
@@ -39,7 +47,7 @@ class Setup:
     path: Path
     backend: str | BackendClass
     options: LoadOptions
-    levels: Levels
+    levels: LogLevels
     with_vocabulary: bool = True
 
 
@@ -54,7 +62,7 @@ def plain(value: Any) -> Any:
 
 def received(value: Any) -> Any:
     """An option as a worker takes it from its host."""
-    return value.found() if isinstance(value, BackendClass) else value
+    return value.load() if isinstance(value, BackendClass) else value
 
 
 def each_option(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptions:
@@ -90,3 +98,39 @@ def _not_importable(module: str, name: str, why: str = "") -> OptionError:
         f"a worker must import the backend's class, and {module}.{name} cannot be imported{why}; "
         "define it at the top of a module on sys.path, or load the model without worker=True"
     )
+
+
+@dataclass(frozen=True)
+class Description:
+    """A model, for other processes.
+
+    vocabulary  the metadata of the tokenizer, no value a view of the file; None if the file has no vocabulary, or if
+                the host has it
+    offsets     the places of the values in the file
+    """
+
+    facts: Facts
+    vocabulary: dict[str, Any] | None = None
+    offsets: dict[str, int] = field(default_factory=dict)
+
+    def tokenizer(self, path: Path) -> Tokenizer | None:
+        """A tokenizer of one's own. It is no view of the model file, whose end must not be the host's."""
+        if self.vocabulary is None:
+            return None
+        return tokenizer_from_gguf(Config(self.vocabulary, path=path, offsets=self.offsets))
+
+
+def describe(port: LocalPort) -> Description:
+    if port.tokenizer is None:
+        return Description(port.facts)
+    config = port.backend.config
+    vocabulary, offsets = dict[str, Any](), dict[str, int]()
+    for key in config:
+        if key.startswith(OF_TOKENIZERS):
+            value, offset = config[key], config.offset(key)
+            if isinstance(value, Strings):
+                value = list(value)
+            vocabulary[key] = np.array(value) if isinstance(value, np.ndarray) else value
+            if offset is not None:
+                offsets[key] = offset
+    return Description(port.facts, vocabulary, offsets)

@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from .errors import RequestError, ResponseFormatError
-from .images.prompts import Parts
-from .port.prompting import UserPrompt
-from .runner.requests.answer import Completion
-from .runner.requests.handle import Handle
-from .text.answers import (
+from ..errors import RequestError, ResponseFormatError
+from ..images.prompts import Parts
+from ..runner.requests.answer import Completion
+from ..runner.requests.handle import Handle
+from ..text.answers import (
     AnswerForm,
     AnswerReader,
     Piece,
@@ -22,8 +21,9 @@ from .text.answers import (
     joined,
     reader_of,
 )
-from .text.formats import response_format_of
-from .text.tokenizers import Tokenizer
+from ..text.formats import response_format_of
+from ..text.tokenizers import Tokenizer
+from .prompting import UserPrompt
 
 CHAT_OPTIONS: Final = frozenset(
     ("tools", "tool_choice", "parallel_tool_calls", "response_format", "variables")

@@ -1,4 +1,4 @@
-"""Links over Ray Serve: its handles, and its errors as ours."""
+"""Replicas on Ray Serve: its handles, and its errors as ours."""
 
 # Ray is an extra, which may be missing where types are checked:
 # pyright: reportMissingImports=false
@@ -13,22 +13,22 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from backbay_engine.remote import Request
+from backbay_engine.remote import Message
 
 from ..errors import UnavailableError
-from .links import Link, ReplicaLostError, ReplicasBusyError
+from .link import ReplicaLostError, Replicas, ReplicasBusyError
 
 
 @final
-class ServeLink(Link):
-    """Reaches the replicas of a deployment."""
+class ServeReplicas(Replicas):
+    """The replicas of a deployment."""
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
 
-    async def stream(self, request: Request[Any], *, session: str) -> AsyncIterator[list[Any]]:
+    async def stream(self, message: Message, *, session: str) -> AsyncIterator[list[Any]]:
         asked = self._handle.options(method_name="stream", stream=True, session_id=session)
-        answer = asked.remote(request)
+        answer = asked.remote(message)
         try:
             with errors_of_ours():
                 async for batch in answer:
@@ -38,9 +38,9 @@ class ServeLink(Link):
                 answer.cancel()
             raise
 
-    async def call(self, method: str, *arguments: Any) -> Any:
+    async def call(self, method: str) -> Any:
         with errors_of_ours():
-            return await self._handle.options(method_name=method).remote(*arguments)
+            return await self._handle.options(method_name=method).remote()
 
 
 @contextmanager

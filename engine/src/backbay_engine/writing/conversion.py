@@ -12,7 +12,8 @@ from backbay.gguf import nearest
 from backbay.internals import require_cancel
 from backbay.plugin import Cancel
 
-from .writing import RECIPES, write_model
+from .gguf_file import write_model
+from .recipes import RECIPES
 
 
 def convert(

@@ -15,15 +15,15 @@ from threading import Thread, current_thread
 from typing import IO, Protocol, final
 
 from backbay import BackendUnavailableError
-from backbay.internals import raise_if_starved, start_helper
+from backbay.internals import Flag, raise_if_starved, start_helper
 
-from ..deaths import memory_kills, why_ended
-from ..wire import log_records
-from ..wire.frames import Frame, Kind, Sender, frames
-from ..wire.setup import Setup
-from .watch import Watch
+from .deaths import memory_kills, why_ended
+from .frames import Frame, Kind, Sender, frames
+from .messages import Setup
+from .reports import handle_record
 
 PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
+BEAT = 1.0  # seconds between two looks at a worker from which the host waits for something
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from backbay_engine.worker.program import main; main()"
@@ -76,6 +76,10 @@ class WorkerProcess:
             self.kill()
             self._thread.join(PATIENCE)
 
+    def hear(self) -> None:
+        """Note a sign of life."""
+        self.heard += 1
+
     def ping(self) -> None:
         self.send(Kind.PING)
 
@@ -111,12 +115,12 @@ class WorkerProcess:
         try:
             reason = self._serve()
         except Exception as error:  # noqa: BLE001  without a process, threads or memory
-            if self._process is not None:
+            if self._process is None:
+                self.refusal = partial(_not_started, error)
+            else:
                 self._process.kill()
                 self._process.wait()
             reason = f"could not be started: {type(error).__name__}: {error}"
-            if self._process is None:
-                self.refusal = partial(_not_started, error)
         finally:
             self._listener.ended(self, reason)
 
@@ -128,7 +132,7 @@ class WorkerProcess:
             Thread(target=self._write, args=(process,), name="backbay requests", daemon=True).start()
             watch = Watch(self, partial(self._listener.patience, self))
             try:
-                for frame in frames(said, self._hear):
+                for frame in frames(said, self.hear):
                     self._take(frame)
             except Exception as error:  # noqa: BLE001  no frames, or no memory for them
                 process.kill()
@@ -138,12 +142,9 @@ class WorkerProcess:
                 watch.end()
         return self._reason(process, kills)
 
-    def _hear(self) -> None:
-        self.heard += 1
-
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.LOG:
-            log_records.handle(frame.payload)
+            handle_record(frame.payload)
         else:
             self._listener.take(self, frame)
 
@@ -162,9 +163,9 @@ class WorkerProcess:
             process.kill()
             status = process.wait()
         self._outgoing.put(None)
-        return (
-            f"was killed: it stood still for {self._still:g} s" if self._still else why_ended(status, kills)
-        )
+        if self._still:
+            return f"was killed: it stood still for {self._still:g} s"
+        return why_ended(status, kills)
 
 
 def _not_started(error: Exception) -> BackendUnavailableError:
@@ -191,3 +192,46 @@ def _started(folder: str | None) -> subprocess.Popen[bytes]:
 def _pipe(pipe: IO[bytes] | None) -> io.FileIO:
     assert isinstance(pipe, io.FileIO)  # Popen opened it without a buffer
     return pipe
+
+
+class Watched(Protocol):
+    """A worker, and how long its host waits for a sign of life."""
+
+    heard: int
+    """Frames, or parts of large ones, that have come from it so far."""
+
+    def ping(self) -> None:
+        """Ask for a frame; a thread of the worker's own answers, whatever the others do."""
+
+    def stood_still(self, seconds: float) -> None:
+        """End the worker, which gave no sign of life for so long."""
+
+
+@final
+class Watch:
+    """Looks at a worker once in a beat, in a thread of its own.
+
+    `patience` gives the seconds that a worker may be silent now; None while nobody waits for it. Beats are counted, as
+    no clock tells whether the host itself stood still meanwhile, stopped by Ctrl+Z for example.
+    """
+
+    def __init__(self, worker: Watched, patience: Callable[[], float | None]) -> None:
+        self._worker, self._patience = worker, patience
+        self._over = Flag()
+        Thread(target=self._run, name="backbay watch", daemon=True).start()
+
+    def end(self) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        heard, silent = self._worker.heard, 0
+        while not self._over.wait(BEAT):
+            patience = self._patience()
+            if patience is None or heard != self._worker.heard:
+                heard, silent = self._worker.heard, 0
+                continue
+            silent += 1
+            if silent * BEAT > patience:
+                self._worker.stood_still(silent * BEAT)
+                return
+            self._worker.ping()
