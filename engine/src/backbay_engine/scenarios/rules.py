@@ -14,7 +14,7 @@ from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..cache import BoundCache, BoundRecurrentCache, Cache, CacheSizes, CausalCache, RecurrentCache
 from ..cache.contract import ROUNDOFFS
-from ..models.nn import LatentParts, attend_absorbed, attend_plain
+from ..models.nn.latent import LatentParts, attend_absorbed, attend_plain
 from ..steps.step import next_step
 
 Array: TypeAlias = NDArray[Any]
