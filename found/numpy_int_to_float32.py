@@ -3,7 +3,7 @@
 
 project: NumPy
 effect: integers past 2^53 are off by one float32
-workaround: core/src/backbay/data/host_data.py: np.asarray(data)
+workaround: core/src/backbay/data/leaf.py: np.asarray(data)
 thread: https://github.com/numpy/numpy/issues/20687
 shown: 1.26.4, 2.0.2, 2.4.6
 right: none

@@ -52,7 +52,8 @@ def run(args: Namespace) -> int:
     elif not found:
         say(f"nothing is kept in {folder or 'a cache folder: it is switched off'}")
     else:
-        say(_kinds(found) if args.kind is None else _table(found))
+        rows = [(each.kind, each.key, human_bytes(each.nbytes), human_age(each.age)) for each in found]
+        say(_kinds(found) if args.kind is None else table(("kind", "key", "size", "age"), rows, right=(2, 3)))
     return 0
 
 
@@ -68,11 +69,6 @@ def _kinds(found: list[Kept]) -> str:
         rows.append((kind, str(len(values)), nbytes, human_age(min(ages)), human_age(max(ages))))
     shown = table(("kind", "values", "size", "newest", "oldest"), rows, right=(1, 2, 3, 4))
     return f"{shown}\n`backbay cache list KIND` lists the values of a kind"
-
-
-def _table(found: list[Kept]) -> str:
-    rows = [(each.kind, each.key, human_bytes(each.nbytes), human_age(each.age)) for each in found]
-    return table(("kind", "key", "size", "age"), rows, right=(2, 3))
 
 
 def _as_dict(each: Kept) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from importlib import import_module
 from inspect import getdoc
 from threading import Thread
 from time import sleep
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, cast
 
 from backbay.discovery.installed import declared, load_declared
 from backbay.errors import BackbayError, OptionError
@@ -123,7 +123,7 @@ def installed() -> dict[str, str]:
 def find(name: str) -> Command | None:
     """Import and return the command with this name; BackbayError if it is broken, or if two packages declare it."""
     if name in CORE:
-        return import_module(f"{__package__}.{CORE[name][0]}")
+        return cast("Command", import_module(f"{__package__}.{CORE[name][0]}"))
     points = declared(GROUP).get(name)
     if points is None:
         return None

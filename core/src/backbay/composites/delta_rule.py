@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self, final
 
@@ -102,16 +103,11 @@ def in_chunks(ctx: Context, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tens
     solved = system.solve_tri(ctx, given.concat(ctx, decayed, 0), unit_diagonal=True)
     seen = [products(query, column, between).tri(ctx, "lower-diag") for column in (put, key)]
     left = between.slice(ctx, 2, size - 1, size).contiguous(ctx, *since.shape).exp(ctx)  # until the end
-    return _through_chunks(
-        ctx,
-        chunks,
-        state,
-        solved.concat(ctx, value.pad(ctx, read.dim(0)), 1),  # values do not depend on the state
-        seen=seen[0].concat(ctx, seen[1], 0),
-        queries=query.mul(ctx, since.exp(ctx)),
-        added=_turned(ctx, put.mul(ctx, left).concat(ctx, key.mul(ctx, left), 1)),
-        kept=since.slice(ctx, 1, size - 1, size).contiguous(ctx).exp(ctx),
-    )
+    solved = solved.concat(ctx, value.pad(ctx, read.dim(0)), 1)  # values do not depend on the state
+    added = _turned(ctx, put.mul(ctx, left).concat(ctx, key.mul(ctx, left), 1))
+    kept = since.slice(ctx, 1, size - 1, size).contiguous(ctx).exp(ctx)
+    parts = seen[0].concat(ctx, seen[1], 0), query.mul(ctx, since.exp(ctx)), added, kept
+    return _through_chunks(ctx, chunks, state, solved, parts)
 
 
 def _turned(ctx: Context, x: Tensor) -> Tensor:
@@ -145,15 +141,7 @@ def _products(ctx: Context, row: Tensor, column: Tensor, decays: Tensor) -> Tens
 
 
 def _through_chunks(
-    ctx: Context,
-    chunks: Chunks,
-    state: Tensor,
-    solved: Tensor,
-    *,
-    seen: Tensor,
-    queries: Tensor,
-    added: Tensor,
-    kept: Tensor,
+    ctx: Context, chunks: Chunks, state: Tensor, solved: Tensor, parts: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """The outputs, (value, heads, tokens, sequences), and the state after all chunks, (key, value, heads, sequences).
 
@@ -162,18 +150,17 @@ def _through_chunks(
 
         U = constant + factor S;  y = S^T queries + U seen;  S = S * kept + added U
 
-    seen       (changes, size) of each chunk     queries    (key, size)
-    added      (changes, key)                    kept       (key or 1, 1)
+    `parts` are, of each chunk, seen, (changes, size); queries, (key, size); added, (changes, key); kept, (key or 1, 1).
     """
     key, value, everything = state.dim(0), state.dim(1), chunks.heads * chunks.sequences
     constant, factor = solved.chunk_sections(ctx, 0, value, key)
     constant, factor = _turned(ctx, constant), factor.contiguous(ctx)
     state = state.contiguous(ctx, key, value, 1, everything)
-    parts = []
+    outputs = []
     for n in range(chunks.count):
-        own = (t.slice(ctx, 2, n, n + 1) for t in (constant, factor, seen, queries, added, kept))
-        fixed, by_state, weights, asked, additions, decay = own
+        own = (t.slice(ctx, 2, n, n + 1) for t in (constant, factor, *parts))
+        fixed, by_state, seen, queries, added, kept = own
         changes = fixed.add(ctx, by_state.mulmat(ctx, state))  # (changes, value, 1, heads * sequences)
-        parts.append(state.mulmat(ctx, asked).add(ctx, changes.mulmat(ctx, weights)))
-        state = state.mul(ctx, decay).add(ctx, additions.mulmat(ctx, changes))
-    return chunks.join(ctx, parts), state
+        outputs.append(state.mulmat(ctx, queries).add(ctx, changes.mulmat(ctx, seen)))
+        state = state.mul(ctx, kept).add(ctx, added.mulmat(ctx, changes))
+    return chunks.join(ctx, outputs), state

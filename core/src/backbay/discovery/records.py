@@ -66,12 +66,9 @@ def _facts(entry: BackendEntry) -> Iterator[Any]:
 def _distributions() -> Iterator[State]:
     """The metadata folders of all installed distributions, which an installer replaces."""
     for folder in dict.fromkeys(sys.path):
-        try:
-            with os.scandir(folder or ".") as found:
-                metadata = [Path(each.path) for each in found if each.name.endswith(METADATA)]
+        with suppress(OSError):  # a folder that does not exist, or an archive
+            metadata = [path for path in Path(folder).iterdir() if path.name.endswith(METADATA)]
             yield from sorted(map(_file, metadata))
-        except OSError:  # a folder that does not exist, or an archive
-            continue
 
 
 def _package(name: str) -> Iterator[State]:
@@ -95,11 +92,9 @@ def _package(name: str) -> Iterator[State]:
 def _recorded(distribution: str) -> Iterator[State]:
     from importlib.metadata import distribution as installed
 
-    try:
+    with suppress(Exception):  # its metadata are unreadable
         files = installed(distribution).files or ()
-    except Exception:  # noqa: BLE001  its metadata are unreadable
-        return
-    yield from (_file(Path(str(each.locate()))) for each in files if "__pycache__" not in each.parts)
+        yield from (_file(Path(str(each.locate()))) for each in files if "__pycache__" not in each.parts)
 
 
 def _variables(name: str) -> Iterator[tuple[str, str, State | None]]:

@@ -162,7 +162,10 @@ def open(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None
 
     `only` chooses tensors by name, where one file holds several models; the others are checked, then left out.
     """
-    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    try:
+        text: object = os.fspath(path)
+    except TypeError:
+        text = None
     if not isinstance(text, str) or not text:
         rule = "must be a text or an os.PathLike of one, not empty"
         raise OptionError(f"the path of a model file {rule}, got {path!r}")
