@@ -94,12 +94,11 @@ class Worker:
             self.tell(asdict(settings))
             while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
                 seconds += first["trial_seconds"]
-            fatal = first.get("fatal")
         except DiedError as error:
-            fatal = error
-        if fatal is not None:
+            first = {"fatal": error}
+        if "fatal" in first:
             self.close()
-            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {fatal}")
+            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
         self.facts: dict[str, Any] = first["facts"]
         self.asked = ModelCalls(**first["asked"])
 
