@@ -89,7 +89,7 @@ class Worker:
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
-        seconds = STARTING
+        seconds, first = STARTING, dict[str, Any]()
         try:
             self.tell(asdict(settings))
             while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
