@@ -89,13 +89,14 @@ class Worker:
         )
         os.close(writing)
         self._reading, self._pending = reading, b""
-        seconds, first = STARTING, dict[str, Any]()
+        seconds = STARTING
+        first: dict[str, Any] = {}
         try:
             self.tell(asdict(settings))
             while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
                 seconds += first["trial_seconds"]
         except DiedError as error:
-            first = {"fatal": error}
+            first["fatal"] = str(error)
         if "fatal" in first:
             self.close()
             raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
