@@ -83,12 +83,10 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     from .runner.selection import RunSettings
     from .suite.lab import Opening
 
-    config = request.config
-    seed: Any = config.getoption("--backbay-seed")
-    timeout: Any = config.getoption("--backbay-timeout")
-    device: Any = config.getoption("--backbay-device")
-    given: Any = config.getoption("--backbay-option")
-    options = dict(parse_option(text) for text in given)
-    pool = Pool(RunSettings(backend_of(config), seed, timeout, opening=Opening(options, device)))
+    option: Any = request.config.getoption
+    options = dict(parse_option(text) for text in option("--backbay-option"))
+    seed, timeout = option("--backbay-seed"), option("--backbay-timeout")
+    opening = Opening(options, option("--backbay-device"))
+    pool = Pool(RunSettings(backend_of(request.config), seed, timeout, opening=opening))
     yield pool
     pool.close()

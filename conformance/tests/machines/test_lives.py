@@ -6,10 +6,11 @@ import pytest
 
 from backbay_conformance import lab_for
 from backbay_conformance.draw.draw import Draw
-from backbay_conformance.machines import MACHINES
+from backbay_conformance.machines import BackendLife, CacheLife
 from backbay_conformance.machines.machine import Machine
 from backbay_conformance.plugin import run_machine, walk
 
+MACHINES: dict[str, type[Machine]] = {"backend_life": BackendLife, "cache_life": CacheLife}
 KINDS = sorted(MACHINES)
 
 

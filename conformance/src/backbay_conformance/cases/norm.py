@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -117,18 +116,13 @@ MODEST = Numbers("0", low=-250, high=250)  # a plain range
 BROKEN = Numbers("0n", low=-250, high=250)  # MODEST, with NaN: a NaN affects only its own row
 
 
-@dataclass(frozen=True)
-class ZeroRow:
-    """Another fill, with a row of zeros in special mode: a norm without eps divides it by 0."""
-
-    fill: Fill
-
-    def __call__(self, making: Making, operand: Operand) -> Array:
-        raw = np.array(self.fill(making, operand))
-        rows = raw.reshape(-1, operand.shape[0] if operand.shape else 1)
-        if making.mode == "special" and rows.size:
-            rows[making.rng.integers(len(rows))] = 0
-        return raw
+def with_zero_row(fill: Fill, making: Making, operand: Operand) -> Array:
+    """Data with a row of zeros in special mode: a norm without eps divides it by 0."""
+    raw = np.array(fill(making, operand))
+    rows = raw.reshape(-1, operand.shape[0] if operand.shape else 1)
+    if making.mode == "special" and rows.size:
+        rows[making.rng.integers(len(rows))] = 0
+    return raw
 
 
 def far_from_zero(making: Making, operand: Operand) -> Array:
@@ -156,7 +150,7 @@ def modest(draw: Draw, fill: Fill, eps: float) -> Fill:
         return Made(partial(as_small, eps))
     if draw.flag(5):
         return Made(massive)
-    return ZeroRow(fill) if draw.flag(3) else fill
+    return partial(with_zero_row, fill) if draw.flag(3) else fill
 
 
 def as_small(eps: float, making: Making, operand: Operand) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,7 @@ def convertible(source: DType, target: DType) -> Fill:
         return Bits()
     if source.is_float and target.is_float:
         return partial(halfway, target)
-    return Made(partial(fractions, LIMITS[target])) if source.is_float else Whole(target)
+    return Made(partial(fractions, LIMITS[target])) if source.is_float else partial(whole, target)
 
 
 RANGES = {DType.F32: (-149, -126, 128), DType.F16: (-24, -14, 16), DType.BF16: (-133, -126, 128)}
@@ -112,26 +112,18 @@ def no_integer(x: Array, *rest: Any) -> Array:
     return ~(np.abs(x) < 2.0 ** LIMITS[target])
 
 
-@dataclass(frozen=True)
-class Whole:
+def whole(target: DType, making: Making, operand: Operand) -> Array:
     """Integers that the target holds or rounds to nearest, past 2^24 and up to the ends of both types."""
-
-    target: DType
-
-    def __call__(self, making: Making, operand: Operand) -> Array:
-        rng, size = making.rng, int(np.prod(operand.shape, dtype=np.int64))
-        own = LIMITS[operand.dtype]
-        if self.target.is_integer:
-            most = min(own, LIMITS[self.target])
-        else:
-            most = 31 if self.target is DType.F32 else 24
-        limit = (1 << most) - 1
-        numbers = rng.integers(-limit, limit, size, dtype=np.int64, endpoint=True)
-        numbers >>= rng.integers(0, most, size)
-        if own == 63 and self.target is DType.F32:  # whole multiples, which are not rounded
-            large = rng.integers(-(1 << 23), 1 << 23, size) << rng.integers(20, 40, size)
-            numbers = np.where(rng.random(size) < 0.2, large, numbers)
-        return numbers.astype(NUMPY[operand.dtype])
+    rng, size = making.rng, int(np.prod(operand.shape, dtype=np.int64))
+    own = LIMITS[operand.dtype]
+    most = min(own, LIMITS[target]) if target.is_integer else 31 if target is DType.F32 else 24
+    limit = (1 << most) - 1
+    numbers = rng.integers(-limit, limit, size, dtype=np.int64, endpoint=True)
+    numbers >>= rng.integers(0, most, size)
+    if own == 63 and target is DType.F32:  # whole multiples, which are not rounded
+        large = rng.integers(-(1 << 23), 1 << 23, size) << rng.integers(20, 40, size)
+        numbers = np.where(rng.random(size) < 0.2, large, numbers)
+    return numbers.astype(NUMPY[operand.dtype])
 
 
 def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Array | Number:

@@ -13,7 +13,7 @@ from backbay.plugin import Cancel, Graph, Node, Plan
 
 from ..draw.operand import elements
 from ..numbers.comparison import Fault, same
-from ..numbers.encoding import NUMPY, Array, decode, stored_shape
+from ..numbers.encoding import Array, decode, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge
@@ -96,16 +96,14 @@ class Nodes:
         for node in self.graph.nodes:
             if node.op is None or (node.is_view and node.op.writes is None):
                 continue
-            call = call_with_data(node, self._stored, self.watch.lab.backend.cache_config())
+            cache = self.watch.lab.backend.cache_config()
+            call = call_with_data(node, lambda leaf: self.values[leaf.index], cache)
             if call is None or self.watch.over:
                 return
             calls[node.index] = call
             self._run(node, call)
         if plan is not None and not self.watch.alone:
             self._compare(plan, calls)
-
-    def _stored(self, node: Node) -> Array:
-        return self.values[node.index]
 
     def _run(self, node: Node, call: Call) -> None:
         """Run one node alone, keep its result, and note the op if the result is wrong."""
@@ -126,24 +124,22 @@ class Nodes:
     def _compare(self, plan: Plan, calls: dict[int, Call]) -> None:
         """Note the first results and states of the graph's own run that differ from those of the single nodes."""
         writes = [node for node in self.graph.nodes if node.op and node.op.writes is not None]
-        written = {source_of(node).index: node for node in writes}
-        right: set[int] = set()
-        wrong: list[Node] = []
-        for index, node in written.items():
+        results: list[
+            tuple[Node, Node, Bytes]
+        ] = []  # the node that makes a result, how it is read, and its data
+        for index, node in {source_of(node).index: node for node in writes}.items():
             storage = self.graph.nodes[index]
             assert storage.leaf is not None
-            if self._note(node, calls, self.values[index], storage.leaf.read(), storage):
+            results.append((node, storage, storage.leaf.read()))
+        made = [(source_of(node), node) for node in self.graph.outputs]
+        results += [(source, node, plan.read(node)) for source, node in made if source.index in calls]
+        right: set[int] = set()
+        wrong: list[Node] = []
+        for node, spec, data in results:
+            if self._note(node, calls, elements(self.values[source_of(spec).index], spec), data, spec):
                 right |= self._depends(node)
             else:
                 wrong.append(node)
-        for node in self.graph.outputs:
-            source = source_of(node)
-            if source.index in calls:
-                got = plan.read(node)
-                if self._note(source, calls, elements(self.values[source.index], node), got, node):
-                    right |= self._depends(source)
-                else:
-                    wrong.append(source)
         if wrong:
             near = self._depends(wrong[0]) - right - {wrong[0].index}
             names = [node.op.name for node in self.graph.nodes if node.index in near and node.op is not None]
@@ -172,7 +168,7 @@ class Nodes:
 
     def _note(self, node: Node, calls: dict[int, Call], alone: Array, read: Bytes, spec: Node) -> bool:
         """Whether a result of the graph is that of its node alone; else the op is noted."""
-        got = decode(stored(read, spec), spec.dtype)
+        got = decode(from_bytes(bytes(read), spec.dtype, spec.shape), spec.dtype)
         want = decode(np.array(alone), spec.dtype)
         peak = np.abs(want).max(initial=0.0, where=np.isfinite(want))
         with np.errstate(invalid="ignore"):
@@ -197,7 +193,8 @@ class WatchedPlan(Plan):
             self.plan.run(cancel)
             return
         leaves = [node for node in self.graph.nodes if node.leaf is not None]
-        before = {node.index: stored(node.leaf.read(), node) for node in leaves if node.leaf is not None}
+        data = {node: bytes(node.leaf.read()) for node in leaves if node.leaf is not None}
+        before = {n.index: from_bytes(held, n.dtype, n.shape).copy() for n, held in data.items()}
         self.plan.run(cancel)
         self.watch.latest = (self.graph, before) if self.judged else None
         if not self.judged:
@@ -212,9 +209,3 @@ class WatchedPlan(Plan):
 
     def report(self) -> list[str]:
         return self.plan.report()
-
-
-def stored(data: Bytes, spec: Node) -> Array:
-    """Bytes in logical order as elements of their own, in the reversed shape."""
-    kind = NUMPY.get(spec.dtype, np.dtype(np.uint8))
-    return np.frombuffer(bytes(data), kind).reshape(stored_shape(spec.dtype, spec.shape)).copy()

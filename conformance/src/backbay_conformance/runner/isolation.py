@@ -15,7 +15,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import groupby
 from typing import IO, Any
 
@@ -62,9 +62,6 @@ class Try:
     item: Item
     replay: list[int] | None = None
 
-    def message(self) -> list[Any]:
-        return [self.item.profile, self.item.name, self.item.turn, self.replay]
-
 
 class DiedError(Exception):
     def __init__(self, check: str, message: str) -> None:
@@ -93,16 +90,16 @@ class Worker:
         os.close(writing)
         self._reading, self._pending = reading, b""
         seconds = STARTING
+        first: dict[str, Any] = {}
         try:
             self.tell(asdict(settings))
             while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
                 seconds += first["trial_seconds"]
-            fatal = first.get("fatal")
         except DiedError as error:
-            fatal = error
-        if fatal is not None:
+            first["fatal"] = str(error)
+        if "fatal" in first:
             self.close()
-            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {fatal}")
+            raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
         self.facts: dict[str, Any] = first["facts"]
         self.asked = ModelCalls(**first["asked"])
 
@@ -182,8 +179,8 @@ class Pool:
         worker, done, tried = self._worker, 0, tries[0]
         known = Outcome(str(tried.item))
         try:
-            shown = sorted(self.seen.shrunk)
-            worker.tell({"tries": [one.message() for one in tries], "shown": shown})
+            listed = [[*astuple(one.item), one.replay] for one in tries]
+            worker.tell({"tries": listed, "shown": sorted(self.seen.shrunk)})
             while True:
                 message = worker.hear(self._patience(tried.item, known))
                 if "idle" in message:
@@ -206,9 +203,9 @@ class Pool:
 
     def _patience(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""
-        scenario = SCENARIOS.get((item.profile, item.name))
-        own = scenario.timeout if scenario is not None and scenario.timeout else 0.0
-        limit = max(own, self.settings.timeout)
+        scenario, limit = SCENARIOS.get((item.profile, item.name)), self.settings.timeout
+        if scenario is not None and scenario.timeout:
+            limit = max(limit, scenario.timeout)
         if item.group in self.seen.hung:
             limit = min(limit, max(SHORTEST, limit * AFTER_A_HANG))
         return limit + (self.settings.shrink + EXPLAINING if known.failed else 0)
@@ -222,9 +219,8 @@ class Pool:
         if casualty.check != "crash" or kind in self.seen.shrunk or self.settings.shrink <= 0:
             return casualty
         self.seen.shrunk.add(kind)
-        return self._shrink(tried, casualty) if casualty.choices else casualty
-
-    def _shrink(self, tried: Try, casualty: Outcome) -> Outcome:
+        if not casualty.choices:
+            return casualty
         found = {tuple(casualty.choices): casualty}
 
         def fails(choices: list[int]) -> Failing | None:

@@ -19,6 +19,8 @@ from ..suite.lab import Lab, Opening, lab_with
 from .item_run import BRIEFLY, explained, run_item, shrunk
 from .selection import Item, RunSettings
 
+Kinds = set[tuple[str, str]]  # a case or scenario, and the check that failed
+
 
 class Line:
     """Messages to the run, one JSON text per line, over a descriptor that printing does not use."""
@@ -75,12 +77,7 @@ class _Teller(logging.Handler):
 
 
 def _try(
-    line: Line,
-    lab: Lab,
-    item: Item,
-    settings: RunSettings,
-    replay: list[int] | None,
-    shown: set[tuple[str, str]],
+    line: Line, lab: Lab, item: Item, settings: RunSettings, replay: list[int] | None, shown: Kinds
 ) -> None:
     seed = settings.seed
     outcome = run_item(lab, item, seed, replay, lambda known: line.say(call=vars(known)))

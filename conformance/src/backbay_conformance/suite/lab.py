@@ -157,7 +157,10 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
                 devices.extend(first.devices())
         blocks = blocks_of(model) if model is not None and opening.device else 0
         backend = backbay.open(model, kind, opening.params(params, blocks, devices))
-        return placing(backend) if opening.device and backend.params.gpu_layers else backend
+        if not opening.device or not backend.params.gpu_layers:
+            return backend
+        # In layer 0, unless they name another: leaves of no layer lie on the host.
+        return with_contexts(backend, lambda ctx: ctx.layer(0))
 
     return Lab(opened, name, spec, opening)
 
@@ -166,11 +169,6 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
 def open_contexts(backend: Backend, count: int) -> Iterator[list[Context]]:
     with ExitStack() as opened:
         yield [opened.enter_context(backend.new_context()) for _ in range(count)]
-
-
-def placing(backend: Backend) -> Backend:
-    """The backend, with the leaves of its contexts in layer 0 unless they name another: leaves of no layer lie on the host."""
-    return with_contexts(backend, lambda ctx: ctx.layer(0))
 
 
 def with_contexts(backend: Backend, changed: Callable[[Context], Context]) -> Backend:
