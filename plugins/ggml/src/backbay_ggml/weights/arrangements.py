@@ -30,7 +30,7 @@ TYPES = (
 """The dtypes that some CPU has an arrangement for."""
 EXTRA_ROWS = 32  # of weights, for longer products: the fewest that AMX takes
 SAMPLE_BYTES = 4096
-ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `lowering.products`
+ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `ops.matrix`
 WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
 TIMEOUT = 120.0  # seconds
 
