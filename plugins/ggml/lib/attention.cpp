@@ -84,7 +84,6 @@ static Call call_of(ggml_tensor *result, void *userdata, long parts) {
     return call;
 }
 
-// The instruction set that this processor runs; null if it is none of those that are compiled.
 extern "C" const char *backbay_attention_instructions() { return vector_instructions(); }
 
 // src: query, key, value; mask and table, if there is a mask; sinks, if there are any.

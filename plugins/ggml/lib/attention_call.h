@@ -8,7 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
-enum Type { F32 = 0, F16 = 1, Q4_0 = 2, Q8_0 = 8, I32 = 26, BF16 = 30 };
+enum Blocks { Q4_0 = 2, Q8_0 = 8 }; // types of ggml, as in tensor.h
 
 constexpr long HEADER = 4; // numbers before the cells of a row of the table
 constexpr long LANES = 128; // rows of scores in a tile, most
@@ -68,6 +68,20 @@ struct Call {
         const char *at = (const char *)mask->data + query * mask->nb[1] + (mask->ne[2] == 1 ? 0 : head * mask->nb[2]) +
                          (mask->ne[3] == 1 ? 0 : batch * mask->nb[3]);
         return mask->type == F16 ? of_half(((const uint16_t *)at)[cell]) : ((const float *)at)[cell];
+    }
+
+    // Adds the mask to a score. A hidden NaN is no score.
+    void hide(float &score, long cell, long query, long head, long batch) const {
+        const float added = hidden(cell, query, head, batch);
+        score = added == -INFINITY ? added : score + added;
+    }
+
+    // Whether all numbers of a value are finite: 0 times NaN is NaN.
+    bool finite(const float *value) const {
+        float zero = 0;
+        for (long i = 0; i < dv(); i++)
+            zero += 0 * value[i];
+        return zero == 0;
     }
 
     // The weighted values of a head and query, or those of a part behind their highest score and total weight.

@@ -5,41 +5,24 @@
 
 #include "attention_call.h"
 
-// Cells as bits, in words.
-struct Cells {
-    uint64_t *words;
-    long count;
+#include <valarray>
 
-    Cells(long cells, Memory &memory) : count(quotient(cells, 64)) { words = (uint64_t *)memory.floats(2 * count); }
+typedef std::valarray<uint64_t> Cells; // as bits
 
-    void fill(uint64_t word) {
-        for (long i = 0; i < count; i++)
-            words[i] = word;
-    }
-    void copy(const Cells &other) { memcpy(words, other.words, 8 * count); }
-    void join(const Cells &other) {
-        for (long i = 0; i < count; i++)
-            words[i] |= other.words[i];
-    }
-    void keep(const Cells &other) {
-        for (long i = 0; i < count; i++)
-            words[i] &= other.words[i];
-    }
-    long total() const { return common(*this); }
-    long common(const Cells &other) const {
-        long sum = 0;
-        for (long i = 0; i < count; i++)
-            sum += __builtin_popcountll(words[i] & other.words[i]);
-        return sum;
-    }
-    // Append the cells of this but not of another set.
-    int32_t *list(int32_t *to, const Cells *other) const {
-        for (long i = 0; i < count; i++)
-            for (uint64_t word = other ? words[i] & ~other->words[i] : words[i]; word; word &= word - 1)
-                *to++ = (int32_t)(i * 64 + __builtin_ctzll(word));
-        return to;
-    }
-};
+static long common(const Cells &a, const Cells &b) {
+    long sum = 0;
+    for (size_t i = 0; i < a.size(); i++)
+        sum += __builtin_popcountll(a[i] & b[i]);
+    return sum;
+}
+
+// Append cells to a list.
+static int32_t *list(const Cells &cells, int32_t *to) {
+    for (size_t i = 0; i < cells.size(); i++)
+        for (uint64_t word = cells[i]; word; word &= word - 1)
+            *to++ = (int32_t)(i * 64 + __builtin_ctzll(word));
+    return to;
+}
 
 // The cells of a row of the mask that are seen, and those where it is 0.
 template <class Bits> static void read_row(const Bits *row, long cells, Bits hidden, Cells &seen, Cells &plain) {
@@ -49,28 +32,27 @@ template <class Bits> static void read_row(const Bits *row, long cells, Bits hid
             open |= (uint64_t)(row[low + i] != hidden) << i;
             zero |= (uint64_t)((Bits)(row[low + i] << 1) == 0) << i; // 0 and -0
         }
-        seen.words[low / 64] |= open;
-        plain.words[low / 64] &= zero;
+        seen[low / 64] |= open;
+        plain[low / 64] &= zero;
     }
 }
 
 struct Table {
     const ggml_tensor *table, *mask;
     const long queries, tile;
-    Memory memory;
     Cells seen, plain, before, joined, shared; // of a query, of the query before, of a span
     long line = 0, first = 0, count = 0, splits = 0, plane = 0;
 
     Table(const ggml_tensor *table, const ggml_tensor *mask, long queries, long tile)
-        : table(table), mask(mask), queries(queries), tile(tile), seen(cells(), memory), plain(cells(), memory),
-          before(cells(), memory), joined(cells(), memory), shared(cells(), memory) {}
+        : table(table), mask(mask), queries(queries), tile(tile), seen(quotient(cells(), 64)), plain(seen), before(seen), joined(seen),
+          shared(seen) {}
 
     long cells() const { return mask->ne[0]; }
     int32_t *start(long n) { return (int32_t *)((char *)table->data + n * table->nb[1] + plane * table->nb[2]); }
 
     void read(long query) {
-        seen.fill(0);
-        plain.fill(~0ull);
+        seen = 0;
+        plain = ~0ull;
         for (long head = 0; head < mask->ne[2]; head++) {
             const char *row = (const char *)mask->data + query * mask->nb[1] + head * mask->nb[2] + plane * mask->nb[3];
             if (mask->type == F16)
@@ -78,16 +60,16 @@ struct Table {
             else
                 read_row<uint32_t>((const uint32_t *)row, cells(), 0xff800000, seen, plain);
         }
-        plain.keep(seen);
+        plain &= seen;
     }
 
-    bool alike() const { return 2 * seen.common(before) >= smaller(seen.total(), before.total()); }
+    bool alike() const { return 2 * common(seen, before) >= smaller(common(seen, seen), common(before, before)); }
 
     void end_span() {
         if (!count)
             return;
         int32_t *to = start(line++), *begin = to + HEADER;
-        int32_t *middle = shared.list(begin, nullptr), *end = joined.list(middle, &shared);
+        int32_t *middle = list(shared, begin), *end = list(joined & ~shared, middle);
         to[0] = (int32_t)first, to[1] = (int32_t)count, to[2] = (int32_t)(middle - begin), to[3] = (int32_t)(end - begin);
         count = 0;
     }
@@ -102,12 +84,12 @@ struct Table {
                 end_span(), splits++;
             if (!count) {
                 first = query;
-                joined.copy(seen);
-                shared.copy(plain);
+                joined = seen;
+                shared = plain;
             }
-            joined.join(seen);
-            shared.keep(plain);
-            before.copy(seen);
+            joined |= seen;
+            shared &= plain;
+            before = seen;
             count++;
         }
         end_span();

@@ -217,15 +217,12 @@ struct Few {
         return row_of_values;
     }
 
-    // Whether the values of all cells of a tile that only some rows see are finite: 0 times NaN is NaN.
+    // Whether the values of all cells of a tile that only some rows see are finite.
     bool finite(long shared, long low, long cells) {
-        float zero = 0;
-        for (long c = larger(work.span.plain - low, 0); c < cells; c++) {
-            const float *value = unpacked_value(shared, low + c);
-            for (long i = 0; i < call.dv(); i++)
-                zero += 0 * value[i];
-        }
-        return zero == 0;
+        for (long c = larger(work.span.plain - low, 0); c < cells; c++)
+            if (!call.finite(unpacked_value(shared, low + c)))
+                return false;
+        return true;
     }
 
     // Add the values of each cell to the rows that see it, and to no others.
@@ -257,11 +254,8 @@ struct Few {
             float *scores = weights + r * TILE;
             if (call.softcap != 0)
                 cap(scores, call.softcap);
-            for (long c = larger(work.span.plain - low, 0); c < cells; c++) {
-                const float added =
-                    call.hidden(work.span.cell(low + c), query(first + r), head(shared, first + r), work.batch);
-                scores[c] = added == -__builtin_inff() ? added : scores[c] + added; // a hidden NaN is no score
-            }
+            for (long c = larger(work.span.plain - low, 0); c < cells; c++)
+                call.hide(scores[c], work.span.cell(low + c), query(first + r), head(shared, first + r), work.batch);
             weigh_row(highest[row + r], total + (row + r) * FLOATS, sum + r * values.stride(), values.vectors, scores, cells);
         }
         if (!plain)

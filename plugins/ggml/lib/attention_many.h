@@ -135,21 +135,15 @@ struct Many {
         for (long c = larger(work.span.plain - low, 0); c < cells; c++)
             for (long n = 0; n < rows; n++) {
                 const Block &block = of(n);
-                const float added = call.hidden(work.span.cell(low + c), query(n), head(n), work.batch);
-                float &score = block.weights[c * block.width() + n % WIDTH];
-                score = added == -__builtin_inff() ? added : score + added; // a hidden NaN is no score
+                call.hide(block.weights[c * block.width() + n % WIDTH], work.span.cell(low + c), query(n), head(n), work.batch);
             }
     }
 
-    // The first cell from `low` on that some rows do not see, and whose values are not all finite: 0 times NaN is NaN.
+    // The first cell from `low` on that some rows do not see, and whose values are not all finite.
     long infinite(long low, long first, long cells) const {
-        for (long c = larger(larger(work.span.plain - low, 0), first); c < cells; c++) {
-            float zero = 0;
-            for (long i = 0; i < call.dv(); i++)
-                zero += 0 * values[c * value_stride + i];
-            if (zero != 0)
+        for (long c = larger(larger(work.span.plain - low, 0), first); c < cells; c++)
+            if (!call.finite(values + c * value_stride))
                 return c;
-        }
         return cells;
     }
 

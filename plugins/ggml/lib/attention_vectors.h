@@ -23,30 +23,22 @@ TARGET static inline float half(const char *block) {
 #endif
 }
 
-// A row of numbers in memory: `read` takes the n-th vector, `one` a number, and `codes` a vector without its scale. BLOCK is
-// the size of 32 numbers that have a scale, which comes first; 0 if there are no scales.
+// A row of numbers of SIZE bytes in memory: `read` takes the n-th vector, and `codes` a vector without its scale. BLOCK is the
+// size of 32 numbers that have a scale, which comes first; 0 if there are no scales.
 struct RowF32 {
-    static constexpr int BLOCK = 0;
+    static constexpr int BLOCK = 0, SIZE = 4;
     TARGET static inline Vec read(const char *row, long n) { return ((const Loose *)row)[n]; }
-    static inline float one(const char *row, long i) { return ((const float *)row)[i]; }
 };
 
 struct RowF16 {
-    static constexpr int BLOCK = 0;
+    static constexpr int BLOCK = 0, SIZE = 2;
     TARGET static inline Vec read(const char *row, long n) { return (Vec)HALF_FLOATS(row + 2 * FLOATS * n); }
-    static inline float one(const char *row, long i) { return of_half(((const uint16_t *)row)[i]); }
 };
 
 struct RowBF16 {
-    static constexpr int BLOCK = 0;
+    static constexpr int BLOCK = 0, SIZE = 2;
     TARGET static inline Vec read(const char *row, long n) {
         return (Vec)(HALVES(row + 2 * FLOATS * n) << 16);
-    }
-    static inline float one(const char *row, long i) {
-        const uint32_t bits = (uint32_t)((const uint16_t *)row)[i] << 16;
-        float x;
-        memcpy(&x, &bits, 4);
-        return x;
     }
 };
 
@@ -57,10 +49,6 @@ struct RowQ8_0 { // blocks of 32: a scale in f16, and whole numbers
         return __builtin_convertvector(BYTES(block + 2 + n * FLOATS % 32), Vec);
     }
     TARGET static inline Vec read(const char *row, long n) { return codes(row, n) * half(row + n * FLOATS / 32 * BLOCK); }
-    static inline float one(const char *row, long i) {
-        const char *block = row + i / 32 * BLOCK;
-        return of_half(*(const uint16_t *)block) * ((const int8_t *)block)[2 + i % 32];
-    }
 };
 
 struct RowQ4_0 { // blocks of 32: a scale in f16, and 16 bytes with the halves of the block in their halves
@@ -72,11 +60,6 @@ struct RowQ4_0 { // blocks of 32: a scale in f16, and 16 bytes with the halves o
         return __builtin_convertvector(code, Vec);
     }
     TARGET static inline Vec read(const char *row, long n) { return codes(row, n) * half(row + n * FLOATS / 32 * BLOCK); }
-    static inline float one(const char *row, long i) {
-        const char *block = row + i / 32 * BLOCK;
-        const int byte = ((const uint8_t *)block)[2 + i % 16];
-        return of_half(*(const uint16_t *)block) * ((i % 32 < 16 ? byte & 15 : byte >> 4) - 8);
-    }
 };
 
 // Calls a function with a row of a type.
@@ -122,9 +105,12 @@ template <class Row> TARGET static void unpack_row(const char *row, long n, floa
     long i = 0;
     for (; (i + 1) * FLOATS <= n; i++)
         at(to + i * FLOATS) = Row::read(row, i);
-    if (i * FLOATS < n)
-        for (long j = i * FLOATS; j < (i + 1) * FLOATS; j++)
-            to[j] = j < n ? Row::one(row, j) : 0;
+    if constexpr (!Row::BLOCK) // blocks fill whole vectors
+        if (i * FLOATS < n) {
+            char rest[4 * FLOATS] = {};
+            memcpy(rest, row + i * FLOATS * Row::SIZE, (n - i * FLOATS) * Row::SIZE);
+            at(to + i * FLOATS) = Row::read(rest, 0);
+        }
 }
 
 // A row as f32, with zeros up to a whole vector.

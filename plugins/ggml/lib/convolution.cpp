@@ -64,7 +64,6 @@ static void convolve(const Convolution &call, long first, long count) {
 static void convolve(const Convolution &call, long first, long count) { convolve_block(call, first, count); }
 #endif
 
-// The instruction set that this processor runs; null if it is none of those that are compiled.
 extern "C" const char *backbay_convolution_instructions() { return vector_instructions(); }
 
 // ggml_custom_op_t; each thread takes some vectors of channels.

@@ -49,7 +49,6 @@ AVX2_TARGET void gate_avx2(const float *x, const float *up, float *y, long first
 
 } // namespace
 
-// The instruction set that this processor runs, of those that are compiled.
 extern "C" const char *backbay_gates_instructions() {
 #if defined(__x86_64__)
     return has_avx2() ? vector_instructions() : "SSE2";

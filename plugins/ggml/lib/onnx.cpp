@@ -44,7 +44,7 @@ struct ColumnsKernel {
         std::vector<int64_t> extents = x.extents;
         extents.back() = x.last() / BLOCK * CODES;
         const Array codes = run.output(extents);
-        ggml_tensor from = x.matrix(sizeof(float)), to = codes.matrix(sizeof(float));
+        ggml_tensor from = x.matrix(), to = codes.matrix();
         to.src[0] = &from;
         if (x.rows())
             run.parts(quotient(x.rows() * x.last() / BLOCK, BLOCKS),
@@ -67,13 +67,13 @@ struct ProductsKernel {
         std::vector<int64_t> extents = codes.extents;
         extents.back() = rows;
         const Array y = run.output(extents);
-        ggml_tensor w = weights.matrix(1), entries = codes.matrix(sizeof(float)), to = y.matrix(sizeof(float));
+        ggml_tensor w = weights.matrix(), entries = codes.matrix(), to = y.matrix();
         w.data = (char *)w.data + first * w.nb[1];
         w.ne[0] = codes.last() / CODES * BLOCK, w.ne[1] = rows;
         to.src[0] = &w, to.src[1] = &entries;
         ggml_tensor next;
         if (run.has(2))
-            next = run.input(2).matrix(1), to.src[2] = &next;
+            next = run.input(2).matrix(), to.src[2] = &next;
         if (codes.rows())
             run.parts(parts(weights.last(), codes.rows()),
                       [&](int, int parts) { backbay_products(&to, Turns::ANY, parts, (void *)format); });

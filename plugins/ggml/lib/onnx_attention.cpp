@@ -15,22 +15,6 @@ constexpr long PART = 256;          // cells of a part, least
 constexpr long MOST_PARTS = 32;     // of the cells of a tile
 constexpr long PRODUCTS = 1L << 20; // of a thread's part of a call, about
 
-// A tensor of ggml; the innermost dimension comes first there.
-ggml_tensor tensor_of(const ort::Array &array) {
-    const size_t rank = array.extents.size();
-    const bool half = array.element == ort::FLOAT16 || array.element == ort::BFLOAT16;
-    ggml_tensor made = {};
-    made.type = array.element == ort::FLOAT16 ? F16 : array.element == ort::BFLOAT16 ? BF16 : array.element == ort::INT32 ? I32 : F32;
-    size_t bytes = half ? 2 : 4;
-    for (size_t i = 0; i < 4; i++) {
-        made.ne[i] = i < rank ? array.extents[rank - 1 - i] : 1;
-        made.nb[i] = bytes;
-        bytes *= made.ne[i];
-    }
-    made.data = array.data;
-    return made;
-}
-
 void *pointer_of(uint32_t low, uint32_t high) { return (void *)((uint64_t)high << 32 | low); }
 
 struct CellsKernel {
@@ -42,9 +26,9 @@ struct CellsKernel {
     explicit CellsKernel(const ort::Info *info) : group(ort::attribute_of<int64_t>(info, "group")) {}
 
     void run(const ort::Run &run) const {
-        ggml_tensor mask = tensor_of(run.input(0));
+        ggml_tensor mask = run.input(0).tensor();
         const long queries = mask.ne[1], tile = tile_of(group);
-        ggml_tensor table = tensor_of(run.output({smaller(queries, quotient(queries, tile) + SPLITS), HEADER + mask.ne[0]}, ort::INT32));
+        ggml_tensor table = run.output({smaller(queries, quotient(queries, tile) + SPLITS), HEADER + mask.ne[0]}, ort::INT32).tensor();
         table.src[0] = &mask;
         backbay_visible_cells(&table, 0, 1, pointer_of((uint32_t)queries, (uint32_t)tile));
     }
@@ -61,14 +45,14 @@ struct AttentionKernel {
         : scale(ort::attribute_of<float>(info, "scale")), softcap(ort::attribute_of<float>(info, "softcap")) {}
 
     void run(const ort::Run &run) const {
-        ggml_tensor operands[6] = {tensor_of(run.input(0)), tensor_of(run.input(1)), tensor_of(run.input(2))};
+        ggml_tensor operands[6] = {run.input(0).tensor(), run.input(1).tensor(), run.input(2).tensor()};
         const ggml_tensor &query = operands[0], &key = operands[1], &value = operands[2];
         const bool masked = run.has(4);
         int count = 3;
         for (size_t n : {4, 5, 3})
             if (run.has(n))
-                operands[count++] = tensor_of(run.input(n));
-        ggml_tensor y = tensor_of(run.output({query.ne[2], query.ne[1], value.ne[0]}, ort::FLOAT));
+                operands[count++] = run.input(n).tensor();
+        ggml_tensor y = run.output({query.ne[2], query.ne[1], value.ne[0]}).tensor();
         const long products = query.ne[1] * query.ne[2] * key.ne[2] * (key.ne[0] + value.ne[0]);
         const long threads = smaller(quotient(products, PRODUCTS), UNITS), parts = parts_of(query, key);
         if (parts == 1) {
@@ -78,7 +62,7 @@ struct AttentionKernel {
         }
         static thread_local std::vector<float> sums; // kept for later calls
         sums.resize((value.ne[0] + 2) * parts * query.ne[1] * query.ne[2]);
-        ggml_tensor made = tensor_of({ort::FLOAT, sums.data(), {query.ne[2], query.ne[1], parts, value.ne[0] + 2}});
+        ggml_tensor made = ort::Array{ort::FLOAT, sums.data(), {query.ne[2], query.ne[1], parts, value.ne[0] + 2}}.tensor();
         give(made, operands, count);
         run.parts(threads, [&](int part, int all) { backbay_attention_parts(&made, part, all, numbers()); });
         ggml_tensor summed[3] = {made};

@@ -107,15 +107,22 @@ struct Array {
             count *= extents[i];
         return count;
     }
-    // As a matrix of rows of an element size, for the functions that ggml calls too.
-    ggml_tensor matrix(long element) const {
+    // A tensor of ggml; the innermost dimension comes first there.
+    ggml_tensor tensor() const {
+        const size_t rank = extents.size();
+        const bool half = element == FLOAT16 || element == BFLOAT16;
         ggml_tensor made = {};
-        const long row = last() * element, all = row * rows();
-        made.ne[0] = last(), made.ne[1] = rows(), made.ne[2] = made.ne[3] = 1;
-        made.nb[0] = element, made.nb[1] = row, made.nb[2] = made.nb[3] = all;
+        made.type = element == FLOAT16 ? F16 : element == BFLOAT16 ? BF16 : element == INT32 ? I32 : F32;
+        size_t bytes = element == UINT8 ? 1 : half ? 2 : 4;
+        for (size_t i = 0; i < 4; i++) {
+            made.ne[i] = i < rank ? extents[rank - 1 - i] : 1;
+            made.nb[i] = bytes;
+            bytes *= made.ne[i];
+        }
         made.data = data;
         return made;
     }
+    ggml_tensor matrix() const { return Array{element, data, {rows(), last()}}.tensor(); }
 };
 
 // A run of a kernel.

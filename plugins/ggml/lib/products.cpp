@@ -69,7 +69,6 @@ static void multiply(Choice, const ggml_tensor *, ggml_tensor *, int, int) {}
 
 #endif
 
-// The instruction set that this processor runs; null if it is none of those that are compiled.
 extern "C" const char *backbay_products_instructions() { return find(); }
 
 // The same for tiles of many columns.

@@ -35,7 +35,6 @@ template <class Call> static void compute_part(const Call &, int, int) {}
 void compute(const DeltaRule &rule, int part, int parts) { compute_part(rule, part, parts); }
 void compute(const SelectiveScan &scan, int part, int parts) { compute_part(scan, part, parts); }
 
-// The instruction set that this processor runs; null if it is none of those that are compiled.
 extern "C" const char *backbay_recurrence_instructions() { return find(); }
 
 static const float *floats(const ggml_tensor *x) { return x ? (const float *)x->data : nullptr; }

@@ -5,7 +5,6 @@
 
 #include <cstring>
 
-static constexpr int I64 = 27; // of enum ggml_type
 static constexpr long LINE = 16; // floats
 
 static char *start(const ggml_tensor *x, const long *place) {

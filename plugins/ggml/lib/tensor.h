@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+enum Type { F32 = 0, F16 = 1, I32 = 26, I64 = 27, BF16 = 30 }; // of ggml's
+
 struct ggml_tensor {
     int type;
     void *buffer;

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from backbay_ggml import Ggml, doctor
-from backbay_ggml.devices import missing_gpus
 from backbay_ggml.devices.device import Device, find_devices
 from backbay_ggml.library.library import Library, load_library
 from backbay_ggml.library.native import ATTENTION, VARIABLE, find_native
@@ -23,7 +22,7 @@ def test_a_library_without_code_for_gpus_tells_how_to_build_one(monkeypatch) -> 
     library = load_library()
     if len(find_devices(library, ())) > 1:
         pytest.skip("this library has found a GPU")
-    monkeypatch.setattr(missing_gpus, "_kinds", lambda library: {})
+    monkeypatch.setattr(doctor, "_kinds", lambda library: {})
     assert "-DGGML_CUDA=ON" in Ggml.diagnose()["gpus"]
 
 

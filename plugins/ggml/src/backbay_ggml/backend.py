@@ -31,9 +31,8 @@ from backbay.internals import COMPOSITE, cached_property, return_large_blocks, u
 from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
-from .devices.device import Device, find_devices, untried_gpus
+from .devices.device import Device, LayerAssignment, find_devices, for_model, untried_gpus, without_model
 from .devices.device_verdict import WHOLE as TRIAL_SECONDS
-from .devices.layer_assignment import LayerAssignment, for_model, without_model
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.library import load_library
 from .lowering import support
@@ -45,8 +44,7 @@ from .plans.graph_plan import Services
 from .plans.multi_device_plan import MultiDevicePlan, Scheduler
 from .plans.thread_choice import ThreadChoice
 from .tensors.buffers import DeviceLeaf, LeafBuffer
-from .weights.cpu_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, is_tied
-from .weights.model_weights import ModelWeights
+from .weights.model_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, ModelWeights, is_tied
 
 CACHE_PADDING = 32  # the block of quantized caches
 FLASH_CACHES = (DType.F16, DType.F32, DType.BF16, DType.Q8_0, DType.Q4_0)
@@ -180,9 +178,8 @@ class Ggml(Backend):
             why_not = support.why_unsupported(self.library, op, specs)
             if why_not:
                 return unsupported(why_not)
-            if op in support.COMPOSED_WHEN_EMPTY and any(
-                spec is not None and spec.size == 0 for spec in specs
-            ):
+            is_empty = any(spec is not None and spec.size == 0 for spec in specs)
+            if op is ops.scaled_dot_product_attention and is_empty:
                 return COMPOSITE
             if op is ops.delta_rule and self.assignment.others and support.has_long_heads(specs):
                 return COMPOSITE

@@ -1,16 +1,23 @@
-"""The lines of `backbay doctor` about this machine's ggml."""
+"""The lines of `backbay doctor` about this machine's ggml.
+
+As a program, it prints the names of the GPUs that ggml reports.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from backbay.internals import forced_cpu, human_bytes
+from backbay.internals import forced_cpu, human_bytes, run_helper
 
-from .devices.device import Device, find_devices
-from .devices.missing_gpus import why_no_gpu
+from .devices.device import Device, description, find_devices, gpus, tried_gpus
 from .library.abi import NULL
-from .library.library import CODE, SUPPORTED, Library, load_library
-from .library.location import REBUILD
+from .library.library import CODE, SUPPORTED, Library, load_library, text
+from .library.location import REBUILD, VARIABLE
 from .library.native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS, TILES
 from .weights.arrangements import AMX, REPACK, buffer_types, other_form_pays, trial_result
 
@@ -19,6 +26,18 @@ NO_LLAMAFILE = f"no: prompts run at half the speed; rebuild the library: {REBUIL
 SUMS_IN_HALF = (
     f"in f16: attention is less exact, and several times slower on long texts; rebuild the library: {REBUILD}"
 )
+NOT_GPUS = ("CPU", "RPC", "BLAS")  # kinds of devices that are no GPUs
+OPTIONS = {"CUDA": "-DGGML_CUDA=ON", "Vulkan": "-DGGML_VULKAN=ON", "HIP": "-DGGML_HIP=ON"}
+DRIVERS = {"CUDA": "libcuda.so.1", "Vulkan": "libvulkan.so.1", "HIP": "libamdhip64.so"}
+"""What a driver installs on Linux, by kind; Vulkan's drivers come with its loader."""
+HIDING = {
+    "CUDA": ("CUDA_VISIBLE_DEVICES",),
+    "Vulkan": ("GGML_VK_VISIBLE_DEVICES", "VK_LOADER_DRIVERS_DISABLE"),
+    "HIP": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+}
+"""Environment variables that hide devices, by kind."""
+NAMED = "GGML_VK_VISIBLE_DEVICES"  # also takes devices that ggml passes over, as they are CPUs
+TIMEOUT = 60.0  # seconds
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -69,6 +88,71 @@ def _tried(device: Device) -> str:
     return (
         f"{device.id}, where these are copied first, or left to the CPU: {', '.join(sorted(verdict.wrong))}"
     )
+
+
+def why_no_gpu(library: Library) -> str:
+    """The reason for each kind of GPU that the library has code for, with the remedy."""
+    refused = [
+        f"{id} fails its trial: {verdict.why_not}" for id, _, verdict in tried_gpus(library) if verdict
+    ]
+    if refused:
+        return "; ".join(refused)
+    kinds = _kinds(library)
+    reasons = [_why_none(library, kind, path) for kind, path in kinds.items()]
+    if reasons:
+        return "; ".join(reasons)
+    options = ", ".join(f"{option} for {kind}" for kind, option in OPTIONS.items())
+    return f"none: the library has no code for GPUs; rebuild it: {REBUILD} with one of {options}"
+
+
+def _kinds(library: Library) -> dict[str, Path | None]:
+    """The kinds of GPUs that the library has code for, with the files of those that are files of their own."""
+    lib = library.lib
+    registered = (
+        text(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(n)))
+        for n in range(lib.ggml_backend_reg_count())
+    )
+    found: dict[str, Path | None] = {kind: None for kind in registered if kind not in NOT_GPUS}
+    for kind in OPTIONS:
+        for path in library.path.parent.glob(f"*ggml-{kind.lower()}.*"):
+            found[kind] = path
+    return found
+
+
+def _why_none(library: Library, kind: str, path: Path | None) -> str:
+    driver = DRIVERS.get(kind) if sys.platform == "linux" else None
+    if driver and (error := _not_loaded(driver)):
+        return f"{kind}: its driver is not installed: {error}"
+    if path and (error := _not_loaded(str(path))):
+        return (
+            f"{kind}: the code for it cannot be loaded: {error}; if that is a library of {kind}, install it, "
+            "or name its folder in LD_LIBRARY_PATH"
+        )
+    hidden = {name: os.environ[name] for name in HIDING.get(kind, ()) if name in os.environ}
+    if hidden and (found := _reported(library, without=hidden)):
+        settings = ", ".join(f"{name}={value}" for name, value in hidden.items())
+        return f"{kind}: {found} is hidden by {settings}"
+    if kind == "Vulkan" and not hidden and (found := _reported(library, {NAMED: "0"})):
+        return f"{kind}: ggml passes over {found}, a CPU; {NAMED}=0 takes it"
+    return f"{kind}: no driver reports a device; install the GPU's driver, or a newer one, and check that it sees the GPU"
+
+
+def _not_loaded(path: str) -> str:
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _reported(library: Library, added: Mapping[str, str] = {}, without: Mapping[str, str] = {}) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment |= {VARIABLE: str(library.path), **added}
+    command = [sys.executable, "-m", "backbay_ggml.doctor"]
+    try:
+        return run_helper(command, env=environment, timeout=TIMEOUT).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _cpu_code(library: Library) -> str:
@@ -129,3 +213,8 @@ def _huge_pages() -> str:
     if "[never]" in HUGE_PAGES.read_text():
         return f"off in {HUGE_PAGES}; with madvise there, copied weights may be read faster"
     return "used for copied weights"
+
+
+if __name__ == "__main__":
+    _library = load_library()
+    sys.stdout.write(", ".join(description(_library, handle) for handle in gpus(_library)))

@@ -46,9 +46,8 @@ def main() -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     if options.memory is not None:
         _limit(options.memory)
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Python's own handler would wait for ggml, which never returns
+    # Python's own handler would wait for ggml, which never returns.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     devices = ffi.new("ggml_backend_dev_t[]", [library.cpu] * options.devices)
     start(endpoint.encode(), NULL, options.threads, options.devices, devices)
     return 1  # it returns only if it cannot listen

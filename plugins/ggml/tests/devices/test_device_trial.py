@@ -11,9 +11,9 @@ import pytest
 from patience import wait_until
 
 from backbay import BackendParams, DType, GPULayersList, Precision, Spec, Tensor, ops
-from backbay_ggml import Ggml
+from backbay_ggml import Ggml, doctor
 from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, steps
-from backbay_ggml.devices import device, device_verdict, missing_gpus
+from backbay_ggml.devices import device, device_verdict
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.trial_cases import CASES, PLAIN
 from backbay_ggml.library.library import load_library
@@ -214,10 +214,10 @@ def test_a_verdict_in_which_a_case_was_late_is_kept_for_a_day(child, monkeypatch
 def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch) -> None:
     library = load_library()
     refused = DeviceVerdict("a product on it fails: SIGSEGV")
-    for module in (device, missing_gpus):
+    for module in (device, doctor):
         monkeypatch.setattr(module, "tried_gpus", lambda library: [("FAST:0", library.cpu, refused)])
     assert [each.id for each in device.find_devices(library, ())] == ["CPU:0"]
-    assert missing_gpus.why_no_gpu(library) == "FAST:0 fails its trial: a product on it fails: SIGSEGV"
+    assert doctor.why_no_gpu(library) == "FAST:0 fails its trial: a product on it fails: SIGSEGV"
 
 
 # -- doctor ------------------------------------------------------------------------------------------------
@@ -225,31 +225,29 @@ def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch) -> None:
 
 def test_doctor_tells_why_there_is_no_gpu(monkeypatch) -> None:
     library, reported = load_library(), {}
-    monkeypatch.setattr(missing_gpus, "tried_gpus", lambda library: [])
-    monkeypatch.setattr(missing_gpus, "_kinds", lambda library: {"Vulkan": None})
+    monkeypatch.setattr(doctor, "tried_gpus", lambda library: [])
+    monkeypatch.setattr(doctor, "_kinds", lambda library: {"Vulkan": None})
     monkeypatch.setattr(
-        missing_gpus, "_reported", lambda library, added={}, without={}: reported.get((*added, *without), "")
+        doctor, "_reported", lambda library, added={}, without={}: reported.get((*added, *without), "")
     )
-    monkeypatch.setattr(missing_gpus, "DRIVERS", {})
+    monkeypatch.setattr(doctor, "DRIVERS", {})
     monkeypatch.delenv("GGML_VK_VISIBLE_DEVICES", raising=False)
-    assert "no driver reports a device" in missing_gpus.why_no_gpu(library)
+    assert "no driver reports a device" in doctor.why_no_gpu(library)
     reported["GGML_VK_VISIBLE_DEVICES",] = "a card"
-    assert "ggml passes over a card, a CPU" in missing_gpus.why_no_gpu(library)
+    assert "ggml passes over a card, a CPU" in doctor.why_no_gpu(library)
     monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "7")
-    assert missing_gpus.why_no_gpu(library) == "Vulkan: a card is hidden by GGML_VK_VISIBLE_DEVICES=7"
+    assert doctor.why_no_gpu(library) == "Vulkan: a card is hidden by GGML_VK_VISIBLE_DEVICES=7"
 
 
 def test_doctor_tells_a_missing_driver_from_another_missing_library(monkeypatch, tmp_path) -> None:
     library, path = load_library(), tmp_path / "libggml-cuda.so"
     path.write_bytes(b"no library")
-    monkeypatch.setattr(missing_gpus, "tried_gpus", lambda library: [])
-    monkeypatch.setattr(missing_gpus, "_kinds", lambda library: {"CUDA": path})
-    monkeypatch.setattr(missing_gpus, "DRIVERS", {"CUDA": "libno-driver.so.1"})
-    told = missing_gpus.why_no_gpu(library)
+    monkeypatch.setattr(doctor, "tried_gpus", lambda library: [])
+    monkeypatch.setattr(doctor, "_kinds", lambda library: {"CUDA": path})
+    monkeypatch.setattr(doctor, "DRIVERS", {"CUDA": "libno-driver.so.1"})
+    told = doctor.why_no_gpu(library)
     assert told.startswith("CUDA: its driver is not installed: libno-driver.so.1")
-    monkeypatch.setattr(
-        missing_gpus, "DRIVERS", {"CUDA": str(library.path)}
-    )  # some library that can be loaded
-    told = missing_gpus.why_no_gpu(library)
+    monkeypatch.setattr(doctor, "DRIVERS", {"CUDA": str(library.path)})  # some library that can be loaded
+    told = doctor.why_no_gpu(library)
     assert told.startswith(f"CUDA: the code for it cannot be loaded: {path}")
     assert "LD_LIBRARY_PATH" in told

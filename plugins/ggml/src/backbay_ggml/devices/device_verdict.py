@@ -65,7 +65,6 @@ class DeviceVerdict:
     tried: tuple[str, ...] = ()
 
     def takes(self, case: str) -> bool:
-        """Whether the device computes a case, and rightly."""
         return case in self.tried and case not in self.wrong
 
     def measured(self, name: str, dtype: DType) -> Precision | None:

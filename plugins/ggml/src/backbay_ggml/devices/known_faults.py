@@ -55,7 +55,6 @@ def _fault(
     concerns: Callable[[Ptr, Ptr], bool] = _always,
     known: list[KnownFault] = KNOWN_FAULTS,
 ) -> Callable[[Case], Case]:
-    """Declare a case, and the ops that it tells of."""
     known.append(KnownFault(case, tuple(ops.split()), concerns))
     return case_of(case)
 
@@ -68,7 +67,6 @@ def _copies(source: DType, result: DType) -> Callable[[Ptr, Ptr], bool]:
 
 
 def _adjoins(tensor: Ptr) -> bool:
-    """Whether all elements of a tensor lie one after the other."""
     dtype = dtype_of(tensor)
     step, extents = dtype.type_size, [tensor.ne[0] // dtype.block_size, *list(tensor.ne)[1:]]
     for extent, stride in zip(extents, tensor.nb, strict=True):
@@ -127,7 +125,7 @@ def _nan(b: Bench) -> Tensor:
 @_fault("a large triangle", "SOLVE_TRI")
 def _triangle(b: Bench) -> Tensor:
     lower = np.tril(b.numbers(96, 96)) / 96 + np.eye(96, dtype=np.float32)
-    return b.leaf(lower).solve_tri(b.ctx, b.leaf(b.numbers(3, 96)))
+    return b.leaf(lower).solve_tri(b.ctx, b.floats(3, 96))
 
 
 @_fault(LONG_COPIES, "CPY CONT", concerns=_copies(DType.I64, DType.I64))
@@ -147,14 +145,14 @@ def _small_tanh(b: Bench) -> Tensor:
     concerns=lambda tensor, _: max(tensor.ne[1:4]) > MOST_ROWS,
 )
 def _norms_of_many_rows(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(4, MOST_ROWS + 1)).rms_norm(b.ctx, None, eps=1e-5)
+    return b.floats(4, MOST_ROWS + 1).rms_norm(b.ctx, None, eps=1e-5)
 
 
 @case_of(QUERIES_BETWEEN_VECTORS)
 def _queries_between_vectors(b: Bench) -> Tensor:
     step = ROW + 2  # numbers from one query to the next
-    query = b.leaf(b.numbers(step, 6)).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
-    key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
+    query = b.floats(step, 6).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
+    key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
     return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125)
 
 
@@ -162,19 +160,19 @@ def _queries_between_vectors(b: Bench) -> Tensor:
 def _product_of_nan(b: Bench) -> Tensor:
     columns = b.numbers(ROW, 48)
     columns[::3, 5] = np.nan
-    return b.leaf(b.numbers(ROW, ROWS), DType.F16).mulmat(b.ctx, b.leaf(columns))
+    return b.floats(ROW, ROWS, dtype=DType.F16).mulmat(b.ctx, b.leaf(columns))
 
 
 @case_of(REPEATED_IDS)
 def _repeated_ids(b: Bench) -> Tensor:
     ids = b.leaf(np.ones((12, 3), np.int32), DType.I32)
-    return b.leaf(b.numbers(ROW, 4, 2)).mulmat_id(b.ctx, b.leaf(b.numbers(ROW, 1, 12)), ids)
+    return b.floats(ROW, 4, 2).mulmat_id(b.ctx, b.floats(ROW, 1, 12), ids)
 
 
 @_fault(SLICES_APART, PRODUCTS, concerns=_has_slices_apart, known=KNOWN_MISREADINGS)
 def _slices_apart(b: Bench) -> Tensor:
     def apart(columns: int) -> Tensor:
-        return b.leaf(b.numbers(ROW, columns + 2, 3)).slice(b.ctx, 1, 0, columns)
+        return b.floats(ROW, columns + 2, 3).slice(b.ctx, 1, 0, columns)
 
     few, many = (apart(5).mulmat(b.ctx, apart(columns)) for columns in (1, 17))
     return few.concat(b.ctx, many, 1)
@@ -192,7 +190,7 @@ def _long_integer_rows(b: Bench) -> Tensor:
 
 @_fault("convolutions of long volumes", "IM2COL_3D", concerns=lambda tensor, _: tensor.ne[1] > MOST_ROWS)
 def _long_volumes(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(3, 1, 1, 1)).conv3d(b.ctx, b.leaf(b.numbers(MOST_ROWS + 1, 1, 1, 1)), c=1, p0=1)
+    return b.floats(3, 1, 1, 1).conv3d(b.ctx, b.floats(MOST_ROWS + 1, 1, 1, 1), c=1, p0=1)
 
 
 @_fault("step of 0", "STEP")
@@ -206,14 +204,14 @@ def _step(b: Bench) -> Tensor:
     concerns=lambda tensor, _: max(tensor.ne[2:4]) > MOST_ROWS,
 )
 def _many_slices(b: Bench) -> Tensor:
-    padded = b.leaf(b.numbers(1, 1, MOST_ROWS + 1)).pad_ext(b.ctx, 0, 1, 0, 0, 0, 0, 0, 0)
+    padded = b.floats(1, 1, MOST_ROWS + 1).pad_ext(b.ctx, 0, 1, 0, 0, 0, 0, 0, 0)
     return padded.softmax(b.ctx).rms_norm(b.ctx, None, eps=1e-5)
 
 
 @_fault("copies into columns", "CPY", concerns=_writes_columns)
 def _copies_into_columns(b: Bench) -> Tensor:
-    column = b.leaf(b.numbers(4, ROWS)).slice(b.ctx, 0, 1, 2)
-    return b.leaf(b.numbers(1, ROWS)).copy(b.ctx, column).contiguous(b.ctx)
+    column = b.floats(4, ROWS).slice(b.ctx, 0, 1, 2)
+    return b.floats(1, ROWS).copy(b.ctx, column).contiguous(b.ctx)
 
 
 @_fault("running sums of infinities", "CUMSUM")
@@ -226,12 +224,12 @@ def _running_sums(b: Bench) -> Tensor:
 @_fault("rows by ids that do not adjoin", "GET_ROWS", concerns=_are_ids_apart, known=KNOWN_MISREADINGS)
 def _rows_by_ids_apart(b: Bench) -> Tensor:
     ids = b.leaf(np.array([[7, 1], [3, 1], [0, 1]], np.int32), DType.I32).slice(b.ctx, 0, 0, 1)
-    return b.leaf(b.numbers(ROW, ROWS)).rows(b.ctx, ids.permute(b.ctx, 1, 0))
+    return b.floats(ROW, ROWS).rows(b.ctx, ids.permute(b.ctx, 1, 0))
 
 
 @_fault("copies of blocks that do not adjoin", "CPY CONT", concerns=_copies_blocks_apart)
 def _copies_of_blocks_apart(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(ROW, ROWS), DType.Q4_0).slice(b.ctx, 0, 0, ROW // 2).contiguous(b.ctx)
+    return b.floats(ROW, ROWS, dtype=DType.Q4_0).slice(b.ctx, 0, 0, ROW // 2).contiguous(b.ctx)
 
 
 @_fault(
@@ -241,14 +239,14 @@ def _copies_of_blocks_apart(b: Bench) -> Tensor:
     known=KNOWN_MISREADINGS,
 )
 def _products_of_rows_between_vectors(b: Bench) -> Tensor:
-    apart = b.leaf(b.numbers(41, 2, 2), DType.BF16).slice(b.ctx, 0, 0, 8).permute(b.ctx, 0, 2, 1)
-    return apart.mulmat(b.ctx, b.leaf(b.numbers(8, 65, 6)))
+    apart = b.floats(41, 2, 2, dtype=DType.BF16).slice(b.ctx, 0, 0, 8).permute(b.ctx, 0, 2, 1)
+    return apart.mulmat(b.ctx, b.floats(8, 65, 6))
 
 
 @case_of(CAPPED_SHORT_HEADS)
 def _capped_attention(b: Bench) -> Tensor:
-    key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
-    query = b.leaf(b.numbers(ROW, 2, 3))
+    key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
+    query = b.floats(ROW, 2, 3)
     return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125, softcap=30.0)
 
 
@@ -258,7 +256,7 @@ def _capped_attention(b: Bench) -> Tensor:
     concerns=lambda tensor, _: tensor.src[2].ne[0] not in DELTA_HEADS,
 )
 def _delta_rule(b: Bench) -> Tensor:
-    query, key, value = (b.leaf(b.numbers(LONG_HEAD, 1, 2, 1)) for _ in range(3))
+    query, key, value = (b.floats(LONG_HEAD, 1, 2, 1) for _ in range(3))
     decay, share = (b.leaf(-np.abs(b.numbers(1, 1, 2, 1))) for _ in range(2))
     state = b.leaf(np.zeros((1, 1, LONG_HEAD, LONG_HEAD), np.float32))
     return state.delta_rule(b.ctx, query, key, value, decay, share)

@@ -133,7 +133,6 @@ class OpPlacement:
         return found
 
     def _copied(self, source: Ptr, device: Device) -> Ptr:
-        """A copy of a tensor, made by a device."""
         copy = self._lib.ggml_cont(self._graph.pool(), source)
         self._of_tensor[address(copy)] = device
         return copy
@@ -225,7 +224,6 @@ class OpPlacement:
         return self._copied(one, other), other
 
     def _operands_elsewhere(self, tensor: Ptr, device: Device) -> Iterable[tuple[int, Ptr]]:
-        """The operands that do not lie on a device, with their positions."""
         for index, source in enumerate(tensor.src):
             if source != NULL and self._device_of(source) is not device:
                 yield index, source

@@ -52,7 +52,7 @@ class Relay:
         host, _, port = endpoint.rpartition(":")
         self.server, self.patience = (host, int(port)), patience
         self.lost: dict[int, str] = {}
-        self._losses: list[str] = []
+        self.losses: list[str] = []  # the reasons since somebody looked
         try:
             with connect(self.server) as first:
                 self.peer = first.getpeername()
@@ -68,16 +68,6 @@ class Relay:
             ) from None
         self.port = self._listener.getsockname()[1]
         self.protocol = ".".join(map(str, self.hello[:3]))
-
-    def lose(self, number: int, reason: str) -> None:
-        """A connection's server is lost; called before anything is answered in the server's place."""
-        self.lost[number] = reason
-        self._losses.append(reason)
-
-    def new_losses(self) -> list[str]:
-        """Why connections were lost since the last call."""
-        found, self._losses = self._losses, []
-        return found
 
     def close(self) -> None:
         with suppress(OSError):
@@ -224,7 +214,8 @@ class Connection:
         reason = str(error) or "it closed the connection"
         if isinstance(error, TimeoutError):
             reason = f"it did not answer within {self.relay.patience:g} s (the option rpc_timeout)"
-        self.relay.lose(self.number, reason)
+        self.relay.lost[self.number] = reason  # before anything is answered in the server's place
+        self.relay.losses.append(reason)
 
 
 def pieces(source: socket.socket, size: int) -> Iterator[bytes]:

@@ -83,7 +83,7 @@ class RpcServer:
         if not self.is_relayed:
             why = self._why_gone or ": this process ends"
             raise BackendUnavailableError(f"the RPC server {self.endpoint} cannot be reached{why}")
-        recent = self.relay.new_losses()
+        recent, self.relay.losses = self.relay.losses, []
         reasons = [*self.relay.lost.values(), *(recent if meanwhile else [])]
         if reasons:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")

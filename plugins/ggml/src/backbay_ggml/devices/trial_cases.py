@@ -6,6 +6,7 @@ The cases of this module are views that begin between a device's places for tens
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -19,7 +20,17 @@ CASES: dict[str, Case] = {}
 with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
 PLAIN = "a product"  # of which a device must be capable
 ROW, ROWS = 64, 12
-COPIED = (DType.F16, DType.BF16, DType.I32, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0)
+COPIED = (
+    DType.F32,
+    DType.F16,
+    DType.BF16,
+    DType.I32,
+    DType.Q4_0,
+    DType.Q4_1,
+    DType.Q5_0,
+    DType.Q5_1,
+    DType.Q8_0,
+)
 
 
 @final
@@ -28,6 +39,7 @@ class Bench:
 
     def __init__(self, ctx: Context, quantized: Callable[[Array, DType], Bytes]) -> None:
         self.ctx, self._quantized = ctx, quantized
+        self.moved: DType | None = None  # operands of this dtype begin between places
         self._rng = np.random.default_rng(1)
 
     def numbers(self, *shape: int) -> Array:
@@ -46,11 +58,14 @@ class Bench:
         held = self.leaf(np.concatenate([np.ones(step, data.dtype), data.reshape(-1)]), dtype)
         return held.view(self.ctx, dtype.type_size, data.shape[::-1])
 
+    def operand(self, data: Array, dtype: DType = DType.F32) -> Tensor:
+        return self.shifted(data, dtype) if dtype is self.moved else self.leaf(data, dtype)
+
     def floats(self, *shape: int, dtype: DType = DType.F32) -> Tensor:
-        return self.shifted(self.numbers(*shape), dtype)
+        return self.operand(self.numbers(*shape), dtype)
 
     def ids(self, *numbers: int) -> Tensor:
-        return self.shifted(np.array(numbers, np.int32), DType.I32)
+        return self.operand(np.array(numbers, np.int32), DType.I32)
 
 
 def case_of(name: str) -> Callable[[Case], Case]:
@@ -61,6 +76,26 @@ def case_of(name: str) -> Callable[[Case], Case]:
     return register
 
 
+def views_in(name: str, *dtypes: DType) -> Callable[[Case], Case]:
+    """Declare a case for each dtype whose operands are views that begin between a device's places for tensors."""
+
+    def register(case: Case) -> Case:
+        for dtype in dtypes:
+            CASES[_named(name, dtype)] = partial(_with_views, case, dtype)
+        return case
+
+    return register
+
+
+def _named(name: str, dtype: DType) -> str:
+    return name if dtype is DType.F32 else f"{name} {dtype}"
+
+
+def _with_views(case: Case, dtype: DType, b: Bench) -> Tensor:
+    b.moved = dtype
+    return case(b)
+
+
 @case_of(PLAIN)
 def _plain(b: Bench) -> Tensor:
     return b.leaf(b.numbers(ROW, ROWS)).mulmat(b.ctx, b.leaf(b.numbers(ROW, 3)))
@@ -69,13 +104,12 @@ def _plain(b: Bench) -> Tensor:
 def _add_call(name: str, op: Callable[..., Tensor], *shapes: tuple[int, ...], **attributes: object) -> None:
     """An op of operands of these shapes."""
 
-    @case_of(name)
+    @views_in(name, DType.F32)
     def case(b: Bench) -> Tensor:
         first, *others = [b.floats(*shape) for shape in shapes]
         return op(first, b.ctx, *others, **attributes)
 
 
-_add_call("CONT", Tensor.contiguous, (ROW, ROWS))
 _add_call("ADD", Tensor.add, (ROW, ROWS), (ROW, ROWS))
 _add_call("MUL", Tensor.mul, (ROW, ROWS), (ROW,))
 _add_call("SCALE", Tensor.scale, (ROW, ROWS), s=0.5)
@@ -85,146 +119,93 @@ _add_call("RMS_NORM", Tensor.rms_norm, (ROW, ROWS), weight=None, eps=1e-5)
 _add_call("CONCAT", Tensor.concat, (ROW, ROWS), (ROW, 3), dim=1)
 
 
-@case_of("CPY")
+@views_in("CPY", DType.F32)
 def _narrowed(b: Bench) -> Tensor:
     return b.floats(ROW, ROWS).cast(b.ctx, DType.F16)
 
 
-@case_of("CPY f16")
+@views_in("CPY", DType.F16)
 def _widened(b: Bench) -> Tensor:
     return b.floats(ROW, ROWS, dtype=DType.F16).cast(b.ctx, DType.F32)
 
 
-@case_of("into CPY")
-def _into_copy(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(ROW, ROWS)).copy(b.ctx, b.floats(ROW, ROWS))
-
-
-@case_of("into SET_ROWS")
-def _into_rows(b: Bench) -> Tensor:
-    return _set_in(b, DType.F32)
-
-
-def _set_in(b: Bench, dtype: DType) -> Tensor:
-    ids = b.leaf(np.array([4, 1], np.int32), DType.I32)
-    return b.floats(ROW, ROWS, dtype=dtype).set_rows(b.ctx, b.leaf(b.numbers(ROW, 2)), ids)
-
-
 def _add_copies(dtype: DType) -> None:
-    """Copies of and between tensors of a dtype other than f32, and rows of floats into one."""
+    """Copies of and between tensors of a dtype, and rows of floats into one."""
 
-    def whole(b: Bench) -> Tensor:
-        data = np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
-        return b.leaf(data if dtype.is_integer else b.numbers(ROW, ROWS), dtype)
+    def data(b: Bench) -> Array:
+        return (
+            np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
+            if dtype.is_integer
+            else b.numbers(ROW, ROWS)
+        )
 
-    def shifted(b: Bench) -> Tensor:
-        data = np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
-        return b.shifted(data, dtype) if dtype.is_integer else b.floats(ROW, ROWS, dtype=dtype)
-
-    @case_of(f"CONT {dtype}")
+    @case_of(_named("CONT", dtype))
     def cont(b: Bench) -> Tensor:
-        return shifted(b).contiguous(b.ctx)
+        return b.shifted(data(b), dtype).contiguous(b.ctx)
 
-    if f"CPY {dtype}" not in CASES:
+    if _named("CPY", dtype) not in CASES:
 
-        @case_of(f"CPY {dtype}")
+        @case_of(_named("CPY", dtype))
         def copied(b: Bench) -> Tensor:
-            return shifted(b).copy(b.ctx, whole(b))
+            return b.shifted(data(b), dtype).copy(b.ctx, b.leaf(data(b), dtype))
 
-    @case_of(f"into CPY {dtype}")
+    @case_of(_named("into CPY", dtype))
     def into_copy(b: Bench) -> Tensor:
-        return whole(b).copy(b.ctx, shifted(b))
+        return b.leaf(data(b), dtype).copy(b.ctx, b.shifted(data(b), dtype))
 
     if not dtype.is_integer:
 
-        @case_of(f"into SET_ROWS {dtype}")
+        @case_of(_named("into SET_ROWS", dtype))
         def into_rows(b: Bench) -> Tensor:
-            return _set_in(b, dtype)
+            return b.shifted(data(b), dtype).set_rows(b.ctx, b.floats(ROW, 2), b.ids(4, 1))
 
 
 for _dtype in COPIED:
     _add_copies(_dtype)
 
 
-@case_of("SET_ROWS")
+@views_in("SET_ROWS", DType.F32, DType.I32)
 def _set_rows(b: Bench) -> Tensor:
-    ids = b.leaf(np.array([4, 1], np.int32), DType.I32)
-    return b.leaf(b.numbers(ROW, ROWS)).set_rows(b.ctx, b.floats(ROW, 2), ids).contiguous(b.ctx)
+    table = b.leaf(b.numbers(ROW, ROWS))
+    return table.set_rows(b.ctx, b.floats(ROW, 2), b.ids(4, 1)).contiguous(b.ctx)
 
 
-@case_of("SET_ROWS i32")
-def _set_rows_by_ids(b: Bench) -> Tensor:
-    return (
-        b.leaf(b.numbers(ROW, ROWS)).set_rows(b.ctx, b.leaf(b.numbers(ROW, 2)), b.ids(4, 1)).contiguous(b.ctx)
-    )
-
-
-@case_of("GET_ROWS")
+@views_in("GET_ROWS", DType.F32, DType.I32)
 def _rows(b: Bench) -> Tensor:
-    return b.floats(ROW, ROWS).rows(b.ctx, b.leaf(np.array([7, 3, 0], np.int32), DType.I32))
+    return b.floats(ROW, ROWS).rows(b.ctx, b.ids(7, 3, 0))
 
 
-@case_of("GET_ROWS i32")
-def _rows_by_ids(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(ROW, ROWS)).rows(b.ctx, b.ids(7, 3, 0))
-
-
-@case_of("ADD_ID")
+@views_in("ADD_ID", DType.F32, DType.I32)
 def _add_id(b: Bench) -> Tensor:
-    ids = b.leaf(np.array([[0, 2], [1, 0], [2, 1]], np.int32), DType.I32)
+    ids = b.operand(np.array([[0, 2], [1, 0], [2, 1]], np.int32), DType.I32)
     return b.floats(ROW, 2, 3).add_id(b.ctx, b.floats(ROW, 3), ids)
 
 
-@case_of("ADD_ID i32")
-def _add_id_by_ids(b: Bench) -> Tensor:
-    ids = b.shifted(np.array([[0, 2], [1, 0], [2, 1]], np.int32), DType.I32)
-    return b.leaf(b.numbers(ROW, 2, 3)).add_id(b.ctx, b.leaf(b.numbers(ROW, 3)), ids)
-
-
-@case_of("ROPE")
+@views_in("ROPE", DType.F32, DType.I32)
 def _rope(b: Bench) -> Tensor:
-    positions = b.leaf(np.array([9, 5, 30], np.int32), DType.I32)
-    factors = b.shifted(np.linspace(1, 8, ROW // 2, dtype=np.float32))
-    return b.floats(ROW, 2, 3).rope(b.ctx, positions, dim=ROW, base=10000.0, factors=factors)
+    factors = b.operand(np.linspace(1, 8, ROW // 2, dtype=np.float32))
+    return b.floats(ROW, 2, 3).rope(b.ctx, b.ids(9, 5, 30), dim=ROW, base=10000.0, factors=factors)
 
 
-@case_of("ROPE i32")
-def _rope_by_positions(b: Bench) -> Tensor:
-    return b.leaf(b.numbers(ROW, 2, 3)).rope(b.ctx, b.ids(9, 5, 30), dim=ROW, base=10000.0)
+@views_in("MUL_MAT", DType.F32, DType.F16)
+def _product(b: Bench) -> Tensor:
+    weight = b.floats(ROW, ROWS, dtype=DType.F16 if b.moved is DType.F16 else DType.F32)
+    few, many = (weight.mulmat(b.ctx, b.floats(ROW, count)) for count in (1, 17))
+    return few.concat(b.ctx, many, 1)
 
 
-@case_of("SOFT_MAX")
+@views_in("FLASH_ATTN_EXT", DType.F32, DType.F16)
+def _attention(b: Bench) -> Tensor:
+    query, halves = b.floats(ROW, 2, 3), b.moved is DType.F16
+    key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
+    mask, sinks = (b.floats(40, 3, dtype=DType.F16), None) if halves else (None, b.floats(2))
+    return query.scaled_dot_product_attention(b.ctx, key, value, mask, scale=0.125, sinks=sinks)
+
+
+@views_in("SOFT_MAX", DType.F32)
 def _softmax(b: Bench) -> Tensor:
     key, value = (b.leaf(b.numbers(ROW, 1, 40)) for _ in range(2))
     attended = b.leaf(b.numbers(ROW, 2, 3)).scaled_dot_product_attention(
         b.ctx, key, value, b.floats(40, 3), scale=0.125, sinks=b.floats(2)
     )
     return b.floats(ROW, ROWS).softmax(b.ctx).concat(b.ctx, attended.reshape(b.ctx, ROW, 6), 1)
-
-
-@case_of("MUL_MAT")
-def _product(b: Bench) -> Tensor:
-    weight = b.floats(ROW, ROWS)
-    few, many = (weight.mulmat(b.ctx, b.floats(ROW, count)) for count in (1, 17))
-    return few.concat(b.ctx, many, 1)
-
-
-@case_of("MUL_MAT f16")
-def _product_of_halves(b: Bench) -> Tensor:
-    weight = b.floats(ROW, ROWS, dtype=DType.F16)
-    few, many = (weight.mulmat(b.ctx, b.leaf(b.numbers(ROW, count))) for count in (1, 17))
-    return few.concat(b.ctx, many, 1)
-
-
-@case_of("FLASH_ATTN_EXT")
-def _attention(b: Bench) -> Tensor:
-    key, value = (b.leaf(b.numbers(ROW, 1, 40), DType.F16) for _ in range(2))
-    query, sinks = b.floats(ROW, 2, 3), b.floats(2)
-    return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125, sinks=sinks)
-
-
-@case_of("FLASH_ATTN_EXT f16")
-def _attention_to_halves(b: Bench) -> Tensor:
-    key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
-    query, mask = b.leaf(b.numbers(ROW, 2, 3)), b.floats(40, 3, dtype=DType.F16)
-    return query.scaled_dot_product_attention(b.ctx, key, value, mask, scale=0.125)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import ctypes
+import logging
 import os
 import re
 import threading
+import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
 from backbay.internals import forced_cpu, raise_if_starved, without_forks
 
-from . import logs
 from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
 from .location import VARIABLE, locate
 from .native import ENDING, find_native
@@ -23,6 +27,10 @@ SUPPORTED = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
 SPINS = "10000"  # about half a millisecond
 OF_THE_CPU = {"ggml_get_type_traits_cpu", "ggml_graph_compute", "ggml_graph_plan"}
 """Functions that may lie in a file of their own, with the code for this machine's CPU."""
+# ggml's information level (2) is as detailed as Python's debug.
+LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+CONTINUED = 5
+AGAIN = 0.05  # seconds until a Ctrl-C comes again
 CPU_DEVICE = 0  # of enum ggml_backend_dev_type, which only grows at its end
 CODE = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
 NAMES = {
@@ -34,8 +42,11 @@ NAMES = {
 }
 """ggml's names for code that a kind of CPU runs, the best first."""
 
+logger = logging.getLogger("backbay.ggml")
 _lock = threading.Lock()
 _loaded: Library | None = None
+_pending: list[tuple[int, str]] = []  # the begin of a line that ggml prints in pieces
+_kept: list[Any] = []  # callbacks that C holds pointers to
 
 
 @final
@@ -93,7 +104,7 @@ class Library:
         self.lib: Any = functions
         _check_functions(functions.missing() - OF_THE_CPU, path)
         self.version, self.number = _check_version(self.lib, path)
-        logs.attach(self.lib)
+        log_through_python(self.lib)
         self.cpu = self._find_cpu()
         self.cpu_code = file_of(self.registry_procedure("ggml_backend_get_features"), self.lib)
         functions.take_from(self.cpu_code)
@@ -131,11 +142,9 @@ class Library:
         return self.lib.ggml_backend_reg_get_proc_address(registry, name.encode())
 
     def can_dequantize(self, dtype: DType) -> bool:
-        """Whether blocks of a dtype can be read as floats."""
         return dtype.is_quantized and bool(self.lib.ggml_get_type_traits(int(dtype)).to_float != NULL)
 
     def can_quantize(self, dtype: DType) -> bool:
-        """Whether the CPU can make blocks of a dtype."""
         return dtype.is_quantized and bool(self.lib.ggml_get_type_traits_cpu(int(dtype)).from_float != NULL)
 
     def can_multiply(self, dtype: DType) -> bool:
@@ -215,6 +224,35 @@ def refuse_starvation(folder: Path) -> None:
                     ctypes.CDLL(file.path)
     except OSError as error:
         raise_if_starved(error, f"loading {folder}")
+
+
+def log_through_python(lib: Any) -> None:
+    """Let ggml log through Python until the interpreter ends."""
+    callback = ffi.callback("void(int, const char *, void *)", _receive_log, onerror=_postpone)
+    _kept.append(callback)
+    lib.ggml_log_set(callback, NULL)
+    atexit.register(lib.ggml_log_set, NULL, NULL)
+
+
+def _postpone(kind: type[BaseException], error: BaseException, trace: TracebackType) -> None:
+    """Let Ctrl-C come again when ggml has returned: an error cannot pass through C."""
+    if isinstance(error, KeyboardInterrupt):
+        timer = threading.Timer(AGAIN, _thread.interrupt_main)
+        timer.daemon = True
+        timer.start()
+    else:
+        traceback.print_exception(error)
+
+
+def _receive_log(level: int, message: Any, _: Any) -> None:
+    piece = ffi.string(message).decode(errors="replace")
+    if level == CONTINUED and _pending:
+        first, begun = _pending.pop()
+        level, piece = first, begun + piece
+    if piece.endswith("\n"):
+        logger.log(LEVELS.get(level, logging.DEBUG), "%s", piece.rstrip())
+    else:
+        _pending[:] = [(level, piece)]
 
 
 def _refuse_second(path: Path) -> None:

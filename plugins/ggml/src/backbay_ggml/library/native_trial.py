@@ -131,7 +131,6 @@ def products(code: NativeCode) -> bool:
 
 
 def _dtypes(native: NativeProducts) -> list[DType]:
-    """The dtypes of weights that native code multiplies as they lie in files."""
     return [DType[name] for name in FORMATS if name in native.formats and name in DType.__members__]
 
 

@@ -158,17 +158,15 @@ class Builder(TensorBuilder):
 
     def rows(self, node: Node, dtype: DType | None = None) -> Ptr:
         """A node's tensor with adjoining elements in each row and rows in order, as a dtype if one is named."""
-        tensor = self.raw(node)
-        if dtype is not None and node.dtype is not dtype:
-            return self.cast(tensor, dtype)
-        return self.with_rows(tensor)
+        if dtype is None or node.dtype is dtype:
+            return self.with_rows(self.raw(node))
+        return self.cast(self.raw(node), dtype)
 
     def dense(self, node: Node, dtype: DType | None = None) -> Ptr:
         """A node's tensor with all elements adjoining, as a dtype if one is named."""
-        tensor = self.raw(node)
-        if dtype is not None and node.dtype is not dtype:
-            return self.cast(tensor, dtype)
-        return self.contiguous(tensor)
+        if dtype is None or node.dtype is dtype:
+            return self.contiguous(self.raw(node))
+        return self.cast(self.raw(node), dtype)
 
     def floats(self, node: Node) -> Ptr:
         """A node's tensor as contiguous f32."""

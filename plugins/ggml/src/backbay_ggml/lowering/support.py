@@ -18,8 +18,6 @@ from ..library.library import Library
 
 Specs = Sequence[Spec | None]
 CAST_LIMIT = 1 << 32  # elements; ggml counts quantized elements in 32 bits when it converts them
-COMPOSED_WHEN_EMPTY = (ops.scaled_dot_product_attention,)
-"""Ops that core's composites compute if an operand is empty."""
 EXACT = Precision(DType.F32, DType.F32)
 UNMEASURED = Precision(DType.Q8_0, DType.F16)
 """Of products that a trial has not measured, as it did not come to its end: as coarse as any."""

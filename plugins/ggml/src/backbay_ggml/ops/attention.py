@@ -117,7 +117,6 @@ def _weights(
 
 
 def _fits_native(g: Builder, query: Node, key: Node, value: Node) -> bool:
-    """Whether there is native code that takes these operands."""
     return (
         {key.dtype, value.dtype} <= set(CACHES)
         and max(query.dim(0), value.dim(0)) <= MOST_FEATURES
@@ -136,7 +135,6 @@ def _native(
     scale: float,
     softcap: float,
 ) -> Ptr:
-    """Attention as (dv, heads, tokens, batch)."""
     hidden = [] if mask is None else _hidden(g, query, key, mask)
     column = [] if sinks is None else [g.floats(sinks)]
     operands = [g.rows(query, DType.F32), g.rows(key), g.rows(value), *hidden, *column]

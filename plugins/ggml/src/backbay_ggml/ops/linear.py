@@ -44,7 +44,6 @@ def solve_tri(
 
 
 def _reversed(g: Builder, x: Ptr) -> Ptr:
-    """A contiguous tensor with its rows in reverse order."""
     ne = tuple(x.ne)
     places = g.constant(np.arange(ne[1])[::-1].astype(np.int32), DType.I32)
     return g.reshape(same_rows_of_slices(g, g.reshape(x, ne[0], ne[1], ne[2] * ne[3]), places), *ne)

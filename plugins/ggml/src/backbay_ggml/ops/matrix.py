@@ -172,7 +172,6 @@ def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) ->
 
 
 def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:
-    """The arrangement of rearranged weights on the CPU; None for others."""
     return g.arrangement(w) if weights.extra != NULL and g.on_cpu else None
 
 

@@ -191,7 +191,6 @@ class GraphPlan(Plan):
     # -- leaves and weights ------------------------------------------------------------------------------
 
     def _bind(self, node: Node) -> None:
-        """Give a leaf or weight its tensor, and its copy for products."""
         assert node.leaf is not None
         buffer = node.leaf.buffer
         if not isinstance(buffer, TensorBuffer):
@@ -270,7 +269,6 @@ class GraphPlan(Plan):
             self._own = host_memory(self._library, nbytes)
 
     def _place(self, tensors: Sequence[Ptr], sizes: Sequence[int]) -> None:
-        """Give tensors their places in this plan's own memory."""
         place: Any = NULL if self._own == NULL else self._lib.ggml_backend_buffer_get_base(self._own)
         place = ffi.cast("char *", place)
         for tensor, size in zip(tensors, sizes, strict=True):

@@ -112,7 +112,6 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
             self._replace()
 
     def _measure(self, plan: MultiDevicePlan) -> list[int]:
-        """The bytes that a plan needs on each device, measured by a temporary scheduler."""
         sizes = ffi.new("size_t[]", len(self.devices))
         with turn(), self.session():
             scheduler = self._new(plan.graph_size)

@@ -45,7 +45,6 @@ class ThreadChoice:
         self._share = EARLY_SHARE  # of the time, that goes to tries of more threads
 
     def next(self) -> int:
-        """The number of threads of the next run."""
         if not self._left and not self._is_settled():
             tried = self._to_try()
             if tried is not None:
@@ -91,7 +90,6 @@ class ThreadChoice:
         return self._spent > self._budget() or (self._samples[self._running] >= ENOUGH and is_slow)
 
     def _has_won(self) -> bool:
-        """Whether the present try is one of more threads, and they are faster."""
         is_known = self._samples[self._running] >= ENOUGH
         return self._running < self._best and is_known and self._is_better(self._running)
 
@@ -110,7 +108,6 @@ class ThreadChoice:
         self._samples[index] += 1
 
     def _to_try(self) -> int | None:
-        """The count to try next, if any can be paid."""
         return next((index for index, seconds in self._costs().items() if seconds <= self._credit), None)
 
     def _costs(self) -> dict[int, float]:
@@ -131,7 +128,6 @@ class ThreadChoice:
         return self._samples[self._best] > 0 and self._means[self._best] > SLOW * self._work
 
     def _choose(self) -> None:
-        """Take a neighbouring count if its mean is smaller."""
         for other in (self._best - 1, self._best + 1):
             if 0 <= other < len(self._counts) and self._samples[other] > 0 and self._is_better(other):
                 if other < self._best:

@@ -164,7 +164,6 @@ def _check_zones(zones: Sequence[Bytes], nbytes: int) -> None:
 
 
 def _aligned(data: Bytes) -> Bytes:
-    """An aligned copy of at least one byte."""
     whole = np.zeros(max(data.size, 1) + ALIGNMENT, np.uint8)
     start = -whole.ctypes.data % ALIGNMENT
     copy = whole[start : start + max(data.size, 1)]

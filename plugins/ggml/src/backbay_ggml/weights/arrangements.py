@@ -10,7 +10,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, final
@@ -31,7 +30,7 @@ TYPES = (
 """The dtypes that some CPU has an arrangement for."""
 EXTRA_ROWS = 32  # of weights, for longer products: the fewest that AMX takes
 SAMPLE_BYTES = 4096
-ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `lowering.products`
+ONE_COLUMN = "ONE_COLUMN"  # the trial of another form of products of one column; see `ops.matrix`
 WRONG = "wrong results"  # the begin of what the trial prints if the arrangement computes wrongly
 TIMEOUT = 120.0  # seconds
 
@@ -49,6 +48,24 @@ def buffer_types(library: Library) -> dict[str, Ptr]:
     return found
 
 
+@dataclass(frozen=True)
+class TrialResult:
+    """Why an arrangement cannot be used (empty if it can), and the dtypes of `Arrangement`.
+
+    A result that `lasts` tells of this machine, not of a trial that was killed or got no memory.
+    """
+
+    why_not: str = ""
+    types: tuple[str, ...] = ()
+    spaced: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    lasts: bool = field(default=True, compare=False)
+
+    def dtypes(self) -> tuple[tuple[DType, ...], ...]:
+        named = (self.types, self.spaced, self.native)
+        return tuple(tuple(dtype for dtype in TYPES if str(dtype) in names) for names in named)
+
+
 @final
 class Arrangement:
     """A buffer type, for weights of some dtypes.
@@ -57,16 +74,9 @@ class Arrangement:
     Native code of ours multiplies `native` dtypes in this arrangement.
     """
 
-    def __init__(
-        self,
-        library: Library,
-        name: str,
-        types: Collection[DType] = TYPES,
-        spaced: Collection[DType] = (),
-        native: Collection[DType] = (),
-    ) -> None:
-        self._library, self._lib, self.name, self._types = library, library.lib, name, types
-        self.spaced, self.native = spaced, native
+    def __init__(self, library: Library, name: str, result: TrialResult | None = None) -> None:
+        self._library, self._lib, self.name = library, library.lib, name
+        self._types, self.spaced, self.native = (TYPES, (), ()) if result is None else result.dtypes()
         self.buffer_type = buffer_types(library)[name]
         self._sample: Ptr = self._lib.ggml_backend_buft_alloc_buffer(self.buffer_type, SAMPLE_BYTES)
 
@@ -107,20 +117,6 @@ class Arrangement:
             return bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, product))
 
 
-@dataclass(frozen=True)
-class TrialResult:
-    """Why an arrangement cannot be used (empty if it can), and the dtypes of `Arrangement`.
-
-    A result that `lasts` tells of this machine, not of a trial that was killed or got no memory.
-    """
-
-    why_not: str = ""
-    types: tuple[str, ...] = ()
-    spaced: tuple[str, ...] = ()
-    native: tuple[str, ...] = ()
-    lasts: bool = field(default=True, compare=False)
-
-
 def usable_arrangements(library: Library) -> list[Arrangement]:
     """The arrangements that work here, for the dtypes for which they pay, the best first."""
     found = []
@@ -128,12 +124,8 @@ def usable_arrangements(library: Library) -> list[Arrangement]:
         if name not in buffer_types(library):
             continue
         result = trial_result(library, name)
-        types, spaced, native = (
-            [dtype for dtype in TYPES if str(dtype) in names]
-            for names in (result.types, result.spaced, result.native)
-        )
-        if not result.why_not and types:
-            found.append(Arrangement(library, name, types, spaced, native))
+        if not result.why_not and result.types:
+            found.append(Arrangement(library, name, result))
     return found
 
 

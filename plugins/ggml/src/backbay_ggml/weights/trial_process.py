@@ -163,7 +163,6 @@ def _works(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
 
 
 def _random_blocks(library: Library, dtype: DType) -> Bytes:
-    """Random weights, quantized by ggml."""
     numbers = np.random.default_rng(1).standard_normal((ROWS, INNER)).astype(np.float32)
     nbytes = numbers.size // dtype.block_size * dtype.type_size
     operands = tensor_of(numbers), int(dtype)
@@ -173,7 +172,6 @@ def _random_blocks(library: Library, dtype: DType) -> Bytes:
 
 
 def _multiplied(library: Library, w: Ptr, batch: int) -> Array:
-    """The product of weights and a random batch."""
     x = np.random.default_rng(2).standard_normal((batch, w.ne[0])).astype(np.float32)
     with _product(library, w, x, threads=2) as (compute, out):
         compute()
@@ -183,7 +181,6 @@ def _multiplied(library: Library, w: Ptr, batch: int) -> Array:
 def _product(
     library: Library, w: Ptr, x: Array, *, threads: int
 ) -> AbstractContextManager[tuple[Callable[[], None], Bytes]]:
-    """A product of weights and an array; see `_computing`."""
     return _computing(library, "mul_mat", w, tensor_of(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
 
 
