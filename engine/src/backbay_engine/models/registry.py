@@ -134,19 +134,15 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
         alike = kind_of(backend.model.tensors)
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
-    model = _as_asked(find(name, known[name])(backend))
-    if context is not None:
-        model.fit(context)
-    return model
-
-
-def _as_asked(model: Model) -> Model:
-    """The model, or its frame for whole texts if its file asks for vectors or scores."""
+    model = find(name, known[name])(backend)
     from .decoder import Decoder
     from .encoder import TextDecoder
 
-    head = model.text_head if isinstance(model, Decoder) else None
-    return model if head is None else TextDecoder(model, head)  # type: ignore[arg-type]
+    if isinstance(model, Decoder) and model.text_head is not None:  # the file asks for vectors or scores
+        model = TextDecoder(model, model.text_head)
+    if context is not None:
+        model.fit(context)
+    return model
 
 
 def find(name: str, points: list[Declared]) -> type[Model]:

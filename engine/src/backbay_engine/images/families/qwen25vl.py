@@ -17,6 +17,7 @@ from ...models.nn import Weights
 from ..contract import Inputs, Network, Pictures
 from ..parts.attention import Groups
 from ..parts.merged import FRAMES, MERGE, GridFamily, Merger, SlicedEmbedding, rotary_positions, rotated
+from ..parts.patches import repeated
 from ..parts.shape import CLIP, PATCH, EncoderShape, colours
 from ..parts.towers import Tower
 from ..preparations.stretched import SmartResize
@@ -90,10 +91,11 @@ class _Network(Tower):
     def __init__(self, family: Qwen25VL, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
         shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
-        super().__init__(weights, shape, None)
+        super().__init__(shape)
         self.family, self.base = family, BASE.of(config, 1e4)
         self.full = self._full_blocks()
         self.embedding = SlicedEmbedding(weights.at("v."), family.patch, self.width)
+        self.declare(weights, None)
         names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
         widths = self.width, self.width * family.merge**2, family.width
         self.merger = Merger(weights, names, widths, self.shape.eps, root=True)
@@ -129,5 +131,4 @@ class _Network(Tower):
     def _rows(self, pictures: Pictures) -> NDArray[np.int32]:
         """Where each merged patch stands in the encoder's order."""
         places = np.argsort(self.family.order(pictures[0]).units)
-        starts = len(places) * np.arange(len(pictures))[:, None]
-        return (starts + places).ravel().astype(np.int32)
+        return repeated(places, len(pictures), len(places))

@@ -77,7 +77,7 @@ class _Network(Tower):
         names = ("ffn_up", "mlp.linear_fc1")
         first = present(weights.at("v.blk.0."), *names)
         shape = EncoderShape.of(backend, weights.extent(f"v.blk.0.{first}.weight", 1), EPSILON)
-        super().__init__(weights, replace(shape, eps=EPSILON), gelu)
+        super().__init__(replace(shape, eps=EPSILON))
         if any(block >= self.blocks for block in family.deep):
             raise OLLAMA_DEEPSTACK.refuse(family.config, f"blocks below {self.blocks}")
         self.keeps = tuple(block + 1 for block in family.deep)
@@ -86,6 +86,7 @@ class _Network(Tower):
         table = f"{present(v, 'position_embd', 'pos_embed')}.weight"
         self.side = isqrt(v.extent(table, 1) or 0)
         self.positions = v.need(table, self.width, self.side**2)
+        self.declare(weights, gelu)
         whole = (
             ("v.post_ln", "v.merger.norm"),
             ("mm.0", "v.merger.linear_fc1"),
