@@ -33,8 +33,7 @@ from .checkpoints.family import Family
 from .checkpoints.settings import Settings
 from .models import Model, architectures, keys, load_model
 from .models.batch import Batch
-from .models.decoder import Decoder, DecoderBlock, HybridDecoder
-from .models.encoder import Encoder
+from .models.frames import Decoder, DecoderBlock, Encoder, HybridDecoder
 from .models.nn import (
     Attention,
     Block,

@@ -135,8 +135,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
     model = find(name, known[name])(backend)
-    from .decoder import Decoder
-    from .encoder import TextDecoder
+    from .frames import Decoder, TextDecoder
 
     if isinstance(model, Decoder) and model.text_head is not None:  # the file asks for vectors or scores
         model = TextDecoder(model, model.text_head)

@@ -16,8 +16,7 @@ from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, stand_in
-from ..parts.attention import Groups, joined, sliced, tiled
-from ..parts.block import Block, Norm
+from ..parts.block import Block, Groups, Norm, joined, sliced, tiled
 from ..parts.patches import PatchEmbedding, patches_of, repeated
 from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
 from ..parts.towers import Tower

@@ -14,8 +14,7 @@ from backbay import Backend, Context, Tensor
 from ...models.nn import Activation, Module, Weights
 from ...models.nn.feed_forward import gelu
 from ..contract import Inputs, Network
-from .attention import Groups, attend
-from .block import Block, Norm
+from .block import Block, Groups, Norm, attend
 from .patches import PatchEmbedding, patches_of
 from .shape import EncoderShape, floats, present
 

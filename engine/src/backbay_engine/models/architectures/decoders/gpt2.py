@@ -10,7 +10,7 @@ from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
 from ... import nn
 from ...batch import Batch
-from ...decoder import Decoder
+from ...frames import Decoder
 from ...keys import LOGIT_SCALE
 
 

@@ -19,7 +19,7 @@ from ....cache.layered import LayeredCache
 from ....steps.step import Step
 from ... import keys, nn
 from ...batch import Batch
-from ...decoder import Decoder
+from ...frames import Decoder
 
 ALPHA, LIMIT = 1.702, 7.0  # of gpt-oss' activation
 CHUNK = whole("attention.chunk_size", 1)

@@ -11,7 +11,7 @@ from backbay.gguf import whole
 from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, LayeredCache, PictureCache
 from ... import nn
 from ...batch import Batch
-from ...decoder import Decoder, DecoderBlock
+from ...frames import Decoder, DecoderBlock
 from ...keys import CROSS_LAYERS
 
 SIDE, PATCH = whole("vision.image_size", 1, 1 << 14), whole("vision.patch_size", 1, 1 << 14)

@@ -9,7 +9,7 @@ from backbay.gguf import whole
 
 from ... import nn
 from ...batch import Batch
-from ...decoder import HybridDecoder
+from ...frames import HybridDecoder
 
 TAPS = whole("shortconv.l_cache", 1, 1 << 10)
 

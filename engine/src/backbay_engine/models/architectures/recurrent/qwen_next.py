@@ -9,7 +9,7 @@ from backbay.gguf import whole
 
 from ... import nn
 from ...batch import Batch
-from ...decoder import HybridDecoder
+from ...frames import HybridDecoder
 from ..decoders.qwen import sections_in_turn
 
 RECURRENT = whole("attention.recurrent_layers", 0, 1)
