@@ -52,12 +52,12 @@ _BUILT_IN = {
     "encoders.bert:ModernBert": "modern-bert",
     "encoders.bert:NomicBert": "jina-bert-v3 nomic-bert nomic-bert-moe",
     "encoders.t5:T5": "t5",
-    "recurrent.lfm2:Lfm2": "lfm2 lfm2moe",
+    "recurrent.hybrids:Lfm2": "lfm2 lfm2moe",
     "recurrent.mamba:Mamba": "mamba",
     "recurrent.mamba:Mamba2": "mamba2",
     "recurrent.mamba:NemotronH": "nemotron_h nemotron_h_moe",
-    "recurrent.qwen_next:Qwen35": "qwen35 qwen35moe",
-    "recurrent.qwen_next:QwenNext": "qwen3next",
+    "recurrent.hybrids:Qwen35": "qwen35 qwen35moe",
+    "recurrent.hybrids:QwenNext": "qwen3next",
     "recurrent.rwkv7:Rwkv7": "rwkv7",
 }
 """The architectures of each class."""
