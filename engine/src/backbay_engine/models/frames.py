@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import ClassVar, Protocol, final
 
 from backbay import Backend, Context, Tensor
@@ -179,9 +180,8 @@ class Encoder(Model):
         def mask(layer: int) -> Tensor:
             reach = self.reach(layer)
             name = "mask" if reach == self.reach(0) else f"mask {reach.window}"
-            return batch.input(
-                name, lambda step: reach.mask(step, config.mask_batch_padding), config.mask_dtype
-            )
+            fill = partial(reach.mask, padding=config.mask_batch_padding)
+            return batch.input(name, fill, config.mask_dtype)
 
         batch.cache = StepOnly(config, mask)
         x = self.hidden(ctx, batch)

@@ -109,10 +109,8 @@ class _Network(Tower):
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         tiles, positions, count = self.family.tiles, self.family.positions, inputs.count
-        patches = inputs.leaf(
-            "patches", partial(patches_of, patch=self.family.patch, before=1)
-        )  # (features, positions, tiles)
-        x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))
+        patches = inputs.leaf("patches", partial(patches_of, patch=self.family.patch, before=1))
+        x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))  # of (features, positions, tiles)
         x = x.reshape(ctx, self.width, positions, tiles, count)
         ratios = inputs.leaf("ratios", _ratios)
         before = self._by_ratio(ctx, self.before, ratios).reshape(ctx, self.width, 1, tiles, count)

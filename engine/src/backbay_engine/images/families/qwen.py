@@ -220,9 +220,8 @@ class _Qwen3VL(Tower):
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         x = self.embedding(ctx, inputs, self.family.merge)
         for corner in range(4):
-            found = self.positions.rows(
-                ctx, inputs.leaf(f"corner.{corner}", partial(self._corner, corner=corner))
-            )
+            places = inputs.leaf(f"corner.{corner}", partial(self._corner, corner=corner))
+            found = self.positions.rows(ctx, places)
             share = inputs.leaf(f"share.{corner}", partial(self._share, corner=corner))  # (1, patches)
             x = x.add(ctx, found.mul(ctx, share))
         return x
@@ -253,8 +252,7 @@ class _Qwen3VL(Tower):
         """(2, patches): where each patch lies among the learned positions, whose corners are the picture's."""
         _, rows, columns = picture.grid
         steps = np.array([[max(1, rows - 1)], [max(1, columns - 1)]], np.float32)
-        places = (
-            coordinates(picture, self.family.merge).astype(np.float32) * np.float32(self.side - 1) / steps
-        )
+        at = coordinates(picture, self.family.merge).astype(np.float32)
+        places = at * np.float32(self.side - 1) / steps
         low = np.floor(places)
         return low.astype(np.int64), places - low

@@ -70,7 +70,6 @@ class CommandR(NormedDecoder):
         )
 
     def rotates(self, layer: int) -> bool:
-        """Whether a block knows positions."""
         return True
 
     def score(self, ctx: Context, x: Tensor) -> Tensor:

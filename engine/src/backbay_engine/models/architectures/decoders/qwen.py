@@ -30,7 +30,6 @@ class Qwen2(Decoder):
         )
 
     def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
-        """The rotary embedding of a block."""
         return nn.Rope(self.config, shape, "neox", factors=factors)
 
 

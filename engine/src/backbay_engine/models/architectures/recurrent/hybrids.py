@@ -143,7 +143,6 @@ class QwenNext(HybridDecoder):
         return nn.build_block(here, mixer, nn.feed_forward_of(here, layer), second="post_attention_norm")
 
     def rope(self, shape: nn.Shape, layer: int) -> nn.Rope:
-        """The rotary embedding of a block with attention."""
         return nn.Rope(self.config, shape, "neox")
 
 
