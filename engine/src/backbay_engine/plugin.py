@@ -40,10 +40,10 @@ from .models import architectures as architectures
 from .models import keys as keys
 from .models import load_model as load_model
 from .models.batch import Batch as Batch
-from .models.decoder import Decoder as Decoder
-from .models.decoder import DecoderBlock as DecoderBlock
-from .models.decoder import HybridDecoder as HybridDecoder
-from .models.encoder import Encoder as Encoder
+from .models.frames import Decoder as Decoder
+from .models.frames import DecoderBlock as DecoderBlock
+from .models.frames import Encoder as Encoder
+from .models.frames import HybridDecoder as HybridDecoder
 from .models.nn import Attention as Attention
 from .models.nn import Block as Block
 from .models.nn import CausalConvolution as CausalConvolution

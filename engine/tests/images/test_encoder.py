@@ -14,7 +14,7 @@ import backbay
 from backbay import BackendParams, CancelledError
 from backbay_engine import ImageError, RequestError
 from backbay_engine.images import encoder as encoding
-from backbay_engine.images.parts import attention
+from backbay_engine.images.parts import block as attention
 
 BACKENDS = sorted(backbay.backends())
 

@@ -72,7 +72,6 @@ class Inputs:
 
     @property
     def count(self) -> int:
-        """The number of pictures."""
         return len(self._leaves.data)
 
     def leaf(self, name: str, function: FromPictures, dtype: DType | None = None) -> Tensor:

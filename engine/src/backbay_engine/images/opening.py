@@ -24,8 +24,8 @@ PROJECTORS: Mapping[str, str] = {
     "minicpmv4_6": "minicpmv:MiniCPMV46",
     "mlp": "llava:Llava",
     "pixtral": "pixtral:Pixtral",
-    "qwen2.5vl_merger": "qwen25vl:Qwen25VL",
-    "qwen3vl_merger": "qwen3vl:Qwen3VL",
+    "qwen2.5vl_merger": "qwen:Qwen25VL",
+    "qwen3vl_merger": "qwen:Qwen3VL",
     "resampler": "minicpmv:MiniCPMV",
 }
 """Families by the type of a projector, each with its module."""
@@ -34,11 +34,11 @@ ARCHITECTURES: Mapping[str, str] = {
     "llama4": "llama4:Llama4",
     "mistral3": "pixtral:Pixtral",
     "mllama": "mllama:Mllama",
-    "qwen25vl": "qwen25vl:Qwen25VL",
-    "qwen35": "qwen3vl:Qwen3VL",
-    "qwen35moe": "qwen3vl:Qwen3VL",
-    "qwen3vl": "qwen3vl:Qwen3VL",
-    "qwen3vlmoe": "qwen3vl:Qwen3VL",
+    "qwen25vl": "qwen:Qwen25VL",
+    "qwen35": "qwen:Qwen3VL",
+    "qwen35moe": "qwen:Qwen3VL",
+    "qwen3vl": "qwen:Qwen3VL",
+    "qwen3vlmoe": "qwen:Qwen3VL",
 }
 """Families by the architecture of a file that holds all."""
 KINDS = text("vision.projector_type"), text("projector_type")

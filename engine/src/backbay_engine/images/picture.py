@@ -72,10 +72,9 @@ class Image:
         try:
             with self._source.open("rb") as file:
                 return _limited(self.name, file.read(MOST_BYTES + 1))
-        except OSError as error:
-            raise ImageError(f"{self.name} cannot be read: {error.strerror or error}") from error
-        except ValueError as error:  # a path with a null character
-            raise ImageError(f"{self.name} cannot be read: {error}") from error
+        except (OSError, ValueError) as error:  # ValueError: a path with a null character
+            reason = getattr(error, "strerror", None) or error
+            raise ImageError(f"{self.name} cannot be read: {reason}") from error
 
 
 def image_of(part: object) -> Image:

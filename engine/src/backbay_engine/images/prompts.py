@@ -96,11 +96,10 @@ class Placing:
             rows if placed.visible is None else placed.visible,
         )
         numbers = np.cumsum(placed.replaced) - 1
+        each = zip(placed.ids.tolist(), numbers.tolist(), placed.replaced.tolist(), strict=True)
         return [
             PictureToken(id, here, at, row if replaced else None)
-            for at, (id, row, replaced) in enumerate(
-                zip(placed.ids.tolist(), numbers.tolist(), placed.replaced.tolist(), strict=True)
-            )
+            for at, (id, row, replaced) in enumerate(each)
         ]
 
 
@@ -249,6 +248,5 @@ def is_picture_part(part: object) -> bool:
 
 
 def picture_of(part: Any) -> Image | Prepared:
-    """The picture of a part."""
     held = part.get("image") if isinstance(part, Mapping) else part
     return held if isinstance(held, Prepared) else image_of(part)

@@ -247,9 +247,8 @@ class ImageStore:
     def _encode(self, entries: list[_Entry]) -> None:
         """Encode pictures together; if that fails, each alone, so that only the faulty one gives its error."""
         try:
-            found = self._embed(
-                [entry.picture for entry in entries if entry.picture is not None], self._cancel
-            )
+            pictures = [entry.picture for entry in entries if entry.picture is not None]
+            found = self._embed(pictures, self._cancel)
         except CancelledError:
             self._give_up(entries)
         except Exception as error:  # noqa: BLE001  the requests get it

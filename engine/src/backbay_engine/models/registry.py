@@ -52,12 +52,12 @@ _BUILT_IN = {
     "encoders.bert:ModernBert": "modern-bert",
     "encoders.bert:NomicBert": "jina-bert-v3 nomic-bert nomic-bert-moe",
     "encoders.t5:T5": "t5",
-    "recurrent.lfm2:Lfm2": "lfm2 lfm2moe",
+    "recurrent.hybrids:Lfm2": "lfm2 lfm2moe",
     "recurrent.mamba:Mamba": "mamba",
     "recurrent.mamba:Mamba2": "mamba2",
     "recurrent.mamba:NemotronH": "nemotron_h nemotron_h_moe",
-    "recurrent.qwen_next:Qwen35": "qwen35 qwen35moe",
-    "recurrent.qwen_next:QwenNext": "qwen3next",
+    "recurrent.hybrids:Qwen35": "qwen35 qwen35moe",
+    "recurrent.hybrids:QwenNext": "qwen3next",
     "recurrent.rwkv7:Rwkv7": "rwkv7",
 }
 """The architectures of each class."""
@@ -134,19 +134,14 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
         alike = kind_of(backend.model.tensors)
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
-    model = _as_asked(find(name, known[name])(backend))
+    model = find(name, known[name])(backend)
+    from .frames import Decoder, TextDecoder
+
+    if isinstance(model, Decoder) and model.text_head is not None:  # the file asks for vectors or scores
+        model = TextDecoder(model, model.text_head)
     if context is not None:
         model.fit(context)
     return model
-
-
-def _as_asked(model: Model) -> Model:
-    """The model, or its frame for whole texts if its file asks for vectors or scores."""
-    from .decoder import Decoder
-    from .encoder import TextDecoder
-
-    head = model.text_head if isinstance(model, Decoder) else None
-    return model if head is None else TextDecoder(model, head)  # type: ignore[arg-type]
 
 
 def find(name: str, points: list[Declared]) -> type[Model]:

@@ -87,9 +87,8 @@ class Llava(ClipFamily):
         whole = first + np.arange(n)
         if not isinstance(self.preparation, Anyres):
             return whole
-        tiles = (first + n + np.arange(picture.grid[0] * picture.grid[1] * n)).reshape(
-            *picture.grid, self.grid, -1
-        )
+        numbers = first + n + np.arange(picture.grid[0] * picture.grid[1] * n)
+        tiles = numbers.reshape(*picture.grid, self.grid, -1)
         canvas = tiles.swapaxes(1, 2).reshape(picture.grid[0] * self.grid, -1)
         rows, columns, top, left = self.preparation.unpadded(picture.size)
         kept = canvas[top : top + rows, left : left + columns]

@@ -21,8 +21,7 @@ from ...models.nn import Linear, Projection, Weights
 from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
-from ..parts.attention import Groups, attend, joined, sliced, tiled
-from ..parts.block import Norm, Perceptron
+from ..parts.block import Groups, Norm, Perceptron, attend, joined, sliced, tiled
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, colours, floats
 from ..parts.towers import Siglip, divided, places_in, stepped

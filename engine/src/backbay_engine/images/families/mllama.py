@@ -16,9 +16,8 @@ from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, stand_in
-from ..parts.attention import Groups, joined, sliced, tiled
-from ..parts.block import Block, Norm
-from ..parts.patches import PatchEmbedding, patches_of
+from ..parts.block import Block, Groups, Norm, joined, sliced, tiled
+from ..parts.patches import PatchEmbedding, patches_of, repeated
 from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
 from ..parts.towers import Tower
 from ..preparations.tiles import Canvas
@@ -82,11 +81,8 @@ class _Network(Tower):
 
     def __init__(self, family: Mllama, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
-        super().__init__(weights, EncoderShape.of(backend), gelu_erf)
+        super().__init__(EncoderShape.of(backend))
         self.family, self.own, others = family, self.blocks, GLOBAL_BLOCKS.of(config, 0)
-        blocks = (weights.at(f"v.global.blk.{n}.") for n in range(others))
-        self.layers += [Block(block, self.shape, gelu_erf, gated=True) for block in blocks]
-        self.blocks += others
         listed = INTERMEDIATE.of(config, np.empty(0, np.int64))
         if (listed >= self.own).any():
             raise INTERMEDIATE.refuse(config, f"blocks below {self.own}")
@@ -95,37 +91,36 @@ class _Network(Tower):
         self.embedding = PatchEmbedding(v, ("patch_embd",), family.patch, self.width)
         self.first = v.need("class_embd", self.width)
         self.positions = v.need("position_embd.weight", self.width, positions)
-        self.tile_positions = v.need(
-            "tile_position_embd.weight", self.width * tiles * positions, family.ratios
+        self.gate = v.need("position_embd.gate", 1)
+        sizes = {"pre_": tiles, "": tiles * positions, "post_": tiles}
+        self.before, self.within, self.after = (
+            (v.need(f"{name}.weight", self.width * size, family.ratios), v.need(f"{name}.gate", 1))
+            for name, size in ((f"{place}tile_position_embd", size) for place, size in sizes.items())
         )
-        self.gates = [v.need(f"{name}.gate", 1) for name in ("position_embd", "tile_position_embd")]
-        around = ("pre_tile_position_embd", "post_tile_position_embd")
-        self.around = [
-            (v.need(f"{name}.weight", self.width * tiles, family.ratios), v.need(f"{name}.gate", 1))
-            for name in around
-        ]
         self.pre_norm = Norm(v, ("pre_ln",), self.width, self.shape.eps)
         self.post_norm = Norm(v, ("post_ln",), self.width, self.shape.eps)
+        self.declare(weights, gelu_erf)
+        blocks = (weights.at(f"v.global.blk.{n}.") for n in range(others))
+        self.layers += [Block(block, self.shape, gelu_erf, gated=True) for block in blocks]
+        self.blocks += others
         merged = self.width * (1 + len(self.keeps))
         self.projector = Linear(weights, "mm.0", merged, family.width)
         weights.check()
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:
         tiles, positions, count = self.family.tiles, self.family.positions, inputs.count
-        patches = inputs.leaf(
-            "patches", partial(patches_of, patch=self.family.patch, before=1)
-        )  # (features, positions, tiles)
-        x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))
+        patches = inputs.leaf("patches", partial(patches_of, patch=self.family.patch, before=1))
+        x = self.embedding(ctx, patches.reshape(ctx, patches.dim(0), -1))  # of (features, positions, tiles)
         x = x.reshape(ctx, self.width, positions, tiles, count)
         ratios = inputs.leaf("ratios", _ratios)
-        before = self._by_ratio(ctx, self.around[0], ratios).reshape(ctx, self.width, 1, tiles, count)
+        before = self._by_ratio(ctx, self.before, ratios).reshape(ctx, self.width, 1, tiles, count)
         first = x.slice(ctx, 1, 0, 1, 1).add(ctx, self.first)
         x = first.concat(ctx, x.slice(ctx, 1, 1, positions, 1).add(ctx, before), 1)
-        x = x.add(ctx, floats(ctx, self.positions).mul(ctx, self.gates[0]))
-        by_tile = self._by_ratio(ctx, (self.tile_positions, self.gates[1]), ratios)
+        x = x.add(ctx, floats(ctx, self.positions).mul(ctx, self.gate))
+        by_tile = self._by_ratio(ctx, self.within, ratios)
         x = x.add(ctx, by_tile.reshape(ctx, self.width, positions, tiles, count))
         x = self.pre_norm(ctx, x.reshape(ctx, self.width, -1))
-        nothing = inputs.leaf("nothing", self._nothing)
+        nothing = inputs.leaf("nothing", lambda _: np.zeros((1, self.width), np.float32))
         return x.concat(ctx, nothing, 1).rows(ctx, inputs.leaf("order", self._order))
 
     def _by_ratio(self, ctx: Context, table: tuple[Tensor, Tensor], ratios: Tensor) -> Tensor:
@@ -152,7 +147,7 @@ class _Network(Tower):
     def _between(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
         """The norm after the tiles' own blocks, and the embedding of each tile's place."""
         x = self.post_norm(ctx, x)
-        after = self._by_ratio(ctx, self.around[1], inputs.leaf("ratios", _ratios))
+        after = self._by_ratio(ctx, self.after, inputs.leaf("ratios", _ratios))
         places = inputs.leaf("tiles", self._tile_numbers)
         return x.add(ctx, after.reshape(ctx, self.width, -1).rows(ctx, places))
 
@@ -166,9 +161,6 @@ class _Network(Tower):
             x = x.concat(ctx, layers.reshape(ctx, self.width * len(kept), -1), 0)
         return self.projector(ctx, x)
 
-    def _nothing(self, pictures: Pictures) -> NDArray[np.float32]:
-        return np.zeros((1, self.width), np.float32)
-
     def _slots(self, picture: Prepared) -> NDArray[np.int64]:
         """(positions, 2): tile and position in the tile of each position of the state."""
         tiles, positions = np.indices((self.family.tiles, self.family.padded))
@@ -180,24 +172,19 @@ class _Network(Tower):
         """The column of the embedded positions, or the one of zeros after them, for each position of the state."""
         each = self.family.tiles * self.family.positions
         tiles, positions = self._slots(pictures[0]).T
-        columns = tiles * self.family.positions + positions
-        found = [
-            np.where(positions < self.family.positions, columns + each * n, each * len(pictures))
-            for n in range(len(pictures))
-        ]
-        return np.concatenate(found).astype(np.int32)
+        columns = repeated(tiles * self.family.positions + positions, len(pictures), each)
+        columns[np.tile(positions >= self.family.positions, len(pictures))] = each * len(pictures)
+        return columns
 
     def _tile_numbers(self, pictures: Pictures) -> NDArray[np.int32]:
-        tiles = self._slots(pictures[0])[:, 0]
-        return np.concatenate([tiles + self.family.tiles * n for n in range(len(pictures))]).astype(np.int32)
+        return repeated(self._slots(pictures[0])[:, 0], len(pictures), self.family.tiles)
 
     def _places(self, pictures: Pictures) -> NDArray[np.int32]:
         """The place in the state of each row: tile by tile, without the padding of tiles."""
         tiles, positions = self._slots(pictures[0]).T
         places = np.empty((self.family.tiles, self.family.padded), np.int64)
         places[tiles, positions] = np.arange(len(tiles))
-        rows = places[:, : self.family.positions].ravel()
-        return np.concatenate([rows + len(tiles) * n for n in range(len(pictures))]).astype(np.int32)
+        return repeated(places[:, : self.family.positions].ravel(), len(pictures), len(tiles))
 
 
 def _ratios(pictures: Pictures) -> NDArray[np.int32]:

@@ -65,13 +65,15 @@ class _Network(Tower):
 
     def __init__(self, family: Pixtral, backend: Backend) -> None:
         weights, self.family = Weights(backend), family
-        super().__init__(weights, shape := EncoderShape.of(backend, eps=EPSILON), None)
+        super().__init__(EncoderShape.of(backend, eps=EPSILON))
+        shape = self.shape
         if shape.head % 4:
             raise HEADS.refuse(family.config, f"heads of a multiple of 4 features of the width {self.width}")
         self.base = BASE.of(family.config, 1e4)
         v, mm = weights.at("v."), weights.at("mm.")
         self.embedding = PatchEmbedding(v, ("patch_embd", "patch_conv"), family.patch, self.width)
         self.pre_norm = Norm(v, ("pre_ln", "encoder_norm"), self.width, shape.eps, root=True)
+        self.declare(weights, None)
         merged = self.width * family.merge**2
         self.norm = self.merger = None
         if family.merge > 1 or any(f"{name}.weight" in mm for name in MERGERS):

@@ -37,14 +37,16 @@ class GridFamily(VisionFamily):
     patch: int
     merge: int
 
-    def limits(self, least: Key[int], most: Key[int], rows: tuple[int, int]) -> tuple[int, int]:
-        """The fewest and the most pixels of a picture, by the file or else of so many rows."""
+    def limits(self, pixels: tuple[Key[int], Key[int]], rows: tuple[int, int]) -> tuple[int, int]:
+        """The fewest and the most pixels of a picture, by the file's keys or else of so many rows."""
         unit = (self.patch * self.merge) ** 2
         fewest, highest = (
-            key.of(self.config, 0) or count * unit for key, count in zip((least, most), rows, strict=True)
+            key.of(self.config, 0) or count * unit for key, count in zip(pixels, rows, strict=True)
         )
         if highest < max(fewest, unit):
-            raise most.refuse(self.config, f"at least {max(fewest, unit)}, the fewest pixels of a picture,")
+            raise pixels[1].refuse(
+                self.config, f"at least {max(fewest, unit)}, the fewest pixels of a picture,"
+            )
         return fewest, highest
 
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:

@@ -21,6 +21,11 @@ def stacked(pictures: Pictures) -> NDArray[np.float32]:
     return np.concatenate([picture.pixels for picture in pictures])
 
 
+def repeated(places: NDArray[np.int64], count: int, step: int) -> NDArray[np.int32]:
+    """The places of several pictures, those of each by `step` behind those of the one before."""
+    return (places + step * np.arange(count)[:, None]).ravel().astype(np.int32)
+
+
 def cut(pixels: Pixels, patch: int) -> Pixels:
     """The patches of pictures, row by row: (n, 3, height, width) to (n, patches, 3 * patch * patch), channels slowest."""
     n, channels, height, width = pixels.shape

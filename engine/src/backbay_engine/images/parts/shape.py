@@ -45,7 +45,6 @@ class EncoderShape:
 
     @property
     def attention(self) -> Shape:
-        """The dimensions of the attention."""
         return Shape(self.width, self.heads, self.heads, self.head, self.head, self.hidden, 0, 0)
 
     @classmethod
@@ -59,9 +58,8 @@ class EncoderShape:
         if backend.model is not None and any(name.startswith(beyond) for name in backend.model.tensors):
             raise BLOCKS.refuse(config, f"a count that includes {beyond}*")  # without it, rows are garbage
         stated = HIDDEN.of(config) if hidden is None else hidden
-        return cls(
-            blocks, width, heads, stated, EPSILON.of(config) if eps is None else EPSILON.of(config, eps)
-        )
+        epsilon = EPSILON.of(config) if eps is None else EPSILON.of(config, eps)
+        return cls(blocks, width, heads, stated, epsilon)
 
 
 def grid_of(config: Config) -> tuple[int, int, int]:

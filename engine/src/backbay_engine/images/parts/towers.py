@@ -14,23 +14,24 @@ from backbay import Backend, Context, Tensor
 from ...models.nn import Activation, Module, Weights
 from ...models.nn.feed_forward import gelu
 from ..contract import Inputs, Network
-from .attention import Groups, attend
-from .block import Block, Norm
+from .block import Block, Groups, Norm, attend
 from .patches import PatchEmbedding, patches_of
 from .shape import EncoderShape, floats, present
 
 
 class Tower(Network):
-    """A network of blocks v.blk.*, in which the positions of a picture, or groups of `size`, see each other.
-
-    activation  of the feed-forwards; None: gates and norms as in Llama
-    """
+    """A network of blocks v.blk.*, in which the positions of a picture, or groups of `size`, see each other."""
 
     size: int = 0
+    layers: list[Block]
 
-    def __init__(self, weights: Weights, shape: EncoderShape, activation: Activation | None) -> None:
+    def __init__(self, shape: EncoderShape) -> None:
         self.shape, self.width, self.blocks = shape, shape.width, shape.blocks
-        self.layers = [Block(weights.at(f"v.blk.{n}."), shape, activation) for n in range(shape.blocks)]
+
+    def declare(self, weights: Weights, activation: Activation | None) -> None:
+        """Declare the blocks; `activation` is that of the feed-forwards, None: gates and norms as in Llama."""
+        blocks = (weights.at(f"v.blk.{n}.") for n in range(self.blocks))
+        self.layers = [Block(block, self.shape, activation) for block in blocks]
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         groups = self.groups(layer, x.dim(1), inputs)
@@ -60,7 +61,7 @@ class Clip(Tower):
     def __init__(
         self, weights: Weights, shape: EncoderShape, activation: Activation, patch: int, patches: int
     ) -> None:
-        super().__init__(weights, shape, activation)
+        super().__init__(shape)
         self.patch, self.size = patch, patches + 1
         v = weights.at("v.")
         self.embedding = self.embed(v)
@@ -69,6 +70,7 @@ class Clip(Tower):
             "position_embd.weight", self.width, self.size, or_else=["positional_embedding_vlm"]
         )
         self.norm = Norm(v, ("pre_ln", "layernorm_pre"), self.width, shape.eps)
+        self.declare(weights, activation)
 
     def embed(self, weights: Weights) -> Module:
         """Declare the embedding of patches."""
@@ -103,12 +105,13 @@ class Siglip(Tower):
     """
 
     def __init__(self, weights: Weights, backend: Backend, patch: int, positions: int) -> None:
-        super().__init__(weights, EncoderShape.of(backend), gelu)
+        super().__init__(EncoderShape.of(backend))
         self.patch, self.size = patch, positions
         v = weights.at("v.")
         self.embedding = PatchEmbedding(v, ("patch_embd", "patch_embedding"), patch, self.width)
         table = present(v, "position_embd", "position_embedding")
         self.table = v.need(f"{table}.weight", self.width, positions)
+        self.declare(weights, gelu)
         self.norm = Norm(v, ("post_ln", "post_layernorm"), self.width, self.shape.eps)
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:

@@ -58,9 +58,8 @@ class Sliced(Preparation):
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
             return self
-        limits = [
-            replace(self, slices=most) for most in range(self.slices, 0, -1)
-        ]  # a limit of one means none
+        # A limit of one means none.
+        limits = [replace(self, slices=most) for most in range(self.slices, 0, -1)]
         fitting = (fewer for fewer in limits if fewer.largest().tokens <= image_tokens)
         found = next(fitting, None)
         if found is None:

@@ -168,7 +168,6 @@ class CanvasAndWhole(Fitted):
 
     @property
     def _rows(self) -> int:
-        """The rows of a tile."""
         return (self.size // self.patch // self.shuffle) ** 2
 
     def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:

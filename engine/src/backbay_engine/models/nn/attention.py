@@ -20,11 +20,8 @@ class Projection:
     """Queries, keys and values, from three matrices or from one joint matrix, attn_qkv."""
 
     def __init__(self, weights: Weights, shape: Shape, *, biased: bool = False) -> None:
-        self.heads = (
-            (shape.head, shape.heads),
-            (shape.head, shape.kv_heads),
-            (shape.value_head, shape.kv_heads),
-        )
+        heads, kv_heads = shape.heads, shape.kv_heads
+        self.heads = (shape.head, heads), (shape.head, kv_heads), (shape.value_head, kv_heads)
         widths = [head * heads for head, heads in self.heads]
         self.joint, self.separate = None, list[Linear]()
         if "attn_qkv.weight" in weights:

@@ -103,11 +103,8 @@ class Routing:
         sums = top.reshape(ctx, count, self.groups, tokens).sum_rows(ctx)
         groups = sums.reshape(ctx, self.groups, tokens)
         least = sums.reshape(ctx, 1, self.groups, tokens).rows(ctx, groups.top_k(ctx, self.used_groups))
-        least = (
-            least.slice(ctx, 1, self.used_groups - 1, self.used_groups)
-            .contiguous(ctx)
-            .reshape(ctx, 1, tokens)
-        )
+        least = least.slice(ctx, 1, self.used_groups - 1, self.used_groups)
+        least = least.contiguous(ctx).reshape(ctx, 1, tokens)
         behind = groups.sub(ctx, least).clamp(ctx, -inf, 0.0).scale(ctx, FAR)  # 0 for the best groups
         kept = grouped.add(ctx, behind.reshape(ctx, 1, self.groups, tokens))
         return kept.reshape(ctx, self.experts, tokens).top_k(ctx, self.used)

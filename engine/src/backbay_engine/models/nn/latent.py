@@ -74,10 +74,8 @@ class LatentAttention:
             q = self.query_norm(ctx, self.compress(ctx, x))
         q = self.query(ctx, q).reshape(ctx, self.head, self.heads, tokens)
         fixed, turned = (part.contiguous(ctx) for part in q.chunk_sections(ctx, 0, self.fixed, self.rotated))
-        joint = self.key_value(ctx, x)
-        latent, key = (
-            part.contiguous(ctx) for part in joint.chunk_sections(ctx, 0, self.latent, self.rotated)
-        )
+        halves = self.key_value(ctx, x).chunk_sections(ctx, 0, self.latent, self.rotated)
+        latent, key = (part.contiguous(ctx) for part in halves)
         latent, key = self.norm(ctx, latent), key.reshape(ctx, self.rotated, 1, tokens)
         if self.rope is not None:
             turned, key = (self.rope(ctx, part, batch.positions) for part in (turned, key))

@@ -163,9 +163,8 @@ def _scaling(config: Config, *, plain: bool) -> tuple[float, Yarn | None]:
     mix = keys.YARN_MIX.of(config, 1.0) if kind == "yarn" else 0.0
     if not mix:
         return scale, Yarn(original, 0.0, magnitude) if magnitude != 1 else None
-    whole = (
-        1.0 if plain else keys.YARN_MAGNITUDE.of(config, _growth(scale))
-    )  # the op multiplies by the growth
+    # The op multiplies by the growth.
+    whole = 1.0 if plain else keys.YARN_MAGNITUDE.of(config, _growth(scale))
     fast, slow = keys.YARN_FAST.of(config, 32.0), keys.YARN_SLOW.of(config, 1.0)
     if slow > fast:
         raise keys.YARN_SLOW.refuse(config, f"a number up to yarn_beta_fast, {fast:g},")

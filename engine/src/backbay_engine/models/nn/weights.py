@@ -113,15 +113,10 @@ class Weights:
         fits = _equal(info.shape, shape)
         typed = info.dtype in dtypes
         if not (fits and typed):
-            kinds = (
-                ""
-                if typed
-                else " of floats or quantized"
-                if dtypes is WEIGHTS
-                else f" of {' or '.join(map(str, dtypes))}"
-            )
-            expected = f"{info.name} {_text(shape)}{kinds}"
-            found = _text(info.shape) if typed else f"{_text(info.shape)} of {info.dtype}"
+            expected, found = f"{info.name} {_text(shape)}", _text(info.shape)
+            if not typed:
+                kinds = "floats or quantized" if dtypes is WEIGHTS else " or ".join(map(str, dtypes))
+                expected, found = f"{expected} of {kinds}", f"{found} of {info.dtype}"
             self._asked.unfit.append((expected, found, info))
         return fits and typed
 

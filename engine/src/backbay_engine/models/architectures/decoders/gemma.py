@@ -10,7 +10,7 @@ from backbay.gguf import Key
 
 from ... import keys, nn
 from ...batch import Batch
-from ...decoder import Decoder
+from ...frames import Decoder
 
 LOCAL_BASE = 1e4
 

@@ -10,7 +10,7 @@ from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
 from ... import nn
 from ...batch import Batch
-from ...decoder import Decoder
+from ...frames import Decoder
 from ...keys import LOGIT_SCALE
 
 
@@ -70,7 +70,6 @@ class CommandR(NormedDecoder):
         )
 
     def rotates(self, layer: int) -> bool:
-        """Whether a block knows positions."""
         return True
 
     def score(self, ctx: Context, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from backbay.gguf import flag
 
 from ... import keys, nn
 from ...batch import Batch
-from ...decoder import Decoder, HybridDecoder
+from ...frames import Decoder, HybridDecoder
 
 ROTATES = flag("rope.scaling.finetuned")  # false: the model knows no positions
 

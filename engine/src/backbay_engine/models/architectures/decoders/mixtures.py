@@ -19,7 +19,7 @@ from ....cache.layered import LayeredCache
 from ....steps.step import Step
 from ... import keys, nn
 from ...batch import Batch
-from ...decoder import Decoder
+from ...frames import Decoder
 
 ALPHA, LIMIT = 1.702, 7.0  # of gpt-oss' activation
 CHUNK = whole("attention.chunk_size", 1)
@@ -91,11 +91,9 @@ class Llama4(Decoder):
 
     @property
     def mixed(self) -> bool:
-        """Whether blocks differ."""
         return keys.WINDOW.of(self.config, DEFAULT_CHUNK) > 0
 
     def chunked(self, layer: int) -> bool:
-        """Whether a block attends within chunks."""
         return self.mixed and (layer + 1) % EVERY != 0
 
     def _feed_forward(self, weights: nn.Weights, shape: nn.Shape) -> nn.Experts | nn.GatedFeedForward:

@@ -11,7 +11,7 @@ from backbay.gguf import whole
 from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, LayeredCache, PictureCache
 from ... import nn
 from ...batch import Batch
-from ...decoder import Decoder, DecoderBlock
+from ...frames import Decoder, DecoderBlock
 from ...keys import CROSS_LAYERS
 
 SIDE, PATCH = whole("vision.image_size", 1, 1 << 14), whole("vision.patch_size", 1, 1 << 14)
@@ -56,11 +56,8 @@ class CrossBlock:
 
     def keys_and_values(self, ctx: Context, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Those of a picture's rows, (head, kv_heads, rows)."""
-        shape, count = self.shape, rows.dim(1)
-        k, v = (
-            linear(ctx, rows).reshape(ctx, shape.head, shape.kv_heads, count)
-            for linear in (self.key, self.value)
-        )
+        heads = self.shape.head, self.shape.kv_heads, rows.dim(1)
+        k, v = (linear(ctx, rows).reshape(ctx, *heads) for linear in (self.key, self.value))
         return self.key_norm(ctx, k), v
 
     def _attended(self, ctx: Context, layer: int, x: Tensor, bound: BoundPictureCache) -> Tensor:

@@ -11,7 +11,7 @@ from backbay.gguf import Config
 
 from ... import nn
 from ...batch import Batch
-from ...decoder import Decoder, DecoderBlock
+from ...frames import Decoder, DecoderBlock
 from ...keys import DEEPSTACK, OLLAMA_DEEPSTACK, OLLAMA_SECTIONS, SECTIONS
 
 PUBLISHED_SECTIONS = (24, 20, 20, 0)  # Ollama's files state none
@@ -30,7 +30,6 @@ class Qwen2(Decoder):
         )
 
     def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
-        """The rotary embedding of a block."""
         return nn.Rope(self.config, shape, "neox", factors=factors)
 
 

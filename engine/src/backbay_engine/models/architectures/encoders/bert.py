@@ -13,7 +13,7 @@ from backbay.gguf import text
 from ....cache.step_only import Reach
 from ... import keys, nn
 from ...batch import Batch
-from ...encoder import Encoder
+from ...frames import Encoder
 
 PATTERN = 3  # of three blocks of ModernBERT in a row, the first sees the whole text
 ACTIVATION = text("hidden_activation")

@@ -48,9 +48,8 @@ class Heads:
 
     def pairs(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, (head, heads, tokens)."""
-        k, v = (
-            linear(ctx, x).reshape(ctx, self.head, self.heads, x.dim(1)) for linear in (self.key, self.value)
-        )
+        heads = self.head, self.heads, x.dim(1)
+        k, v = (linear(ctx, x).reshape(ctx, *heads) for linear in (self.key, self.value))
         return k, v
 
     def __call__(

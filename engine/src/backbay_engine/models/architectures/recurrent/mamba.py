@@ -9,7 +9,7 @@ from backbay.gguf import flag, whole
 
 from ... import nn
 from ...batch import Batch
-from ...decoder import HybridDecoder
+from ...frames import HybridDecoder
 from ...keys import CONVOLUTION_TAPS, STATE_HEADS, STATE_INNER, STATE_SIZE
 from ...nn.norm import rms_epsilon
 from ...nn.weights import FLOATS

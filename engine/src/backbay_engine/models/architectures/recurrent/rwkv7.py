@@ -9,7 +9,7 @@ from backbay.gguf import whole
 
 from ... import nn
 from ...batch import Batch
-from ...decoder import HybridDecoder
+from ...frames import HybridDecoder
 from ...nn.weights import FLOATS
 
 HEAD = whole("wkv.head_size", 1)

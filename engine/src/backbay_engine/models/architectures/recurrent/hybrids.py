@@ -1,4 +1,4 @@
-"""Qwen 3-Next and Qwen 3.5, with and without experts: a gated delta rule, and gated attention in every fourth block."""
+"""LFM 2, Qwen 3-Next and Qwen 3.5, with and without experts: recurrent blocks between blocks with attention."""
 
 from __future__ import annotations
 
@@ -9,11 +9,51 @@ from backbay.gguf import whole
 
 from ... import nn
 from ...batch import Batch
-from ...decoder import HybridDecoder
+from ...frames import HybridDecoder
 from ..decoders.qwen import sections_in_turn
 
+TAPS = whole("shortconv.l_cache", 1, 1 << 10)
 RECURRENT = whole("attention.recurrent_layers", 0, 1)
 INTERVAL = whole("full_attention_interval", 1)
+
+
+@final
+class ShortConvolution:
+    """A convolution over the last few tokens, with a gate before it and one after it."""
+
+    rope = None
+
+    def __init__(self, weights: nn.Weights, width: int, taps: int) -> None:
+        self.width = width
+        self.enter = nn.Linear(weights, "shortconv.in_proj", width, 3 * width)
+        self.convolution = nn.CausalConvolution(weights, "shortconv.conv", taps, width)
+        self.leave = nn.Linear(weights, "shortconv.out_proj", width, width)
+
+    def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool = False) -> Tensor:
+        before, after, x = self.enter(ctx, x).chunk(ctx, 0, self.width)
+        y = self.convolution(ctx, layer, before.mul(ctx, x), batch).reshape(ctx, self.width, -1)
+        y = after.mul(ctx, y)
+        return self.leave(ctx, batch.select(ctx, y) if last else y)
+
+
+@final
+class Lfm2(HybridDecoder):
+    """LFM 2: short convolutions. Each head's query and key has a norm."""
+
+    norm_name = "token_embd_norm"
+
+    def recurs(self, layer: int) -> bool:
+        return not nn.attends(self.config, layer)
+
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here = weights.at(f"blk.{layer}.")
+        mixer: nn.Attention | ShortConvolution
+        if self.recurs(layer):
+            mixer = ShortConvolution(here, self.width, TAPS.of(self.config))
+        else:
+            shape = nn.Shape.of(self.config, layer)
+            mixer = nn.Attention(here, shape, nn.Rope(self.config, shape, "neox"), norms=True)
+        return nn.build_block(here, mixer, nn.feed_forward_of(here, layer))
 
 
 @final
@@ -81,7 +121,10 @@ class GatedAttention:
 
 
 class QwenNext(HybridDecoder):
-    """The value heads of one key head are neighbours. The architecture qwen35 has other files."""
+    """A gated delta rule, and gated attention in every fourth block. The architecture qwen35 has other files.
+
+    The value heads of one key head are neighbours.
+    """
 
     net: type[nn.DeltaNet] = GroupedDeltaNet
 
@@ -100,7 +143,6 @@ class QwenNext(HybridDecoder):
         return nn.build_block(here, mixer, nn.feed_forward_of(here, layer), second="post_attention_norm")
 
     def rope(self, shape: nn.Shape, layer: int) -> nn.Rope:
-        """The rotary embedding of a block with attention."""
         return nn.Rope(self.config, shape, "neox")
 
 

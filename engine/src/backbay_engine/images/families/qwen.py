@@ -1,0 +1,258 @@
+"""Qwen 2.5 VL, and Qwen 3 VL and 3.5: pictures of any shape, four patches to a row.
+
+The former attends in windows, and in some blocks over all. The latter interpolate positions from a square, and have features
+of several blocks in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import isqrt
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backbay import Backend, Context, ModelFileError, Tensor
+from backbay.gguf import ModelFile, number, whole, wholes
+
+from ...models.architectures.decoders.qwen import deepstack_of
+from ...models.keys import OLLAMA_DEEPSTACK
+from ...models.nn import Weights
+from ...models.nn.feed_forward import gelu
+from ...text.tokenizers import Tokenizer
+from ..contract import Inputs, Network, Pictures
+from ..parts.block import Groups
+from ..parts.merged import MERGE, GridFamily, Merger, SlicedEmbedding, coordinates, rotary_positions, rotated
+from ..parts.patches import repeated
+from ..parts.shape import BLOCKS, CLIP, HALF, PATCH, EncoderShape, colours, present
+from ..parts.towers import Tower
+from ..preparations.stretched import Qwen3Resize, SmartResize
+from ..prepared import Prepared
+
+WINDOW = whole("vision.window_size", 1, 1 << 14)
+FULL_EVERY = whole("vision.n_wa_pattern", 1, 1 << 10)
+FULL_BLOCKS = wholes("vision.fullatt_block_indexes", 0, 1 << 10)
+BASE = number("vision.rope.freq_base", most=1e30, above=1)
+PIXELS = whole("vision.min_pixels", 1, 1 << 30), whole("vision.max_pixels", 1, 1 << 30)
+EDGES = whole("vision.shortest_edge", 0, 1 << 30), whole("vision.longest_edge", 0, 1 << 30)  # in pixels
+DEEP = whole("vision.is_deepstack_layers", 0, 1)
+ROWS, ROWS3 = (4, 4096), (64, 4096)  # the fewest and the most of a picture, of 2.5 and 3
+BASE3 = 1e4
+EPSILON = 1e-6  # of all norms of Qwen 3 VL; converters write that of the text model
+DEEP_TEXTS = "qwen3vl", "qwen3vlmoe"
+"""Architectures that add further vectors of rows to the results of their first blocks."""
+
+
+@final
+class Qwen25VL(GridFamily):
+    """A projector file, or a single file."""
+
+    texts = ("qwen2vl", "qwen25vl")
+    projections = "mm.2.weight", "v.merger.mlp.2.weight"
+
+    def prepares(self) -> SmartResize:
+        self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 2)
+        self.window = WINDOW.of(self.config, 112) // self.patch // self.merge  # in rows of merged patches
+        if not self.window:
+            raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
+        least, most = self.limits(PIXELS, ROWS)
+        return SmartResize(
+            patch=self.patch,
+            merge=self.merge,
+            min_pixels=least,
+            max_pixels=most,
+            **colours(self.config, CLIP),
+        )
+
+    def network(self, backend: Backend) -> Network:
+        return _Qwen25VL(self, backend)
+
+    def order(self, picture: Prepared) -> Order:
+        """The order in which a picture's merged patches are encoded."""
+        _, rows, columns = picture.grid
+        return _order(rows // self.merge, columns // self.merge, self.window)
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Merged patches, window by window: windows of one size follow each other, so that they are attended together.
+
+    units       the number of each merged patch in rows and columns
+    windows     (merged patches of a window, windows)
+    """
+
+    units: NDArray[np.int64]
+    windows: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=64)
+def _order(rows: int, columns: int, window: int) -> Order:
+    numbers = np.arange(rows * columns).reshape(rows, columns)
+    by_size: dict[int, list[NDArray[np.int64]]] = {}
+    for top in range(0, rows, window):
+        for left in range(0, columns, window):
+            part = numbers[top : top + window, left : left + window].ravel()
+            by_size.setdefault(len(part), []).append(part)
+    units = np.concatenate([part for parts in by_size.values() for part in parts])
+    return Order(units, tuple((size, len(parts)) for size, parts in by_size.items()))
+
+
+@final
+class _Qwen25VL(Tower):
+    def __init__(self, family: Qwen25VL, backend: Backend) -> None:
+        weights, config = Weights(backend), backend.config
+        shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
+        super().__init__(shape)
+        self.family, self.base = family, BASE.of(config, 1e4)
+        self.full = self._full_blocks()
+        self.embedding = SlicedEmbedding(weights.at("v."), family.patch, self.width)
+        self.declare(weights, None)
+        names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
+        widths = self.width, self.width * family.merge**2, family.width
+        self.merger = Merger(weights, names, widths, self.shape.eps, root=True)
+        weights.check()
+
+    def _full_blocks(self) -> frozenset[int]:
+        """The blocks in which every patch sees all patches of its picture."""
+        config = self.family.config
+        listed = FULL_BLOCKS.of(config, None)
+        if listed is not None:
+            return frozenset(map(int, listed))
+        every = FULL_EVERY.of(config, 8)
+        return frozenset(range(every - 1, self.blocks, every))
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        return self.embedding(ctx, inputs, self.family.merge, self.family.order(inputs.first).units)
+
+    def groups(self, layer: int, positions: int, inputs: Inputs) -> Sequence[Groups]:
+        if layer in self.full:
+            return super().groups(layer, positions, inputs)
+        windows, each = self.family.order(inputs.first).windows, self.family.merge**2
+        return [Groups(size * each, count) for size, count in windows * inputs.count]
+
+    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+        return rotated(ctx, x, inputs.leaf("positions", self._positions), self.base)
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        return self.merger(ctx, x).rows(ctx, inputs.leaf("rows", self._rows))
+
+    def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
+        return rotary_positions(pictures, self.family.merge, self.family.order(pictures[0]).units)
+
+    def _rows(self, pictures: Pictures) -> NDArray[np.int32]:
+        """Where each merged patch stands in the encoder's order."""
+        places = np.argsort(self.family.order(pictures[0]).units)
+        return repeated(places, len(pictures), len(places))
+
+
+@final
+class Qwen3VL(GridFamily):
+    """A projector file, or a single file."""
+
+    texts = ("qwen35", "qwen35moe", *DEEP_TEXTS)
+    projections = "mm.2.weight", "v.merger.linear_fc2.weight"
+
+    def prepares(self) -> Qwen3Resize:
+        config = self.config
+        self.patch, self.merge = PATCH.of(config), MERGE.of(config, 2)
+        listed = OLLAMA_DEEPSTACK.of(config, None)
+        marked = [n for n in range(BLOCKS.of(config)) if DEEP.of(config, 0, layer=n)]
+        self.deep = tuple(marked if listed is None else map(int, listed))
+        self.further = len(self.deep)
+        least, most = self.limits(EDGES, ROWS3)
+        highest = ROWS3[1] * (self.patch * self.merge) ** 2
+        return Qwen3Resize(
+            patch=self.patch,
+            merge=self.merge,
+            min_pixels=least,
+            max_pixels=max(least, min(most, highest)),
+            **colours(config, HALF),
+        )
+
+    def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
+        super().check_text(text, width, tokenizer)
+        taken = deepstack_of(text.metadata) if text.metadata.architecture in DEEP_TEXTS else 0
+        if taken != self.further:
+            expected = f"a projector of rows with {taken} further vectors, as {text.path} takes"
+            raise ModelFileError(self.file.path, None, expected, f"{self.further} further vectors")
+
+    def network(self, backend: Backend) -> Network:
+        return _Qwen3VL(self, backend)
+
+
+@final
+class _Qwen3VL(Tower):
+    def __init__(self, family: Qwen3VL, backend: Backend) -> None:
+        weights, self.family = Weights(backend), family
+        names = ("ffn_up", "mlp.linear_fc1")
+        first = present(weights.at("v.blk.0."), *names)
+        shape = EncoderShape.of(backend, weights.extent(f"v.blk.0.{first}.weight", 1), EPSILON)
+        super().__init__(replace(shape, eps=EPSILON))
+        if any(block >= self.blocks for block in family.deep):
+            raise OLLAMA_DEEPSTACK.refuse(family.config, f"blocks below {self.blocks}")
+        self.keeps = tuple(block + 1 for block in family.deep)
+        v = weights.at("v.")
+        self.embedding = SlicedEmbedding(v, family.patch, self.width)
+        table = f"{present(v, 'position_embd', 'pos_embed')}.weight"
+        self.side = isqrt(v.extent(table, 1) or 0)
+        self.positions = v.need(table, self.width, self.side**2)
+        self.declare(weights, gelu)
+        of_rows = (
+            ("v.post_ln", "v.merger.norm"),
+            ("mm.0", "v.merger.linear_fc1"),
+            ("mm.2", "v.merger.linear_fc2"),
+        )
+        widths = self.width, self.width * family.merge**2, family.vector
+        self.merger = Merger(weights, of_rows, widths, EPSILON)
+        self.further = []
+        for n, block in enumerate(family.deep):
+            prefixes = f"v.deepstack.{block}.", f"v.deepstack_merger.{n}."
+            norm, into, out = (
+                tuple(prefix + name for prefix in prefixes for name in (each, f"linear_{each}"))
+                for each in ("norm", "fc1", "fc2")
+            )
+            self.further.append(Merger(weights, (norm, into, out), widths, EPSILON, whole=True))
+        weights.check()
+
+    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+        x = self.embedding(ctx, inputs, self.family.merge)
+        for corner in range(4):
+            places = inputs.leaf(f"corner.{corner}", partial(self._corner, corner=corner))
+            found = self.positions.rows(ctx, places)
+            share = inputs.leaf(f"share.{corner}", partial(self._share, corner=corner))  # (1, patches)
+            x = x.add(ctx, found.mul(ctx, share))
+        return x
+
+    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+        positions = inputs.leaf("positions", partial(rotary_positions, merge=self.family.merge))
+        return rotated(ctx, x, positions, BASE3)
+
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+        rows = self.merger(ctx, x)
+        for merger, state in zip(self.further, kept, strict=True):
+            rows = rows.concat(ctx, merger(ctx, state), 0)
+        return rows
+
+    def _corner(self, pictures: Pictures, corner: int) -> NDArray[np.int32]:
+        """The learned position at a corner of the square of learned positions that holds each patch."""
+        low, _ = self._between(pictures[0])
+        row, column = np.minimum(low + np.array([[corner // 2], [corner % 2]]), self.side - 1)
+        return np.tile(row * self.side + column, len(pictures)).astype(np.int32)
+
+    def _share(self, pictures: Pictures, corner: int) -> NDArray[np.float32]:
+        """The weight of the learned position at a corner."""
+        _, offset = self._between(pictures[0])
+        row, column = (part if far else 1 - part for part, far in zip(offset, divmod(corner, 2), strict=True))
+        return np.tile(row * column, len(pictures)).reshape(-1, 1)
+
+    def _between(self, picture: Prepared) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(2, patches): where each patch lies among the learned positions, whose corners are the picture's."""
+        _, rows, columns = picture.grid
+        steps = np.array([[max(1, rows - 1)], [max(1, columns - 1)]], np.float32)
+        at = coordinates(picture, self.family.merge).astype(np.float32)
+        places = at * np.float32(self.side - 1) / steps
+        low = np.floor(places)
+        return low.astype(np.int64), places - low
