@@ -125,9 +125,8 @@ class Sessions:
         packed = self._book_packed(lowered, graph)
         try:
             session, events = self._session(lowered, graph, profiled=profiled)
-            return Compiled(
-                lowered, session, packed, peak_memory(graph, lowered.copied, services.native), events
-            )
+            peak = peak_memory(graph, lowered.copied, services.native)
+            return Compiled(lowered, session, packed, peak, events)
         except BaseException:
             self._give_back(packed)
             raise
