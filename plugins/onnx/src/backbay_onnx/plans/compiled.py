@@ -99,7 +99,6 @@ class Sessions:
             self._compiled.clear()
 
     def _drop_unused(self) -> None:
-        """Drop the least recently used that no plan uses."""
         idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
         heavy = [compiled for compiled in idle if compiled.packed]
         for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
