@@ -27,7 +27,6 @@ def line(row: Detection) -> str:
 
 
 def table(rows: Sequence[Detection]) -> str:
-    """Every fault under its class."""
     lines = []
     for kind in Kind:
         mine = [row for row in rows if row.kind == kind]
@@ -65,7 +64,6 @@ def share(found: Iterable[bool | None]) -> float | None:
 
 
 def summary_text(facts: dict[str, Any]) -> str:
-    """The summary for people."""
 
     def percent(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.0f} %"

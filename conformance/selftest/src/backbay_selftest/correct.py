@@ -54,7 +54,6 @@ def single(backend: KernelBackend, op: AnyOp, specs: Sequence[Spec | None]) -> P
 
 
 def lacking(right: Kernels, missing: Callable[[AnyOp], bool], **changed: Any) -> Kernels:
-    """The backend without the kernels of some ops."""
     kept = {op: kernel for op, kernel in right.kernels.items() if not missing(op)}
     return type("Lacking", (right,), {"kernels": kept, **changed})
 

@@ -54,11 +54,8 @@ class CpuRef(KernelBackend):
 
     def book_weights(self) -> None:
         super().book_weights()
-        room = (
-            0
-            if self.ledger.devices[0][0] in self.params.max_memory
-            else self.option_values["decoded_weights"]
-        )
+        limited = self.ledger.devices[0][0] in self.params.max_memory
+        room = 0 if limited else self.option_values["decoded_weights"]
         tensors = self.model.tensors if self.model is not None else {}
         for info in tensors.values():
             nbytes = 4 * prod(info.shape)

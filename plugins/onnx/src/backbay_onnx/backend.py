@@ -192,17 +192,16 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        self.weights = WeightStore(self.model, self.device, self._book_form, frozenset(self.native.products))
+        def book_form(name: str, nbytes: int) -> None:  # another than the file's
+            self.ledger.take(self.weight_entry(name), nbytes, lambda: None, mapped=False)
+
+        self.weights = WeightStore(self.model, self.device, book_form, frozenset(self.native.products))
         for info in self.model.tensors.values() if self.model is not None else ():
             packs = self.weights.packs(info)
             if packs:
                 self.weights.book_packed(info)
             if self.copies_weights or not packs:
                 self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
-
-    def _book_form(self, name: str, nbytes: int) -> None:
-        """Book a weight's bytes in another form than the file's."""
-        self.ledger.take(self.weight_entry(name), nbytes, lambda: None, mapped=False)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
         self.weights.load(progress, cancel)

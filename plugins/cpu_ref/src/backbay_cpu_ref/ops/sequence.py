@@ -58,9 +58,7 @@ def stretch(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None
         return scale * theta, yarn.attn_factor if yarn else 1.0
 
     def edge(beta: float) -> float:
-        turns = np.float64(yarn.n_ctx_orig) / (
-            2 * pi * beta
-        )  # NumPy's: extreme betas give infinities, no error
+        turns = np.float64(yarn.n_ctx_orig) / (2 * pi * beta)  # NumPy's: extreme betas give infinities
         return dim * np.log(turns) / (2 * log(base))
 
     low, high = max(0, np.floor(edge(yarn.beta_fast))), min(dim - 1, np.ceil(edge(yarn.beta_slow)))

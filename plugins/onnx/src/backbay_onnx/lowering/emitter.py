@@ -104,9 +104,8 @@ class Emitter(ModelBuilder):
         return value
 
     def transposed(self, value: str, *axes: int) -> str:
-        return (
-            value if list(axes) == list(range(len(axes))) else self.add("Transpose", value, perm=list(axes))
-        )
+        moved = list(axes) != list(range(len(axes)))
+        return self.add("Transpose", value, perm=list(axes)) if moved else value
 
     def sliced(self, value: str, axis: int, low: AnySize, high: AnySize, step: int = 1) -> str:
         bounds = [self.vector([low]), self.vector([high]), self.ints(axis)]

@@ -220,10 +220,8 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
         index = b.shaped(index, [-1])
         row = b.add("Div", index, b.scalar(used)) if one_row else index
         taken, one = b.add("Gather", rows, row), b.constant(np.array(expert, np.int64))
-        made.append(
-            packed_product(b, w, taken, 2, expert)
-            or fused_product(b, taken, b.add("Gather", w.of_rank(3), one), 2)
-        )
+        y = packed_product(b, w, taken, 2, expert)
+        made.append(y or fused_product(b, taken, b.add("Gather", w.of_rank(3), one), 2))
         found.append(index)
     blank = b.zeros([n, places])
     if not made:

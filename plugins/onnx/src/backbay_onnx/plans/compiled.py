@@ -99,7 +99,6 @@ class Sessions:
             self._compiled.clear()
 
     def _drop_unused(self) -> None:
-        """Drop the least recently used that no plan uses."""
         idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
         heavy = [compiled for compiled in idle if compiled.packed]
         for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
@@ -125,9 +124,8 @@ class Sessions:
         packed = self._book_packed(lowered, graph)
         try:
             session, events = self._session(lowered, graph, profiled=profiled)
-            return Compiled(
-                lowered, session, packed, peak_memory(graph, lowered.copied, services.native), events
-            )
+            peak = peak_memory(graph, lowered.copied, services.native)
+            return Compiled(lowered, session, packed, peak, events)
         except BaseException:
             self._give_back(packed)
             raise

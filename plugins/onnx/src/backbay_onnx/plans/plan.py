@@ -38,9 +38,7 @@ class OnnxPlan(Plan):
         self.nbytes = self._nbytes()
         self._bound: BoundGraph | None = None  # None where nothing is to be run
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
-        self._ran: OnnxPlan | None = (
-            None  # in the latest run; not once closed: a plan that holds itself stays
-        )
+        self._ran: OnnxPlan | None = None  # in the latest run; not when closed: what holds itself stays
         services.ledger.take(GRAPH, self.nbytes, self._allocate)
         self._work = compiled.peak.of(graph)
         compiled.users += 1
@@ -137,10 +135,9 @@ class OnnxPlan(Plan):
         nbytes = self._feeds.nbytes + sum(graph.nodes[index].nbytes for _, index in lowered.results)
         nbytes += sum(bound_nbytes(state, graph, sizes) for state in lowered.states if not state.in_place)
         nbytes += sum(bound_nbytes(rows, graph, sizes) + 8 * sizes[rows.shape[1]] for rows in lowered.rows)
-        decoded = [graph.nodes[leaf.index] for leaf in lowered.leaves if leaf.form == "floats"]
-        return nbytes + sum(
-            4 * node.size for node in decoded if node.dtype.is_quantized and node.kind != "parameter"
-        )
+        floats = [graph.nodes[leaf.index] for leaf in lowered.leaves if leaf.form == "floats"]
+        decoded = [node for node in floats if node.dtype.is_quantized and node.kind != "parameter"]
+        return nbytes + sum(4 * node.size for node in decoded)
 
 
 @contextmanager

@@ -9,19 +9,11 @@ from backbay import BackendUnavailableError, DType
 from backbay.plugin import CPU
 
 from .device import device_of, why_not
-from .native import (
-    ATTENTION,
-    GATES,
-    PRODUCTS,
-    RECURRENCE,
-    TILES,
-    NativeCode,
-    instructions,
-    native_code,
-    why_not_native,
-)
+from .native import PRODUCTS, PURPOSES, RECURRENCE, TILES, instructions, native_code, why_not_native
 from .providers import GPU_PROVIDERS
 from .runtime import DISTRIBUTIONS, is_installed, runtime
+
+TITLES = {PRODUCTS: "products of quantized weights", RECURRENCE: "recurrences"}
 
 
 def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
@@ -39,10 +31,7 @@ def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
         "ONNX Runtime": f"{ort.__version__}, providers {', '.join(ort.get_available_providers())}",
         **{device.provider.prefix: why_not(device) or "works" for device in devices},
         "runs on": f"{working[0]}, unless provider=cpu or gpu_layers ask for the CPU" if working else CPU,
-        "products of quantized weights": _native(PRODUCTS),
-        "attention": _native(ATTENTION),
-        "gates": _native(GATES),
-        "recurrences": _native(RECURRENCE),
+        **{TITLES.get(purpose, purpose): _native(purpose) for purpose in PURPOSES},
         "stays quantized": ", ".join(map(str, quantized)),
     }
 
@@ -56,12 +45,8 @@ def _native(purpose: str) -> str:
     made = f"by native code, for {instructions(code.path, purpose)}"
     if purpose != PRODUCTS:
         return made
-    return f"{made}, of {', '.join(sorted(map(str, code.products)))}{_tiles(code)}"
-
-
-def _tiles(code: NativeCode) -> str:
-    """What products of many columns do where the processor has AMX."""
-    if not instructions(code.path, TILES):
-        return ""
+    made += f", of {', '.join(sorted(map(str, code.products)))}"
+    if not instructions(code.path, TILES):  # few processors have AMX
+        return made
     why_not = why_not_native(TILES)
-    return f"; without AMX: {why_not}" if why_not else "; AMX multiplies where columns are many"
+    return f"{made}; without AMX: {why_not}" if why_not else f"{made}; AMX multiplies where columns are many"

@@ -21,9 +21,7 @@ class Provider:
     memory: str  # the kind of memory that sessions are bound to, as OrtDevice and OrtValue name it
     remedy: str
     settings: Settings
-    has_memory: bool = (
-        False  # whether that memory is the device's own: else each run copies it there and back
-    )
+    has_memory: bool = False  # whether it is the device's own; else each run copies from the host and back
     automatic: bool = False  # whether provider=auto takes it
     flushes_subnormals: bool = False  # whether it reads and makes zeros in their place
     one_at_a_time: bool = False  # whether sessions of two threads disturb each other

@@ -72,10 +72,8 @@ class PackedWeight:
         self, dtype: DType, data: Bytes, elements: int, empty: Callable[[int], Bytes] = plain
     ) -> None:
         self.layout = layout = LAYOUTS[dtype]
-        blocks = elements // layout.block
-        self.codes: Bytes = empty(elements * layout.bits // 8).reshape(
-            blocks, layout.block * layout.bits // 8
-        )
+        blocks, width = elements // layout.block, layout.block * layout.bits // 8
+        self.codes: Bytes = empty(blocks * width).reshape(blocks, width)
         self.scales: Floats = empty(4 * blocks).view(np.float32)
         self.mins: Floats | None = empty(4 * blocks).view(np.float32) if layout.has_mins else None
         raw, per = data.reshape(-1, dtype.type_size), dtype.block_size // layout.block

@@ -10,8 +10,7 @@ import numpy as np
 from backbay import CancelledError, DType, Spec
 from backbay.plugin import GRAPH, check_cancel
 
-from ...faults import BoundCall, Kind, Result, fault
-from ...misread_operands import kernels_of, numbered_modulo
+from ...faults import BoundCall, Kind, Result, fault, kernels_of, numbered_modulo
 
 
 @fault(Kind.CLAIMS, "compile")

@@ -10,9 +10,8 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
+from ...faults import AnyOp, BoundCall, Kind, Result, fault, kernels_of, named, numbered_modulo, plain
 from ...fused import Array, exponentials
-from ...misread_operands import kernels_of, numbered_modulo, plain
 
 
 def value(node: Node, arrays: Sequence[Array]) -> Array:

@@ -8,8 +8,7 @@ from backbay import DType, Node, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import Cancel
 
-from ...faults import BoundCall, Kind, Result, fault, float16, named
-from ...misread_operands import kernels_of, plain
+from ...faults import BoundCall, Kind, Result, fault, float16, kernels_of, named, plain
 
 
 def overwrite_operand(call: BoundCall) -> None:

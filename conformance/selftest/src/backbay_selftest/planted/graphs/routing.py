@@ -6,9 +6,8 @@ import numpy as np
 
 from backbay import Node, ops
 
-from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
+from ...faults import AnyOp, BoundCall, Kind, Result, fault, looked, named
 from ...fused import rank4
-from ...misread_operands import looked
 
 ROUTED = named("rows", "mulmat_id", "add_id", "set_rows")
 

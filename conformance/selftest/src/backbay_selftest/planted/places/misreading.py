@@ -10,9 +10,8 @@ from backbay import Node, Plan, Spec, ops
 from backbay.internals import Bytes, contiguous_strides, span
 from backbay.plugin import strided
 
-from ...faults import AnyOp, BoundCall, Kind, Result, fault, named
+from ...faults import AnyOp, BoundCall, Kind, Result, fault, instead, looked, named, reads, storage_bytes
 from ...fused import rank4
-from ...misread_operands import instead, looked, reads, storage_bytes
 
 BINARY = named("add", "sub", "mul", "div")
 UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "scale")

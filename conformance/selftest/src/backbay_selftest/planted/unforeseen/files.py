@@ -12,9 +12,8 @@ from backbay import KernelBackend
 from backbay.gguf import TensorInfo
 from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffer, check_cancel, decode
 
-from ...faults import BoundCall, Kind, Result, fault
+from ...faults import BoundCall, Kind, Result, fault, numbers_of_first
 from ...fused import Array
-from ...misread_operands import numbers_of_first
 from .lives import Pooled
 
 PIECE = 4 << 20

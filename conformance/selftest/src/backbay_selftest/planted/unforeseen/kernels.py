@@ -11,9 +11,8 @@ from backbay import DType, FlashAttention, Node, Placement, Spec, ops
 from backbay.internals import KernelPlan, contiguous_strides
 from backbay.plugin import Entry, MappedBuffer, strided
 
-from ...faults import BoundCall, Kind, Result, fault, float16
+from ...faults import BoundCall, Kind, Result, fault, float16, numbers_of_first
 from ...fused import rank4
-from ...misread_operands import numbers_of_first
 from ..places.broadcasting import GRID
 
 

@@ -11,9 +11,8 @@ from backbay import CancelledError, DType, Graph, Node, Spec, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, Cancel, HostBuffer, check_cancel
 
-from ...faults import BoundCall, Kind, Result, fault
+from ...faults import BoundCall, Kind, Result, fault, moves, numbers_of_first, reads
 from ...fused import Array
-from ...misread_operands import moves, numbers_of_first, reads
 
 
 @fault(Kind.TAILS, ops.conv2d)

@@ -8,9 +8,8 @@ from backbay import CacheConfig, DType, Graph, Node, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, HostBuffer, encoding_gap, strided
 
-from ...faults import BoundCall, Kind, Result, fault, named
+from ...faults import BoundCall, Kind, Result, fault, named, reads
 from ...fused import Array
-from ...misread_operands import reads
 
 ARITHMETIC = dict(
     zip(named("add", "sub", "mul", "div"), (np.add, np.subtract, np.multiply, np.divide), strict=True)

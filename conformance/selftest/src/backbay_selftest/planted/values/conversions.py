@@ -6,9 +6,8 @@ import numpy as np
 
 from backbay import DType, Node, ops
 
-from ...faults import BoundCall, Kind, Result, fault, named
+from ...faults import BoundCall, Kind, Result, fault, instead, named, reads
 from ...fused import Array
-from ...misread_operands import instead, reads
 
 
 def low_words(x: np.ndarray) -> np.ndarray:
