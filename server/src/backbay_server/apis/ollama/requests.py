@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from .. import fields
 from ..fields import ignored, refused, taken
 
+ToolList: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=fields.MOST_TOOLS)]
 KeepAlive: TypeAlias = Annotated[
     float | str | None, ignored("a model stays in memory until another model needs the room")
 ]
@@ -120,10 +121,7 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[Message] | None, taken("the conversation; without one, the model is loaded")] = (
         None
     )
-    tools: Annotated[
-        Annotated[list[dict[str, Any]], Meta(max_length=fields.MOST_TOOLS)] | None,
-        taken("the tools, if the model's template knows tools"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("the tools, if the model's template knows tools")] = None
 
 
 class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):

@@ -95,6 +95,9 @@ class Tool(Struct):
     type: Annotated[Literal["function"], taken("the kind of tool")]
 
 
+ToolList: TypeAlias = Annotated[list[Tool], Meta(max_length=fields.MOST_TOOLS)]
+
+
 class ToolName(Struct):
     """A function by its name."""
 
@@ -133,10 +136,7 @@ class ChatRequest(GenerationFields, kw_only=True):
         fields.Alternatives | None,
         taken("how many of the most likely tokens to report with each token; needs logprobs"),
     ] = None
-    tools: Annotated[
-        Annotated[list[Tool], Meta(max_length=fields.MOST_TOOLS)] | None,
-        taken("functions that the model may call"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("functions that the model may call")] = None
     tool_choice: Annotated[
         Choice | NamedTool | AllowedTools | None,
         taken("whether the model may call a tool, must call one, must call the named one, or may call some"),

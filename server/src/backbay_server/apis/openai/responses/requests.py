@@ -77,6 +77,9 @@ class FunctionTool(Function, kw_only=True):
     type: Annotated[Literal["function"], taken("the kind of tool")]
 
 
+ToolList: TypeAlias = Annotated[list[FunctionTool], Meta(max_length=fields.MOST_TOOLS)]
+
+
 class NamedFunction(Struct):
     """The choice of one function."""
 
@@ -118,10 +121,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: fields.TopLogprobs = None
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
-    tools: Annotated[
-        Annotated[list[FunctionTool], Meta(max_length=fields.MOST_TOOLS)] | None,
-        taken("functions that the model may call"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("functions that the model may call")] = None
     tool_choice: Annotated[
         Choice | NamedFunction | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
