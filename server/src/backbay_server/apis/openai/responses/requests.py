@@ -11,7 +11,7 @@ from ... import fields
 from ...fields import check_refused, ignored, refused, taken
 from .. import chat_requests as chat
 from ..chat_requests import Choice, Function
-from ..sampling import IgnoredFields, ResponsesFormat
+from ..sampling import FORMAT, IgnoredFields, ResponsesFormat
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
@@ -90,10 +90,7 @@ class NamedFunction(Struct):
 class TextOptions(Struct):
     """The form of the text."""
 
-    format: Annotated[
-        ResponsesFormat | None,
-        taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar"),
-    ] = None
+    format: Annotated[ResponsesFormat | None, FORMAT] = None
     verbosity: Annotated[str | None, ignored("the model knows no verbosity")] = None
 
 
