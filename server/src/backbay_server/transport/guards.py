@@ -37,12 +37,9 @@ _NAMES: Final = re.compile(rb"[\w\-]+( *, *[\w\-]+)*", re.ASCII)
 
 
 class Guard(ABC):
-    """Middleware that refuses some requests.
+    """Middleware that refuses some requests."""
 
-    closes  whether the connection of a refused request is closed, so that no more is sent
-    """
-
-    closes: ClassVar[bool] = False
+    closes: ClassVar[bool] = False  # the connection of a refused request, so that no more is sent
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
