@@ -119,10 +119,7 @@ def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def check(wanted: ResponseFormat) -> str:
-    """The format in llguidance's own form; ResponseFormatError if no answer can be as wanted, whatever the vocabulary.
-
-    The cost is bounded.
-    """
+    """The format in llguidance's own form, at a bounded cost; ResponseFormatError if no answer can be as wanted."""
     grammar = _compiled(wanted)
     _try(grammar, names_tokens=wanted.kind == "grammar")
     return grammar
