@@ -111,10 +111,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 @final
 class Life:
-    """Starts and ends the services of an application, `app.state.services`.
-
-    make  makes the services, in the event loop that they live in
-    """
+    """Starts and ends the services of an application, `app.state.services`; each is made in the loop it lives in."""
 
     def __init__(self, make: Callable[[], Services]) -> None:
         self._make, self._lock = make, Lock()

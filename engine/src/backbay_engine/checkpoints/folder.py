@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -21,8 +20,6 @@ from .json_files import parse, read_bytes, read_object
 from .safetensors import Stored, read_checkpoint
 from .settings import Keys, Settings, read_settings, usual_keys
 from .vocabularies import vocabulary_keys
-
-log = logging.getLogger(__name__)
 
 LARGEST_RANK = 4  # of a tensor in a model file
 _EXPERT = re.compile(r"(.*\.experts)\.([0-9]+)\.(.*)")

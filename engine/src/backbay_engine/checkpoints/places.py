@@ -43,7 +43,7 @@ def locate(name: Name) -> Located:
     if not isinstance(name, (str, os.PathLike)):
         return Located(name)  # refused where files are opened
     if os.path.isdir(name):  # noqa: PTH112  a text that no path can be is no folder
-        return _model_in(str(name), Path(name), Path(name).glob("*.gguf"), "")  # a large tree takes long
+        return _model_in(str(name), Path(name), Path(name).glob("*.gguf"), "")  # not below: that takes long
     scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     find = _SCHEMES.get(scheme)
     if not colon or find is None or os.path.exists(name):  # noqa: PTH110
@@ -137,8 +137,7 @@ def ollama_layers(store: Path, manifest: Path) -> Located:
     found: dict[str, Path] = {}
     layers = read_object(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else ():
-        kind = layer.get("mediaType") if isinstance(layer, dict) else None
-        digest = layer.get("digest") if isinstance(layer, dict) else None
+        kind, digest = (layer.get("mediaType"), layer.get("digest")) if isinstance(layer, dict) else ("", "")
         if kind in _LAYERS:
             if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
                 raise ModelFileError(manifest, None, "a digest like sha256:...", repr(digest)[:200])

@@ -57,7 +57,8 @@ class ChatRequest(NamedTuple):
         """
         reader = self.reader()
         read = [*reader.push(whole.text)]
-        rest, ended = reader.end(whole.finish_reason, whole.stop)
+        rest, called = reader.end(whole.stop)
+        ended = "tool_calls" if called and whole.finish_reason == "stop" else whole.finish_reason
         text, reasoning, calls = joined([*read, *rest] if pieces is None else pieces)
         return replace(whole, text=text, reasoning=reasoning, tool_calls=calls, finish_reason=ended)
 

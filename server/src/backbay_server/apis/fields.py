@@ -119,7 +119,9 @@ OneCall: TypeAlias = Annotated[bool | None, taken("false: the answer has at most
 ReasoningEffort: TypeAlias = Annotated[
     Effort | None, taken("for templates that know it; none: no reasoning, if the template can switch it off")
 ]
-NOT_SAMPLED = "the sampler does not have it"
+PRESENCE: Final = taken("lowers the logits of tokens that occur in the text")
+FREQUENCY: Final = taken("lowers the logit of a token for each time that it occurs")
+NOT_SAMPLED: Final = "the sampler does not have it"
 
 
 class UnservedFields(Struct, kw_only=True):

@@ -64,12 +64,7 @@ def load_entry(settings: Settings, entry: Entry, **own: Any) -> LLM:
 
 @final
 class Catalogue:
-    """Models named one by one, aliases of theirs, and the models in folders, which may come and go.
-
-    models   files, folders, or names such as hf:org/name
-    folders  folders of models: of GGUF files, Hugging Face's cache, Ollama's store
-    aliases  further names, each for a model's name or its file
-    """
+    """Models named one by one, aliases of theirs, and the models in folders, which may come and go; as in Settings."""
 
     def __init__(
         self, models: Sequence[str], folders: Sequence[str] = (), aliases: Mapping[str, str] | None = None

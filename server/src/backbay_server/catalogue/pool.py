@@ -54,13 +54,11 @@ class Held:
 
 @final
 class Lease:
-    """A model in memory, which stays there until the lease is released. A context manager.
-
-    name  the name by which the model was asked for
-    """
+    """A model in memory, which stays there until the lease is released. A context manager."""
 
     def __init__(self, pool: Pool, held: Held, llm: LLM, name: str) -> None:
-        self._pool, self._held, self.llm, self.name = pool, held, llm, name
+        self._pool, self._held, self.llm = pool, held, llm
+        self.name = name  # by which the model was asked for
         self._released = False
 
     def release(self) -> None:
@@ -78,11 +76,7 @@ class Lease:
 
 @final
 class Pool:
-    """At most `max_loaded` models at a time. A model that loads, or answers, is never closed for another.
-
-    patience      seconds that a request waits for its model
-    most_waiting  requests that may wait for models at a time
-    """
+    """At most `max_loaded` models at a time. A model that loads, or answers, is never closed for another."""
 
     def __init__(
         self,
@@ -90,8 +84,8 @@ class Pool:
         load: Load,
         *,
         max_loaded: int = 1,
-        patience: float = 600.0,
-        most_waiting: int = 1024,
+        patience: float = 600.0,  # seconds that a request waits for its model
+        most_waiting: int = 1024,  # requests that may wait for models at a time
     ) -> None:
         self.catalogue, self._load_model = catalogue, load
         self._max_loaded, self._patience, self._most_waiting = max_loaded, patience, most_waiting

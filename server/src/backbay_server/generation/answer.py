@@ -199,7 +199,8 @@ class _Choice:
     def _end(self, whole: Completion) -> Iterator[Event]:
         if whole.finish_reason == "cancelled":
             raise UnavailableError("the model is leaving; try again later")
-        rest, reason = self._reader.end(whole.finish_reason, whole.stop)
+        rest, called = self._reader.end(whole.stop)
+        reason: Reason = "tool_calls" if called and whole.finish_reason == "stop" else whole.finish_reason
         if rest:
             yield Delta(self.number, rest, (), None)
         timings = whole.timings

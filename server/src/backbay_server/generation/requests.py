@@ -46,10 +46,7 @@ def schema_format(schema: Mapping[str, Any]) -> Format:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an answer is made: the engine's options. None leaves the choice to the engine.
-
-    ignore_end  the model may not end the answer: the tokens that do so are forbidden
-    """
+    """How an answer is made: the engine's options. None leaves the choice to the engine."""
 
     max_tokens: int | None = None
     stop: str | Sequence[str] | None = None
@@ -66,7 +63,7 @@ class Options:
     logprobs: int | None = None
     reuse: bool | None = None
     response_format: Format | None = None
-    ignore_end: bool = False
+    ignore_end: bool = False  # the model may not end the answer: the tokens that do so are forbidden
 
     def given(self) -> dict[str, Any]:
         """The options that are not None, by name."""
@@ -82,16 +79,13 @@ class Options:
 @final
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client wants: `n` answers to each prompt. The answers of a prompt stand side by side.
-
-    echo  an answer begins with its prompt
-    """
+    """What a client wants: `n` answers to each prompt. The answers of a prompt stand side by side."""
 
     model: str | None
     prompts: Sequence[Prompt]
     options: Options = Options()
     n: int = 1
-    echo: bool = False
+    echo: bool = False  # an answer begins with its prompt
 
     @property
     def choices(self) -> int:

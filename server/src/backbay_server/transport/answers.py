@@ -33,14 +33,11 @@ class Json:
 @final
 @dataclass(frozen=True)
 class Stream:
-    """Chunks as they come. An error before the first chunk is raised; a later one is the last chunk.
-
-    framed  makes a chunk of an error's body
-    """
+    """Chunks as they come. An error before the first chunk is raised; a later one is the last chunk."""
 
     chunks: AsyncGenerator[bytes, None]
     media_type: str
-    framed: Callable[[bytes], bytes]
+    framed: Callable[[bytes], bytes]  # makes a chunk of an error's body
 
     async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
         async with aclosing(self.chunks) as chunks:

@@ -203,7 +203,6 @@ class AnswerForm:
 
 
 _TOKENS: Final = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")  # in a mark; text may follow
-PLAIN: Final = AnswerForm()
 _THINKING: Final = (("[THINK]", "[/THINK]"), ("<think>", "</think>"), ("<|channel>thought\n", "<channel|>"))
 
 

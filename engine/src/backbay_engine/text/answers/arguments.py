@@ -18,12 +18,9 @@ _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}  # as templa
 
 
 class Arguments(ABC):
-    """Cuts the arguments from the beginning of a text that grows.
+    """Cuts the arguments from the beginning of a text that grows."""
 
-    over  whether they are whole
-    """
-
-    over = False
+    over = False  # whether they are whole
 
     def cut(self, text: str) -> tuple[str, str]:
         """JSON of what is certain, and the text that is left: it needs more text, or comes after the arguments."""
@@ -85,14 +82,11 @@ class Tags:
 
 @final
 class TaggedArguments(Arguments):
-    """Parameters between marks. Texts are passed on while they grow, other values once they are whole.
-
-    end     the mark after the last parameter, which is left in the text
-    schema  of the arguments: it says which parameters are texts
-    """
+    """Parameters between marks. Texts are passed on while they grow, other values once they are whole."""
 
     def __init__(self, tags: Tags, end: str, schema: Schema) -> None:
-        self._tags, self._end, self._schema = tags, end, schema
+        self._tags, self._end = tags, end  # the mark after the last parameter, which is left in the text
+        self._schema = schema  # of the arguments: it says which parameters are texts
         self._count = 0
         self._text: bool | None = None  # whether the value that grows is a text; None: there is none
         self._types: frozenset[str] | None = None  # that it may have

@@ -7,7 +7,7 @@ import secrets
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 _ID_LETTERS: Final = string.ascii_letters + string.digits
 
@@ -108,8 +108,6 @@ def _refuse(name: str) -> Any:
 
 # -- readers ---------------------------------------------------------------------------------------------
 
-Reason = TypeVar("Reason", bound=str)
-
 
 class AnswerReader(ABC):
     """Makes pieces of an answer's text, which comes bit by bit."""
@@ -132,11 +130,11 @@ class AnswerReader(ABC):
     def finish(self) -> Sequence[Piece]:
         """The rest, at the answer's end."""
 
-    def end(self, reason: Reason, stop: str | None) -> tuple[Sequence[Piece], Reason | Literal["tool_calls"]]:
-        """The rest, and why the answer ended: with calls of tools, unless a stop string has cut one of them."""
+    def end(self, stop: str | None) -> tuple[Sequence[Piece], bool]:
+        """The rest, and whether the answer has called tools: it has not if a stop string has cut a call."""
         cut = stop is not None and self.is_calling
         rest = self.finish()
-        return rest, "tool_calls" if self.calls and reason == "stop" and not cut else reason
+        return rest, self.calls > 0 and not cut
 
 
 class HoldingReader(AnswerReader):

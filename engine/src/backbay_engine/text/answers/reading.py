@@ -94,14 +94,11 @@ Part: TypeAlias = Literal["text", "reasoning", "arguments"]
 
 @final
 class ChannelReader(HoldingReader):
-    """Messages with headers: those in the channel "analysis" are reasoning, those to a tool are calls, others are text.
-
-    tools   whether calls are looked for; otherwise they are text
-    """
+    """Messages with headers: those in the channel "analysis" are reasoning, those to a tool are calls, others are text."""
 
     def __init__(self, *, tools: bool) -> None:
         super().__init__()
-        self._tools = tools
+        self._tools = tools  # whether calls are looked for; otherwise they are text
         self._part: Part | None = None  # of the message; None: its header is not whole
         self._empty = True  # the message has no text so far
 

@@ -28,12 +28,9 @@ _SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
 @final
 class Grammars:
-    """Makes constraints of response formats. Threads may share one; the vocabulary is read at the first format.
+    """Makes constraints of response formats. Threads may share one; the vocabulary is read at the first format."""
 
-    tried  whether formats have been tried by whoever sends them, who is another process
-    """
-
-    tried = False
+    tried = False  # whether formats have been tried by whoever sends them, who is another process
 
     def __init__(self, tokenizer: Tokenizer | None, size: int) -> None:
         self._tokenizer, self._size = tokenizer, size
@@ -54,13 +51,10 @@ class Grammars:
 
 @final
 class Matching:
-    """The constraint of one answer. Its first mask is computed at once: an impossible format is an error from the start.
-
-    ends    whether the model has a token that ends an answer
-    """
+    """The constraint of one answer. Its first mask is computed at once: an impossible format is an error from the start."""
 
     def __init__(self, matcher: LLMatcher, *, ends: bool) -> None:
-        self._matcher, self._ends = matcher, ends
+        self._matcher, self._ends = matcher, ends  # whether the model has a token that ends an answer
         self._first: bytes | None = self._computed()
         if not any(self._first):
             raise _refused(NO_ANSWER)
@@ -125,10 +119,7 @@ def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def check(wanted: ResponseFormat) -> str:
-    """The format in llguidance's own form; ResponseFormatError if no answer can be as wanted, whatever the vocabulary.
-
-    The cost is bounded.
-    """
+    """The format in llguidance's own form, at a bounded cost; ResponseFormatError if no answer can be as wanted."""
     grammar = _compiled(wanted)
     _try(grammar, names_tokens=wanted.kind == "grammar")
     return grammar

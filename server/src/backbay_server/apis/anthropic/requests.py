@@ -89,6 +89,9 @@ class Tool(Struct):
     strict: Annotated[bool | None, taken("whether the arguments of calls obey the schema")] = None
 
 
+ToolList: TypeAlias = Annotated[list[Tool], Meta(max_length=MOST_TOOLS)]
+
+
 class Choice(Struct):
     """Which tools the model may or must call."""
 
@@ -126,10 +129,7 @@ class Conversation(Struct, kw_only=True):
     model: Annotated[str, taken("the model's name or alias")]
     messages: Annotated[Annotated[list[Message], Meta(min_length=1)], taken("the conversation")]
     system: Annotated[str | list[Text] | None, taken("the system's message")] = None
-    tools: Annotated[
-        Annotated[list[Tool], Meta(max_length=MOST_TOOLS)] | None,
-        taken("the tools, if the model's template knows tools"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("the tools, if the model's template knows tools")] = None
     tool_choice: Annotated[Choice | None, taken("which tools the model may or must call")] = None
     thinking: Annotated[Reasoning | None, taken("whether the model reasons")] = None
     output_config: Annotated[OutputConfig | None, taken("what the answer is like")] = None

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from .. import fields
 from ..fields import ignored, refused, taken
 
+ToolList: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=fields.MOST_TOOLS)]
 KeepAlive: TypeAlias = Annotated[
     float | str | None, ignored("a model stays in memory until another model needs the room")
 ]
@@ -28,12 +29,8 @@ class Options(Struct, forbid_unknown_fields=True):
     min_p: fields.MinP = None
     repeat_penalty: Annotated[Annotated[float, Meta(gt=0)] | None, taken("1: off")] = None
     repeat_last_n: fields.Window = None
-    presence_penalty: Annotated[float | None, taken("lowers the logits of tokens that occur in the text")] = (
-        None
-    )
-    frequency_penalty: Annotated[
-        float | None, taken("lowers the logit of a token for each time that it occurs")
-    ] = None
+    presence_penalty: Annotated[float | None, fields.PRESENCE] = None
+    frequency_penalty: Annotated[float | None, fields.FREQUENCY] = None
     num_keep: Annotated[int | None, ignored("a full context ends the answer")] = None
     num_ctx: Annotated[int | None, ignored("the server's --context decides")] = None
     num_batch: Annotated[int | None, ignored("the server decides")] = None
@@ -120,10 +117,7 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[Message] | None, taken("the conversation; without one, the model is loaded")] = (
         None
     )
-    tools: Annotated[
-        Annotated[list[dict[str, Any]], Meta(max_length=fields.MOST_TOOLS)] | None,
-        taken("the tools, if the model's template knows tools"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("the tools, if the model's template knows tools")] = None
 
 
 class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,7 @@ from ...errors import InvalidRequestError
 from .. import fields
 from ..fields import ignored, refused, taken
 from ..options import tools_of
-from .sampling import ChatFormat, GenerationFields
+from .sampling import FORMAT, ChatFormat, GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Choice: TypeAlias = Literal["none", "auto", "required"]
@@ -95,6 +95,9 @@ class Tool(Struct):
     type: Annotated[Literal["function"], taken("the kind of tool")]
 
 
+ToolList: TypeAlias = Annotated[list[Tool], Meta(max_length=fields.MOST_TOOLS)]
+
+
 class ToolName(Struct):
     """A function by its name."""
 
@@ -133,10 +136,7 @@ class ChatRequest(GenerationFields, kw_only=True):
         fields.Alternatives | None,
         taken("how many of the most likely tokens to report with each token; needs logprobs"),
     ] = None
-    tools: Annotated[
-        Annotated[list[Tool], Meta(max_length=fields.MOST_TOOLS)] | None,
-        taken("functions that the model may call"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("functions that the model may call")] = None
     tool_choice: Annotated[
         Choice | NamedTool | AllowedTools | None,
         taken("whether the model may call a tool, must call one, must call the named one, or may call some"),
@@ -147,9 +147,7 @@ class ChatRequest(GenerationFields, kw_only=True):
         dict[str, Any] | None,
         taken("variables for the model's template; the template itself cannot be replaced"),
     ] = None
-    response_format: Annotated[
-        ChatFormat | None, taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar")
-    ] = None
+    response_format: Annotated[ChatFormat | None, FORMAT] = None
     chat_template: Annotated[str | None, refused("the model's own template is used")] = None
     modalities: Annotated[list[str] | None, refused("answers are text", (["text"],))] = None
     audio: Annotated[dict[str, Any] | None, refused("answers are text")] = None

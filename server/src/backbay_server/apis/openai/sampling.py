@@ -57,12 +57,8 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     top_p: fields.TopP = None
     top_k: Annotated[fields.Count | None, taken("choose among this many tokens; 0: all")] = None
     min_p: fields.MinP = None
-    presence_penalty: Annotated[
-        Penalty | None, taken("lowers the logits of tokens that occur in the text")
-    ] = None
-    frequency_penalty: Annotated[
-        Penalty | None, taken("lowers the logit of a token for each time that it occurs")
-    ] = None
+    presence_penalty: Annotated[Penalty | None, fields.PRESENCE] = None
+    frequency_penalty: Annotated[Penalty | None, fields.FREQUENCY] = None
     repeat_penalty: Annotated[
         Annotated[float, Meta(gt=0, le=100)] | None,
         taken("divides the logits of tokens that occur in the text; 1: off"),
@@ -178,6 +174,7 @@ class ChoiceFormat(Struct, tag="choice", tag_field="type", forbid_unknown_fields
 Others: TypeAlias = TextFormat | ObjectFormat | PatternFormat | GrammarFormat | ChoiceFormat
 ChatFormat: TypeAlias = Others | ChatSchemaFormat
 ResponsesFormat: TypeAlias = Others | SchemaFormat
+FORMAT: Final = taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar")
 
 
 def format_of(given: ChatFormat | ResponsesFormat | None) -> Format | None:

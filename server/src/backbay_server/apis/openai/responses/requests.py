@@ -11,7 +11,7 @@ from ... import fields
 from ...fields import check_refused, ignored, refused, taken
 from .. import chat_requests as chat
 from ..chat_requests import Choice, Function
-from ..sampling import IgnoredFields, ResponsesFormat
+from ..sampling import FORMAT, IgnoredFields, ResponsesFormat
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
@@ -77,6 +77,9 @@ class FunctionTool(Function, kw_only=True):
     type: Annotated[Literal["function"], taken("the kind of tool")]
 
 
+ToolList: TypeAlias = Annotated[list[FunctionTool], Meta(max_length=fields.MOST_TOOLS)]
+
+
 class NamedFunction(Struct):
     """The choice of one function."""
 
@@ -87,10 +90,7 @@ class NamedFunction(Struct):
 class TextOptions(Struct):
     """The form of the text."""
 
-    format: Annotated[
-        ResponsesFormat | None,
-        taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar"),
-    ] = None
+    format: Annotated[ResponsesFormat | None, FORMAT] = None
     verbosity: Annotated[str | None, ignored("the model knows no verbosity")] = None
 
 
@@ -118,10 +118,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: fields.TopLogprobs = None
     stream: Annotated[bool | None, taken("whether the answer comes as typed events")] = None
     stream_options: Annotated[dict[str, Any] | None, ignored("chunks are not padded")] = None
-    tools: Annotated[
-        Annotated[list[FunctionTool], Meta(max_length=fields.MOST_TOOLS)] | None,
-        taken("functions that the model may call"),
-    ] = None
+    tools: Annotated[ToolList | None, taken("functions that the model may call")] = None
     tool_choice: Annotated[
         Choice | NamedFunction | None,
         taken("whether the model may call a tool, must call one, or must call the named one"),
