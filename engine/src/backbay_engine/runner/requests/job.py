@@ -105,10 +105,11 @@ class Job(ABC):
     def __init__(
         self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None, *, reuse: bool = True
     ) -> None:
-        self.prompt, self.pictures, self.reuse = prompt, pictures, reuse
+        self.prompt: Sequence[Token] = list(prompt)  # which nobody changes, whatever its caller does
+        self.pictures, self.reuse = pictures, reuse
         self.layout = Layout.of(prompt, pictures=pictures is not None)
-        self.todo, self.slot = prompt, Slot(0)
-        self.skipped, self.cancelled = 0, False
+        self.todo: Sequence[Token] = self.prompt
+        self.slot, self.skipped, self.cancelled = Slot(0), 0, False
 
     @property
     @abstractmethod
