@@ -262,9 +262,8 @@ class LocalPort(Port):
             self.sight.store.clear()
 
     def close(self) -> None:
-        if (
-            self.runner is not None
-        ):  # first: the rest stays open while it runs, even if Ctrl-C interrupts the waiting
+        # First: the rest stays open while the runner runs, even if Ctrl-C interrupts the waiting.
+        if self.runner is not None:
             self.runner.close()
         self._opened.close()
 
