@@ -273,7 +273,9 @@ class PipeLink(Link):
         if not worker.ready:
             return STOPPING if self._stops_loading else LOADING
         running = [call.cancelled for call in calls if not call.handle.done]
-        return STOPPING if all(running) else ANSWERING if running else None
+        if not running:
+            return None
+        return STOPPING if all(running) else ANSWERING
 
 
 def _give(worker: WorkerProcess, call: Call) -> None:
