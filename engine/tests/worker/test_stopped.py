@@ -226,6 +226,17 @@ def test_nobody_watches_a_worker_that_nobody_waits_for(monkeypatch):
     assert (worker.pings, worker.silent) == (0, None)
 
 
+def test_an_idle_worker_may_be_silent(path, workers):
+    with load(path, "cpu_ref", **SIZES, worker=True) as llm:
+        assert llm._port._link.patience(workers.started[0]) is None
+        running = llm.submit("x", **ENDLESS)
+        next(iter(running))
+        assert llm._port._link.patience(workers.started[0]) == worker_link.ANSWERING
+        running.cancel()
+        running.result(300)
+        assert llm._port._link.patience(workers.started[0]) is None
+
+
 def test_a_watch_counts_the_beats_since_the_last_sign_of_life(monkeypatch):
     monkeypatch.setattr(process, "BEAT", 0.01)
     worker, looks = Silent(), []

@@ -14,16 +14,7 @@ from typing import Any, Self, TextIO, final
 
 import backbay
 from backbay import BackbayError, BackendParams, GPULayersList, assign_layers
-from backbay.cli import (
-    add_options,
-    file_to_write,
-    note,
-    options_of,
-    say,
-    standard_input,
-    whole,
-    write_text,
-)
+from backbay.cli import add_options, file_to_write, note, options_of, say, standard_input, whole, write_text
 from backbay.discovery import open_model as open_model_file
 from backbay.internals import MAX_THREADS
 

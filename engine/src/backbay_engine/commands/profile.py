@@ -13,15 +13,7 @@ from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
 from ..profiles import Line, Load, Phase, Walls, measure, measure_walls
-from .opening import (
-    add_backend,
-    add_model,
-    add_numbers,
-    add_plot,
-    chosen_backend,
-    open_model,
-    write_plot,
-)
+from .opening import add_backend, add_model, add_numbers, add_plot, chosen_backend, open_model, write_plot
 from .plots import lanes
 
 TABLES = ("ops", "layers", "devices")

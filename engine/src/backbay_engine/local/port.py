@@ -83,6 +83,8 @@ class LocalPort(Port):
                 self._opened.callback(self.sight.close)
                 batch = max(batch, self.sight.family.span)
             self.cache: Cache | None = self.model.new_cache()
+            if self.cache is not None:
+                self._opened.callback(self.cache.close)
             self.step_cache = StepCache(self.model, self.cache)
             self._opened.callback(self.step_cache.close)
             self._embedding = Lock()
@@ -90,7 +92,6 @@ class LocalPort(Port):
             if self.cache is not None:
                 batch = min(batch, parallel * context)
                 dtype = dtype_of(options.kv_dtype, self.backend)
-                self._opened.callback(self.cache.close)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
             self.facts = Facts(
                 self.backend.config.architecture,
@@ -140,7 +141,6 @@ class LocalPort(Port):
                 speculation=None if self.source is None else Speculation(self.source),
                 shelf=keeping,
             )
-            self._opened.callback(self.runner.close)
             self._saver = Saver(snapshots, self.runner, self._laid_out, self.facts.vocabulary_size)
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
@@ -259,6 +259,9 @@ class LocalPort(Port):
             self.sight.store.clear()
 
     def close(self) -> None:
+        # First: the rest stays open while the runner runs, even if Ctrl-C interrupts the waiting.
+        if self.runner is not None:
+            self.runner.close()
         self._opened.close()
 
     def require_sight(self) -> Sight:

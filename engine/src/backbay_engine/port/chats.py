@@ -11,16 +11,7 @@ from ..errors import RequestError, ResponseFormatError
 from ..images.prompts import Parts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
-from ..text.answers import (
-    AnswerForm,
-    AnswerReader,
-    Piece,
-    Tools,
-    call_format,
-    form_of,
-    joined,
-    reader_of,
-)
+from ..text.answers import AnswerForm, AnswerReader, Piece, Tools, call_format, form_of, joined, reader_of
 from ..text.formats import response_format_of
 from ..text.tokenizers import Tokenizer
 from .prompting import UserPrompt

@@ -130,10 +130,7 @@ class RemotePort(Port):
         return wait_for(self.begin(question))
 
     def begin(
-        self,
-        message: Request[T] | Question[T],
-        on_step: OnStep | None = None,
-        place: Place | None = None,
+        self, message: Request[T] | Question[T], on_step: OnStep | None = None, place: Place | None = None
     ) -> Handle[T]:
         """Send a message, and give the handle of its result."""
         number, calls = next(NUMBERS), self._link.calls

@@ -38,12 +38,7 @@ Try: TypeAlias = Callable[[str, Limits], Outcome]
 
 
 def fastest(
-    path: Path,
-    backend: object,
-    options: LoadOptions,
-    cancel: Cancel | None = None,
-    *,
-    measuring: bool = True,
+    path: Path, backend: object, options: LoadOptions, cancel: Cancel | None = None, *, measuring: bool = True
 ) -> Choice | None:
     """The choice that "auto" makes for a model and a load; None if a backend is named.
 

@@ -183,7 +183,12 @@ class PipeLink(Link):
                     _give(worker, waiting)
             self._tell(None)
         elif frame.kind is Kind.OPENED:
-            self._take_facts(worker, pickle.loads(frame.payload))  # noqa: S301  our own worker wrote it
+            description: Description = pickle.loads(frame.payload)  # noqa: S301  our own worker wrote it
+            self._tell(description)
+            if self._facts is not None and description.facts != self._facts:
+                expected = f"the model that was loaded first, {self._facts}"
+                worker.refusal = partial(ModelFileError, self._setup.path, None, expected, description.facts)
+                worker.kill()
         elif frame.kind is Kind.PROGRESS:
             self._tell(pickle.loads(frame.payload))  # noqa: S301
         elif frame.kind is Kind.REFUSED:
@@ -268,15 +273,9 @@ class PipeLink(Link):
         if not worker.ready:
             return STOPPING if self._stops_loading else LOADING
         running = [call.cancelled for call in calls if not call.handle.done]
-        return STOPPING if all(running) else ANSWERING if running else None
-
-    def _take_facts(self, worker: WorkerProcess, description: Description) -> None:
-        if self._facts is None:
-            self._tell(description)
-        elif description.facts != self._facts:
-            expected = f"the model that was loaded first, {self._facts}"
-            worker.refusal = partial(ModelFileError, self._setup.path, None, expected, description.facts)
-            worker.kill()
+        if not running:
+            return None
+        return STOPPING if all(running) else ANSWERING
 
 
 def _give(worker: WorkerProcess, call: Call) -> None:

@@ -81,6 +81,7 @@ class WorkerProcess:
         self.heard += 1
 
     def ping(self) -> None:
+        """Ask for a sign of life; a thread of the worker's own gives it, whatever the others do."""
         self.send(Kind.PING)
 
     def stood_still(self, seconds: float) -> None:
@@ -194,19 +195,6 @@ def _pipe(pipe: IO[bytes] | None) -> io.FileIO:
     return pipe
 
 
-class Watched(Protocol):
-    """A worker, and how long its host waits for a sign of life."""
-
-    heard: int
-    """Frames, or parts of large ones, that have come from it so far."""
-
-    def ping(self) -> None:
-        """Ask for a frame; a thread of the worker's own answers, whatever the others do."""
-
-    def stood_still(self, seconds: float) -> None:
-        """End the worker, which gave no sign of life for so long."""
-
-
 @final
 class Watch:
     """Looks at a worker once in a beat, in a thread of its own.
@@ -215,7 +203,7 @@ class Watch:
     no clock tells whether the host itself stood still meanwhile, stopped by Ctrl+Z for example.
     """
 
-    def __init__(self, worker: Watched, patience: Callable[[], float | None]) -> None:
+    def __init__(self, worker: WorkerProcess, patience: Callable[[], float | None]) -> None:
         self._worker, self._patience = worker, patience
         self._over = Flag()
         Thread(target=self._run, name="backbay watch", daemon=True).start()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, final
 
-from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError, TaskCancelledError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
@@ -63,9 +63,7 @@ def errors_of_ours() -> Iterator[None]:
         if isinstance(error.cause, RayActorError):
             raise ReplicaLostError(_first_line(error.cause)) from None
         raise
-    except (RayActorError, RaySystemError, ReplicaUnavailableError, TaskCancelledError) as error:
-        raise ReplicaLostError(_first_line(error)) from None
-    except RayError as error:  # such as an object that was lost with its node
+    except (RayError, ReplicaUnavailableError) as error:  # an actor that died, an object lost with its node
         raise ReplicaLostError(_first_line(error)) from None
 
 
