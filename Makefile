@@ -3,7 +3,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/onnx[cpu] conformance engine server plugins/ggml
+PACKAGES := core plugins/cpu_ref plugins/onnx[cpu] conformance apps/engine apps/server plugins/ggml
 FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
@@ -30,10 +30,10 @@ test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: seven minute
 
 test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ## all sizes, backends and soaks, and each kind of CPU: an hour or more
 	$(BIN)/python -m pytest $(PATIENT) -n auto
-	$(BIN)/python tools/test_cpus.py $(CPUS)
+	$(BIN)/python lab/tools/test_cpus.py $(CPUS)
 
 test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and of models with the code for each kind of CPU
-	$(BIN)/python tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/onnx/tests engine/tests/models -m "not thorough"
+	$(BIN)/python lab/tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/onnx/tests apps/engine/tests/models -m "not thorough"
 
 cpus: $(VENV)/.cpus  ## compile ggml for other kinds of CPUs too
 
@@ -53,33 +53,33 @@ contracts: $(VENV)/.check-tools  ## check which room imports which
 	$(BIN)/lint-imports
 
 site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html; every link must lead somewhere
-	PYTHONPATH=tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	PYTHONPATH=lab/tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs: api  ## write all pages that are made from the code anew
-	$(BIN)/python tools/architecture.py
-	$(BIN)/python engine/tools/op_users.py
-	$(BIN)/python server/tools/tables.py
-	$(BIN)/python tools/generated_text.py
-	$(BIN)/python tools/faults.py
-	$(BIN)/python tools/found.py
-	$(BIN)/python tools/recording.py
+	$(BIN)/python lab/tools/architecture.py
+	$(BIN)/python lab/engine/op_users.py
+	$(BIN)/python lab/server/tables.py
+	$(BIN)/python lab/tools/generated_text.py
+	$(BIN)/python lab/tools/faults.py
+	$(BIN)/python lab/tools/found.py
+	$(BIN)/python lab/tools/recording.py
 
 api: $(VENV)/.check-tools  ## write the list of public names anew
-	$(BIN)/python tools/public_names.py
+	$(BIN)/python lab/tools/public_names.py
 
 bench: $(VENV)/.installed  ## run the benchmarks
-	$(BIN)/python bench/core_costs.py
-	$(BIN)/python bench/cpu_ref_mulmat.py
-	$(BIN)/python bench/open_gguf.py
-	$(BIN)/python bench/prepare_images.py
-	$(BIN)/python bench/ggml_llama.py --shape small --dtype q8_0
-	$(BIN)/python bench/engine_llama.py --shape small --dtype q8_0
+	$(BIN)/python lab/bench/core_costs.py
+	$(BIN)/python lab/bench/cpu_ref_mulmat.py
+	$(BIN)/python lab/bench/open_gguf.py
+	$(BIN)/python lab/bench/prepare_images.py
+	$(BIN)/python lab/bench/ggml_llama.py --shape small --dtype q8_0
+	$(BIN)/python lab/bench/engine_llama.py --shape small --dtype q8_0
 
 plots: $(VENV)/.installed  ## measure columns and depth on a quiet machine, and draw the plots of docs/speed.md
-	$(BIN)/python bench/columns.py --sides native llama.cpp --prompt 0 --rounds 3 --json bench/measured/columns.json
-	$(BIN)/python bench/depth.py --sides native llama.cpp "llama.cpp flash" --counts 1 --depths 64 512 1536 \
-		--json bench/measured/depth.json
-	$(BIN)/python bench/plots.py
+	$(BIN)/python lab/bench/columns.py --sides native llama.cpp --prompt 0 --rounds 3 --json lab/bench/measured/columns.json
+	$(BIN)/python lab/bench/depth.py --sides native llama.cpp "llama.cpp flash" --counts 1 --depths 64 512 1536 \
+		--json lab/bench/measured/depth.json
+	$(BIN)/python lab/bench/plots.py
 
 conform: $(VENV)/.installed  ## the conformance suite in its default size on every backend
 	$(BIN)/backbay conform cpu_ref
@@ -90,51 +90,51 @@ mutants: $(VENV)/.test-tools  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
 
 chaos: $(VENV)/.installed  ## half an hour of random faults over the engine, on every backend
-	$(BIN)/python engine/tools/chaos examples/models/backbay-tiny-f16.gguf --minutes 30
+	$(BIN)/python lab/engine/chaos examples/models/backbay-tiny-f16.gguf --minutes 30
 
 asked: $(VENV)/.clients  ## 20,000 random requests, by the server's own description
-	$(BIN)/python server/tools/property_run.py --count 20000
+	$(BIN)/python lab/server/property_run.py --count 20000
 
 guard: $(VENV)/.installed  ## whether the small shape became slower by 10 % than the last tag, or than AGAINST=REVISION
-	$(BIN)/python bench/guard.py $(if $(AGAINST),--against $(AGAINST))
+	$(BIN)/python lab/bench/guard.py $(if $(AGAINST),--against $(AGAINST))
 
 nightly: $(VENV)/.test-tools guard  ## tests that take hours
-	$(BIN)/python bench/fuzz_gguf.py
+	$(BIN)/python lab/bench/fuzz_gguf.py
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 50000
 	$(BIN)/python plugins/ggml/tools/fuzz.py --count 5000 --rpc
 	$(BIN)/python plugins/ggml/tools/lifetimes.py
 	BACKBAY_ONNX_GRAPHS=2000 $(BIN)/python -m pytest $(PATIENT) plugins/onnx/tests/lowering/test_writes.py
-	BACKBAY_HOSTILE_FILES=all $(BIN)/python -m pytest $(PATIENT) -n auto engine/tests/models/test_hostile_files.py
-	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest $(PATIENT) engine/tests/scenarios engine/tests/cache/test_lives.py
-	$(BIN)/python engine/tools/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
-	BACKBAY_SOAK=1000 $(BIN)/python -m pytest $(PATIENT) engine/tests/images/test_soak.py
+	BACKBAY_HOSTILE_FILES=all $(BIN)/python -m pytest $(PATIENT) -n auto apps/engine/tests/models/test_hostile_files.py
+	BACKBAY_CACHE_LIVES=200 $(BIN)/python -m pytest $(PATIENT) apps/engine/tests/scenarios apps/engine/tests/cache/test_lives.py
+	$(BIN)/python lab/engine/soak.py examples/models/backbay-tiny-f16.gguf --requests 2000 --backend cpu_ref
+	BACKBAY_SOAK=1000 $(BIN)/python -m pytest $(PATIENT) apps/engine/tests/images/test_soak.py
 	$(BIN)/backbay conform cpu_ref --size nightly
 	$(BIN)/backbay conform ggml --size nightly
 	$(BIN)/backbay conform onnx --size nightly
 
 webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runtime's WebGPU, with a GPU made of software
-	tools/devices/software_gpu.sh $(VENV)/software-gpu
-	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/python tools/devices/tiny_model.py onnx WebGPU:0 \
+	lab/devices/software_gpu.sh $(VENV)/software-gpu
+	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/python lab/devices/tiny_model.py onnx WebGPU:0 \
 		--option provider=webgpu --whole
 	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/backbay conform onnx --option provider=webgpu --size smoke \
 		--known plugins/onnx/known-failures-webgpu.txt
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
-	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan tools/devices/tiny_model.py ggml Vulkan:0
+	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0
 	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
 		$(VENV)/vulkan/bin/python-vulkan -m pytest $(PATIENT) plugins/ggml/tests/devices/test_gpus.py
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan -m backbay conform ggml --device Vulkan:0 \
 		--size smoke --timeout 600
 
 cuda-compile: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## compile ggml's code for CUDA, where no GPU is; downloads 0.8 GB, takes an hour or more
-	tools/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
+	lab/devices/cuda_compile.sh $(VENV)/cuda-compile $(VENV)/cuda/bin/python
 	BACKBAY_CUDA=$(abspath $(VENV)/cuda-compile) $(BIN)/python -m pytest plugins/ggml/tests/devices/test_cuda_without_gpu.py
 
 scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they answer, in an environment with Ray
-	$(VENV)/scale/bin/python -m pytest server/tests/replicas
+	$(VENV)/scale/bin/python -m pytest apps/server/tests/replicas
 
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
-	$(VENV)/dist/bin/python tools/dist.py --twice
+	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
 backend-%:  # examples/backends: an environment of its own, and the certificate
 	$(PYTHON) -m venv $(VENV)/$*
@@ -144,15 +144,15 @@ backend-%:  # examples/backends: an environment of its own, and the certificate
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/webgpu
-	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e "./plugins/onnx[webgpu]" -e ./conformance -e ./engine
+	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e "./plugins/onnx[webgpu]" -e ./conformance -e ./apps/engine
 	touch $@
 
 # ggml's Vulkan code goes into the folder of an installed libggml of its own.
-$(VENV)/vulkan/.installed: tools/devices/software_vulkan.sh tools/devices/vulkan_faults.c $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
+$(VENV)/vulkan/.installed: lab/devices/software_vulkan.sh lab/devices/vulkan_faults.c $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
 	$(PYTHON) -m venv $(VENV)/vulkan
-	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/ggml -e ./conformance -e ./engine \
+	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/ggml -e ./conformance -e ./apps/engine \
 		./$(LIBGGML) cmake ninja pytest
-	tools/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
+	lab/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
 	cp $(VENV)/software-vulkan/libggml-vulkan.so \
 		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate; print(locate().parent)')"
 	touch $@
@@ -165,7 +165,7 @@ $(VENV)/cuda/.installed:
 # Ray takes 0.5 GB.
 $(VENV)/scale/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/scale
-	$(VENV)/scale/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./conformance -e ./engine -e "./server[ray]" httpx pytest
+	$(VENV)/scale/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./conformance -e ./apps/engine -e "./apps/server[ray]" httpx pytest
 	touch $@
 
 $(VENV)/.dist: requirements-dist.txt

@@ -12,8 +12,8 @@ PACKAGES = {
     "backbay-ggml": "plugins/ggml",
     "backbay-onnx[cpu]": "plugins/onnx",
     "backbay-conformance[pytest]": "conformance",
-    "backbay-engine": "engine",
-    "backbay-server": "server",
+    "backbay-engine": "apps/engine",
+    "backbay-server": "apps/server",
 }
 
 setup(

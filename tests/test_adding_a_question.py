@@ -11,10 +11,10 @@ from textwrap import indent
 from doc_blocks import ROOT
 from scripted_model import write_scripted_model
 
-PACKAGES = ("engine", "server")
-HELPERS = (ROOT / "server/tests", ROOT / "engine/tests/inputs")
+PACKAGES = ("apps/engine", "apps/server")
+HELPERS = (ROOT / "apps/server/tests", ROOT / "apps/engine/tests/inputs")
 BLOCK = re.compile(
-    r"^```python\n# file: engine/src/backbay_engine/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^```python\n# file: apps/engine/src/backbay_engine/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 METHODS = "    def state(self) -> State:\n"
 IMPORTED = "from .port.questions import "
@@ -48,7 +48,7 @@ def test_the_lines_of_contributing_add_a_question(tmp_path: Path) -> None:
     shown = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text())
     assert [file for file, _ in shown] == ["port/questions.py", "llm.py"]
     for file, lines in shown:
-        path = tmp_path / "engine/src/backbay_engine" / file
+        path = tmp_path / "apps/engine/src/backbay_engine" / file
         text = path.read_text()
         if file == "llm.py":
             assert METHODS in text

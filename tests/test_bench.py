@@ -12,8 +12,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-BENCH = Path(__file__).parents[1] / "bench"
-DOCS = BENCH.parent / "docs"
+BENCH = Path(__file__).parents[1] / "lab" / "bench"
+DOCS = BENCH.parents[1] / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_the_plots_of_the_documents_are_drawn_from_the_kept_measurements(tmp_pat
     names = drawn(tmp_path, monkeypatch)
     assert names == sorted(f"{path.stem}.svg" for path in (BENCH / "measured").glob("*.json"))
     for name in names:
-        assert (DOCS / name).read_text() == (tmp_path / name).read_text(), "run `python bench/plots.py`"
+        assert (DOCS / name).read_text() == (tmp_path / name).read_text(), "run `python lab/bench/plots.py`"
 
 
 def test_a_plot_shows_each_number_that_was_measured(tmp_path, monkeypatch):

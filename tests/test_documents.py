@@ -20,8 +20,9 @@ DOCUMENTS = sorted(
     [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("lab/*.md"),
+        *ROOT.glob("lab/**/*.md"),
         *ROOT.glob("*/README.md"),
+        *ROOT.glob("apps/*/README.md"),
         *ROOT.glob("plugins/*/README.md"),
     ]
 )
@@ -164,7 +165,7 @@ def test_the_family_of_add_a_model_reads_a_folder(add_a_model, tmp_path):
 
 def test_the_walk_through_a_model_that_sees_shows_its_file():
     shown = [b.text for b in blocks("docs/add-a-model.md") if b.language == "python" and not b.file]
-    family = ROOT / "engine/src/backbay_engine/images/families/gemma3.py"
+    family = ROOT / "apps/engine/src/backbay_engine/images/families/gemma3.py"
     assert len(shown) == 4
     assert all(text in family.read_text() for text in shown)
 
@@ -196,5 +197,5 @@ def test_the_table_of_backends_in_the_readme_is_what_is_installed(capsys):
 
 
 def test_the_recording_is_what_its_commands_print():
-    done = subprocess.run([sys.executable, ROOT / "tools/recording.py", "--check"], check=False)
+    done = subprocess.run([sys.executable, ROOT / "lab/tools/recording.py", "--check"], check=False)
     assert done.returncode == 0, "run `make docs`"

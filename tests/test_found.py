@@ -14,15 +14,15 @@ from doc_blocks import ROOT
 
 from backbay_ggml.library.library import load_library
 
-FOUND = ROOT / "found"
+FOUND = ROOT / "lab" / "found"
 SCRIPTS = sorted(path.name for path in FOUND.glob("*.py"))
 SHOWN, NOT_SHOWN, NOT_INSTALLED = 0, 1, 77
 ALWAYS_INSTALLED = ("ggml", "ggml-python", "NumPy", "ONNX Runtime")  # by `make`, and so in CI
 
 
 def ledger() -> object:
-    """tools/found.py, which is a script, as a module."""
-    sys.path.insert(0, str(ROOT / "tools"))
+    """lab/tools/found.py, which is a script, as a module."""
+    sys.path.insert(0, str(ROOT / "lab" / "tools"))
     try:
         import found
     finally:

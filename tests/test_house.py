@@ -26,22 +26,22 @@ def test_the_door_for_backend_authors_has_few_names_and_none_of_pythons_own():
 
 
 def test_the_public_names_are_those_of_the_page():
-    assert run("tools/public_names.py", "--check").returncode == 0, (
+    assert run("lab/tools/public_names.py", "--check").returncode == 0, (
         "public names changed: run `make api`; an added name raises the minor number of the contract's version, a "
         "changed or removed one its major number"
     )
 
 
 def test_the_picture_and_the_list_of_rooms_are_those_of_the_code():
-    assert run("tools/architecture.py", "--check").returncode == 0, "run `make docs`"
+    assert run("lab/tools/architecture.py", "--check").returncode == 0, "run `make docs`"
 
 
 def test_the_table_of_faults_is_that_of_the_tests():
-    assert run("tools/faults.py", "--check").returncode == 0, "run `make docs`"
+    assert run("lab/tools/faults.py", "--check").returncode == 0, "run `make docs`"
 
 
 def test_the_tables_of_the_server_are_those_of_its_code():
-    assert run("server/tools/tables.py", "--check").returncode == 0, "run `make docs`"
+    assert run("lab/server/tables.py", "--check").returncode == 0, "run `make docs`"
 
 
 def test_no_module_is_longer_than_400_lines():

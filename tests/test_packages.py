@@ -18,7 +18,7 @@ from doc_blocks import ROOT
 
 from backbay import CONTRACT_VERSION
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "lab" / "tools"))
 import versions
 
 PACKAGES = versions.PACKAGES
@@ -65,13 +65,13 @@ def test_the_version_comes_from_one_place_and_from_the_contract():
     assert version.startswith(f"{CONTRACT_VERSION}.")
     for package in PACKAGES:
         text = (ROOT / package / "pyproject.toml").read_text()
-        assert text == versions.with_version(text, version), f"run python tools/versions.py {version}"
+        assert text == versions.with_version(text, version), f"run python lab/tools/versions.py {version}"
 
 
 def test_readme_and_packages_name_the_one_address_or_none():
     address = versions.source()
     readme = (ROOT / "README.md").read_text()
-    assert readme == versions.with_clone(readme, address), "run python tools/versions.py"
+    assert readme == versions.with_clone(readme, address), "run python lab/tools/versions.py"
     assert readme.count("git clone ") == bool(address)
     for package in PACKAGES:
         assert project(package).get("urls", {}) == ({"Source": address} if address else {}), package
@@ -173,7 +173,7 @@ def test_an_sdist_is_packed_in_one_way_and_its_wheel_holds_the_templates(tmp_pat
     made = subprocess.run(
         [
             sys.executable,
-            ROOT / "tools/dist.py",
+            ROOT / "lab/tools/dist.py",
             "core",
             "--only-build",
             "--twice",

@@ -1,4 +1,4 @@
-"""tools/planted_faults: where faults can be planted, and how a test is found that sees one."""
+"""lab/planted_faults: where faults can be planted, and how a test is found that sees one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from doc_blocks import ROOT
 
-TOOL = ROOT / "tools" / "planted_faults"
+TOOL = ROOT / "lab" / "planted_faults"
 MODULE = '''"""A module."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Damaged variants of whole model files, and a reader that touches all that it can of them.
 
-Variant `index` is the same on every machine. `python bench/fuzz_gguf.py --only INDEX` runs one alone.
+Variant `index` is the same on every machine. `python lab/bench/fuzz_gguf.py --only INDEX` runs one alone.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import numpy as np
 import transformers
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "engine" / "tests"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "apps" / "engine" / "tests"), str(Path(__file__).parent)]
 
 import torch_truth  # noqa: E402
 from agree_with_torch import save  # noqa: E402

@@ -23,7 +23,11 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "engine" / "tests"), str(ROOT / "bench"), str(Path(__file__).parent)]
+sys.path[:0] = [
+    str(ROOT / "apps" / "engine" / "tests"),
+    str(ROOT / "lab" / "bench"),
+    str(Path(__file__).parent),
+]
 
 import model_scripts as scripts  # noqa: E402
 from llama_file import Shape, write_model  # noqa: E402
@@ -33,7 +37,7 @@ import backbay  # noqa: E402
 from backbay import DType  # noqa: E402
 from backbay_engine.plugin import load_model  # noqa: E402
 
-DATA = ROOT / "engine" / "tests" / "data" / "models"
+DATA = ROOT / "apps" / "engine" / "tests" / "data" / "models"
 WIDE = Shape(layers=2, width=512, hidden=1024, heads=8, kv_heads=4, vocab=1024)
 KINDS = tuple(
     "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k_s q4_k_s q5_k_s q6_k iq4_nl iq4_xs iq3_s".split()  # noqa: SIM905

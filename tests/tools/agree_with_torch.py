@@ -2,7 +2,7 @@
 
     python tests/tools/agree_with_torch.py
     python tests/tools/agree_with_torch.py --models gemma3 gpt-oss --backends onnx --json agreement.json
-    python tests/tools/agree_with_torch.py --fixtures engine/tests/data/models
+    python tests/tools/agree_with_torch.py --fixtures apps/engine/tests/data/models
 
 Needs torch and transformers. Models are random and small. The numbers are mean square errors over the mean square of
 the results of transformers. --fixtures writes the expected results of the tests, which run without torch.
@@ -22,7 +22,7 @@ import numpy as np
 import transformers
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "engine" / "tests"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "apps" / "engine" / "tests"), str(Path(__file__).parent)]
 
 import model_scripts as scripts  # noqa: E402
 import torch_truth  # noqa: E402

@@ -1,4 +1,4 @@
-"""Damaged files are read or refused, never anything else. `bench/fuzz_gguf.py` runs many more."""
+"""Damaged files are read or refused, never anything else. `lab/bench/fuzz_gguf.py` runs many more."""
 
 from __future__ import annotations
 

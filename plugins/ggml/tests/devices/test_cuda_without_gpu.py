@@ -13,7 +13,7 @@ import pytest
 
 from backbay_ggml.library.location import VARIABLE, locate
 
-COMPILED = Path(os.environ.get("BACKBAY_CUDA", "/nowhere"))  # the folder of tools/devices/cuda_compile.sh
+COMPILED = Path(os.environ.get("BACKBAY_CUDA", "/nowhere"))  # the folder of lab/devices/cuda_compile.sh
 pytestmark = pytest.mark.skipif(
     not (COMPILED / "libggml-cuda.so").exists(), reason="BACKBAY_CUDA names no folder of `make cuda-compile`"
 )

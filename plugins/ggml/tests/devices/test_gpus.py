@@ -1,7 +1,7 @@
 """Layers, caches, memory and faults on the GPUs that ggml reports; `make vulkan` runs this on a GPU made of software.
 
 Two GPUs are needed for some tests (`GGML_VK_VISIBLE_DEVICES=0,0` makes two of one), and a layer of Vulkan that makes a
-GPU full or lost for others (`tools/devices/vulkan_faults.c`).
+GPU full or lost for others (`lab/devices/vulkan_faults.c`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""The architectures of this package that use each op; made by lab/engine/op_users.py, which traces them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ALL = (
+    "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
+    "gemma4 glm4 glm4moe gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 jina-bert-v3 lfm2 "
+    "lfm2moe llama llama4 mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert "
+    "nomic-bert-moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder "
+    "starcoder2 t5"
+)
+_NAMES = {
+    "scaled_dot_product_attention": "all but mamba mamba2 rwkv7",
+    "add": "all",
+    "sub": "deepseek2 gemma3n rwkv7",
+    "mul": (
+        "all but bert cohere2 command-r ernie4_5 gemma-embedding gemma2 gemma3 glm4 gpt2 granite "
+        "jina-bert-v3 nomic-bert olmo2 phi3 qwen2 qwen3 smollm3 starcoder starcoder2 t5"
+    ),
+    "div": "deepseek2 gemma3n glm4moe lfm2moe nemotron_h_moe",
+    "sqr": "gemma3n nemotron_h nemotron_h_moe rwkv7",
+    "sqrt": "gemma3n",
+    "tanh": "bert gemma2 gemma3n gemma4 rwkv7",
+    "sigmoid": "deepseek2 glm4moe lfm2moe llama4 nemotron_h_moe qwen35 qwen3next rwkv7",
+    "relu": "gemma3n nemotron_h nemotron_h_moe rwkv7 t5",
+    "silu": (
+        "all but bert gemma-embedding gemma2 gemma3 gemma3n gemma4 gpt-oss gpt2 jina-bert-v2 jina-bert-v3 "
+        "modern-bert nomic-bert-moe rwkv7 starcoder starcoder2 t5"
+    ),
+    "gelu": "gemma-embedding gemma2 gemma3 gemma3n gemma4 gpt2 starcoder starcoder2 t5",
+    "gelu_erf": "bert jina-bert-v2 jina-bert-v3 modern-bert nomic-bert-moe",
+    "swiglu": "gpt-oss",
+    "softplus": "qwen35 qwen3next",
+    "clamp": "deepseek2",
+    "scale": (
+        "cohere2 command-r deepseek2 gemma-embedding gemma2 gemma3 gemma3n gemma4 glm4moe granite "
+        "granitehybrid granitemoe nemotron_h_moe qwen35 qwen3next rwkv7 t5"
+    ),
+    "cast": "t5",
+    "rows": "all",
+    "mulmat": "all",
+    "mulmat_id": (
+        "deepseek2 ernie4_5-moe gemma4 glm4moe gpt-oss granitehybrid granitemoe lfm2moe llama llama4 "
+        "nemotron_h_moe nomic-bert-moe qwen3moe qwen3next"
+    ),
+    "add_id": "gpt-oss",
+    "softmax": (
+        "deepseek2 ernie4_5-moe gemma4 gpt-oss granitehybrid granitemoe llama nomic-bert-moe qwen3moe "
+        "qwen3next"
+    ),
+    "layer_norm": (
+        "bert cohere2 command-r gpt2 jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe "
+        "rwkv7 starcoder starcoder2"
+    ),
+    "rms_norm": (
+        "all but bert cohere2 command-r gpt2 jina-bert-v2 jina-bert-v3 modern-bert nomic-bert "
+        "nomic-bert-moe rwkv7 starcoder starcoder2"
+    ),
+    "l2_norm": "qwen35 qwen3next rwkv7",
+    "top_k": (
+        "deepseek2 ernie4_5-moe gemma4 glm4moe gpt-oss granitehybrid granitemoe lfm2moe llama llama4 "
+        "nemotron_h_moe nomic-bert-moe qwen3moe qwen3next"
+    ),
+    "sum_rows": "deepseek2 glm4moe lfm2moe nemotron_h_moe rwkv7",
+    "mean": "gemma3n",
+    "stddev": "gemma3n",
+    "rope": (
+        "all but bert gpt2 granitehybrid jina-bert-v2 mamba mamba2 nemotron_h nemotron_h_moe rwkv7 "
+        "starcoder t5"
+    ),
+    "ssm_conv": "granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next",
+    "ssm_scan": "granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
+    "delta_rule": "qwen35 qwen3next rwkv7",
+    "reshape": "all",
+    "view": "all but bert gemma-embedding jina-bert-v2",
+    "permute": (
+        "bert deepseek2 gemma-embedding gemma3n granitehybrid jina-bert-v2 jina-bert-v3 lfm2 lfm2moe "
+        "mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe qwen35 qwen3next t5"
+    ),
+    "slice": "all but bert gemma-embedding jina-bert-v3 nomic-bert nomic-bert-moe",
+    "chunk": "gemma4 glm4 jina-bert-v2 lfm2 lfm2moe mamba modern-bert phi3 qwen35 qwen3next",
+    "chunk_sections": "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
+    "contiguous": (
+        "all but cohere2 command-r ernie4_5 ernie4_5-moe gemma2 gemma3 glm4moe gpt-oss gpt2 granite "
+        "granitemoe llama olmo2 qwen2 qwen3 qwen3moe smollm3 starcoder starcoder2"
+    ),
+    "concat": (
+        "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 "
+        "qwen3next rwkv7"
+    ),
+    "repeat": "gemma3n",
+    "repeat_4d": "gemma4 llama4 qwen35 qwen3next rwkv7",
+    "set_rows": (
+        "all but bert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe"
+    ),
+}
+
+
+def _users(names: str) -> tuple[str, ...]:
+    first, *others = names.split()
+    return tuple(name for name in _ALL.split() if name not in others) if first == "all" else (first, *others)
+
+
+OP_USERS: Final = {op: _users(names) for op, names in _NAMES.items()}

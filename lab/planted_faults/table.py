@@ -1,0 +1,75 @@
+"""The table of what the tests see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from places import Fault
+
+HEAD = """# Planted faults
+
+`python lab/planted_faults` plants faults at random places of the sources, and tells which tests see each. The short
+tests are those of `make test`, the long ones come to them in `make test-all`. The draw had the seed {seed}, and chose among
+{places:,} faults, each of the nine kinds as often as the others.
+
+"""
+
+
+def table(
+    draw: Mapping[str, object],
+    faults: Mapping[int, Fault],
+    seen: Mapping[int, str | None],
+    verdicts: Mapping[str, str],
+) -> str:
+    """All faults by package, then those that the short tests do not see, with what a reader said of each.
+
+    Before the end of the hunt, only how far it is: who sees the rest is not known.
+    """
+    if not faults.keys() <= seen.keys():
+        return (
+            HEAD.format(**draw) + f"The hunt has not ended: {len(seen)} of {len(faults)} are seen so far.\n"
+        )
+    rows = ["| package | faults | seen by the short tests | by the long tests only | by neither | rate |"]
+    rows.append("|---|---|---|---|---|---|")
+    for package in sorted({_package(fault) for fault in faults.values()}):
+        ids = [id for id in faults if _package(faults[id]) == package]
+        rows.append(_row(package, ids, seen))
+    rows.append(_row("all", faults, seen))
+    pages = [HEAD.format(**draw), "\n".join(rows), "\n\n"]
+    pages.append("The rate is what the short tests see of all that is seen.\n")
+    for title, selection in (("Seen by the long tests only", "thorough"), ("Seen by neither", None)):
+        ids = [id for id in faults if seen.get(id) == selection]
+        pages += [f"\n## {title}\n\n", _list({id: faults[id] for id in ids}, verdicts) if ids else "None.\n"]
+    return "".join(pages)
+
+
+def _package(fault: Fault) -> str:
+    return fault.path.partition("/src/")[0]
+
+
+def _row(name: str, ids: Collection[int], seen: Mapping[int, str | None]) -> str:
+    short, long = (sum(seen.get(id) == selection for id in ids) for selection in ("short", "thorough"))
+    rate = f"{short} / {short + long} = {100 * short / (short + long):.1f} %" if short + long else ""
+    return f"| {name} | {len(ids)} | {short} | {long} | {len(ids) - short - long} | {rate} |"
+
+
+def _list(faults: Mapping[int, Fault], verdicts: Mapping[str, str]) -> str:
+    rows = ["| fault | place | kind | before | after | verdict |", "|---|---|---|---|---|---|"]
+    for id, fault in faults.items():
+        texts = f"{_code(fault.before)} | {_code(fault.after)}"
+        rows.append(
+            f"| {id} | {fault.path}:{fault.line} | {fault.kind} | {texts} | {verdicts.get(str(id), '')} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def _code(text: str) -> str:
+    line = " ".join(text.split()).replace("|", "\\|")
+    line = line if len(line) <= 60 else line[:57] + "..."
+    return f"`` {line} ``" if line else ""
+
+
+def read_verdicts(path: Path) -> dict[str, str]:
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,66 @@
+"""The tests of native backends and of the engine on them, with the code for one kind of CPU after the other.
+
+`python lab/tools/test_cpus.py avx2 avx512 apps/engine/tests -x` tries two kinds, with folders and options for pytest. Kinds that this CPU
+cannot run are told.
+Where it has no AMX, that is emulated in backbay's native code.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "plugins/ggml/tests"))
+
+from native_sources import EMULATED_TILES, compiled, native_library  # noqa: E402
+
+from backbay.types.cpu import KINDS, VARIABLE  # noqa: E402
+from backbay_ggml.library import native as ggml  # noqa: E402
+from backbay_onnx.session import native as onnx  # noqa: E402
+
+TESTS = "plugins/ggml/tests", "plugins/onnx/tests", "apps/engine/tests"
+ON_BACKENDS = "ggml or onnx"  # in the engine's tests; the plugins' folders are named so, too
+
+
+def runnable(library: Path) -> list[str]:
+    """The kinds whose code this CPU runs; that of AMX on each CPU with VNNI."""
+    instructions = list(KINDS.values())
+    best = onnx.instructions(library, onnx.PRODUCTS)
+    return [kind for kind in KINDS if instructions.index(KINDS[kind]) <= instructions.index(best)]
+
+
+def environment(kind: str, library: Path) -> dict[str, str]:
+    """The variables for a kind."""
+    if kind != "amx" or onnx.instructions(library, onnx.TILES):
+        return {VARIABLE: kind}
+    emulation = str(compiled(EMULATED_TILES))
+    return {VARIABLE: kind, ggml.VARIABLE: emulation, onnx.VARIABLE: emulation}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests for the kinds that come first in the arguments; the rest is for pytest."""
+    kinds = [argument for argument in arguments if argument in KINDS]
+    options, results, library = arguments[len(kinds) :], dict[str, str](), native_library()
+    folders = () if any((ROOT / option).is_dir() for option in options) else TESTS
+    command = [sys.executable, "-m", "pytest", "-n", "auto", *folders, "-k", ON_BACKENDS, *options]
+    runs = runnable(library)
+    own = [kind for kind in runs if kind != "amx" or onnx.instructions(library, onnx.TILES)][-1]
+    for kind in kinds:
+        if kind not in runs:
+            results[kind] = "not tried: this CPU cannot run it"
+        elif kind == own:
+            results[kind] = "this CPU's own: the other tests ran it"
+        else:
+            print(f"== {VARIABLE}={kind}", flush=True)
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | environment(kind, library), check=False)
+            results[kind] = "passed" if done.returncode == 0 else "FAILED"
+    for kind, result in results.items():
+        print(f"{kind}: {result}")
+    return int("FAILED" in results.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
