@@ -11,7 +11,7 @@ from textwrap import dedent, indent
 import pytest
 from doc_blocks import ROOT
 
-PACKAGES = ("core", "plugins/cpu_ref", "plugins/ggml", "plugins/onnx", "conformance", "engine")
+PACKAGES = ("core", "plugins/cpu_ref", "plugins/ggml", "plugins/onnx", "conformance", "apps/engine")
 BLOCK = re.compile(r"^ +```python\n +# file: (\S+)\n(.*?)^ +```$", re.MULTILINE | re.DOTALL)
 METHODS = "    sqr = method(ops.sqr)\n"
 

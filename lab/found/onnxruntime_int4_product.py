@@ -3,7 +3,7 @@ though both are float32 in the model. The result is off by 1 %, with default opt
 
 project: ONNX Runtime
 effect: a model that asks for float32 does not get it
-workaround: plugins/onnx/src/backbay_onnx/ops/quantized.py: accuracy_level
+workaround: plugins/onnx/src/backbay_onnx/ops/matrix.py: accuracy_level
 thread: https://github.com/microsoft/onnxruntime/pull/21362
 shown: 1.20.1, 1.24.4, 1.25.1, 1.26.0, 1.27.0, 1.28.0, 1.29.0, 1.30.0, 1.31.1, 1.32.0
 right: none

@@ -115,11 +115,14 @@ class WeightStore:
         for leaf in lowered.leaves:
             node = graph.nodes[leaf.index]
             if node.kind == "parameter" and leaf.form == "floats" and node.dtype is not DType.F32:
-                self._book(named_data(node)[0], "floats", 4 * node.size)
+                assert node.leaf is not None
+                self._book(node.leaf.name, "floats", 4 * node.size)
         used = [(index, part) for _, index, part in lowered.parts]
         for index, part in (*used, *((part.index, part.part) for part in lowered.resident)):
+            node = graph.nodes[index]
             if part in ("high", "low"):
-                self._book(named_data(graph.nodes[index])[0], part, graph.nodes[index].size // 2)
+                assert node.leaf is not None
+                self._book(node.leaf.name, part, node.size // 2)
 
     def close(self) -> None:
         self._made.clear()
