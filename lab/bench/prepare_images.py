@@ -28,7 +28,7 @@ HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 PINPOINTS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 PREPARATIONS: dict[str, Preparation] = {
     "gemma3": Squash(size=896, tokens=256, **HALF),
-    "llava 1.5": CentreCrop(size=336, patch=14, **CLIP),
+    "llava 1.5": CentreCrop(size=336, tokens=(336 // 14) ** 2, **CLIP),
     "llava 1.6": Anyres(size=336, patch=14, pinpoints=PINPOINTS, **CLIP),
     "mllama": Canvas(size=560, patch=14, **CLIP),
     "qwen2.5-vl, 1024 tokens": SmartResize(**CLIP).limited(1024),
