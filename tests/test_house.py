@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
+from inspect import isclass
 
 from doc_blocks import ROOT
 
@@ -10,6 +12,17 @@ import backbay.plugin
 
 SOURCES = sorted(ROOT.glob("*/src/*")) + sorted(ROOT.glob("*/*/src/*"))
 MODULES = [path for source in SOURCES if source.suffix != ".egg-info" for path in source.rglob("*.py")]
+DOORS = (
+    "backbay",
+    "backbay.gguf",
+    "backbay.kernels",
+    "backbay.plugin",
+    "backbay_conformance",
+    "backbay_conformance.plugin",
+    "backbay_engine.api",
+    "backbay_engine.plugin",
+    "backbay_server",
+)
 FAMILIES = ("ops", "cases")  # many of one kind may lie side by side
 
 
@@ -53,3 +66,15 @@ def test_no_room_has_more_than_14_modules():
     crowded = Counter(path.parent for path in MODULES if path.name != "__init__.py")
     assert crowded
     assert not {str(room): n for room, n in crowded.items() if n > 14 and room.name not in FAMILIES}
+
+
+def test_no_two_classes_that_the_doors_promise_share_a_name():
+    doors = map(import_module, DOORS)
+    classes = {
+        (name, promised)
+        for door in doors
+        for name, promised in vars(door).items()
+        if isclass(promised) and promised.__module__.startswith("backbay")
+    }
+    assert len(classes) > 100
+    assert len(classes) == len({name for name, _ in classes})

@@ -40,7 +40,7 @@ from backbay_engine import (
     Snapshot,
     load,
 )
-from backbay_engine.runner.speculation import Pace
+from backbay_engine.runner.speculation import StepTimes
 
 SIZES, PICTURES = [(20, 30), (30, 20), (9, 9)], 6
 SETTLES, LEAK = (
@@ -223,7 +223,7 @@ def progress(done: int, total: int, what: str) -> None:
 def opened(args: argparse.Namespace, sizes: Mapping[str, Any], folder: str) -> LLM:
     """The model on which all requests run together; many tokens are guessed, as if steps of all sizes took equally long."""
     if args.all:
-        Pace.known, Pace.seconds = (lambda self, tokens: 1.0), (lambda self, tokens, base: 1.0)  # type: ignore[method-assign]
+        StepTimes.known, StepTimes.seconds = (lambda self, tokens: 1.0), (lambda self, tokens, base: 1.0)  # type: ignore[method-assign]
     more = {"speculate": "ngram", "cache_dir": folder, "cache_bytes": 1 << 20} if args.all else {}
     return load(args.model, args.backend, parallel=args.at_once, **sizes, **more)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
-from backbay_server import Settings
+from backbay_server import ServerSettings
 from backbay_server.replicas.link import RayLink, ReplicaLostError, Replicas, ReplicasBusyError
 from backbay_server.replicas.replica import Replica, entry_of
 from backbay_server.replicas.same_model import fingerprint
@@ -93,9 +93,9 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def settings_of(model: Path, **given: Any) -> Settings:
+def settings_of(model: Path, **given: Any) -> ServerSettings:
     fields = {"backend": "cpu_ref", "context": 512, "parallel": 4, "threads": 1, "hosts": ("test",), **given}
-    return Settings(models=(str(model),), **fields)
+    return ServerSettings(models=(str(model),), **fields)
 
 
 def replica_of(model: Path, **given: Any) -> Replica:

@@ -12,7 +12,7 @@ from patience import PATIENCE
 from starlette.types import Receive, Scope, Send
 
 from backbay_server.errors import TooLargeError, error_response
-from backbay_server.transport.guards import Drain
+from backbay_server.transport.request_checks import Drain
 from backbay_server.transport.server import Server, bound
 
 

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from backbay import OptionError
-from backbay_server import Settings, app
+from backbay_server import ServerSettings, app
 
 CHAT = {"messages": [{"role": "user", "content": "[ok]"}]}
 
@@ -119,6 +119,6 @@ def test_a_misspelled_field_of_the_settings_is_named(path: Path) -> None:
     with pytest.raises(OptionError, match="unknown option 'contxt'; nearest: 'context'"):
         app(str(path), contxt=256)
     with pytest.raises(OptionError, match="unknown option 'settngs'; nearest: 'settings'"):
-        app(settngs=Settings())
+        app(settngs=ServerSettings())
     with pytest.raises(OptionError, match="not both"):
-        app(str(path), settings=Settings())
+        app(str(path), settings=ServerSettings())

@@ -16,7 +16,7 @@ from .draw.data import Numbers as Numbers
 from .draw.draw import Draw as Draw
 from .draw.operand import Operand as Operand
 from .machines.history import Cell as Cell
-from .machines.history import History as History
+from .machines.history import TokenHistory as TokenHistory
 from .machines.history import attend as attend
 from .machines.history import attention_cost as attention_cost
 from .machines.history import number as number

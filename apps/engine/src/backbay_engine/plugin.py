@@ -30,7 +30,7 @@ from .cache import PictureCache as PictureCache
 from .cache import RecurrentCache as RecurrentCache
 from .cache import Shift as Shift
 from .cache.attention.encoder import BoundEncoderCache as BoundEncoderCache
-from .cache.step_only import Reach as Reach
+from .cache.uncached_attention import Reach as Reach
 from .checkpoints import changes as changes
 from .checkpoints.arrays import LazyArray as LazyArray
 from .checkpoints.family import Family as Family
@@ -39,11 +39,11 @@ from .models import Model as Model
 from .models import architectures as architectures
 from .models import keys as keys
 from .models import load_model as load_model
+from .models.bases import Decoder as Decoder
+from .models.bases import DecoderBlock as DecoderBlock
+from .models.bases import Encoder as Encoder
+from .models.bases import HybridDecoder as HybridDecoder
 from .models.batch import Batch as Batch
-from .models.frames import Decoder as Decoder
-from .models.frames import DecoderBlock as DecoderBlock
-from .models.frames import Encoder as Encoder
-from .models.frames import HybridDecoder as HybridDecoder
 from .models.nn import Attention as Attention
 from .models.nn import Block as Block
 from .models.nn import CausalConvolution as CausalConvolution

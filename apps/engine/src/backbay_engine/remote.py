@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .local.port import LocalPort as LocalPort
-from .port.calls import Call as Call
 from .port.calls import Message as Message
+from .port.calls import RemoteCall as RemoteCall
 from .port.contract import Facts as Facts
 from .port.questions import GetMemory as GetMemory
 from .port.questions import Question as Question

@@ -13,8 +13,8 @@ from cache_lives import INSTALLED, LIVES, fill_once, live, lives_on, permuted
 from backbay import BackbayError, DType
 from backbay_conformance.plugin import Choose, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
+from backbay_engine.cache.attention.cross_attention import VisibleRange
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
-from backbay_engine.cache.attention.regions import View
 from backbay_engine.cache.cells.bookkeeping import Run
 from backbay_engine.cache.cells.storage import Storage
 from backbay_engine.cache.recurrent import SequenceStates
@@ -300,9 +300,9 @@ def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    def first_cells(self: EncoderCache, run: Run) -> list[View]:
+    def first_cells(self: EncoderCache, run: Run) -> list[VisibleRange]:
         cells = [(0, shown.rows) for shown in self.shown(run.sequence)]
-        return [View(run.position, run.position + run.count, cells)] if cells else []
+        return [VisibleRange(run.position, run.position + run.count, cells)] if cells else []
 
     patch.setattr(EncoderCache, "_views", first_cells)
 

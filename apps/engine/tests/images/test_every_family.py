@@ -15,7 +15,7 @@ from small_vision import FAMILIES, picture
 import backbay
 from backbay_engine import LLM, Image, estimate, load
 from backbay_engine.images.opening import ARCHITECTURES, PROJECTORS, vision_family, vision_file
-from backbay_engine.local.sight import Sight
+from backbay_engine.local.picture_intake import PictureIntake
 
 BACKENDS = sorted(backbay.backends())
 
@@ -117,6 +117,6 @@ def test_the_encoder_may_be_on_another_backend(files: Files, kind: str, llm: LLM
     expected = llm.logits(prompt)
     params = backbay.BackendParams(num_threads=1)
     with opened(files, kind, encoder_backend=backend, encoder_params=params) as other:
-        assert isinstance(other._port.sight, Sight)  # type: ignore[attr-defined]
+        assert isinstance(other._port.sight, PictureIntake)  # type: ignore[attr-defined]
         assert other._port.sight.encoder.backend.name == backend  # type: ignore[attr-defined]
         assert nmse(other.logits(prompt), expected) < 1e-5

@@ -10,10 +10,10 @@ import backbay
 from backbay import DType
 from backbay.internals import ProfiledRun
 from backbay.plugin import Timing
-from backbay_engine.profiles import Walls
-from backbay_engine.profiles.phase import OTHER, UNTOLD, Machine, Measured, Phase, phase_of
+from backbay_engine.profiles import PeakRates
+from backbay_engine.profiles.phase import OTHER, UNTOLD, HostFacts, Measured, Phase, phase_of
 
-MACHINE = Machine(blocks=2, host="CPU:0", walls=Walls(reading=1000.0, multiplying=1e6))
+MACHINE = HostFacts(blocks=2, host="CPU:0", walls=PeakRates(reading=1000.0, multiplying=1e6))
 
 
 @pytest.fixture(scope="module")

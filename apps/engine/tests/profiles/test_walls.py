@@ -9,12 +9,12 @@ import pytest
 import backbay
 from backbay import DType
 from backbay.plugin import Timing
-from backbay_engine.profiles import Walls, measure_walls
+from backbay_engine.profiles import PeakRates, measure_walls
 from backbay_engine.profiles.measuring import raised
 
 
 def test_the_least_time_is_that_of_the_slower_wall() -> None:
-    walls = Walls(reading=100.0, multiplying=1000.0)
+    walls = PeakRates(reading=100.0, multiplying=1000.0)
     assert walls.seconds(50, 100) == 0.5
     assert walls.seconds(50, 2000) == 2.0
 
@@ -41,4 +41,4 @@ def test_a_long_product_on_the_host_raises_the_wall(seconds, device, multiplying
             ctx.compute(y)
     nodes = runs[0].timings[0].nodes
     run = replace(runs[0], timings=tuple(Timing(nodes, part, device) for part in seconds))
-    assert raised(Walls(1.0, 7.0), [run], "CPU:0") == Walls(1.0, multiplying)
+    assert raised(PeakRates(1.0, 7.0), [run], "CPU:0") == PeakRates(1.0, multiplying)

@@ -48,7 +48,7 @@ def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("backbay_engine.cache.attention.regions._moved", lambda shown, gap: shown)
+    patch.setattr("backbay_engine.cache.attention.cross_attention._moved", lambda shown, gap: shown)
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ import backbay
 from backbay import OptionError
 from backbay_engine import load
 from backbay_engine.cache.cells.contents import Contents
-from backbay_engine.local.keeping import WORTH, Keeping
+from backbay_engine.local.prefix_folder import WORTH, PrefixFolder
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.runner.slots import Slot
 from backbay_engine.snapshots import Snapshot
@@ -187,7 +187,7 @@ def test_a_model_may_be_closed_in_the_thread_that_writes(
     snapshots = SimpleNamespace(
         model="model", cache=None, take=lambda slot: Snapshot("model", tuple(slot.tokens))
     )
-    keeping = Keeping(LoadOptions(cache_dir=tmp_path), cast("Any", snapshots))
+    keeping = PrefixFolder(LoadOptions(cache_dir=tmp_path), cast("Any", snapshots))
     closed = list[str]()
 
     def close(_: Snapshot) -> None:

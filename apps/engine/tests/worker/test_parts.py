@@ -23,7 +23,7 @@ from backbay import (
 from backbay_engine.worker import frames as wire
 from backbay_engine.worker import reports
 from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
-from backbay_engine.worker.frames import Kind, Sender, frame, frames
+from backbay_engine.worker.frames import FrameKind, Sender, frame, frames
 from backbay_engine.worker.reports import pack_error, unpack_error
 
 
@@ -43,9 +43,9 @@ def test_frames_of_many_threads_come_whole(pipe):
     def send(number):
         for size in (0, 1, 70_000, 300_000, 5):
             if size == 300_000:
-                sender.send_part(Kind.BYTES, number, memoryview(bytes([number]) * size))
+                sender.send_part(FrameKind.BYTES, number, memoryview(bytes([number]) * size))
             else:
-                sender.send(Kind.STEP, number, bytes([number]) * size)
+                sender.send(FrameKind.STEP, number, bytes([number]) * size)
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(1, 9)]
     for thread in threads:
@@ -69,7 +69,7 @@ class Huge(bytes):
 
 
 def test_a_frame_may_be_longer_than_32_bits_can_tell():
-    assert frame(Kind.RESULT, 1, Huge(b"end")).startswith((5 << 32).to_bytes(8, "little"))
+    assert frame(FrameKind.RESULT, 1, Huge(b"end")).startswith((5 << 32).to_bytes(8, "little"))
 
 
 def test_the_memory_of_a_large_frame_is_given_back(pipe):
@@ -88,7 +88,7 @@ def test_the_memory_of_a_large_frame_is_given_back(pipe):
         reader.start()
         before = tracemalloc.get_traced_memory()[0]
         for size in (large, 5, 5):
-            sender.send(Kind.RESULT, 1, bytes(size))
+            sender.send(FrameKind.RESULT, 1, bytes(size))
         target.close()
         reader.join()
     finally:
@@ -109,7 +109,7 @@ def test_a_large_frame_is_not_moved_again_for_each_of_its_parts(pipe, monkeypatc
     monkeypatch.setattr(wire, "bytearray", Counting, raising=False)
     reader = threading.Thread(target=lambda: list(frames(source)))
     reader.start()
-    Sender(target).send(Kind.RESULT, 1, bytes(large))
+    Sender(target).send(FrameKind.RESULT, 1, bytes(large))
     target.close()
     reader.join()
     assert sum(moved) < large
@@ -120,7 +120,7 @@ def test_each_part_of_a_large_frame_is_told(pipe):
     parts, whole = [], []
     reader = threading.Thread(target=lambda: whole.extend(frames(source, lambda: parts.append(len(whole)))))
     reader.start()
-    data = frame(Kind.RESULT, 1, bytes(90))
+    data = frame(FrameKind.RESULT, 1, bytes(90))
     for at in range(0, len(data), 25):
         told = len(parts)
         target.write(data[at : at + 25])

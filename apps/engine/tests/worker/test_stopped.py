@@ -16,7 +16,7 @@ from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
 from backbay_engine.worker import link as worker_link
 from backbay_engine.worker import process
-from backbay_engine.worker.frames import Kind, Sender, frames
+from backbay_engine.worker.frames import FrameKind, Sender, frames
 from backbay_engine.worker.link import STOPPING
 from backbay_engine.worker.process import BEAT, Watch
 
@@ -56,7 +56,7 @@ class Workers:
         take = process.WorkerProcess._take
 
         def counted(worker, frame):
-            self.alive += frame.kind is Kind.ALIVE
+            self.alive += frame.kind is FrameKind.ALIVE
             take(worker, frame)
 
         self._monkeypatch.setattr(process.WorkerProcess, "_take", counted)

@@ -1,6 +1,6 @@
 """A server for models on any backbay backend, with the APIs of OpenAI, Anthropic and Ollama."""
 
 from .application import app
-from .settings import Settings
+from .settings import ServerSettings
 
-__all__ = ["Settings", "app"]
+__all__ = ["ServerSettings", "app"]

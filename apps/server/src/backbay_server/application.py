@@ -30,21 +30,21 @@ from .catalogue import Catalogue, Entry, Load, Pool, load_entry
 from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
 from .pictures import Fetcher
-from .settings import Settings
-from .transport.guards import BodyLimit, Drain, Draining, Guard, Hosts, Keys, Origins
+from .settings import ServerSettings
+from .transport.request_checks import BodyLimit, Drain, Draining, Guard, Hosts, Keys, Origins
 from .watching import Log, Metrics
 from .watching.routes import routes as watching_routes
 
 
-def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlette:
+def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> Starlette:
     """The server as an ASGI application: for these models, with the fields of Settings as keywords."""
     if settings is not None and (models or given):
         raise OptionError("app takes settings, or models and the fields of Settings as keywords, not both")
-    known = ["settings", *(field.name for field in fields(Settings) if field.name != "models")]
+    known = ["settings", *(field.name for field in fields(ServerSettings) if field.name != "models")]
     for name in given:
         if name not in known:
             raise OptionError(f"unknown option {name!r}{nearest(name, known)}")
-    chosen = settings or Settings(models=models, **given)
+    chosen = settings or ServerSettings(models=models, **given)
     if chosen.backend is not None:
         choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
 
@@ -55,7 +55,7 @@ def app(*models: str, settings: Settings | None = None, **given: Any) -> Starlet
     return application(chosen, load)
 
 
-def application(chosen: Settings, load_model: Load) -> Starlette:
+def application(chosen: ServerSettings, load_model: Load) -> Starlette:
     """The server for these settings, over models that a function loads."""
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
     for entry in catalogue.named:
@@ -66,7 +66,7 @@ def application(chosen: Settings, load_model: Load) -> Starlette:
         metrics.pool = pool = Pool(catalogue, load_model, max_loaded=chosen.max_loaded)
         return Services(chosen, catalogue, pool, Generator(pool, metrics, fetcher), drain, metrics)
 
-    life = Life(services)
+    life = Lifespan(services)
     made = Starlette(
         routes=[
             *(Route(each.path, each, methods=[each.method]) for each in ENDPOINTS),
@@ -82,7 +82,7 @@ def application(chosen: Settings, load_model: Load) -> Starlette:
     return made
 
 
-def _middleware(settings: Settings, drain: Drain, metrics: Metrics) -> list[Middleware]:
+def _middleware(settings: ServerSettings, drain: Drain, metrics: Metrics) -> list[Middleware]:
     """What every request passes, the first one first."""
     keys = [Middleware(Keys, settings.keys)] if settings.keys else []
     return [
@@ -110,7 +110,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 @final
-class Life:
+class Lifespan:
     """Starts and ends the services of an application, `app.state.services`; each is made in the loop it lives in."""
 
     def __init__(self, make: Callable[[], Services]) -> None:
@@ -165,7 +165,7 @@ class Life:
 class Starting(Guard):
     """The middleware that starts the services where no lifespan events came."""
 
-    def __init__(self, app: ASGIApp, life: Life) -> None:
+    def __init__(self, app: ASGIApp, life: Lifespan) -> None:
         super().__init__(app)
         self._life = life
 

@@ -10,8 +10,8 @@ from backbay import OptionError
 from backbay.cli import add_options, options_of, positive, say, whole
 from backbay.internals import MAX_THREADS
 
-from .settings import Settings
-from .transport.guards import read_keys
+from .settings import ServerSettings
+from .transport.request_checks import read_keys
 
 LARGEST = 2**30
 SAME = "backend", "threads", "parallel", "context", "kv_dtype", "queue", "worker", "host", "port", "metrics"
@@ -31,15 +31,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("model", nargs="*", help="GGUF files, folders, or names such as hf:org/name, ollama:name")
     several("--models", "DIR", "a folder of models, also Hugging Face's cache or Ollama's store")
     several("--alias", "NAME=MODEL", "a further name for a model, which is given by its name or file")
-    add("--host", default=Settings.host, help=f"address to listen at ({Settings.host})")
-    number("--port", 0, 65535, Settings.port, "port to listen at ({}); 0: any free one")
+    add("--host", default=ServerSettings.host, help=f"address to listen at ({ServerSettings.host})")
+    number("--port", 0, 65535, ServerSettings.port, "port to listen at ({}); 0: any free one")
     add("--backend", help="name of an installed backend; by default the best that works")
     add_options(parser)
-    number("--parallel", 1, 2**16, Settings.parallel, "answers at a time of each model ({})")
+    number("--parallel", 1, 2**16, ServerSettings.parallel, "answers at a time of each model ({})")
     number("--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
     number("--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
     add("--kv-dtype", choices=KV_DTYPES, help="dtype of the caches (the backend's choice)")
-    number("--queue", 0, LARGEST, Settings.queue, "requests that may wait for each model ({})")
+    number("--queue", 0, LARGEST, ServerSettings.queue, "requests that may wait for each model ({})")
     number("--max-loaded", 1, 1024, None, "models in memory at a time (as many as are named)")
     add("--worker", action="store_true", help="run each model in a process of its own")
     keys = "a file of keys, one on a line; each request needs one of them"
@@ -52,10 +52,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     fetched = "a host from which the server may fetch the pictures that requests name by their address; *.NAME, *: several"
     several("--allow-picture-host", "NAME", fetched)
-    number("--max-body", 1, 1 << 20, Settings.max_body >> 20, "largest body of a request in MiB ({})")
+    number("--max-body", 1, 1 << 20, ServerSettings.max_body >> 20, "largest body of a request in MiB ({})")
     add("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
     add("--no-page", action="store_true", help="serve no page at /")
-    drain = Settings.drain_seconds
+    drain = ServerSettings.drain_seconds
     ending = f"how long running answers may go on after SIGTERM or Ctrl+C ({drain:g})"
     add("--drain", type=positive, default=drain, metavar="SECONDS", help=ending)
     add("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
@@ -93,12 +93,12 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def settings_of(args: Namespace) -> Settings:
+def settings_of(args: Namespace) -> ServerSettings:
     aliases = dict(alias(text) for text in args.alias)
     if not (args.model or args.models or aliases):
         raise OptionError("name a model, or a folder of models with --models DIR")
     named = len(args.model) + len(aliases)
-    return Settings(
+    return ServerSettings(
         models=tuple(args.model),
         folders=tuple(args.models),
         aliases=aliases,

@@ -9,7 +9,7 @@ from typing import final
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """What the server offers, and its limits.
 
     models         files, folders, or names such as hf:org/name

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backbay import OptionError
-from backbay_server import Settings
+from backbay_server import ServerSettings
 from backbay_server.replicas.arguments import Scale, arguments_of
 
 
@@ -22,7 +22,7 @@ def test_the_texts_of_a_command_line_are_taken():
 
 
 def test_what_is_not_given_is_as_in_the_server():
-    settings, alone = arguments_of({"models": ["a.gguf", "b.gguf"]}).settings(), Settings()
+    settings, alone = arguments_of({"models": ["a.gguf", "b.gguf"]}).settings(), ServerSettings()
     for name in ("parallel", "queue", "context", "max_body", "hosts", "origins", "page", "metrics"):
         assert getattr(settings, name) == getattr(alone, name)
     assert settings.max_loaded == 2

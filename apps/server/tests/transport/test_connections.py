@@ -15,7 +15,7 @@ from served import connected, read_limited, rest, served
 from starlette.types import Receive, Scope, Send
 
 from backbay_server.transport.connections import Connection
-from backbay_server.transport.guards import BodyLimit
+from backbay_server.transport.request_checks import BodyLimit
 from backbay_server.transport.server import connections_of
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"

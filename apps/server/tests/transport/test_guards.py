@@ -12,7 +12,7 @@ from served import read_limited
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backbay import OptionError
-from backbay_server.transport.guards import MOST_BYTES, BodyLimit, Hosts, Keys, Origins, read_keys
+from backbay_server.transport.request_checks import MOST_BYTES, BodyLimit, Hosts, Keys, Origins, read_keys
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,8 +10,8 @@ from ..numbers.comparison import Fault
 from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab
-from .cache_graph import Cache, Layout
-from .history import Cell, History, attend, attention_cost, number, require_close, rotated, stored
+from .cache_graph import Cache, CacheLayout
+from .history import Cell, TokenHistory, attend, attention_cost, number, require_close, rotated, stored
 from .machine import Choose, Machine, action
 
 SEQUENCES = 3
@@ -32,7 +32,7 @@ class CacheLife(Machine):
         self._check_offer()
         self.cache = Cache(self.backend, self.layout)
         self.cost = attention_cost(self.backend, self.layout.key_type, self.layout.value_type)
-        self.history, self.window = History(), 0
+        self.history, self.window = TokenHistory(), 0
         self.tell(str(self.layout))
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ class CacheLife(Machine):
         given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
         return self.backend.supports(ops.set_rows, given)
 
-    def _layout(self, choose: Choose) -> Layout:
+    def _layout(self, choose: Choose) -> CacheLayout:
         """A drawn layout with heads of 32 elements, whole blocks of a quantized type."""
         config = self.backend.cache_config()
         dtypes = [
@@ -271,7 +271,7 @@ class CacheLife(Machine):
         values = plain if config.permuted_v else dtypes
         kv_heads = 1 + choose.below(2)
         step = int(np.lcm(8, config.cache_padding))
-        return Layout(
+        return CacheLayout(
             head=32,
             heads=kv_heads * (1 + choose.below(2)),
             kv_heads=kv_heads,

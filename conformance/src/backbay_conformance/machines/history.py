@@ -27,7 +27,7 @@ class Cell:
 
 
 @dataclass
-class History:
+class TokenHistory:
     cells: dict[int, Cell] = field(default_factory=dict)
 
     def of(self, sequence: int) -> dict[int, Cell]:

@@ -22,7 +22,7 @@ NodeKind = Literal["op", "parameter", "state", "input"]
 """op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""
 
 
-class Traced(Protocol):
+class TracedTensor(Protocol):
     """The fields of a traced tensor that a node takes over."""
 
     dtype: DType
@@ -40,7 +40,7 @@ class Node(Spec):
     __slots__ = ("args", "index", "kind", "leaf", "op", "placement", "storage")
 
     def __init__(
-        self, index: int, kind: NodeKind, tensor: Traced, args: tuple[Any, ...], storage: Node | None
+        self, index: int, kind: NodeKind, tensor: TracedTensor, args: tuple[Any, ...], storage: Node | None
     ) -> None:
         super().__init__(tensor.dtype, tensor.shape, tensor.strides, tensor.offset)
         self.index = index

@@ -1,9 +1,9 @@
 """Caches: of causal attention, of encoder outputs, and of recurrent states."""
 
 from .attention.causal import CausalCache
+from .attention.cross_attention import VisibleRows
 from .attention.encoder import EncoderCache
 from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter
-from .attention.regions import Shown
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
 from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache
@@ -26,5 +26,5 @@ __all__ = [
     "PictureWriter",
     "RecurrentCache",
     "Shift",
-    "Shown",
+    "VisibleRows",
 ]

@@ -37,7 +37,7 @@ class RecurrentPlan(CachePlan):
     targets: Ints
 
 
-class State(NamedTuple):
+class KeptState(NamedTuple):
     """A state that is kept: the positions before it, its row, and the tokens of the step that made it."""
 
     position: int
@@ -50,7 +50,7 @@ class SequenceStates:
     """A sequence: its length, and its states after some positions, ascending."""
 
     end: int
-    states: list[State]
+    states: list[KeptState]
 
     def at(self, position: int) -> int | None:
         """The row of the state after `position` positions."""
@@ -150,10 +150,10 @@ class RecurrentCache(SingleCache):
         self._replace(held, [*kept[max(spare, 0) :], *latest])
         row = self._users.index(0, 1)
         held.end += count
-        self._replace(held, [*held.states, State(held.end, row, count)])
+        self._replace(held, [*held.states, KeptState(held.end, row, count)])
         return row
 
-    def _is_checkpoint(self, held: SequenceStates, state: State, after: State) -> bool:
+    def _is_checkpoint(self, held: SequenceStates, state: KeptState, after: KeptState) -> bool:
         """Whether a state is at least `interval` positions after the previous one, or ends a prompt."""
         if state.tokens > 1 == after.tokens:
             return True
@@ -223,13 +223,13 @@ class RecurrentCache(SingleCache):
                 ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
                 ctx.forward(leaf.set_rows(ctx.layer(layer), state, ids)).compute()
         held.end = end
-        self._replace(held, [State(end, row, RESTORED)] if end else [])
+        self._replace(held, [KeptState(end, row, RESTORED)] if end else [])
 
     def _sequence(self, sequence: int) -> SequenceStates:
         self.check(sequence)
         return self._sequences[sequence]
 
-    def _replace(self, held: SequenceStates, states: list[State]) -> None:
+    def _replace(self, held: SequenceStates, states: list[KeptState]) -> None:
         for state in states:
             self._users[state.row] += 1
         for state in held.states:

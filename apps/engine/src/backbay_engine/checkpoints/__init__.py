@@ -9,7 +9,7 @@ from backbay import gguf
 from backbay.gguf import ModelFile
 
 from .listing import models_in
-from .places import Located, Name, locate, projector_beside
+from .locations import Located, Name, locate, projector_beside
 
 __all__ = ["Located", "locate", "models_in", "open_checkpoint", "projector_beside"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from backbay import ModelFileError
 
-from . import places
-from .places import Located, Name
+from . import locations
+from .locations import Located, Name
 
 DEPTH = 3  # of folders below: LM Studio has publisher/model/file.gguf
 MOST_FOLDERS = 10_000
@@ -36,7 +36,7 @@ def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, Located]]
         if each.startswith("models--"):
             name = each.removeprefix("models--").replace("--", "/")
             try:
-                snapshot = places.snapshot_of(name, cache / each, "main")
+                snapshot = locations.snapshot_of(name, cache / each, "main")
             except (ModelFileError, OSError):
                 continue  # a download that has only begun
             found = dict(_in_folder(snapshot)).values()
@@ -45,9 +45,9 @@ def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, Located]]
 
 
 def _in_store(store: Path) -> Iterator[tuple[str, Located]]:
-    for name, manifest in places.manifest_names(store / "manifests"):
+    for name, manifest in locations.manifest_names(store / "manifests"):
         try:
-            located = places.ollama_layers(store, manifest)
+            located = locations.ollama_layers(store, manifest)
         except (ModelFileError, OSError):
             continue
         if Path(located.path).exists():
@@ -62,9 +62,9 @@ def _in_folder(root: Path) -> Iterator[tuple[str, Located]]:
             yield _free(folder.name, folder, root, taken), Located(folder)
             continue
         found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
-        models, projectors = places.apart(each for each in found if each.is_file())
+        models, projectors = locations.apart(each for each in found if each.is_file())
         for path in models:
-            located = places.located_in(path, models, projectors)
+            located = locations.located_in(path, models, projectors)
             yield _free(located.stem, path.parent / located.stem, root, taken), located
 
 

@@ -141,7 +141,7 @@ def ops(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[Difference]:
             assert b.encoder is not None
             yield from _compared(traced, b.encoder.backend)
     with a.step_cache.traced(a.step(prompt)) as step:
-        yield from _compared(Traced(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
+        yield from _compared(TracedPass(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
 
 
 def _pictures(prompt: UserPrompt) -> list[Image | Prepared]:
@@ -153,7 +153,7 @@ def _differences(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[A
     return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
 
 
-def _compared(traced: Traced, other: Backend) -> Iterator[Difference]:
+def _compared(traced: TracedPass, other: Backend) -> Iterator[Difference]:
     walked = list(ancestors(traced.result))
     names = {tensor: name for name, tensor in traced.taps.items()}
     place = f"{traced.prefix}input"
@@ -232,7 +232,7 @@ def expected_error(backend: Backend, x: Tensor, operands: Sequence[Tensor | None
 
 @final
 @dataclass(frozen=True)
-class Traced:
+class TracedPass:
     """A forward pass in a context, and its named tensors."""
 
     ctx: Context
@@ -248,7 +248,7 @@ class Traced:
 
 
 @contextmanager
-def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[Traced]:
+def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[TracedPass]:
     """The encoder of a model over a picture."""
     encoder = llm.encoder
     if encoder is None:
@@ -258,6 +258,6 @@ def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[Traced]:
         start, *blocks = whole.states
         taps = {"encoder start": start, **{f"encoder blk.{n}": x for n, x in enumerate(blocks)}}
         taps["encoder rows"] = whole.result
-        yield Traced(whole.ctx, whole.result, taps, encoder.backend, "encoder ")
+        yield TracedPass(whole.ctx, whole.result, taps, encoder.backend, "encoder ")
     finally:
         whole.close()

@@ -12,7 +12,7 @@ from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
-from ..profiles import Line, Load, Phase, Walls, measure, measure_walls
+from ..profiles import Load, PeakRates, Phase, ProfileLine, measure, measure_walls
 from .opening import add_backend, add_model, add_numbers, add_plot, chosen_backend, open_model, write_plot
 from .plots import lanes
 
@@ -47,7 +47,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def show(backend: str, phases: Sequence[Phase], walls: Walls, args: Namespace) -> None:
+def show(backend: str, phases: Sequence[Phase], walls: PeakRates, args: Namespace) -> None:
     if args.json:
         rates = {"bytes_per_second": walls.reading, "products_per_second": walls.multiplying}
         facts = {"model": args.model, "backend": backend, "walls": rates}
@@ -102,7 +102,7 @@ def print_phase(phase: Phase) -> None:
         say(_table(title, getattr(phase, title), phase.step))
 
 
-def ranked(lines: Mapping[str, Line]) -> list[tuple[str, Line]]:
+def ranked(lines: Mapping[str, ProfileLine]) -> list[tuple[str, ProfileLine]]:
     """Lines of layers in their order; others by their time, the longest first."""
     if any(name.isdecimal() for name in lines):
         place = {"input": -1, "no layer": -2}
@@ -114,7 +114,7 @@ def _number(name: str) -> int:
     return int(name) if name.isdecimal() else 1 << 20
 
 
-def _table(title: str, lines: Mapping[str, Line], step: float) -> str:
+def _table(title: str, lines: Mapping[str, ProfileLine], step: float) -> str:
     rows = [
         (
             name,

@@ -12,7 +12,7 @@ from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 from backbay.internals import human_bytes
 
-from ..checkpoints.places import name_of
+from ..checkpoints.locations import name_of
 from ..writing import RECIPES, Recipe, write_model
 from .opening import Bar, set_up_logging
 

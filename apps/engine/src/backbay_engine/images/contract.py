@@ -17,7 +17,7 @@ from ..errors import ImageError
 from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
 from .picture import Fit, require_size
-from .preparations.contract import Plan, Preparation
+from .preparations.contract import PictureLayout, Preparation
 from .prepared import Prepared
 
 WITH_ENCODERS = (
@@ -214,7 +214,9 @@ class VisionFamily(ABC):
                 f"this model takes pictures for {self.name}, up to {list(plan.shape)} with {plan.tokens} tokens"
             )
         require_size("a prepared picture", picture.size)
-        made = Plan(picture.pixels.shape, picture.tokens, tuple(picture.grid), picture.aspect_ratio_id)
+        made = PictureLayout(
+            picture.pixels.shape, picture.tokens, tuple(picture.grid), picture.aspect_ratio_id
+        )
         if made != (wanted := self.preparation.plan_of(picture)):
             raise ImageError(
                 f"{self.name} makes {wanted} of a picture like the prepared one, which is {made}"

@@ -156,7 +156,7 @@ def placeholders(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int
 
 
 @final
-class Conversation:
+class PictureConversation:
     """Messages whose content may have parts.
 
     placeholder  the text by which the model's template marks a picture

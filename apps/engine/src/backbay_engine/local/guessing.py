@@ -15,7 +15,7 @@ from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
 from ..steps.step import worst_steps
 from ..text.tokenizers.vocabulary import TOKENS
-from .sight import open_text
+from .picture_intake import open_text
 
 
 def open_source(

@@ -24,9 +24,9 @@ from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.prompts import Parts
 from ..models import load_model
 from ..models.contract import Model
+from ..port.admissions import Admissions
 from ..port.contract import Facts, Port
 from ..port.options import BackendName, LoadOptions, Path
-from ..port.places import Places
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
@@ -38,16 +38,16 @@ from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, Source, Speculation
 from ..runner.state import State
 from ..runner.step_cache import StepCache
-from ..runner.step_making import Showing, make_step
+from ..runner.step_making import PictureWriting, make_step
 from ..snapshots import Snapshot
 from ..steps.step import PictureRows, Step, prompt_step, text_steps, worst_steps
 from ..steps.tokens import ids_of, text_length
 from ..text.formats import Grammars
 from .guessing import open_source
 from .jobs import Jobs
-from .keeping import Keeping
+from .picture_intake import PictureIntake, open_sight, open_text, own_projector
+from .prefix_folder import PrefixFolder
 from .saving import Saver, SlotSnapshots
-from .sight import Sight, open_sight, open_text, own_projector
 from .sizes import context_of, dtype_of, tokenizer_of
 
 R = TypeVar("R", bound=Receiver[Any])
@@ -62,9 +62,9 @@ class LocalPort(Port):
     def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions) -> None:
         parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
         batch = whole("batch", options.batch, 1, LARGEST_BATCH)
-        self.places = Places(parallel, options.queue)
+        self.places = Admissions(parallel, options.queue)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
-        self.sight: Sight | None = None
+        self.sight: PictureIntake | None = None
         self.source: Source | None = None
         self._opened = ExitStack()
         self._saver: Saver | None = None
@@ -128,7 +128,7 @@ class LocalPort(Port):
         self.runner: Runner | None = None
         if self.cache is not None:
             snapshots = SlotSnapshots(self.backend, self.cache)
-            keeping = None if options.cache_dir is None else Keeping(options, snapshots)
+            keeping = None if options.cache_dir is None else PrefixFolder(options, snapshots)
             if keeping is not None:
                 self._opened.callback(keeping.close)
             self.runner = Runner(
@@ -264,19 +264,19 @@ class LocalPort(Port):
             self.runner.close()
         self._opened.close()
 
-    def require_sight(self) -> Sight:
+    def require_sight(self) -> PictureIntake:
         """What brings pictures to the runner; RequestError if the model sees none."""
         self.check_open()
         self.facts.require_sight()
         assert self.sight is not None  # as the facts say
         return self.sight
 
-    def _showing(self) -> Showing | None:
+    def _showing(self) -> PictureWriting | None:
         """What writes pictures for cross attention; None if the model has no use for it."""
         pictures = None if self.cache is None else self.cache.pictures
         if pictures is None or self.sight is None:
             return None
-        showing = Showing(self.model, pictures, self.sight.family.width)
+        showing = PictureWriting(self.model, pictures, self.sight.family.width)
         self._opened.callback(showing.close)
         return showing
 

@@ -19,7 +19,7 @@ from ..runner.loop import Runner
 from ..runner.requests.generation import Generation
 from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
-from ..runner.requests.prompt_jobs import SlotJob
+from ..runner.requests.prompt_jobs import SlotCall
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
@@ -85,7 +85,7 @@ class Saver:
         told = "the conversation has {} tokens, the context holds {}"
         require_fit(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        found: Snapshot = self._done(SlotJob(tokens, self._snapshots.take, computed=True))
+        found: Snapshot = self._done(SlotCall(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -102,7 +102,7 @@ class Saver:
         told = "the snapshot has {} tokens, the context holds {}"
         require_fit(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(SlotJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
+            self._done(SlotCall(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)

@@ -64,7 +64,7 @@ _BUILT_IN = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class ModelKind:
     """A kind of model, with an architecture to start from; a file is of it if some tensor has each of the parts, and
     none has an absent one.
     """
@@ -76,31 +76,33 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind("a time-mixing recurrence", "rwkv7", ("time_mix_",)),
-    Kind("a gated delta rule", "qwen3next", ("ssm_(ba|beta|alpha)",)),
-    Kind("Mamba layers between layers with attention", "granitehybrid", ("ssm_in", "attn_q")),
-    Kind("Mamba layers", "mamba2", ("ssm_in",)),
-    Kind("short convolutions", "lfm2", ("shortconv",)),
-    Kind("an encoder and a decoder", "t5", ("enc.blk", "dec.blk")),
-    Kind("latent attention", "deepseek2", ("attn_kv_a_mqa",)),
-    Kind("an encoder of texts", "bert", ("attn_output_norm", "layer_output_norm")),
-    Kind("an encoder of texts with norms before each branch", "modern-bert", ("token_embd_norm", "ffn_norm")),
-    Kind("experts with a shared expert", "glm4moe", ("ffn_gate_inp", "shexp")),
-    Kind("experts with biases", "gpt-oss", ("ffn_gate_inp", "ffn_down_exps.bias")),
-    Kind("experts", "qwen3moe", ("ffn_gate_inp",)),
-    Kind("norms only after each branch", "olmo2", ("post_ffw_norm",), ("attn_norm",)),
-    Kind("norms before and after each branch", "gemma2", ("post_ffw_norm",)),
-    Kind("learned positions", "gpt2", ("position_embd",)),
-    Kind(
+    ModelKind("a time-mixing recurrence", "rwkv7", ("time_mix_",)),
+    ModelKind("a gated delta rule", "qwen3next", ("ssm_(ba|beta|alpha)",)),
+    ModelKind("Mamba layers between layers with attention", "granitehybrid", ("ssm_in", "attn_q")),
+    ModelKind("Mamba layers", "mamba2", ("ssm_in",)),
+    ModelKind("short convolutions", "lfm2", ("shortconv",)),
+    ModelKind("an encoder and a decoder", "t5", ("enc.blk", "dec.blk")),
+    ModelKind("latent attention", "deepseek2", ("attn_kv_a_mqa",)),
+    ModelKind("an encoder of texts", "bert", ("attn_output_norm", "layer_output_norm")),
+    ModelKind(
+        "an encoder of texts with norms before each branch", "modern-bert", ("token_embd_norm", "ffn_norm")
+    ),
+    ModelKind("experts with a shared expert", "glm4moe", ("ffn_gate_inp", "shexp")),
+    ModelKind("experts with biases", "gpt-oss", ("ffn_gate_inp", "ffn_down_exps.bias")),
+    ModelKind("experts", "qwen3moe", ("ffn_gate_inp",)),
+    ModelKind("norms only after each branch", "olmo2", ("post_ffw_norm",), ("attn_norm",)),
+    ModelKind("norms before and after each branch", "gemma2", ("post_ffw_norm",)),
+    ModelKind("learned positions", "gpt2", ("position_embd",)),
+    ModelKind(
         "parallel attention and feed-forward",
         "command-r",
         ("attn_norm",),
         ("ffn_norm", "post_attention_norm"),
     ),
-    Kind("layer norms with biases", "starcoder2", ("attn_norm.bias",)),
-    Kind("joint weights of gate and up", "phi3", ("ffn_up",), ("ffn_gate",)),
-    Kind("norms of queries and keys", "qwen3", ("attn_q_norm",)),
-    Kind("a plain decoder", "llama", ("attn_norm", "ffn_norm")),
+    ModelKind("layer norms with biases", "starcoder2", ("attn_norm.bias",)),
+    ModelKind("joint weights of gate and up", "phi3", ("ffn_up",), ("ffn_gate",)),
+    ModelKind("norms of queries and keys", "qwen3", ("attn_q_norm",)),
+    ModelKind("a plain decoder", "llama", ("attn_norm", "ffn_norm")),
 )
 
 
@@ -135,7 +137,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
     model = find(name, known[name])(backend)
-    from .frames import Decoder, TextDecoder
+    from .bases import Decoder, TextDecoder
 
     if isinstance(model, Decoder) and model.text_head is not None:  # the file asks for vectors or scores
         model = TextDecoder(model, model.text_head)
@@ -155,7 +157,7 @@ def find(name: str, points: list[Declared]) -> type[Model]:
     return found
 
 
-def kind_of(tensors: Collection[str]) -> Kind | None:
+def kind_of(tensors: Collection[str]) -> ModelKind | None:
     """The first kind that a file's tensors fit."""
     names = "\n".join(tensors)
 

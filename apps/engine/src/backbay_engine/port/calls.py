@@ -20,7 +20,7 @@ from .questions import Question
 Message: TypeAlias = Request[Any] | Question[Any]
 
 
-class Call(ABC):
+class RemoteCall(ABC):
     """A request or a question that is not over. Its link tells what comes of it, from any thread.
 
     leave      takes it off the list of open calls; done before its caller learns of the end
@@ -83,7 +83,7 @@ class Call(ABC):
 
 
 @final
-class TextCall(Call):
+class TextCall(RemoteCall):
     """A request for text, with a seed. The next process gets the tokens so far, and goes on with the same choices."""
 
     def __init__(self, request: Generate, handle: Handle[Completion], leave: Callable[[], object]) -> None:
@@ -123,7 +123,7 @@ class TextCall(Call):
 
 
 @final
-class ScoreCall(Call):
+class ScoreCall(RemoteCall):
     """A request for the log-probabilities of a prompt's tokens; the next process gives them from the first on."""
 
     def __init__(self, request: ScoreTokens, handle: Handle[int], leave: Callable[[], object]) -> None:
@@ -148,7 +148,7 @@ class ScoreCall(Call):
 
 
 @final
-class ResultCall(Call):
+class ResultCall(RemoteCall):
     """A request or a question that gives its result, and nothing before it."""
 
     def end_early(self) -> None:
@@ -161,7 +161,7 @@ class ResultCall(Call):
         return step
 
 
-def call_of(message: Message, handle: Handle[Any], leave: Callable[[], object]) -> Call:
+def call_of(message: Message, handle: Handle[Any], leave: Callable[[], object]) -> RemoteCall:
     match message:
         case Generate():
             return TextCall(message, handle, leave)

@@ -9,7 +9,7 @@ from ..arguments import conversation, require_fit, token_ids
 from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
-from ..images.prompts import Conversation, Parts, has_pictures, parts_of, placeholders, tokens_of
+from ..images.prompts import Parts, PictureConversation, has_pictures, parts_of, placeholders, tokens_of
 from ..images.store import Counters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
@@ -44,7 +44,7 @@ class Prompting:
         sight = self.require_sight() if has_pictures(said) else self._facts.sight
         if sight is None:
             return self.tokenizer().encode(render(said), add_special=False)
-        prompt = Conversation(said, sight.placeholder, sight.marker).rendered(render)
+        prompt = PictureConversation(said, sight.placeholder, sight.marker).rendered(render)
         return prompt if prompt.pictures else self.texts(prompt)
 
     def tokenizer(self) -> Tokenizer:

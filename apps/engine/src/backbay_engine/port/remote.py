@@ -17,14 +17,14 @@ from backbay.plugin import Cancel, Progress
 from ..errors import RequestError
 from ..images.prompts import Parts
 from ..runner.requests.generation import check_generation
-from ..runner.requests.handle import Handle, OnStep, Place, wait_for
+from ..runner.requests.handle import Handle, Leavable, OnStep, wait_for
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Request
 from ..runner.state import SlotState, State, Totals
 from ..text.formats import check
 from ..text.tokenizers import Tokenizer
-from .calls import Call, Message, call_of
+from .admissions import Admissions
+from .calls import Message, RemoteCall, call_of
 from .contract import Facts, Port
-from .places import Places
 from .questions import Question
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Link(ABC):
     known: Mapping[type[Question[Any]], Any] = {}
 
     def __init__(self) -> None:
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, RemoteCall] = {}
         self.lock = RLock()  # the garbage collector may close in the thread that holds it
         self.totals = Totals()
 
@@ -63,11 +63,11 @@ class Link(ABC):
         """Wait until the model is loaded."""
 
     @abstractmethod
-    def stream(self, call: Call) -> None:
+    def stream(self, call: RemoteCall) -> None:
         """Send a call, or let it wait for a process; `lock` is held."""
 
     @abstractmethod
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: RemoteCall) -> None:
         """End a call early, with what came so far."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class RemotePort(Port):
     """
 
     def __init__(self, link: Link, parallel: int, queue: int | None = None) -> None:
-        self._link, self._places = link, Places(parallel, queue)
+        self._link, self._places = link, Admissions(parallel, queue)
         self._closed_because: str | None = None
         close_after_fork(self)
 
@@ -130,7 +130,7 @@ class RemotePort(Port):
         return wait_for(self.begin(question))
 
     def begin(
-        self, message: Request[T] | Question[T], on_step: OnStep | None = None, place: Place | None = None
+        self, message: Request[T] | Question[T], on_step: OnStep | None = None, place: Leavable | None = None
     ) -> Handle[T]:
         """Send a message, and give the handle of its result."""
         number, calls = next(NUMBERS), self._link.calls

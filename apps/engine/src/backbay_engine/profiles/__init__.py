@@ -1,7 +1,7 @@
 """Profiles: times of steps by op, layer and device, beside the times that this machine needs at least."""
 
 from .measuring import Load, measure
-from .phase import Line, Phase
-from .work import Walls, measure_walls
+from .phase import Phase, ProfileLine
+from .work import PeakRates, measure_walls
 
-__all__ = ["Line", "Load", "Phase", "Walls", "measure", "measure_walls"]
+__all__ = ["Load", "PeakRates", "Phase", "ProfileLine", "measure", "measure_walls"]

@@ -16,8 +16,8 @@ from backbay import OptionError
 from backbay.internals import ProfiledRun
 
 from ..llm import LLM
-from .phase import Machine, Measured, Phase, phase_of
-from .work import Walls, products
+from .phase import HostFacts, Measured, Phase, phase_of
+from .work import PeakRates, products
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
@@ -44,7 +44,7 @@ class Load:
         return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
 
 
-def measure(llm: LLM, load: Load, walls: Walls) -> tuple[list[Phase], Walls]:
+def measure(llm: LLM, load: Load, walls: PeakRates) -> tuple[list[Phase], PeakRates]:
     """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
     found: list[tuple[str, Measured, Measured]] = []
     if load.prompt:
@@ -62,11 +62,11 @@ def measure(llm: LLM, load: Load, walls: Walls) -> tuple[list[Phase], Walls]:
     backend = llm.backend
     host = backend.devices()[0].id  # the first device is the CPU
     walls = raised(walls, [run for _, _, profiled in found for run in profiled.runs], host)
-    machine = Machine(backend.blocks.count, host, walls)
+    machine = HostFacts(backend.blocks.count, host, walls)
     return [phase_of(name, usual.step, profiled, machine) for name, usual, profiled in found], walls
 
 
-def raised(walls: Walls, runs: Iterable[ProfiledRun], host: str) -> Walls:
+def raised(walls: PeakRates, runs: Iterable[ProfiledRun], host: str) -> PeakRates:
     """The walls, with the rate of the fastest long product on the host if it is higher than that of NumPy."""
     multiplying = walls.multiplying
     for run in runs:

@@ -9,14 +9,14 @@ from backbay.internals import ProfiledRun
 from backbay.plugin import Node, Timing
 
 from . import work
-from .work import Walls
+from .work import PeakRates
 
 UNTOLD = "all ops together"
 OTHER = "no op of the graph"
 
 
 @dataclass
-class Line:
+class ProfileLine:
     """A line of a table; all numbers are of one step.
 
     `least` are the seconds that the work takes at least on the host, of `on_host` seconds that were measured there.
@@ -29,7 +29,7 @@ class Line:
     least: float = 0.0
     on_host: float = 0.0
 
-    def add(self, part: Line, steps: int) -> None:
+    def add(self, part: ProfileLine, steps: int) -> None:
         """Add a part of so many steps."""
         for name, value in vars(part).items():
             setattr(self, name, getattr(self, name) + value / steps)
@@ -53,9 +53,9 @@ class Phase:
     step: float
     backend: float
     told: float
-    ops: dict[str, Line] = field(default_factory=dict)
-    layers: dict[str, Line] = field(default_factory=dict)
-    devices: dict[str, Line] = field(default_factory=dict)
+    ops: dict[str, ProfileLine] = field(default_factory=dict)
+    layers: dict[str, ProfileLine] = field(default_factory=dict)
+    devices: dict[str, ProfileLine] = field(default_factory=dict)
 
     @property
     def tells_ops(self) -> bool:
@@ -73,15 +73,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Machine:
+class HostFacts:
     """What the lines of a phase depend on beside its runs: the model's blocks, the id of the host, and its rates."""
 
     blocks: int
     host: str
-    walls: Walls
+    walls: PeakRates
 
 
-def phase_of(name: str, usual: float, measured: Measured, machine: Machine) -> Phase:
+def phase_of(name: str, usual: float, measured: Measured, machine: HostFacts) -> Phase:
     steps, runs = measured.steps, measured.runs
     told = sum(timing.seconds for run in runs for timing in run.timings)
     backend = sum(run.seconds for run in runs)
@@ -98,7 +98,7 @@ def phase_of(name: str, usual: float, measured: Measured, machine: Machine) -> P
                 (phase.layers, _title(layers) if run.timings else UNTOLD),
                 (phase.devices, timing.device),
             ):
-                lines.setdefault(title, Line()).add(part, steps)
+                lines.setdefault(title, ProfileLine()).add(part, steps)
     return phase
 
 
@@ -112,10 +112,10 @@ def _title(names: Iterable[str]) -> str:
     return " + ".join(dict.fromkeys(names)) or OTHER
 
 
-def _part(timing: Timing, nodes: Sequence[Node], machine: Machine) -> Line:
+def _part(timing: Timing, nodes: Sequence[Node], machine: HostFacts) -> ProfileLine:
     each = [(work.nbytes(node), work.products(node)) for node in nodes]
     on_host = timing.device == machine.host
-    return Line(
+    return ProfileLine(
         calls=len(nodes),
         seconds=timing.seconds,
         nbytes=sum(nbytes for nbytes, _ in each),

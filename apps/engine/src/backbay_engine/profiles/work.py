@@ -18,7 +18,7 @@ PASSES, SECONDS = 5, 1.0  # passes at least, unless they take so long
 
 
 @dataclass(frozen=True)
-class Walls:
+class PeakRates:
     """Bytes that are read, and multiplications that are made, in a second."""
 
     reading: float
@@ -29,13 +29,13 @@ class Walls:
         return max(nbytes / self.reading, products / self.multiplying)
 
 
-def measure_walls(threads: int) -> Walls:
+def measure_walls(threads: int) -> PeakRates:
     """The rates of the fastest passes, with some threads; NumPy multiplies float32 with as many as it takes."""
     parts = [np.ones(PARALLEL_BYTES // 8 // threads) for _ in range(threads)]
     matrix = np.ones((SIDE, SIDE), np.float32)
     with ThreadPoolExecutor(threads) as pool:
         reading = PARALLEL_BYTES / _fastest(lambda: list(pool.map(np.max, parts)))
-    return Walls(reading, SIDE**3 / _fastest(lambda: matrix @ matrix))
+    return PeakRates(reading, SIDE**3 / _fastest(lambda: matrix @ matrix))
 
 
 def _fastest(work: Callable[[], object]) -> float:

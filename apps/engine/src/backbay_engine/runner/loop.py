@@ -22,11 +22,11 @@ from .requests.generation import Generation
 from .requests.handle import Receiver
 from .requests.job import Job
 from .scheduler import Scheduler, Share, fitting
-from .slots import Shelf, Slots
+from .slots import PrefixStore, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
 from .step_cache import StepCache
-from .step_making import Showing, make_step
+from .step_making import PictureWriting, make_step
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ class Runner:
         batch: int,
         context: int,
         turns: Turns | None = None,
-        showing: Showing | None = None,
+        showing: PictureWriting | None = None,
         speculation: Speculation | None = None,
-        shelf: Shelf | None = None,
+        shelf: PrefixStore | None = None,
     ) -> None:
         self.step_cache, self.slots, self.context = step_cache, slots, context
         self._turns, self.showing, self.speculation, self.shelf = turns, showing, speculation, shelf

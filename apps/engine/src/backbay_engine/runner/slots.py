@@ -29,7 +29,7 @@ class Slot:
     last_used: int = 0
 
 
-class Shelf(Protocol):
+class PrefixStore(Protocol):
     """Beginnings of prompts that outlive the cache. It is called between steps, and raises nothing."""
 
     def fetch(self, prompt: Sequence[Token], slot: Slot) -> None:

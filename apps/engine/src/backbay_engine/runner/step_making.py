@@ -82,7 +82,7 @@ def _with_pictures(
 
 
 @final
-class Showing:
+class PictureWriting:
     """Writes pictures for cross attention into the cache, before the steps of their sequences. All memory is reserved at once."""
 
     def __init__(self, model: Model, cache: PictureCache, width: int) -> None:

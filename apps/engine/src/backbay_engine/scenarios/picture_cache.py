@@ -10,7 +10,7 @@ import numpy as np
 from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, number, scenario, walk
 
-from ..cache import CachePlan, PictureCache, PictureWriter, Shown
+from ..cache import CachePlan, PictureCache, PictureWriter, VisibleRows
 from ..cache.attention.pictures import names
 from ..steps.step import Step, next_step
 from .attention_life import CAPACITY, HEAD, SCALE, SEQUENCES, Array, AttentionLife
@@ -29,7 +29,7 @@ class PictureLife(AttentionLife):
         self.cache = self.pictures = PictureCache(LONGEST, spare=SPARE)
         self.open(self.cache, held[choose.below(len(held))])
         self.writer = PictureWriter(self.pictures, KV_HEADS * HEAD, _keys_and_values)
-        self.shown: list[list[Shown]] = [[] for _ in range(SEQUENCES)]
+        self.shown: list[list[VisibleRows]] = [[] for _ in range(SEQUENCES)]
         self.tell(f"pictures in {self.dtype}")
 
     def close_steps(self) -> None:
@@ -40,11 +40,11 @@ class PictureLife(AttentionLife):
     def show(self, choose: Choose) -> None:
         """Some pictures for a sequence, at places that may be side by side."""
         sequence, count = choose.below(SEQUENCES), choose.below(4)
-        place, wanted = choose.below(6), list[Shown]()
+        place, wanted = choose.below(6), list[VisibleRows]()
         for _ in range(count):
             content = choose.below(6)
             rows = 1 + content * 5 % LONGEST
-            wanted.append(Shown(bytes([content]), place, rows, 1 + choose.below(rows)))
+            wanted.append(VisibleRows(bytes([content]), place, rows, 1 + choose.below(rows)))
             place += 1 + choose.below(3)
         self.tell(f"show {wanted} to {sequence}")
         others = [held for n, held in enumerate(self.shown) if n != sequence]
@@ -170,7 +170,7 @@ class TracedPictures:
         return self._result.numpy(), present, after
 
 
-def _rows(shown: Shown) -> Array:
+def _rows(shown: VisibleRows) -> Array:
     """The rows of a picture, (rows, features), by its content."""
     rng = np.random.default_rng(shown.content[0])
     return rng.standard_normal((shown.rows, KV_HEADS * HEAD)).astype(np.float32)

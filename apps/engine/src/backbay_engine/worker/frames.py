@@ -19,7 +19,7 @@ _MOST_KEPT = 1 << 22  # bytes of a buffer that is kept for later frames
 _PIPE = 1 << 20
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame says. The payload is a pickled value, but for BYTES."""
 
     # from the host
@@ -44,7 +44,7 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    kind: Kind
+    kind: FrameKind
     number: int
     payload: bytes
 
@@ -58,12 +58,12 @@ class Sender:
         self._waiting: deque[bytes] = deque()
         _widen(pipe)
 
-    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+    def send(self, kind: FrameKind, number: int = 0, payload: bytes = b"") -> None:
         """Write a frame; while another thread writes, leave the frame to it. BrokenPipeError if nobody reads."""
         self._waiting.append(frame(kind, number, payload))
         self._write_waiting()
 
-    def send_part(self, kind: Kind, number: int, payload: memoryview) -> None:
+    def send_part(self, kind: FrameKind, number: int, payload: memoryview) -> None:
         """Write a frame of a large result; frames that wait go first."""
         with self._lock:
             self._write(b"".join(self._taken()))
@@ -85,7 +85,7 @@ class Sender:
             written += self._pipe.write(memoryview(data)[written:])
 
 
-def frame(kind: Kind, number: int = 0, payload: bytes = b"") -> bytes:
+def frame(kind: FrameKind, number: int = 0, payload: bytes = b"") -> bytes:
     return _HEAD.pack(len(payload), kind, number) + payload
 
 
@@ -105,7 +105,7 @@ def frames(pipe: io.FileIO, on_part: Callable[[], None] | None = None) -> Iterat
             if held - begin < size:
                 break
             at = begin + size
-            yield Frame(Kind(kind), number, bytes(memoryview(buffer)[begin:at]))
+            yield Frame(FrameKind(kind), number, bytes(memoryview(buffer)[begin:at]))
         held -= at
         if at:  # a large frame comes in many parts, and its beginning stays where it is
             buffer[:held] = buffer[at : at + held]

@@ -22,7 +22,7 @@ from backbay.internals import require_cancel
 from backbay.plugin import Cancel, Progress
 
 from ..arguments import whole
-from ..port.calls import Call
+from ..port.calls import RemoteCall
 from ..port.contract import Facts
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import GetState, Question
@@ -32,7 +32,7 @@ from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..text.tokenizers import Tokenizer
-from .frames import Frame, Kind
+from .frames import Frame, FrameKind
 from .messages import Description, Setup, each_option, importable, plain, require_sendable, working_folder
 from .process import WorkerProcess
 from .reports import log_levels, unpack_error
@@ -101,7 +101,7 @@ class PipeLink(Link):
         description: Description | None = None
         while True:
             if cancel is not None and not self._stops_loading and cancel.is_set():
-                worker.send(Kind.STOP_LOADING)
+                worker.send(FrameKind.STOP_LOADING)
                 self._stops_loading = True
             try:
                 news = self._news.get(timeout=None if cancel is None or self._stops_loading else POLL)
@@ -118,7 +118,7 @@ class PipeLink(Link):
                 assert description is not None  # it comes first
                 return description
 
-    def stream(self, call: Call) -> None:
+    def stream(self, call: RemoteCall) -> None:
         worker = self._worker or self._start()
         try:
             if worker.ready:
@@ -129,10 +129,10 @@ class PipeLink(Link):
             told = f"the options of a request to a model with a worker must be picklable: {error}"
             raise OptionError(told) from error
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: RemoteCall) -> None:
         worker = self._worker
         if worker is not None:
-            worker.send(Kind.CANCEL, call.handle.number)
+            worker.send(FrameKind.CANCEL, call.handle.number)
 
     def state(self, ask: Callable[[Question[State]], Handle[State]]) -> State | None:
         worker, told = self._worker, None
@@ -176,37 +176,37 @@ class PipeLink(Link):
                 self._take_part(call, frame)
             except Exception as error:  # noqa: BLE001  such as no memory for a large result
                 call.fail(error)
-        elif frame.kind is Kind.READY:
+        elif frame.kind is FrameKind.READY:
             with self.lock:
                 worker.ready = True
                 for waiting in list(self.calls.values()):
                     _give(worker, waiting)
             self._tell(None)
-        elif frame.kind is Kind.OPENED:
+        elif frame.kind is FrameKind.OPENED:
             description: Description = pickle.loads(frame.payload)  # noqa: S301  our own worker wrote it
             self._tell(description)
             if self._facts is not None and description.facts != self._facts:
                 expected = f"the model that was loaded first, {self._facts}"
                 worker.refusal = partial(ModelFileError, self._setup.path, None, expected, description.facts)
                 worker.kill()
-        elif frame.kind is Kind.PROGRESS:
+        elif frame.kind is FrameKind.PROGRESS:
             self._tell(pickle.loads(frame.payload))  # noqa: S301
-        elif frame.kind is Kind.REFUSED:
+        elif frame.kind is FrameKind.REFUSED:
             worker.refusal = partial(unpack_error, frame.payload)
 
-    def _take_part(self, call: Call, frame: Frame) -> None:
+    def _take_part(self, call: RemoteCall, frame: Frame) -> None:
         """Take a part of an answer."""
         number, payload = frame.number, frame.payload
-        if frame.kind is Kind.BEGUN:
+        if frame.kind is FrameKind.BEGUN:
             call.begun = True
-        elif frame.kind is Kind.STEP:
+        elif frame.kind is FrameKind.STEP:
             call.take(TokenStep(*pickle.loads(payload)))  # noqa: S301
-        elif frame.kind is Kind.RESULT:
+        elif frame.kind is FrameKind.RESULT:
             call.take(pickle.loads(payload))  # noqa: S301
-        elif frame.kind is Kind.FAILED:
+        elif frame.kind is FrameKind.FAILED:
             call.fail(unpack_error(payload))
         else:
-            if frame.kind is Kind.ARRAY:
+            if frame.kind is FrameKind.ARRAY:
                 shape, dtype = pickle.loads(payload)  # noqa: S301
                 array, filled = np.empty(shape, dtype), 0
             else:
@@ -244,7 +244,7 @@ class PipeLink(Link):
             log.warning("%s", told)
         self._start_if_needed()
 
-    def _survives(self, call: Call, worker: WorkerProcess) -> bool:
+    def _survives(self, call: RemoteCall, worker: WorkerProcess) -> bool:
         """Whether a call goes on in another worker."""
         if worker.ready and not call.begun:
             return call.sent < ATTEMPTS
@@ -278,8 +278,8 @@ class PipeLink(Link):
         return STOPPING if all(running) else ANSWERING
 
 
-def _give(worker: WorkerProcess, call: Call) -> None:
+def _give(worker: WorkerProcess, call: RemoteCall) -> None:
     """Send a call to a worker that is ready; the caller holds the lock."""
-    worker.send(Kind.REQUEST, call.handle.number, pickle.dumps(call.send()))
+    worker.send(FrameKind.REQUEST, call.handle.number, pickle.dumps(call.send()))
     if call.cancelled:
-        worker.send(Kind.CANCEL, call.handle.number)
+        worker.send(FrameKind.CANCEL, call.handle.number)

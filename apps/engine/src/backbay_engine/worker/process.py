@@ -18,7 +18,7 @@ from backbay import BackendUnavailableError
 from backbay.internals import Flag, raise_if_starved, start_helper
 
 from .deaths import memory_kills, why_ended
-from .frames import Frame, Kind, Sender, frames
+from .frames import Frame, FrameKind, Sender, frames
 from .messages import Setup
 from .reports import handle_record
 
@@ -61,7 +61,7 @@ class WorkerProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
+    def send(self, kind: FrameKind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame, without waiting for the worker to read it."""
         self._outgoing.put(Frame(kind, number, payload))
 
@@ -82,7 +82,7 @@ class WorkerProcess:
 
     def ping(self) -> None:
         """Ask for a sign of life; a thread of the worker's own gives it, whatever the others do."""
-        self.send(Kind.PING)
+        self.send(FrameKind.PING)
 
     def stood_still(self, seconds: float) -> None:
         """Kill the worker, which gave no sign of life for so long."""
@@ -144,7 +144,7 @@ class WorkerProcess:
         return self._reason(process, kills)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind is Kind.LOG:
+        if frame.kind is FrameKind.LOG:
             handle_record(frame.payload)
         else:
             self._listener.take(self, frame)
@@ -152,7 +152,7 @@ class WorkerProcess:
     def _write(self, process: subprocess.Popen[bytes]) -> None:
         with suppress(OSError), _pipe(process.stdin) as pipe:  # if the process died, the other thread tells
             sender = Sender(pipe)
-            sender.send(Kind.SETUP, payload=pickle.dumps(self._setup))
+            sender.send(FrameKind.SETUP, payload=pickle.dumps(self._setup))
             while (sent := self._outgoing.get()) is not None:
                 sender.send(*sent)
 

@@ -22,7 +22,7 @@ from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
 from .deaths import MUTE
-from .frames import Frame, Kind, Sender, frames
+from .frames import Frame, FrameKind, Sender, frames
 from .messages import Description, Setup, describe, each_option, received
 from .reports import pack_error, send_records
 
@@ -71,7 +71,7 @@ class Worker:
                 _start(f"backbay {lane.value}", partial(_do, tasks))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
         except Exception as error:  # noqa: BLE001  the host raises it
-            self._host.send(Kind.REFUSED, payload=pack_error(error))
+            self._host.send(FrameKind.REFUSED, payload=pack_error(error))
             _start("backbay end", _end_soon)
             return
         self._over.wait()
@@ -79,14 +79,16 @@ class Worker:
             self._port.close()
 
     def _open(self, setup: Setup) -> None:
-        send_records(setup.levels, partial(self._host.send, Kind.LOG, 0))
+        send_records(setup.levels, partial(self._host.send, FrameKind.LOG, 0))
         port = LocalPort(setup.path, received(setup.backend), each_option(setup.options, received))
         port.grammars.tried = True  # by the host
         description = describe(port) if setup.with_vocabulary else Description(port.facts)
-        self._host.send(Kind.OPENED, payload=pickle.dumps(description))
-        port.load(lambda done: self._host.send(Kind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading)
+        self._host.send(FrameKind.OPENED, payload=pickle.dumps(description))
+        port.load(
+            lambda done: self._host.send(FrameKind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading
+        )
         self._port = port
-        self._host.send(Kind.READY)
+        self._host.send(FrameKind.READY)
 
     # -- in the thread that reads ------------------------------------------------------------------------
 
@@ -103,19 +105,19 @@ class Worker:
     def _tell_of_life(self) -> None:
         if monotonic() - self._told > SIGN:
             self._told = monotonic()
-            self._host.send(Kind.ALIVE)
+            self._host.send(FrameKind.ALIVE)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind is Kind.REQUEST and self._port is not None:
-            self._host.send(Kind.BEGUN, frame.number)
+        if frame.kind is FrameKind.REQUEST and self._port is not None:
+            self._host.send(FrameKind.BEGUN, frame.number)
             self._begin(self._port, frame.number, frame.payload)
-        elif frame.kind is Kind.CANCEL:
+        elif frame.kind is FrameKind.CANCEL:
             cancel = self._cancel.get(frame.number)
             if cancel is not None:
                 cancel()
-        elif frame.kind is Kind.PING:
-            self._host.send(Kind.ALIVE)
-        elif frame.kind is Kind.STOP_LOADING:
+        elif frame.kind is FrameKind.PING:
+            self._host.send(FrameKind.ALIVE)
+        elif frame.kind is FrameKind.STOP_LOADING:
             self._stop_loading.set()
 
     def _begin(self, port: LocalPort, number: int, payload: bytes) -> None:
@@ -150,32 +152,32 @@ class Worker:
         except Exception as error:  # noqa: BLE001  the request gets it
             self._relay(number, cancel.set).fail(error)
 
-    def _relay(self, number: int, cancel: Task) -> Relay:
+    def _relay(self, number: int, cancel: Task) -> StepSender:
         self._cancel[number] = cancel
-        return Relay(self._host, number, self._cancel, self._results)
+        return StepSender(self._host, number, self._cancel, self._results)
 
 
 @final
-class Relay:
+class StepSender:
     """Sends what a request gives to the host. If even an error cannot be sent, the worker ends: nobody waits for ever."""
 
     def __init__(self, host: Sender, number: int, open: dict[int, Task], large: SimpleQueue[Task]) -> None:
         self._host, self._number, self._open, self._large = host, number, open, large
 
     def emit(self, step: TokenStep) -> None:
-        self._send(Kind.STEP, tuple(step))
+        self._send(FrameKind.STEP, tuple(step))
 
     def succeed(self, result: Any) -> None:
         self._open.pop(self._number, None)
         if isinstance(result, np.ndarray):
-            self._large.put(partial(self._send, Kind.ARRAY, result))
+            self._large.put(partial(self._send, FrameKind.ARRAY, result))
         else:
-            self._send(Kind.RESULT, result)
+            self._send(FrameKind.RESULT, result)
 
     def fail(self, error: BaseException) -> None:
         self._open.pop(self._number, None)
         try:
-            self._host.send(Kind.FAILED, self._number, pack_error(error))
+            self._host.send(FrameKind.FAILED, self._number, pack_error(error))
         except BrokenPipeError:  # the host is gone, and this process ends
             pass
         except BaseException:  # noqa: BLE001  there is no memory for it
@@ -184,15 +186,15 @@ class Relay:
     def after_fork(self, error: BaseException) -> None:
         """Nothing: the pipe is the parent's."""
 
-    def _send(self, kind: Kind, value: Any) -> None:
+    def _send(self, kind: FrameKind, value: Any) -> None:
         try:
-            if kind is not Kind.ARRAY:
+            if kind is not FrameKind.ARRAY:
                 self._host.send(kind, self._number, pickle.dumps(value))
                 return
             self._host.send(kind, self._number, pickle.dumps((value.shape, value.dtype.str)))
             data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
             for at in range(0, len(data), CHUNK):
-                self._host.send_part(Kind.BYTES, self._number, data[at : at + CHUNK])
+                self._host.send_part(FrameKind.BYTES, self._number, data[at : at + CHUNK])
         except BrokenPipeError:
             pass
         except BaseException as error:  # noqa: BLE001  the request gets it

@@ -20,7 +20,7 @@ from small_llama import EOS, WORDS, write_small_llama
 import backbay
 from backbay import OptionError
 from backbay_engine import LLM, Completion, RequestError, TokenStep, load
-from backbay_engine.runner.speculation import DraftModel, NgramSource, Pace
+from backbay_engine.runner.speculation import DraftModel, NgramSource, StepTimes
 from backbay_engine.runner.step_cache import StepCache
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 3, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
@@ -40,8 +40,8 @@ PROPERTY = settings(
 def guesses_always_pay() -> Iterator[None]:
     """As if steps of all sizes took equally long: what is guessed depends on hope alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pace, "known", lambda self, tokens: 1.0)
-        patch.setattr(Pace, "seconds", lambda self, tokens, base: 1.0)
+        patch.setattr(StepTimes, "known", lambda self, tokens: 1.0)
+        patch.setattr(StepTimes, "seconds", lambda self, tokens, base: 1.0)
         patch.setattr(DraftModel, "seconds", lambda self, counts: 0.0)
         yield
 
@@ -321,8 +321,8 @@ def test_steps_with_guesses_are_no_larger_than_others(path: Path, monkeypatch: p
 
 def test_many_answers_at_once_are_not_guessed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of more tokens takes as much longer: guesses do not pay, however right they are."""
-    monkeypatch.setattr(Pace, "known", lambda self, tokens: float(tokens))
-    monkeypatch.setattr(Pace, "seconds", lambda self, tokens, base: float(tokens))
+    monkeypatch.setattr(StepTimes, "known", lambda self, tokens: float(tokens))
+    monkeypatch.setattr(StepTimes, "seconds", lambda self, tokens, base: float(tokens))
     with load(path, "cpu_ref", **SIZES, speculate="ngram") as llm:
         handles = [llm.submit(AGAIN, temperature=0, max_tokens=20, logit_bias={A: 30.0}) for _ in range(3)]
         assert [handle.result(300).timings.guessed_tokens for handle in handles] == [0, 0, 0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from backbay_engine.runner.speculation.speculation import KEPT, STALE, Pace
+from backbay_engine.runner.speculation.speculation import KEPT, STALE, StepTimes
 
 
-def paced(seconds: dict[int, float]) -> Pace:
-    pace = Pace()
+def paced(seconds: dict[int, float]) -> StepTimes:
+    pace = StepTimes()
     for tokens, each in seconds.items():
         for _ in range(2):
             pace.note(tokens, each)
@@ -16,7 +16,7 @@ def paced(seconds: dict[int, float]) -> Pace:
 
 
 def test_one_measurement_is_not_enough() -> None:
-    pace = Pace()
+    pace = StepTimes()
     pace.note(1, 9.0)  # traced, perhaps
     assert pace.known(1) is None
     pace.note(1, 1.0)

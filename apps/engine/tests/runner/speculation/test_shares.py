@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from backbay_engine.runner.requests.generation import Generation
-from backbay_engine.runner.requests.job import Job, Layout, Span
+from backbay_engine.runner.requests.job import Job, PromptLayout, Span
 from backbay_engine.runner.requests.request import GenerationOptions
 from backbay_engine.runner.scheduler import Scheduler, Share
 from backbay_engine.runner.slots import Slot
-from backbay_engine.runner.speculation import NgramSource, Pace, Speculation
+from backbay_engine.runner.speculation import NgramSource, Speculation, StepTimes
 
 CONTEXT, ROOM = 64, 15
 
 
 @pytest.fixture
 def speculation() -> Speculation:
-    pace = Pace()
+    pace = StepTimes()
     for size in (1, 2, 4):
         for _ in range(2):
             pace.note(size, 1.0)  # more tokens cost nothing
@@ -44,7 +44,7 @@ def test_the_last_token_of_each_sequence_gets_guesses(speculation: Speculation) 
 
 def test_a_prompt_that_a_picture_cuts_after_one_token_gets_no_guesses(speculation: Speculation) -> None:
     answering, prompt = begun(speculation, [1, 2, 3] * 4, 11), begun(speculation, [7, 8, 9] * 5, 0)
-    prompt.layout = Layout(
+    prompt.layout = PromptLayout(
         [Span(1, 15)]
     )  # the tokens of a picture, for which the step has no room beside the answer
     jobs: list[Job] = [answering, prompt]

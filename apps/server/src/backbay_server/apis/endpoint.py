@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 from ..catalogue import Catalogue, Pool
 from ..errors import api_error, error_body, error_response
 from ..generation import Generator
-from ..settings import Settings
+from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, Json, Stream
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
-from ..transport.guards import Drain
+from ..transport.request_checks import Drain
 from ..watching import Metrics
 from .fields import check_refused
 
@@ -28,7 +28,7 @@ Body = TypeVar("Body")
 class Services:
     """What the application has for its endpoints; `app.state.services`."""
 
-    settings: Settings
+    settings: ServerSettings
     catalogue: Catalogue
     pool: Pool
     generator: Generator
@@ -37,7 +37,7 @@ class Services:
 
 
 @final
-class Call:
+class EndpointCall:
     """A request in progress, as its endpoint sees it."""
 
     def __init__(self, scope: Scope) -> None:
@@ -62,7 +62,7 @@ class Endpoint(Generic[Body]):
 
     method: str
     path: str
-    handler: Callable[[Call, Body], Awaitable[Json | Stream]]
+    handler: Callable[[EndpointCall, Body], Awaitable[Json | Stream]]
     body: type[Body] | None = None  # the struct of the request's body; None: it has none
     answers: Any = None  # the struct of the answer's body
     chunks: Any = None  # the struct of a chunk of the answer's stream; None: there are no streams
@@ -90,7 +90,7 @@ class Endpoint(Generic[Body]):
         await while_connected(receive, self._answer(scope, receive, send, body))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
-        call, begun = Call(scope), False
+        call, begun = EndpointCall(scope), False
 
         async def sending(message: Any) -> None:
             nonlocal begun

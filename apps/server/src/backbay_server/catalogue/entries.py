@@ -16,7 +16,7 @@ from backbay.gguf import nearest
 from backbay_engine import LLM, Located, load, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
-from ..settings import Settings
+from ..settings import ServerSettings
 
 FRESH = 1.0  # seconds for which a look at files and folders holds
 SCHEMES = ("hf", "ollama", "lmstudio")
@@ -47,7 +47,7 @@ class Entry:
         return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def load_entry(settings: Settings, entry: Entry, **own: Any) -> LLM:
+def load_entry(settings: ServerSettings, entry: Entry, **own: Any) -> LLM:
     """The model of an entry; `own` are further arguments of `load`."""
     return load(
         entry.path,

@@ -12,8 +12,8 @@ from msgspec.structs import asdict
 
 from backbay import OptionError
 
-from ..settings import Settings
-from ..transport.guards import read_keys
+from ..settings import ServerSettings
+from ..transport.request_checks import read_keys
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
@@ -49,9 +49,9 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     aliases: dict[str, str] = {}
     backend: str | None = None
     options: dict[str, str] = {}
-    parallel: Count = Settings.parallel
+    parallel: Count = ServerSettings.parallel
     context: Annotated[int, Meta(ge=2)] | None = None
-    queue: Count = Settings.queue
+    queue: Count = ServerSettings.queue
     replicas: Count | Scale = 1
     cpus: Annotated[float, Meta(gt=0)] = 1.0
     gpus: Annotated[float, Meta(ge=0)] = 0.0
@@ -62,13 +62,13 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     hosts: list[str] = []
     origins: list[str] = []
     picture_hosts: list[str] = []
-    max_body: Count = Settings.max_body >> 20
+    max_body: Count = ServerSettings.max_body >> 20
     metrics: bool = True
     page: bool = True
 
-    def settings(self) -> Settings:
+    def settings(self) -> ServerSettings:
         """The settings of applications and replicas."""
-        given = {name: value for name, value in asdict(self).items() if hasattr(Settings, name)}
+        given = {name: value for name, value in asdict(self).items() if hasattr(ServerSettings, name)}
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         models = (self.models,) if isinstance(self.models, str) else tuple(self.models)
         changed = {
@@ -78,7 +78,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             "max_body": self.max_body << 20,
             "drain_seconds": self.drain,
         }
-        return Settings(**{**given, "aliases": self.aliases, "options": self.options, **changed})
+        return ServerSettings(**{**given, "aliases": self.aliases, "options": self.options, **changed})
 
     def keys(self) -> tuple[str, ...]:
         """The keys of this machine's file."""

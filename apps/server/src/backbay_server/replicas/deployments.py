@@ -22,7 +22,7 @@ from backbay_engine.remote import RemotePort
 
 from ..application import application
 from ..catalogue import Catalogue, Entry
-from ..settings import Settings
+from ..settings import ServerSettings
 from .arguments import Arguments, Scale, arguments_of
 from .link import RayLink
 from .replica import Replica
@@ -69,7 +69,7 @@ def _require_distinct(entries: Sequence[Entry]) -> None:
             )
 
 
-def _engine(arguments: Arguments, settings: Settings, entry: Entry) -> Application:
+def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> Application:
     """The replicas of a model."""
     from ray import serve
     from ray.serve.config import RequestRouterConfig
@@ -110,7 +110,7 @@ def _number(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def _ingress(arguments: Arguments, settings: Settings) -> Deployment:
+def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
     """The server's own application, which asks replicas."""
     from ray import serve
 
@@ -134,7 +134,7 @@ def _ingress(arguments: Arguments, settings: Settings) -> Deployment:
 
 
 def _load(
-    settings: Settings,
+    settings: ServerSettings,
     retries: int,
     loop: AbstractEventLoop,
     entry: Entry,

@@ -17,7 +17,6 @@ from backbay import BackendMemory, BackendUnavailableError, CancelledError
 from backbay.plugin import Cancel, Progress
 from backbay_engine import Completion, Handle, QueueFullError, State, Tokenizer, Totals
 from backbay_engine.remote import (
-    Call,
     Description,
     Facts,
     Generate,
@@ -25,6 +24,7 @@ from backbay_engine.remote import (
     Link,
     Message,
     Question,
+    RemoteCall,
     unpack_error,
 )
 
@@ -71,7 +71,7 @@ class RayLink(Link):
     def __init__(self, replicas: Replicas, loop: AbstractEventLoop, name: str, retries: int) -> None:
         super().__init__()
         self._replicas, self._loop, self._name, self._retries = replicas, loop, name, retries
-        self._answers: dict[Call, Future[None]] = {}
+        self._answers: dict[RemoteCall, Future[None]] = {}
 
     def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[Facts, Tokenizer | None]:
         described = asyncio.run_coroutine_threadsafe(self.describe(), self._loop)
@@ -92,14 +92,14 @@ class RayLink(Link):
                 log.info("no replica has told what its model is yet (%s)", error)
                 await asyncio.sleep(PAUSE)
 
-    def stream(self, call: Call) -> None:
+    def stream(self, call: RemoteCall) -> None:
         answer = asyncio.run_coroutine_threadsafe(self._answer(call), self._loop)
         self._answers[call] = answer
         if call.cancelled:  # meanwhile, by its `on_step`
             answer.cancel()
         answer.add_done_callback(lambda _: self._answers.pop(call, None))
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: RemoteCall) -> None:
         if (answer := self._answers.get(call)) is not None:
             answer.cancel()
 
@@ -115,7 +115,7 @@ class RayLink(Link):
 
     # -- in the event loop -------------------------------------------------------------------------------
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: RemoteCall) -> None:
         """Ask replicas until the answer is whole; every end is that of the call."""
         try:
             while not call.handle.done:
@@ -126,7 +126,7 @@ class RayLink(Link):
         except Exception as error:  # noqa: BLE001  the call gets it
             call.fail(error)
 
-    async def _ask(self, call: Call) -> None:
+    async def _ask(self, call: RemoteCall) -> None:
         """Ask one replica; what has begun in another one waits for room."""
         give_up, pause = monotonic() + PATIENCE, SOON
         while True:
@@ -147,7 +147,7 @@ class RayLink(Link):
             else:
                 return
 
-    async def _take_all(self, call: Call) -> None:
+    async def _take_all(self, call: RemoteCall) -> None:
         """Take what one replica gives, up to the end of the answer."""
         message, session = call.send(), ""
         if isinstance(message, Generate):

@@ -28,7 +28,7 @@ from backbay_engine.remote import (
 
 from ..catalogue import Catalogue, Entry, load_entry
 from ..generation.answer import Bridge
-from ..settings import Settings
+from ..settings import ServerSettings
 from .same_model import require_same
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Replica:
     """
 
     def __init__(
-        self, settings: Settings, name: str, expected: str, watch: Callable[[str], Watch] | None = None
+        self, settings: ServerSettings, name: str, expected: str, watch: Callable[[str], Watch] | None = None
     ) -> None:
         entry = entry_of(settings, name)
         require_same(name, entry.path, entry.projector, expected)
@@ -134,7 +134,7 @@ class Inbox:
         return items
 
 
-def entry_of(settings: Settings, name: str) -> Entry:
+def entry_of(settings: ServerSettings, name: str) -> Entry:
     """The model of a name, by the settings that all machines have."""
     found = Catalogue(settings.models, (), settings.aliases).named_so(name)
     assert found is not None  # the settings name it

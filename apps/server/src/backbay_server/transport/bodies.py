@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequestError
-from .guards import header
+from .request_checks import header
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop

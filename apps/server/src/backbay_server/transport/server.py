@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from backbay import BackbayError
 
 from .connections import Connection
-from .guards import Drain
+from .request_checks import Drain
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE = 75  # seconds; clients drop idle connections earlier, so that none is closed under a request

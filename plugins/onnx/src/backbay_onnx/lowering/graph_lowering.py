@@ -12,10 +12,10 @@ from backbay import Graph, Op
 from backbay.internals import Term, term_of
 
 from ..session.native import DOMAIN
-from .kernel_view import Lowering, Settings
+from .kernel_view import Lowering, LoweringSettings
 from .lowered_model import Feeds, Lowered, RowsOutput, StateOutput, onnx_type
 from .model_builder import names_read
-from .states import State
+from .states import WrittenState
 
 
 class Flow:
@@ -61,7 +61,7 @@ def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutpu
 # -- in place --------------------------------------------------------------------------------------------
 
 
-def _chain(flow: Flow, state: State, ends: set[str]) -> list[int] | None:
+def _chain(flow: Flow, state: WrittenState, ends: set[str]) -> list[int] | None:
     """The versions before the last scatters, if all of these may write into the state's memory.
 
     The version that a scatter overwrites may only be used to compute its operands: all its readers then run before it.
@@ -75,7 +75,7 @@ def _chain(flow: Flow, state: State, ends: set[str]) -> list[int] | None:
     return chain
 
 
-def _overwritten(flow: Flow, state: State, chain: Sequence[int], version: int) -> set[str]:
+def _overwritten(flow: Flow, state: WrittenState, chain: Sequence[int], version: int) -> set[str]:
     """All values that depend on the state's memory before a scatter overwrites it, without passing through the scatter.
 
     Where a graph replaced the whole state, the first scatter copies the replacement into that memory.
@@ -85,7 +85,7 @@ def _overwritten(flow: Flow, state: State, chain: Sequence[int], version: int) -
     return flow.reached(state.values[version if version != chain[0] else 0], scatter)
 
 
-def _in_place(b: Lowering, flow: Flow, state: State, chain: Sequence[int]) -> list[StateOutput]:
+def _in_place(b: Lowering, flow: Flow, state: WrittenState, chain: Sequence[int]) -> list[StateOutput]:
     """Bind each version that the chain makes to the same memory, so that none is copied."""
     for version in chain:
         scatter = state.writers[version]
@@ -101,7 +101,7 @@ def _in_place(b: Lowering, flow: Flow, state: State, chain: Sequence[int]) -> li
     ]
 
 
-def _detach(b: Lowering, scatter: NodeProto, state: State) -> None:
+def _detach(b: Lowering, scatter: NodeProto, state: WrittenState) -> None:
     """Give a scatter rows in memory of their own: ONNX Runtime may optimize their computation to a view of the state.
 
     The rows are joined with a part that is empty, which no optimizer can know.
@@ -117,7 +117,7 @@ def _detach(b: Lowering, scatter: NodeProto, state: State) -> None:
 # -- as rows, or as a whole ------------------------------------------------------------------------------
 
 
-def _is_unread(flow: Flow, state: State) -> bool:
+def _is_unread(flow: Flow, state: WrittenState) -> bool:
     """Whether nothing reads the state after a write, and only rows were written."""
     return all(
         writer is not None and all(_is_among(node, state.writers) for node in flow.readers(value))
@@ -129,7 +129,7 @@ def _is_among(node: NodeProto, nodes: Iterable[NodeProto | None]) -> bool:
     return any(node is other for other in nodes)  # == would compare all fields of nodes
 
 
-def _as_rows(b: Lowering, state: State) -> list[RowsOutput]:
+def _as_rows(b: Lowering, state: WrittenState) -> list[RowsOutput]:
     b.nodes = [node for node in b.nodes if not _is_among(node, state.writers)]
     made: list[RowsOutput] = []
     for scatter, count in zip(state.writers, state.counts, strict=True):
@@ -142,7 +142,7 @@ def _as_rows(b: Lowering, state: State) -> list[RowsOutput]:
     return made
 
 
-def _as_whole(b: Lowering, flow: Flow, state: State) -> StateOutput:
+def _as_whole(b: Lowering, flow: Flow, state: WrittenState) -> StateOutput:
     """A copy that is put into the state's memory after the run, or made in place if nothing reads the old value."""
     name, replaced = _out(b, state), state.writers[-1] is None
     in_place = b.binds(state) and replaced and not flow.readers(state.values[0])
@@ -154,15 +154,17 @@ def _as_whole(b: Lowering, flow: Flow, state: State) -> StateOutput:
     return StateOutput(name, state.node.index, _shape(state), state.first_byte, in_place)
 
 
-def _out(b: Lowering, state: State) -> str:
+def _out(b: Lowering, state: WrittenState) -> str:
     return b.named(state.node, f"state{state.node.index}") + "_out"
 
 
-def _shape(state: State) -> tuple[Term, ...]:
+def _shape(state: WrittenState) -> tuple[Term, ...]:
     return tuple(map(term_of, state.shape))
 
 
-def lower(graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings) -> Lowered:
+def lower(
+    graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: LoweringSettings
+) -> Lowered:
     b = Lowering(graph, kernels, settings)
     owners: dict[str, int] = {}
     for node in graph.nodes:

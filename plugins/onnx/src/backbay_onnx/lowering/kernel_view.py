@@ -18,7 +18,7 @@ from ..memory.buffers import is_resident
 from ..session.native import NativeCode
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, PartInput, onnx_type
-from .states import State, find_states, is_checked
+from .states import WrittenState, find_states, is_checked
 from .views import strided
 
 
@@ -71,7 +71,7 @@ NO_NATIVE = NativeCode(Path(), {}, attends=False, gates=False, recurs=False)
 
 
 @dataclass(frozen=True)
-class Settings:
+class LoweringSettings:
     exact: bool  # activations stay float32
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
@@ -90,7 +90,7 @@ class Lowering(Emitter):
     """
 
     def __init__(
-        self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: Settings
+        self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: LoweringSettings
     ) -> None:
         super().__init__(graph)
         self.settings = settings
@@ -171,7 +171,7 @@ class Lowering(Emitter):
                 rows = self._whole_rows(state, index, rows, count // state.width)
         state.add(self.add_once("ScatterND", state.latest, index, rows), self.nodes[-1], count)
 
-    def _whole_rows(self, state: State, index: str, rows: str, count: Size) -> str:
+    def _whole_rows(self, state: WrittenState, index: str, rows: str, count: Size) -> str:
         """The rows, of which those for one place are the same: a GPU writes them side by side, and would mix others."""
         places = self.shaped(index, [-1])
         nobody = self.filled(np.array(0, np.int64), [state.shape[1]])
@@ -182,13 +182,13 @@ class Lowering(Emitter):
         """The name of an input or output: the caller's, if there is one."""
         return self.settings.names.get(node.index, otherwise)
 
-    def binds(self, state: State) -> bool:
+    def binds(self, state: WrittenState) -> bool:
         """Whether the memory of a state can be bound as input and output: it must be ours, on the session's device."""
         if self.settings.exported or self.settings.copied:
             return False
         return not self.settings.resident or is_resident(state.node, state.node.placement)
 
-    def state_of(self, target: Node) -> State:
+    def state_of(self, target: Node) -> WrittenState:
         """The state that a target is part of, which becomes an input when it is first needed."""
         state = self.states[target.storage.index]
         if not state.values:

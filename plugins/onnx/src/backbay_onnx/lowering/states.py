@@ -76,7 +76,7 @@ def is_checked(ids: Node) -> bool:
     return ids.storage.leaf is not None and not ids.storage.leaf.computed
 
 
-class State:
+class WrittenState:
     """A written leaf, bound as rows of `width` elements, so that a write is one scatter of rows."""
 
     def __init__(self, b: Emitter, node: Node, targets: Sequence[Node]) -> None:
@@ -161,13 +161,13 @@ class State:
         return all(row.divides(size) for size in (symbols.offset(target), *steps))
 
 
-def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, State]:
+def find_states(b: Emitter, graph: Graph, *, windows: bool) -> dict[int, WrittenState]:
     """The states of a graph by storage index; with `windows`, cut to the rows that are read where possible."""
     targets: dict[int, list[Node]] = {}
     for node in graph.nodes:
         if node.op is not None and node.op.writes is not None:
             targets.setdefault(node.storage.index, []).append(node.args[node.op.writes])
-    states = {index: State(b, graph.nodes[index], written) for index, written in targets.items()}
+    states = {index: WrittenState(b, graph.nodes[index], written) for index, written in targets.items()}
     for state in states.values() if windows else ():
         window = find_window(b, graph, state.node, state.width)
         if window is not None:  # only these rows are bound

@@ -13,7 +13,7 @@ from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
 from ..memory.working_memory import Measure
 from ..session.native import DOMAIN, FORMATS
-from ..weights.packing import LAYOUTS, Layout
+from ..weights.packing import LAYOUTS, PackedLayout
 from .kernel_table import kernel
 
 FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
@@ -123,7 +123,7 @@ def _dequantized(
 
 def _shift(b: Lowering, w: Operand, x: str, rank: int, expert: int | None) -> str:
     """The correction: the sum of each block of x times the shift of the block of w."""
-    layout: Layout = LAYOUTS[w.dtype]
+    layout: PackedLayout = LAYOUTS[w.dtype]
     blocks = w.node.dim(0) // layout.block
     pieces = b.add("Reshape", x, b.ints(*[0] * (rank - 1), blocks, layout.block))
     ones = b.constant(np.ones((layout.block, 1), np.float32))  # a ReduceSum of no tokens has a wrong shape

@@ -13,7 +13,7 @@ from backbay.internals import Ledger, return_freed_memory
 from backbay.plugin import CPU, Entry, Workspace
 
 from ..lowering.graph_lowering import lower
-from ..lowering.kernel_view import Settings
+from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import Lowered
 from ..memory.buffers import is_resident
 from ..memory.working_memory import PeakMemory
@@ -112,7 +112,7 @@ class Sessions:
     def _compile(self, graph: Graph, *, usual: bool, profiled: bool) -> Compiled:
         services = self._services
         device = services.device
-        settings = Settings(
+        settings = LoweringSettings(
             exact=services.exact,
             usual=usual,
             native=services.native,

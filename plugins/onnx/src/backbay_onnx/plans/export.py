@@ -14,7 +14,7 @@ from backbay import BackbayError, Graph
 from backbay.internals import Bytes, replacing
 
 from ..lowering.graph_lowering import lower
-from ..lowering.kernel_view import Settings
+from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
 from ..lowering.model_builder import external_tensor
 from ..ops import KERNELS
@@ -43,7 +43,7 @@ def export(
     for name in names.values():
         if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
             raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
-    settings = Settings(exact=exact, usual=False, exported=True, standard=standard, names=names)
+    settings = LoweringSettings(exact=exact, usual=False, exported=True, standard=standard, names=names)
     lowered = lower(graph, KERNELS, settings)
     if standard and (own := sorted({node.op_type for node in lowered.model.graph.node if node.domain})):
         raise BackbayError(f"the model needs {', '.join(own)}, which has no form in standard ONNX ops here")

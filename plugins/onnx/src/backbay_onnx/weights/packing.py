@@ -18,7 +18,7 @@ CHUNK = 1 << 17  # elements unpacked at a time, as unpacked elements take memory
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackedLayout:
     """An element is (code - zero) * scale - min, with a scale and perhaps a min for each block of a row."""
 
     bits: int
@@ -43,18 +43,18 @@ class Layout:
 # Zeros of types with mins are chosen so that centred codes are about as often below 0 as above. Errors of rounded
 # activations then mostly cancel out. Mins are multiplied with activations that were not rounded.
 LAYOUTS = {
-    DType.Q4_0: Layout(4, 32, 8),
-    DType.Q4_1: Layout(4, 32, 0, has_mins=True),
-    DType.Q5_0: Layout(8, 32, 128),
-    DType.Q5_1: Layout(8, 32, 112, has_mins=True),
-    DType.Q8_0: Layout(8, 32, 128),
-    DType.Q2_K: Layout(4, 16, 6, has_mins=True),
-    DType.Q3_K: Layout(4, 16, 8),
-    DType.Q4_K: Layout(4, 32, 0, has_mins=True),
-    DType.Q5_K: Layout(8, 32, 112, has_mins=True),
-    DType.Q6_K: Layout(8, 16, 128),
-    DType.MXFP4: Layout(8, 32, 128),
-    DType.IQ4_NL: Layout(8, 32, 128),
+    DType.Q4_0: PackedLayout(4, 32, 8),
+    DType.Q4_1: PackedLayout(4, 32, 0, has_mins=True),
+    DType.Q5_0: PackedLayout(8, 32, 128),
+    DType.Q5_1: PackedLayout(8, 32, 112, has_mins=True),
+    DType.Q8_0: PackedLayout(8, 32, 128),
+    DType.Q2_K: PackedLayout(4, 16, 6, has_mins=True),
+    DType.Q3_K: PackedLayout(4, 16, 8),
+    DType.Q4_K: PackedLayout(4, 32, 0, has_mins=True),
+    DType.Q5_K: PackedLayout(8, 32, 112, has_mins=True),
+    DType.Q6_K: PackedLayout(8, 16, 128),
+    DType.MXFP4: PackedLayout(8, 32, 128),
+    DType.IQ4_NL: PackedLayout(8, 32, 128),
 }
 
 Unpacked = tuple[NDArray[np.int16], Floats, Floats | None]

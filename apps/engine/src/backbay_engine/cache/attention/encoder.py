@@ -12,11 +12,18 @@ from ...steps.step import Ints, Step
 from ..cells.bookkeeping import Run, runs_of
 from ..cells.contents import Contents, read_cells, write_cells
 from ..contract import CachePlan, CacheSizes, own_plan
-from .regions import NOTHING, BoundRegionCache, RegionCache, RegionPlan, Shown, View
+from .cross_attention import (
+    NOTHING,
+    BoundCrossAttentionCache,
+    CrossAttentionCache,
+    CrossAttentionPlan,
+    VisibleRange,
+    VisibleRows,
+)
 
 
 @final
-class EncoderCache(RegionCache):
+class EncoderCache(CrossAttentionCache):
     """Keys and values of encoder outputs, at most `length` rows for each sequence.
 
     `expect(sequence, count)` announces that the next step of a sequence puts an output of `count` rows. In that step,
@@ -45,7 +52,7 @@ class EncoderCache(RegionCache):
             raise CacheFullError(sequence, count, self._room)
         self._expected[sequence] = count
 
-    def plan(self, step: Step) -> RegionPlan:
+    def plan(self, step: Step) -> CrossAttentionPlan:
         runs = runs_of(step)
         for run in runs:
             self.check(run.sequence)
@@ -56,13 +63,13 @@ class EncoderCache(RegionCache):
                 puts.append(self._put(run.sequence, count, run.position))
         return self.planned(step, [(run, self._views(run)) for run in runs], np.concatenate(puts))
 
-    def worst(self, step: Step, puts: int | None = None) -> RegionPlan:
+    def worst(self, step: Step, puts: int | None = None) -> CrossAttentionPlan:
         """The step sees all regions, and puts rows: by default an output, if it has more than one token."""
         puts = (self.length if step.size > 1 else 0) if puts is None else puts
         return self.planned_whole(step, np.arange(min(puts, self.storage.cells), dtype=np.int32))
 
     def bind(self, ctx: Context, plan: CachePlan) -> BoundEncoderCache:
-        return BoundEncoderCache(self, ctx, own_plan(RegionPlan, plan))
+        return BoundEncoderCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
     def rollback(self, step: Step) -> None:
         for run in runs_of(step):
@@ -74,12 +81,12 @@ class EncoderCache(RegionCache):
     def _put(self, sequence: int, rows: int, position: int) -> Ints:
         """Let a sequence have an output; its cells."""
         region = self.free_regions()[0]
-        self._shown[sequence] = [(Shown(b"", position, rows, rows), region)]
+        self._shown[sequence] = [(VisibleRows(b"", position, rows, rows), region)]
         return self.cells_of(region, rows)
 
-    def _views(self, run: Run) -> list[View]:
+    def _views(self, run: Run) -> list[VisibleRange]:
         cells = [self.range_of(region, shown.rows) for shown, region in self._of(run.sequence)]
-        return [View(run.position, run.position + run.count, cells)] if cells else []
+        return [VisibleRange(run.position, run.position + run.count, cells)] if cells else []
 
     def contents(self, sequence: int) -> Contents:
         if not (held := self._of(sequence)):
@@ -100,12 +107,12 @@ class EncoderCache(RegionCache):
 
 
 @final
-class BoundEncoderCache(BoundRegionCache):
+class BoundEncoderCache(BoundCrossAttentionCache):
     _missing = "no encoder's output in this step: put comes first"
     is_empty: bool
     present: Tensor
 
-    def __init__(self, cache: EncoderCache, ctx: Context, plan: RegionPlan) -> None:
+    def __init__(self, cache: EncoderCache, ctx: Context, plan: CrossAttentionPlan) -> None:
         super().__init__(cache, ctx, plan, 1, 1)
         self.puts = len(plan.cells)
         self.fill(plan)

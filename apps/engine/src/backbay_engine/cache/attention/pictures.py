@@ -16,7 +16,13 @@ from ..cells.bookkeeping import Run, runs_of
 from ..cells.contents import Contents
 from ..cells.storage import filled
 from ..contract import CachePlan, CacheSizes, own_plan
-from .regions import BoundRegionCache, RegionCache, RegionPlan, Shown, View
+from .cross_attention import (
+    BoundCrossAttentionCache,
+    CrossAttentionCache,
+    CrossAttentionPlan,
+    VisibleRange,
+    VisibleRows,
+)
 
 CHUNK = 1024  # rows that one run of the writer takes
 
@@ -25,7 +31,7 @@ Name: TypeAlias = tuple[bytes, int]
 """A picture in the cache: its content, and how many of the same content stand before it, which count as well."""
 
 
-def names(pictures: Iterable[Shown]) -> list[Name]:
+def names(pictures: Iterable[VisibleRows]) -> list[Name]:
     seen: Counter[bytes] = Counter()
     found = list[Name]()
     for each in pictures:
@@ -35,7 +41,7 @@ def names(pictures: Iterable[Shown]) -> list[Name]:
 
 
 @final
-class PictureCache(RegionCache):
+class PictureCache(CrossAttentionCache):
     """Keys and values of pictures, at most `length` rows each, for as many pictures as sequences, and `spare` more.
 
     `show` says which pictures a sequence has, before its steps; a writer then puts the rows of those that are new. As
@@ -62,7 +68,7 @@ class PictureCache(RegionCache):
     def pictures(self) -> PictureCache:
         return self
 
-    def show(self, sequence: int, pictures: Sequence[Shown]) -> list[tuple[Shown, Ints]]:
+    def show(self, sequence: int, pictures: Sequence[VisibleRows]) -> list[tuple[VisibleRows, Ints]]:
         """Let a sequence have these pictures and no others; gives those to be written, with their cells.
 
         CacheFullError if there is no room, and then nothing is changed.
@@ -78,7 +84,7 @@ class PictureCache(RegionCache):
         wanted = names(pictures)
         kept = {regions[name] for name in wanted if name in regions}
         free = [region for region in self.free_regions() if region not in kept]
-        new: list[tuple[Shown, Ints]] = []
+        new: list[tuple[VisibleRows, Ints]] = []
         for name, each in zip(wanted, pictures, strict=True):
             if name not in regions:
                 if len(new) == len(free):
@@ -97,17 +103,17 @@ class PictureCache(RegionCache):
     def restore(self, sequence: int, contents: Contents) -> None:
         self.check(sequence)
 
-    def plan(self, step: Step) -> RegionPlan:
+    def plan(self, step: Step) -> CrossAttentionPlan:
         return self.planned(step, [(run, list(self._views(run))) for run in runs_of(step)])
 
-    def worst(self, step: Step) -> RegionPlan:
+    def worst(self, step: Step) -> CrossAttentionPlan:
         """The step sees all regions, if a writer was made, without which there are no pictures."""
         return self.planned_whole(step) if self.storage.layers else self.planned(step, ())
 
     def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCache:
-        return BoundPictureCache(self, ctx, own_plan(RegionPlan, plan))
+        return BoundPictureCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
-    def _views(self, run: Run) -> Iterator[View]:
+    def _views(self, run: Run) -> Iterator[VisibleRange]:
         """What the tokens of a run see, in parts that see the same."""
         held = self._of(run.sequence)
         if not held:
@@ -116,7 +122,7 @@ class PictureCache(RegionCache):
         places = [shown.position for shown, _ in held]
         if run.position < places[0]:
             every = [self.range_of(region, shown.rows) for shown, region in held]
-            yield View(run.position, min(end, places[0]), every, after=False)
+            yield VisibleRange(run.position, min(end, places[0]), every, after=False)
         group = 0  # the first of the pictures that stand side by side
         for n, place in enumerate(places):
             if n and place != places[n - 1] + 1:
@@ -124,16 +130,16 @@ class PictureCache(RegionCache):
             low, high = max(run.position, place), min([end, *places[n + 1 : n + 2]])
             if low < high:
                 cells = [self.range_of(region, shown.visible) for shown, region in held[group : n + 1]]
-                yield View(low, high, cells)
+                yield VisibleRange(low, high, cells)
 
 
 @final
-class BoundPictureCache(BoundRegionCache):
+class BoundPictureCache(BoundCrossAttentionCache):
     _missing = "no picture in this step: a PictureWriter comes first"
     is_empty: bool
     present: Tensor
 
-    def __init__(self, cache: PictureCache, ctx: Context, plan: RegionPlan) -> None:
+    def __init__(self, cache: PictureCache, ctx: Context, plan: CrossAttentionPlan) -> None:
         super().__init__(cache, ctx, plan, 1)
         self.after = self._after = self._host.zeros(DType.F32, 1, plan.step.size)
         self.fill(plan)

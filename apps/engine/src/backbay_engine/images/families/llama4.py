@@ -17,7 +17,7 @@ from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
-from ..parts.block import Norm, Perceptron
+from ..parts.block import Norm, TwoLayerPerceptron
 from ..parts.patches import shuffled
 from ..parts.shape import HALF, EncoderShape, colours, grid_of, present
 from ..parts.towers import Clip
@@ -87,7 +87,9 @@ class _Network(Clip):
         first = present(weights, "mm.model.mlp.1", "v.vision_adapter.mlp.fc1")
         second = present(weights, "mm.model.mlp.2", "v.vision_adapter.mlp.fc2")
         out = weights.extent(f"{second}.weight", 1) or 1
-        self.adapter = Perceptron(weights, (first, second), (self.width * family.shuffle**2, None, out))
+        self.adapter = TwoLayerPerceptron(
+            weights, (first, second), (self.width * family.shuffle**2, None, out)
+        )
         self.projector = Linear(mm, present(mm, "model.fc", "linear_1"), out, family.width)
         weights.check()
 

@@ -15,7 +15,7 @@ from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
-from ..parts.block import Norm, Perceptron
+from ..parts.block import Norm, TwoLayerPerceptron
 from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
 from ..parts.towers import Clip
 from ..preparations.stretched import CentreCrop
@@ -106,7 +106,7 @@ class _Projected(Clip):
         activation = gelu if GELU.of(backend.config, False) else quick_gelu
         super().__init__(weights, EncoderShape.of(backend), activation, family.patch, family.grid**2)
         self._check_features(backend)
-        self.product = Perceptron(weights, names, (self.width, between, family.width))
+        self.product = TwoLayerPerceptron(weights, names, (self.width, between, family.width))
 
     def _check_features(self, backend: Backend) -> None:
         """Files hold the blocks up to the one whose output becomes rows."""

@@ -21,7 +21,7 @@ from ...models.nn import Linear, Projection, Weights
 from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
-from ..parts.block import Groups, Norm, Perceptron, attend, joined, sliced, tiled
+from ..parts.block import Groups, Norm, TwoLayerPerceptron, attend, joined, sliced, tiled
 from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, colours, floats
 from ..parts.towers import Siglip, divided, places_in, stepped
@@ -230,7 +230,7 @@ class _MiniCPMV46(_Sliced):
             self._declare_inner(self.weights.at("v.vit_merger."))
         whole = SQUARE * self.width
         self.square_norm = Norm(self.weights, ("mm.input_norm",), whole, 1e-6)
-        self.product = Perceptron(self.weights, ("mm.up", "mm.down"), (whole, whole, family.width))
+        self.product = TwoLayerPerceptron(self.weights, ("mm.up", "mm.down"), (whole, whole, family.width))
         self.weights.check()
 
     def _declare_inner(self, weights: Weights) -> None:
@@ -240,7 +240,7 @@ class _MiniCPMV46(_Sliced):
         self.output = Linear(weights, "attn_out", self.width, self.width)
         self.inner_norm = Norm(weights, ("ds_ln",), whole, shape.eps)
         widths = whole, SQUARE * shape.hidden, self.width
-        self.inner = Perceptron(weights, ("ds_ffn_up", "ds_ffn_down"), widths, gelu)
+        self.inner = TwoLayerPerceptron(weights, ("ds_ffn_up", "ds_ffn_down"), widths, gelu)
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         x = super().block(ctx, layer, x, inputs)

@@ -16,7 +16,7 @@ from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, stand_in
-from ..parts.block import Block, Groups, Norm, joined, sliced, tiled
+from ..parts.block import Groups, Norm, TowerBlock, joined, sliced, tiled
 from ..parts.patches import PatchEmbedding, patches_of, repeated
 from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
 from ..parts.towers import Tower
@@ -101,7 +101,7 @@ class _Network(Tower):
         self.post_norm = Norm(v, ("post_ln",), self.width, self.shape.eps)
         self.declare(weights, gelu_erf)
         blocks = (weights.at(f"v.global.blk.{n}.") for n in range(others))
-        self.layers += [Block(block, self.shape, gelu_erf, gated=True) for block in blocks]
+        self.layers += [TowerBlock(block, self.shape, gelu_erf, gated=True) for block in blocks]
         self.blocks += others
         merged = self.width * (1 + len(self.keeps))
         self.projector = Linear(weights, "mm.0", merged, family.width)

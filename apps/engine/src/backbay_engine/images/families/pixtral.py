@@ -14,7 +14,7 @@ from backbay.gguf import number, whole
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
-from ..parts.block import Norm, Perceptron
+from ..parts.block import Norm, TwoLayerPerceptron
 from ..parts.merged import axes_of, in_squares, rotated
 from ..parts.patches import PatchEmbedding, Pixels, cut, stacked
 from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colours, present
@@ -80,7 +80,7 @@ class _Network(Tower):
             self.norm = Norm(mm, ("input_norm", "norm"), self.width, shape.eps, root=True)
             self.merger = Linear(mm, present(mm, *MERGERS), merged, self.width)
         names = present(mm, "1", "linear_1"), present(mm, "2", "linear_2")
-        self.product = Perceptron(mm, names, (self.width, None, family.width))
+        self.product = TwoLayerPerceptron(mm, names, (self.width, None, family.width))
         weights.check()
 
     def start(self, ctx: Context, inputs: Inputs) -> Tensor:

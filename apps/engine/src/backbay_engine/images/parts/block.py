@@ -47,7 +47,7 @@ class Norm:
 
 
 @final
-class Perceptron:
+class TwoLayerPerceptron:
     """second(activation(first(x)))
 
     names    of both matrices
@@ -71,17 +71,17 @@ class Perceptron:
         return self.second(ctx, self.activation(ctx, self.first(ctx, x)))
 
 
-def _feed_forward(weights: Weights, shape: EncoderShape, activation: Activation) -> Perceptron:
+def _feed_forward(weights: Weights, shape: EncoderShape, activation: Activation) -> TwoLayerPerceptron:
     """The feed-forward of a block. Old files call the first matrix ffn_down; their shapes tell."""
     first = present(weights, "ffn_up", "mlp.fc1", "mlp.linear_fc1")
     second = present(weights, "ffn_down", "mlp.fc2", "mlp.linear_fc2")
     if shape.width != shape.hidden and weights.extent("ffn_down.weight", 0) == shape.width:
         first, second = second, first
-    return Perceptron(weights, (first, second), (shape.width, shape.hidden, shape.width), activation)
+    return TwoLayerPerceptron(weights, (first, second), (shape.width, shape.hidden, shape.width), activation)
 
 
 @final
-class Block:
+class TowerBlock:
     """x + attention(norm(x)), then y + feed_forward(norm(y)); gates multiply what is added, if the block has them.
 
     activation  of the feed-forward; None: it has a gate, and the norms take no mean away, as in Llama

@@ -17,7 +17,7 @@ from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import Inputs, Pictures, Placed, VisionFamily, in_runs, stand_in
 from ..prepared import Prepared
-from .block import Norm, Perceptron
+from .block import Norm, TwoLayerPerceptron
 from .patches import Pixels, stacked
 from .shape import present
 
@@ -149,7 +149,7 @@ class Merger:
         patch, square, row = widths
         self.square, self.whole = square, whole
         self.norm = Norm(weights, norm, square if whole else patch, eps, root=root)
-        self.product = Perceptron(
+        self.product = TwoLayerPerceptron(
             weights, (present(weights, *into), present(weights, *out)), (square, square, row)
         )
 

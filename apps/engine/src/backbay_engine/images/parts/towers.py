@@ -14,7 +14,7 @@ from backbay import Backend, Context, Tensor
 from ...models.nn import Activation, Module, Weights
 from ...models.nn.feed_forward import gelu
 from ..contract import Inputs, Network
-from .block import Block, Groups, Norm, attend
+from .block import Groups, Norm, TowerBlock, attend
 from .patches import PatchEmbedding, patches_of
 from .shape import EncoderShape, floats, present
 
@@ -23,7 +23,7 @@ class Tower(Network):
     """A network of blocks v.blk.*, in which the positions of a picture, or groups of `size`, see each other."""
 
     size: int = 0
-    layers: list[Block]
+    layers: list[TowerBlock]
 
     def __init__(self, shape: EncoderShape) -> None:
         self.shape, self.width, self.blocks = shape, shape.width, shape.blocks
@@ -31,7 +31,7 @@ class Tower(Network):
     def declare(self, weights: Weights, activation: Activation | None) -> None:
         """Declare the blocks; `activation` is that of the feed-forwards, None: gates and norms as in Llama."""
         blocks = (weights.at(f"v.blk.{n}.") for n in range(self.blocks))
-        self.layers = [Block(block, self.shape, activation) for block in blocks]
+        self.layers = [TowerBlock(block, self.shape, activation) for block in blocks]
 
     def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
         groups = self.groups(layer, x.dim(1), inputs)

@@ -19,7 +19,7 @@ Pixels = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PictureLayout:
     """What a picture of some size becomes: the shape of its pixels, the rows that its encoder makes, and its tiles."""
 
     shape: tuple[int, ...]
@@ -38,23 +38,23 @@ class Preparation(ABC):
     std: Colour
 
     @abstractmethod
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         """What a picture of this height and width becomes; ImageError if it cannot be taken."""
 
     @abstractmethod
     def largest_size(self) -> Size:
         """Height and width of a picture with the most rows."""
 
-    def largest(self) -> Plan:
+    def largest(self) -> PictureLayout:
         """A plan with the most rows."""
         return self.plan(self.largest_size())
 
-    def plan_of(self, picture: Prepared) -> Plan:
+    def plan_of(self, picture: Prepared) -> PictureLayout:
         """The plan that a picture was prepared by, perhaps with another limit of its tokens."""
         return self.plan(picture.size)
 
     @abstractmethod
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         """The pixels, in the plan's shape."""
 
     @final

@@ -14,7 +14,7 @@ import numpy as np
 from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
 from ..resizing import Planes, resize
-from .contract import Pixels, Plan, Preparation
+from .contract import PictureLayout, Pixels, Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +37,18 @@ class Sliced(Preparation):
     def rows(self, part: Size) -> int:
         """The rows of a part of this height and width."""
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         grid = self._grid(size)
         whole, each = self.sizes(size, grid)
         count = grid[0] * grid[1]
         patches = (whole[0] * whole[1] + count * each[0] * each[1]) // self.patch**2
         rows = self.rows(whole) + (count and count * self.rows(each))
-        return Plan((1, 3, self.patch, patches * self.patch), rows, grid)
+        return PictureLayout((1, 3, self.patch, patches * self.patch), rows, grid)
 
     def largest_size(self) -> Size:
         return _largest(self)
 
-    def plan_of(self, picture: Prepared) -> Plan:
+    def plan_of(self, picture: Prepared) -> PictureLayout:
         count = picture.grid[0] * picture.grid[1]
         # A limit matters only where it is close to the number of slices.
         limits = (self, *(replace(self, slices=most) for most in range(max(1, count), count + 3)))
@@ -90,7 +90,7 @@ class Sliced(Preparation):
         grids = [(n // columns, columns) for n in counts for columns in range(1, n + 1) if n % columns == 0]
         return min(grids, key=lambda grid: abs(ratio - math.log(grid[1] / grid[0])))
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         """Patches side by side: those of the whole picture row by row, then those of each slice."""
         (rows, columns), size = plan.grid, (planes.shape[1], planes.shape[2])
         whole, (height, width) = self.sizes(size, plan.grid)

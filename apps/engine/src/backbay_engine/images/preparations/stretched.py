@@ -12,7 +12,7 @@ from ...errors import ImageError
 from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
 from ..resizing import Planes, resize, resize_on_square
-from .contract import Pixels, Plan, Preparation
+from .contract import PictureLayout, Pixels, Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Square(Preparation):
     size: int
     tokens: int
 
-    def plan(self, size: Size) -> Plan:
-        return Plan((1, 3, self.size, self.size), self.tokens, (1, 1))
+    def plan(self, size: Size) -> PictureLayout:
+        return PictureLayout((1, 3, self.size, self.size), self.tokens, (1, 1))
 
     def largest_size(self) -> Size:
         return self.size, self.size
@@ -36,7 +36,7 @@ class Squash(Square):
 
     family = "gemma3"
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         return self._normalised(resize(planes, (self.size, self.size), "bilinear"))
 
 
@@ -48,7 +48,7 @@ class CentreCrop(Square):
     family = "llava"
     fits = ("pad",)
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         if fit == "pad":
             colour = tuple(int(each * 255) for each in self.mean)
             return self._normalised(resize_on_square(planes, self.size, "bicubic", colour))
@@ -69,7 +69,7 @@ class LongestEdge(Preparation):
     unit: int
     edge: int
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         ratio = max(1.0, *(side / self.edge for side in size))
         height, width = size if ratio == 1 else (math.floor(side / ratio) for side in size)
         return self._plan(*(max(1, -(-side // self.unit)) for side in (height, width)))
@@ -77,7 +77,7 @@ class LongestEdge(Preparation):
     def largest_size(self) -> Size:
         return self.edge, self.edge
 
-    def plan_of(self, picture: Prepared) -> Plan:
+    def plan_of(self, picture: Prepared) -> PictureLayout:
         rows, columns = picture.grid
         return self._plan(rows, columns)
 
@@ -86,11 +86,11 @@ class LongestEdge(Preparation):
             return self
         return replace(self, edge=math.isqrt(image_tokens) * self.unit)
 
-    def _plan(self, rows: int, columns: int) -> Plan:
+    def _plan(self, rows: int, columns: int) -> PictureLayout:
         shape = (1, 3, rows * self.unit, columns * self.unit)
-        return Plan(shape, rows * columns, (rows, columns))
+        return PictureLayout(shape, rows * columns, (rows, columns))
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         return self._normalised(resize(planes, (plan.shape[-2], plan.shape[-1]), "bicubic"))
 
 
@@ -110,7 +110,7 @@ class SmartResize(Preparation):
     def _unit(self) -> int:
         return self.patch * self.merge
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         height, width = self._size(size)
         plan = self._plan(height // self._unit, width // self._unit)
         if self.image_tokens is not None and plan.tokens > self.image_tokens:
@@ -120,7 +120,7 @@ class SmartResize(Preparation):
             )
         return plan
 
-    def largest(self) -> Plan:
+    def largest(self) -> PictureLayout:
         most = self.max_pixels // self._unit**2
         if self.image_tokens is None and most < MOST_STRETCH:
             return self._plan(1, math.isqrt(most * MOST_STRETCH))  # a long picture exceeds max_pixels
@@ -132,7 +132,7 @@ class SmartResize(Preparation):
         _, rows, columns = self.largest().grid
         return rows * self.patch, columns * self.patch
 
-    def plan_of(self, picture: Prepared) -> Plan:
+    def plan_of(self, picture: Prepared) -> PictureLayout:
         rows, columns = (side // self.merge for side in picture.grid[1:])
         return self._plan(rows, columns)
 
@@ -144,11 +144,11 @@ class SmartResize(Preparation):
             self, max_pixels=most, min_pixels=min(self.min_pixels, most), image_tokens=image_tokens
         )
 
-    def _plan(self, rows: int, columns: int) -> Plan:
+    def _plan(self, rows: int, columns: int) -> PictureLayout:
         """The plan of so many merged patches."""
         patches = rows * columns * self.merge**2
         grid = 1, rows * self.merge, columns * self.merge
-        return Plan((patches, 3 * self.frames * self.patch**2), rows * columns, grid)
+        return PictureLayout((patches, 3 * self.frames * self.patch**2), rows * columns, grid)
 
     def _size(self, size: Size) -> Size:
         height, width = (round(side / self._unit) * self._unit for side in size)
@@ -161,7 +161,7 @@ class SmartResize(Preparation):
             height, width = (math.ceil(side * beta / self._unit) * self._unit for side in size)
         return height, width
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         _, rows, columns = plan.grid
         pixels = self._normalised(resize(planes, (rows * self.patch, columns * self.patch), "bicubic"))
         squares = (each for side in (rows, columns) for each in (side // self.merge, self.merge, self.patch))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..picture import Fit
 from ..prepared import Prepared, Size
 from ..resizing import Planes, filled, resize
-from .contract import Pixels, Plan, Preparation
+from .contract import PictureLayout, Pixels, Preparation
 
 
 @final
@@ -26,11 +26,11 @@ class Anyres(Preparation):
     patch: int
     pinpoints: tuple[Size, ...]  # heights and widths of the canvases
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         rows, columns = (side // self.size for side in self._canvas(size))
         height, width, _, _ = self.unpadded(size)
         tokens = (self.size // self.patch) ** 2 + height * (width + 1)
-        return Plan((1, 1 + rows * columns, 3, self.size, self.size), tokens, (rows, columns))
+        return PictureLayout((1, 1 + rows * columns, 3, self.size, self.size), tokens, (rows, columns))
 
     def largest_size(self) -> Size:
         return max(self.pinpoints, key=lambda size: self.plan(size).tokens)
@@ -62,7 +62,7 @@ class Anyres(Preparation):
 
         return max(self.pinpoints, key=merit)
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         height, width = planes.shape[1:]
         canvas = self._canvas((height, width))
         by_height, by_width = canvas[0] / height, canvas[1] / width
@@ -132,13 +132,13 @@ class Canvas(Fitted):
     family = "mllama"
     tiles: int = 4
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         grid = self._grid(size)
         shape = 1, 1, self.tiles, 3, self.size, self.size
         rows = (self.size // self.patch) ** 2 + 1
-        return Plan(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)  # ids count from 1
+        return PictureLayout(shape, self.tiles * rows, grid, self.grids().index(grid) + 1)  # ids count from 1
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         pixels = np.zeros((self.tiles, 3, self.size, self.size), np.float32)
         for slot, tile in zip(pixels, self._tiles(planes, plan.grid), strict=False):
             slot[:] = tile
@@ -154,11 +154,11 @@ class CanvasAndWhole(Fitted):
     tiles: int = 16
     shuffle: int = 2  # patches of a side that become one row
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         grid = self._grid(size)
         count = grid[0] * grid[1]
         count += count > 1
-        return Plan((count, 3, self.size, self.size), count * self._rows, grid)
+        return PictureLayout((count, 3, self.size, self.size), count * self._rows, grid)
 
     def limited(self, image_tokens: int | None) -> Self:
         if image_tokens is None:
@@ -170,7 +170,7 @@ class CanvasAndWhole(Fitted):
     def _rows(self) -> int:
         return (self.size // self.patch // self.shuffle) ** 2
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         tiles = [*self._tiles(planes, plan.grid)]
         if len(tiles) > 1:
             tiles.append(self._normalised(resize(planes, (self.size, self.size), "bilinear")))
@@ -204,16 +204,16 @@ class Split(Preparation):
     tokens: int  # of a tile
     edge: int
 
-    def plan(self, size: Size) -> Plan:
+    def plan(self, size: Size) -> PictureLayout:
         rows, columns = (side // self.size for side in self._canvas(self._scaled(size)))
         grid = (0, 0) if rows == columns == 1 else (rows, columns)
         tiles = grid[0] * grid[1] + 1
-        return Plan((1, tiles, 3, self.size, self.size), tiles * self.tokens, grid)
+        return PictureLayout((1, tiles, 3, self.size, self.size), tiles * self.tokens, grid)
 
     def largest_size(self) -> Size:
         return self.edge, self.edge
 
-    def plan_of(self, picture: Prepared) -> Plan:
+    def plan_of(self, picture: Prepared) -> PictureLayout:
         longest = max(1, *picture.grid)  # tiles along the longest edge
         same = longest == -(-self.edge // self.size)
         return (self if same else replace(self, edge=longest * self.size)).plan(picture.size)
@@ -245,7 +245,7 @@ class Split(Preparation):
     def _whole(self, side: int) -> int:
         return max(1, math.ceil(side / self.size)) * self.size
 
-    def _pixels(self, planes: Planes, plan: Plan, fit: Fit | None) -> Pixels:
+    def _pixels(self, planes: Planes, plan: PictureLayout, fit: Fit | None) -> Pixels:
         scaled = self._scaled((planes.shape[1], planes.shape[2]))
         canvas = resize(resize(planes, scaled, "lanczos"), self._canvas(scaled), "lanczos")
         whole = resize(canvas, (self.size, self.size), "lanczos")

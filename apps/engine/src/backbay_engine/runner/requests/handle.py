@@ -24,7 +24,7 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class Place(Protocol):
+class Leavable(Protocol):
     """A request's place among those that a model takes at once."""
 
     def leave(self) -> None: ...
@@ -51,7 +51,7 @@ class Handle(Generic[T]):
         self,
         cancel: Callable[[], None],
         on_step: OnStep | None = None,
-        place: Place | None = None,
+        place: Leavable | None = None,
         *,
         request: Request[T] | None = None,
         number: int = 0,

@@ -12,7 +12,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cache.attention.regions import Shown
+from ...cache.attention.cross_attention import VisibleRows
 from ...steps.step import Ints
 from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, text_length
 from ..slots import Slot
@@ -60,7 +60,7 @@ class Span:
 
 @final
 @dataclass(frozen=True)
-class Layout:
+class PromptLayout:
     """The parts of a sequence that depend on its pictures, or on its text for an encoder.
 
     spans   tokens that must not be cut
@@ -69,19 +69,19 @@ class Layout:
     """
 
     spans: Sequence[Span] = ()
-    shown: Sequence[Shown] = ()
+    shown: Sequence[VisibleRows] = ()
     axes: tuple[Ints, int] | None = None
 
     @classmethod
-    def of(cls, sequence: Sequence[Token], *, pictures: bool) -> Layout:
+    def of(cls, sequence: Sequence[Token], *, pictures: bool) -> PromptLayout:
         if not pictures:
             text = text_length(sequence)
             return cls([Span(0, text + 1)] if text else ())
-        shown, moves = list[Shown](), False
+        shown, moves = list[VisibleRows](), False
         for place in places_in(sequence):
             picture, moves = place.picture, moves or place.picture.positions is not None
             if picture.crosses:
-                shown.append(Shown(picture.content, place.begin, picture.crosses, picture.visible))
+                shown.append(VisibleRows(picture.content, place.begin, picture.crosses, picture.visible))
         return cls(spans_in(sequence), shown, axes_of(sequence) if moves else None)
 
 
@@ -107,7 +107,7 @@ class Job(ABC):
     ) -> None:
         self.prompt: Sequence[Token] = list(prompt)  # which nobody changes, whatever its caller does
         self.pictures, self.reuse = pictures, reuse
-        self.layout = Layout.of(prompt, pictures=pictures is not None)
+        self.layout = PromptLayout.of(prompt, pictures=pictures is not None)
         self.todo: Sequence[Token] = self.prompt
         self.slot, self.skipped, self.cancelled = Slot(0), 0, False
 
@@ -141,7 +141,7 @@ class Job(ABC):
     def go_back(self, tokens: Sequence[Token]) -> None:
         """Compute tokens again before the pending ones, after the slot has lost some; guesses are taken back."""
         self.todo = [*tokens, *self.todo]
-        self.layout = Layout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
+        self.layout = PromptLayout.of([*self.slot.tokens, *self.todo], pictures=self.pictures is not None)
 
     def ids(self, count: int) -> list[int]:
         tokens = self.todo[:count]

@@ -102,7 +102,7 @@ class TokenScoring(PromptJob):
 
 
 @final
-class SlotJob(PromptJob):
+class SlotCall(PromptJob):
     """Calls a function with a slot, once the slot holds the prompt; if not `computed`, the function brings what it holds."""
 
     def __init__(self, prompt: Sequence[Token], work: Callable[[Slot], Any], *, computed: bool) -> None:

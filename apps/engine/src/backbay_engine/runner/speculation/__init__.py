@@ -2,6 +2,6 @@
 
 from .draft_model import DraftModel
 from .ngrams import NgramSource
-from .speculation import LONGEST, Guesses, Pace, Source, Speculation
+from .speculation import LONGEST, Guesses, Source, Speculation, StepTimes
 
-__all__ = ["LONGEST", "DraftModel", "Guesses", "NgramSource", "Pace", "Source", "Speculation"]
+__all__ = ["LONGEST", "DraftModel", "Guesses", "NgramSource", "Source", "Speculation", "StepTimes"]

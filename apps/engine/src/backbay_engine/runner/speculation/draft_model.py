@@ -18,7 +18,7 @@ from ...text.sampling import Sampler
 from ..requests.generation import Generation
 from ..slots import common
 from ..step_cache import StepCache
-from .speculation import Guesses, Pace, Source
+from .speculation import Guesses, Source, StepTimes
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
@@ -27,7 +27,7 @@ RETURN: Final = 1 / 512  # by which hope returns to the prior at a token: so gue
 
 
 @final
-class Hope:
+class AcceptanceRate:
     """How likely the next guess of the small model is right, by those that were verified."""
 
     def __init__(self, value: float = PRIOR) -> None:
@@ -46,8 +46,8 @@ class Hope:
 class Drafted(Guesses):
     """How often the small model was right lately, in one answer; an answer begins with what earlier ones have shown."""
 
-    def __init__(self, of_all: Hope, pace: Pace) -> None:
-        self._hopes = (Hope(of_all.value), of_all)
+    def __init__(self, of_all: AcceptanceRate, pace: StepTimes) -> None:
+        self._hopes = (AcceptanceRate(of_all.value), of_all)
         self._pace = pace
 
     def hope(self) -> float:
@@ -77,8 +77,8 @@ class DraftModel(Source):
         self.model, self.cache, self.step_cache = model, cache, StepCache(model, cache)
         self._context, self._batch, self._vocabulary = context, batch, vocabulary_size
         self._held: list[list[int]] = [[] for _ in range(parallel)]
-        self._hope = Hope()
-        self._pace = Pace()  # of rounds: a token of each of some answers
+        self._hope = AcceptanceRate()
+        self._pace = StepTimes()  # of rounds: a token of each of some answers
 
     @property
     def backend(self) -> Backend:

@@ -66,7 +66,7 @@ class _Times:
 
 
 @final
-class Pace:
+class StepTimes:
     """The seconds of steps by their number of tokens, as measured lately.
 
     A time that was measured long ago counts as shorter than it was, so that it is measured again.
@@ -121,8 +121,8 @@ class Speculation:
     guesses are right, nothing is added.
     """
 
-    def __init__(self, source: Source, pace: Pace | None = None) -> None:
-        self.source, self.pace = source, pace or Pace()
+    def __init__(self, source: Source, pace: StepTimes | None = None) -> None:
+        self.source, self.pace = source, pace or StepTimes()
         self._broken = False
 
     def begin(self, job: Job) -> None:

@@ -35,7 +35,7 @@ from .wordpiece import WordPiece
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """Encodes a text without special tokens. `after_special`: the text begins the input, or follows a special token."""
 
     def encode(self, text: str, after_special: bool, /) -> list[int]: ...
@@ -45,7 +45,7 @@ class Encoder(Protocol):
 class Tokenizer:
     """Text to tokens and back. Made by `tokenizer_from_gguf`; threads may share one."""
 
-    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, *, byte_level: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary, encoder: TextEncoder, *, byte_level: bool) -> None:
         self._vocabulary, self._encoder = vocabulary, encoder
         self.end_ids = assign_roles(vocabulary)
         self.kind: str = vocabulary.kind
@@ -198,7 +198,7 @@ def tokenizer_from_gguf(source: Source) -> Tokenizer:
     return Tokenizer(vocabulary, _ENCODERS[kind](vocabulary), byte_level=False)
 
 
-_ENCODERS: Mapping[str, Callable[[Vocabulary], Encoder]] = {
+_ENCODERS: Mapping[str, Callable[[Vocabulary], TextEncoder]] = {
     "llama": SentencePiece,
     "bert": WordPiece,
     "t5": Unigram,

@@ -11,7 +11,7 @@ from backbay_engine import CallBegun, Piece, Reasoning, Text, ToolCall
 
 from ...generation import Answer, Delta, Finish, Request
 from ...transport.answers import Json, Stream, event_sse, event_stream, named_sse
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from . import answers
 from .answers import Block, Event, Message, StopReason, TextBlock, ThinkingBlock, Usage, UseBlock
 from .conversations import conversation_of, options_of
@@ -24,7 +24,7 @@ _REASONS: Final[dict[str, StopReason]] = {
 }
 
 
-async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
+async def create_message(call: EndpointCall, body: MessagesRequest) -> Json | Stream:
     """Answer a conversation, in Anthropic's form."""
     request = Request(body.model, [conversation_of(body)], options_of(body))
     if body.stream:
@@ -36,12 +36,12 @@ async def create_message(call: Call, body: MessagesRequest) -> Json | Stream:
         return Json(growing.message)
 
 
-async def count_tokens(call: Call, body: CountRequest) -> Json:
+async def count_tokens(call: EndpointCall, body: CountRequest) -> Json:
     """Count the tokens of a conversation, in Anthropic's form."""
     return Json(answers.Count(await call.services.generator.count(body.model, conversation_of(body))))
 
 
-async def _events(call: Call, request: Request) -> AsyncGenerator[bytes, None]:
+async def _events(call: EndpointCall, request: Request) -> AsyncGenerator[bytes, None]:
     async with call.services.generator.answering(request) as answer:
         async for event in _Growing(call, answer).events():
             yield event_sse(event)
@@ -51,7 +51,7 @@ async def _events(call: Call, request: Request) -> AsyncGenerator[bytes, None]:
 class _Growing:
     """A message in progress. A block ends when a piece of another kind comes."""
 
-    def __init__(self, call: Call, answer: Answer) -> None:
+    def __init__(self, call: EndpointCall, answer: Answer) -> None:
         prompt = answer.prompts[0]  # the tokens of pictures are known at the answer's end
         known = len(prompt) if isinstance(prompt, list) else 0
         self.message = Message(f"msg_{call.id}", answer.model, [], Usage(known, 0))

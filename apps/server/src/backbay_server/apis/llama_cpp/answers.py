@@ -32,7 +32,7 @@ class Chunk(Struct):
     completion_probabilities: list[ChosenToken] | UnsetType = UNSET
 
 
-class Settings(Struct):
+class GenerationSettings(Struct):
     """How the answer was made, as far as the request told."""
 
     n_predict: int
@@ -54,7 +54,7 @@ class Completion(Struct):
     has_new_line: bool
     stop_type: StopType
     stopping_word: str
-    generation_settings: Settings
+    generation_settings: GenerationSettings
     timings: Timings
     truncated: Literal[False] = False
     stop: Literal[True] = True

@@ -11,29 +11,37 @@ from msgspec import UNSET
 from ...generation import Answer, Delta, Finish, Request
 from ...generation.requests import Gap
 from ...transport.answers import Json, Stream, encode, event_stream, sse
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of, timings_of
 from ..openai.completions import prompts_of
 from ..openai.sampling import require_choices
-from .answers import ChosenToken, Chunk, Completion, CompletionFields, Settings, StopType, with_fields
+from .answers import (
+    ChosenToken,
+    Chunk,
+    Completion,
+    CompletionFields,
+    GenerationSettings,
+    StopType,
+    with_fields,
+)
 from .requests import InfillRequest, PromptRequest, TextRequest, options_of
 
 
-async def complete(call: Call, body: PromptRequest) -> Json | Stream:
+async def complete(call: EndpointCall, body: PromptRequest) -> Json | Stream:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
     return await _answered(call, body, Request(body.model, prompts, options_of(body), n))
 
 
-async def infill(call: Call, body: InfillRequest) -> Json | Stream:
+async def infill(call: EndpointCall, body: InfillRequest) -> Json | Stream:
     """Fill the gap between two texts; needs a model with tokens for it."""
     others = [(each.filename or "tmp", each.text) for each in body.input_extra or ()]
     gap = Gap(body.input_prefix + (body.prompt or ""), body.input_suffix, others)
     return await _answered(call, body, Request(body.model, [gap], options_of(body)))
 
 
-async def _answered(call: Call, body: TextRequest, request: Request) -> Json | Stream:
+async def _answered(call: EndpointCall, body: TextRequest, request: Request) -> Json | Stream:
     """The answers to a request: one, a list of several, or their stream."""
     if body.stream:
         return event_stream(_chunks(call, body, request))
@@ -48,7 +56,7 @@ async def _answered(call: Call, body: TextRequest, request: Request) -> Json | S
         return Json(wholes[0] if len(wholes) == 1 else wholes)
 
 
-async def _chunks(call: Call, body: TextRequest, request: Request) -> AsyncGenerator[bytes, None]:
+async def _chunks(call: EndpointCall, body: TextRequest, request: Request) -> AsyncGenerator[bytes, None]:
     async with call.services.generator.answering(request) as answer:
         grown = [Grown(answer, request, body, choice) for choice in range(request.choices)]
         async for event in answer:
@@ -100,7 +108,9 @@ class Grown:
             has_new_line="\n" in text,
             stop_type=stop_type,
             stopping_word=end.stop or "",
-            generation_settings=Settings(-1 if most is None else most, self.answer.llm.context, streamed),
+            generation_settings=GenerationSettings(
+                -1 if most is None else most, self.answer.llm.context, streamed
+            ),
             timings=timings_of(times),
             completion_probabilities=UNSET if streamed or not self.chosen else self.chosen,
         )

@@ -13,7 +13,7 @@ from backbay_engine import LLM
 from ...errors import InvalidRequestError
 from ...generation.prompts import prepared
 from ...transport.answers import Json
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..fields import Model, Texts
 from ..openai.answers import FINGERPRINT
 from ..openai.chat import conversation_asked
@@ -57,21 +57,21 @@ class Slot(Struct):
     speculative: bool = False
 
 
-async def show_properties(call: Call, _: None) -> Json:
+async def show_properties(call: EndpointCall, _: None) -> Json:
     """Describe a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(_asked(call)) as lease:
         found = await asyncio.to_thread(_properties, lease.llm, lease.name)
         return Json(found)
 
 
-async def list_slots(call: Call, _: None) -> Json:
+async def list_slots(call: EndpointCall, _: None) -> Json:
     """List the slots of a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(_asked(call)) as lease:
         slots = (await asyncio.to_thread(lease.llm.state)).slots
         return Json([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
 
 
-def _asked(call: Call) -> str | None:
+def _asked(call: EndpointCall) -> str | None:
     given = parse_qs(call.scope["query_string"].decode("latin-1")).get("model")
     return given[0] if given else None
 
@@ -109,7 +109,7 @@ class NestedEmbedding(Struct):
     embedding: list[list[float]]
 
 
-async def embed(call: Call, body: ContentRequest) -> Json:
+async def embed(call: EndpointCall, body: ContentRequest) -> Json:
     """Embed texts, in the older form of llama.cpp's server."""
     texts = texts_of(body.content, "content")
     found = await call.services.generator.embed(body.model, texts)
@@ -128,7 +128,7 @@ class PromptTokens(Struct):
     input_tokens: int
 
 
-async def apply_template(call: Call, body: ChatRequest) -> Json:
+async def apply_template(call: EndpointCall, body: ChatRequest) -> Json:
     """Show the prompt of a conversation, without an answer."""
     generator, asked = call.services.generator, conversation_asked(body)
     with await generator.lease(body.model) as lease:
@@ -138,7 +138,7 @@ async def apply_template(call: Call, body: ChatRequest) -> Json:
         return Json(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
 
 
-async def count_tokens(call: Call, body: ChatRequest) -> Json:
+async def count_tokens(call: EndpointCall, body: ChatRequest) -> Json:
     """Count the tokens of a conversation's prompt."""
     return Json(PromptTokens(await call.services.generator.count(body.model, conversation_asked(body))))
 

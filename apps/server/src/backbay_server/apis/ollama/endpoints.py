@@ -13,7 +13,7 @@ from backbay_engine import CallArguments, CallBegun, Reasoning, Text, Tokenizer,
 
 from ...generation import Delta, Request
 from ...transport.answers import JSON_LINES, Json, Stream, encode, line
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..measures import ChosenLogprob, chosen_of
 from . import answers
 from .answers import ChatLine, Embedded, Function, GenerateLine, Line, Message, OneEmbedded
@@ -21,18 +21,18 @@ from .conversations import chat_request, generate_request, name_of
 from .requests import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, Generating
 
 
-async def chat(call: Call, body: ChatRequest) -> Json | Stream:
+async def chat(call: EndpointCall, body: ChatRequest) -> Json | Stream:
     """Answer a conversation, in Ollama's form."""
     return await (_answer(call, body, chat_request(body)) if body.messages else _load(call, body))
 
 
-async def generate(call: Call, body: GenerateRequest) -> Json | Stream:
+async def generate(call: EndpointCall, body: GenerateRequest) -> Json | Stream:
     """Answer a prompt, in Ollama's form."""
     asked = body.prompt or body.images
     return await (_answer(call, body, generate_request(body)) if asked else _load(call, body))
 
 
-async def _answer(call: Call, body: Generating, request: Request) -> Json | Stream:
+async def _answer(call: EndpointCall, body: Generating, request: Request) -> Json | Stream:
     streamed = body.stream is not False
     lines = _lines(call, body, request, streamed=streamed)
     if not streamed:
@@ -47,7 +47,7 @@ async def _answer(call: Call, body: Generating, request: Request) -> Json | Stre
 
 
 async def _lines(
-    call: Call, body: Generating, request: Request, *, streamed: bool
+    call: EndpointCall, body: Generating, request: Request, *, streamed: bool
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer; if it is not streamed, its last line alone, with everything."""
     began, first = perf_counter_ns(), 0
@@ -76,7 +76,7 @@ async def _lines(
             )
 
 
-async def _load(call: Call, body: Generating) -> Json:
+async def _load(call: EndpointCall, body: Generating) -> Json:
     """Load the model, which is what a request without a prompt asks for."""
     began = perf_counter_ns()
     with await call.services.generator.lease(name_of(body)) as lease:
@@ -148,7 +148,7 @@ class _Parts:
         self._open = None
 
 
-async def embed(call: Call, body: EmbedRequest) -> Json:
+async def embed(call: EndpointCall, body: EmbedRequest) -> Json:
     """Embed texts, in Ollama's form."""
     began = perf_counter_ns()
     texts = [body.input] if isinstance(body.input, str) else body.input
@@ -156,7 +156,7 @@ async def embed(call: Call, body: EmbedRequest) -> Json:
     return Json(Embedded(found.model, found.rows.tolist(), perf_counter_ns() - began, 0, found.tokens))
 
 
-async def embed_one(call: Call, body: EmbeddingsRequest) -> Json:
+async def embed_one(call: EndpointCall, body: EmbeddingsRequest) -> Json:
     """Embed one text, in Ollama's older form."""
     found = await call.services.generator.embed(name_of(body), [body.prompt])
     return Json(OneEmbedded(found.rows[0].tolist()))

@@ -23,7 +23,7 @@ from ...catalogue import Entry, Pool
 from ...catalogue.pool import Held
 from ...errors import ModelNotFoundError
 from ...transport.answers import Json
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from .answers import Details, Model, Processes, Running, Shown, Tags, Version
 from .conversations import name_of
 from .requests import ShowRequest
@@ -34,23 +34,23 @@ _UNITS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _LONG: Final = 64  # longer lists are shown by `verbose` alone
 
 
-async def version(call: Call, _: None) -> Json:
+async def version(call: EndpointCall, _: None) -> Json:
     """Give the version of the server, in Ollama's form."""
     return Json(Version(metadata.version("backbay")))
 
 
-async def tags(call: Call, _: None) -> Json:
+async def tags(call: EndpointCall, _: None) -> Json:
     """List the models on offer, in Ollama's form."""
     return Json(Tags(await asyncio.to_thread(_listed, call.services.pool)))
 
 
-async def show(call: Call, body: ShowRequest) -> Json:
+async def show(call: EndpointCall, body: ShowRequest) -> Json:
     """Show a model on offer, in Ollama's form."""
     entry = await asyncio.to_thread(call.services.catalogue.find, name_of(body))
     return Json(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
 
 
-async def running(call: Call, _: None) -> Json:
+async def running(call: EndpointCall, _: None) -> Json:
     """List the models in memory, in Ollama's form."""
     return Json(Processes(await asyncio.to_thread(_running, [*call.services.pool.held()])))
 

@@ -13,7 +13,7 @@ from backbay_engine import CallBegun, Piece, Reasoning, Text, Tokenizer, Tools, 
 from ...errors import InvalidRequestError
 from ...generation import Conversation, Delta, Finish, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of
 from . import answers
 from .answers import ChatChunk, ChatCompletion, Usage, only_timings, usage_of
@@ -23,7 +23,7 @@ from .sampling import effort_variables, format_of, options_of, require_choices, 
 DONE: Final = sse(b"[DONE]")
 
 
-async def chat(call: Call, body: ChatRequest) -> Json | Stream:
+async def chat(call: EndpointCall, body: ChatRequest) -> Json | Stream:
     """Answer a conversation."""
     request = _request(body)
     require_choices(call, request.n)
@@ -86,7 +86,7 @@ def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> answe
 # -- the answer in pieces --------------------------------------------------------------------------------
 
 
-async def _chunks(call: Call, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
+async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
     created, ends, begun = int(time.time()), list[Finish](), set[int]()
     async with call.services.generator.answering(request) as answer:
 

@@ -14,7 +14,7 @@ from ...errors import InvalidRequestError
 from ...generation import Delta, Finish
 from ...generation.requests import Gap, Prompt, Request
 from ...transport.answers import Json, Stream, encode, event_stream, sse
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, taken
 from ..measures import token_text
 from .answers import FINGERPRINT, Usage, usage_of
@@ -66,7 +66,7 @@ class TextCompletion(Struct):
     system_fingerprint: str = FINGERPRINT
 
 
-async def complete(call: Call, body: CompletionRequest) -> Json | Stream:
+async def complete(call: EndpointCall, body: CompletionRequest) -> Json | Stream:
     """Continue prompts."""
     prompts = prompts_of(body.prompt)
     most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
@@ -111,7 +111,7 @@ def texts_of(given: str | list[str | int | list[int]], name: str) -> list[str | 
     return texts
 
 
-async def _chunks(call: Call, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
+async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
     name, created, ends = f"cmpl-{call.id}", int(time.time()), list[Finish]()
     async with call.services.generator.answering(request) as answer:
 

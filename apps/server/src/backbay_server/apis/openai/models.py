@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...catalogue import Entry
 from ...transport.answers import Json
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 
 
 class Model(Struct):
@@ -28,13 +28,13 @@ class ModelList(Struct):
     object: Literal["list"] = "list"
 
 
-async def list_models(call: Call, _: None) -> Json:
+async def list_models(call: EndpointCall, _: None) -> Json:
     """List the models on offer."""
     found = await asyncio.to_thread(call.services.pool.listed)
     return Json(ModelList([_shown(entry) for entry in found]))
 
 
-async def show_model(call: Call, _: None) -> Json:
+async def show_model(call: EndpointCall, _: None) -> Json:
     """Show one of the models on offer."""
     entry = await asyncio.to_thread(call.services.catalogue.find, call.path_params["id"])
     return Json(_shown(entry))

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, to_builtins
 from ...errors import InvalidRequestError
 from ...generation.requests import Format, Options, schema_format
 from .. import fields
-from ..endpoint import Call
+from ..endpoint import EndpointCall
 from ..fields import ignored, refused, taken
 from ..options import format_of_fields, reasoning_variables
 
@@ -78,7 +78,7 @@ def wants_usage(body: GenerationFields) -> bool:
     return body.stream_options is not None and bool(body.stream_options.include_usage)
 
 
-def require_choices(call: Call, choices: int) -> None:
+def require_choices(call: EndpointCall, choices: int) -> None:
     """InvalidRequestError if a request asks for more answers than the server gives."""
     most = call.services.settings.max_choices
     if choices > most:

@@ -12,7 +12,7 @@ from backbay_engine import Tokenizer
 from ...errors import InvalidRequestError
 from ...generation.prompts import require_fitting
 from ...transport.answers import Json
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..fields import Count, Model, taken
 
 
@@ -54,7 +54,7 @@ class Content(Struct):
     content: str
 
 
-async def tokenize(call: Call, body: TokenizeRequest) -> Json:
+async def tokenize(call: EndpointCall, body: TokenizeRequest) -> Json:
     """Cut a text into tokens."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
@@ -62,7 +62,7 @@ async def tokenize(call: Call, body: TokenizeRequest) -> Json:
         return Json(Tokens(await generator.beside(_tokens, lease.llm.tokenizer, body)))
 
 
-async def detokenize(call: Call, body: DetokenizeRequest) -> Json:
+async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> Json:
     """Join tokens into a text."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...errors import InvalidRequestError
 from ...transport.answers import Json
-from ..endpoint import Call, Endpoint
+from ..endpoint import Endpoint, EndpointCall
 from ..fields import MOST_TEXTS, Model, Positive, ignored, taken
 from .completions import texts_of
 
@@ -55,7 +55,7 @@ class EmbeddingList(Struct):
     object: Literal["list"] = "list"
 
 
-async def embed(call: Call, body: EmbeddingRequest) -> Json:
+async def embed(call: EndpointCall, body: EmbeddingRequest) -> Json:
     """Embed texts."""
     texts = texts_of(body.input, "input")
     found = await call.services.generator.embed(body.model, texts)
@@ -111,7 +111,7 @@ class Ranking(Struct):
     usage: TextsUsage
 
 
-async def rerank(call: Call, body: RerankRequest) -> Json:
+async def rerank(call: EndpointCall, body: RerankRequest) -> Json:
     """Rank texts by how well they answer a query."""
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     scores = await call.services.generator.rank(body.model, body.query, texts)

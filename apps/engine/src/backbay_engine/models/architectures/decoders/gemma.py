@@ -9,8 +9,8 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import Key
 
 from ... import keys, nn
+from ...bases import Decoder
 from ...batch import Batch
-from ...frames import Decoder
 
 LOCAL_BASE = 1e4
 

@@ -67,7 +67,7 @@ class Streams:
 
 
 @final
-class Block:
+class Gemma3nBlock:
     """Attention beside a product of low rank, and a feed-forward whose gate may be sparse."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Gemma3n(Gemma):
 
     window_pattern = 5
 
-    def block(self, weights: nn.Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Gemma3nBlock:
         config, shape = self.config, nn.Shape.of(self.config, layer)
         rope = self.local_rope(shape) if self.slides[layer] else nn.Rope(config, shape, "neox")
         here = weights.at(f"blk.{layer}.")
@@ -136,7 +136,7 @@ class Gemma3n(Gemma):
         if scales is not None and len(scales) != nn.block_count(config):
             raise SPARSITY.refuse(config, f"a number for each of the {nn.block_count(config)} blocks")
         source, owns = source_of(config, self.slides, layer)
-        return Block(
+        return Gemma3nBlock(
             here,
             shape,
             SharingAttention(here, shape, rope, source, owns=owns),

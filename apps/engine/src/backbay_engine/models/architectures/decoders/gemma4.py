@@ -125,7 +125,7 @@ class MixedFeedForward:
 
 
 @final
-class Block:
+class Gemma4Block:
     """Norms around each branch, then the block's own embeddings of the tokens, and a scale."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Block:
 class Gemma4(Gemma):
     """Blocks with a window have shorter heads; only the others have rotary factors, for heads rotated in part."""
 
-    def block(self, weights: nn.Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Gemma4Block:
         config, shape = self.config, nn.Shape.of(self.config, layer)
         here = weights.at(f"blk.{layer}.")
         if self.slides[layer]:
@@ -172,7 +172,7 @@ class Gemma4(Gemma):
             rope = nn.Rope(config, shape, "neox", factors=nn.Factors.of(weights, shape))
         source, owns = source_of(config, self.slides, layer)
         attention = SharingAttention(here, shape, rope, source, owns=owns)
-        return Block(here, shape, attention, keys.LAYER_WIDTH.of(config, 0))
+        return Gemma4Block(here, shape, attention, keys.LAYER_WIDTH.of(config, 0))
 
     def declare(self, weights: nn.Weights) -> None:
         own = keys.LAYER_WIDTH.of(self.config, 0)

@@ -9,8 +9,8 @@ from backbay import Backend, Context, Tensor
 from ....cache.attention.causal import CausalCache
 from ....cache.contract import Cache
 from ... import nn
+from ...bases import Decoder
 from ...batch import Batch
-from ...frames import Decoder
 from ...keys import LOGIT_SCALE
 
 

@@ -8,8 +8,8 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import flag
 
 from ... import keys, nn
+from ...bases import Decoder, HybridDecoder
 from ...batch import Batch
-from ...frames import Decoder, HybridDecoder
 
 ROTATES = flag("rope.scaling.finetuned")  # false: the model knows no positions
 

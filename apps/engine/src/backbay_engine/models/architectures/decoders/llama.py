@@ -7,7 +7,7 @@ from typing import final
 from backbay.gguf import number
 
 from ... import nn
-from ...frames import Decoder
+from ...bases import Decoder
 
 TEMPERATURE = number("attention.temperature_scale", 0, 1e3)
 UNROTATED = 4  # of so many blocks of SmolLM 3, the last knows no positions

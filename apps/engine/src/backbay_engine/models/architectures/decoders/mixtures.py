@@ -18,8 +18,8 @@ from ....cache.contract import Cache
 from ....cache.layered import LayeredCache
 from ....steps.step import Step
 from ... import keys, nn
+from ...bases import Decoder
 from ...batch import Batch
-from ...frames import Decoder
 
 ALPHA, LIMIT = 1.702, 7.0  # of gpt-oss' activation
 CHUNK = whole("attention.chunk_size", 1)

@@ -10,8 +10,8 @@ from backbay.gguf import whole
 
 from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, LayeredCache, PictureCache
 from ... import nn
+from ...bases import Decoder, DecoderBlock
 from ...batch import Batch
-from ...frames import Decoder, DecoderBlock
 from ...keys import CROSS_LAYERS
 
 SIDE, PATCH = whole("vision.image_size", 1, 1 << 14), whole("vision.patch_size", 1, 1 << 14)

@@ -10,8 +10,8 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import Config
 
 from ... import nn
+from ...bases import Decoder, DecoderBlock
 from ...batch import Batch
-from ...frames import Decoder, DecoderBlock
 from ...keys import DEEPSTACK, OLLAMA_DEEPSTACK, OLLAMA_SECTIONS, SECTIONS
 
 PUBLISHED_SECTIONS = (24, 20, 20, 0)  # Ollama's files state none

@@ -10,10 +10,10 @@ import numpy as np
 from backbay import Backend, Context, Tensor
 from backbay.gguf import text
 
-from ....cache.step_only import Reach
+from ....cache.uncached_attention import Reach
 from ... import keys, nn
+from ...bases import Encoder
 from ...batch import Batch
-from ...frames import Encoder
 
 PATTERN = 3  # of three blocks of ModernBERT in a row, the first sees the whole text
 ACTIVATION = text("hidden_activation")

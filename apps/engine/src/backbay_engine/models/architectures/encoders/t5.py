@@ -61,7 +61,7 @@ class Heads:
 
 
 @final
-class Block:
+class T5Block:
     """Attention over the own side, attention over the text in the decoder, and a feed-forward, each behind a norm."""
 
     def __init__(self, weights: nn.Weights, shape: nn.Shape, *, crosses: bool) -> None:
@@ -104,7 +104,7 @@ class T5(Model):
         self.embedding = nn.Embedding(weights, "token_embd", shape.width)
         counts = nn.block_count(config), DECODER_BLOCKS.of(config, nn.block_count(config))
         self.encoder, self.decoder = (
-            [Block(weights.at(f"{side}.blk.{n}."), shape, crosses=side == "dec") for n in range(count)]
+            [T5Block(weights.at(f"{side}.blk.{n}."), shape, crosses=side == "dec") for n in range(count)]
             for side, count in zip(("enc", "dec"), counts, strict=True)
         )
         self.tables = [

@@ -8,8 +8,8 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ... import nn
+from ...bases import HybridDecoder
 from ...batch import Batch
-from ...frames import HybridDecoder
 from ..decoders.qwen import sections_in_turn
 
 TAPS = whole("shortconv.l_cache", 1, 1 << 10)

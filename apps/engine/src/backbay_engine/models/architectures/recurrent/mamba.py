@@ -8,8 +8,8 @@ from backbay import Context, Tensor
 from backbay.gguf import flag, whole
 
 from ... import nn
+from ...bases import HybridDecoder
 from ...batch import Batch
-from ...frames import HybridDecoder
 from ...keys import CONVOLUTION_TAPS, STATE_HEADS, STATE_INNER, STATE_SIZE
 from ...nn.norm import rms_epsilon
 from ...nn.weights import FLOATS
@@ -19,7 +19,7 @@ NORMED = flag("ssm.dt_b_c_rms")  # of Falcon Mamba: what controls the scan is no
 
 
 @final
-class Block:
+class MambaBlock:
     """x + mixer(norm(x)): a convolution, a selective scan with decays for each state of each channel, and a gate."""
 
     rope = None
@@ -69,8 +69,8 @@ class Block:
 class Mamba(HybridDecoder):
     """Mamba and Falcon Mamba."""
 
-    def block(self, weights: nn.Weights, layer: int) -> Block:
-        return Block(weights.at(f"blk.{layer}."), self.width)
+    def block(self, weights: nn.Weights, layer: int) -> MambaBlock:
+        return MambaBlock(weights.at(f"blk.{layer}."), self.width)
 
 
 @final

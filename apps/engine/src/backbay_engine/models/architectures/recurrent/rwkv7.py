@@ -8,8 +8,8 @@ from backbay import Context, Tensor
 from backbay.gguf import whole
 
 from ... import nn
+from ...bases import HybridDecoder
 from ...batch import Batch
-from ...frames import HybridDecoder
 from ...nn.weights import FLOATS
 
 HEAD = whole("wkv.head_size", 1)
@@ -102,7 +102,7 @@ class TimeMix:
 
 
 @final
-class Block:
+class Rwkv7Block:
     """A time mix and a feed-forward, which also sees the token before."""
 
     rope = None
@@ -127,12 +127,12 @@ class Block:
 class Rwkv7(HybridDecoder):
     """Layer norms, one of them after the embedding."""
 
-    def block(self, weights: nn.Weights, layer: int) -> Block:
+    def block(self, weights: nn.Weights, layer: int) -> Rwkv7Block:
         head = HEAD.of(self.config)
         if self.width % head:
             raise HEAD.refuse(self.config, f"a divisor of the width, {self.width},")
         hidden = nn.Shape.of(self.config, layer, attends=False).hidden
-        return Block(weights.at(f"blk.{layer}."), self.width, hidden, head, layer)
+        return Rwkv7Block(weights.at(f"blk.{layer}."), self.width, hidden, head, layer)
 
     def final_norm(self, weights: nn.Weights) -> nn.Module:
         return nn.LayerNorm(weights, "output_norm", self.width)

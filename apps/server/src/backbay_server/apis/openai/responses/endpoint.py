@@ -11,7 +11,7 @@ from backbay_engine import CallBegun, Piece, Reasoning, Text
 from ....errors import InvalidRequestError
 from ....generation import Answer, Conversation, Finish, Options, Request
 from ....transport.answers import Json, Stream, event_sse, event_stream
-from ...endpoint import Call, Endpoint
+from ...endpoint import Endpoint, EndpointCall
 from ...measures import ChosenLogprob, chosen_of
 from ..chat_requests import conversation_of, functions_tools
 from ..sampling import TextFormat, effort_variables, format_of
@@ -23,7 +23,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the latter names what is never there
 
 
-async def respond(call: Call, body: ResponsesRequest) -> Json | Stream:
+async def respond(call: EndpointCall, body: ResponsesRequest) -> Json | Stream:
     """Answer a conversation in items."""
     request = _request(body)
     if body.stream:
@@ -35,7 +35,7 @@ async def respond(call: Call, body: ResponsesRequest) -> Json | Stream:
         return Json(growing.response)
 
 
-async def count_tokens(call: Call, body: ResponsesRequest) -> Json:
+async def count_tokens(call: EndpointCall, body: ResponsesRequest) -> Json:
     """Count the tokens of a conversation in items."""
     [conversation] = _request(body).prompts
     assert isinstance(conversation, Conversation)
@@ -65,7 +65,9 @@ def _request(body: ResponsesRequest) -> Request:
     return Request(body.model, [conversation], options)
 
 
-async def _events(call: Call, body: ResponsesRequest, request: Request) -> AsyncGenerator[bytes, None]:
+async def _events(
+    call: EndpointCall, body: ResponsesRequest, request: Request
+) -> AsyncGenerator[bytes, None]:
     number = 0
     async with call.services.generator.answering(request) as answer:
         async for event in _Growing(call, body, answer).events():
@@ -78,7 +80,7 @@ async def _events(call: Call, body: ResponsesRequest, request: Request) -> Async
 class _Growing:
     """A response in progress. At most the last one of its items still grows."""
 
-    def __init__(self, call: Call, body: ResponsesRequest, answer: Answer) -> None:
+    def __init__(self, call: EndpointCall, body: ResponsesRequest, answer: Answer) -> None:
         self._id, self._answer = call.id, answer
         self._growing: Item | None = None
         self._texts, self._logprobs = list[str](), list[ChosenLogprob]()  # of the growing item

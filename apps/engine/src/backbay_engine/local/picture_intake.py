@@ -49,7 +49,7 @@ R = TypeVar("R", bound=Receiver[Any])
 
 @final
 @dataclass(eq=False)
-class Arrival:
+class PendingPictures:
     """A request whose pictures are prepared or encoded; then it becomes a job of the runner.
 
     prepared    the request's pictures, in their order; None where one is not prepared yet
@@ -69,7 +69,7 @@ class Arrival:
 
 
 @final
-class Sight:
+class PictureIntake:
     """Brings requests with pictures to the runner. Any thread may call any method.
 
     A pool of threads prepares pictures, the store's thread encodes them, and the runner gets a request once all its
@@ -91,7 +91,7 @@ class Sight:
         turn = nullcontext if turns is None else turns.part
         self.store = ImageStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[PendingPictures] = []
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
         self._closing = False
@@ -147,7 +147,7 @@ class Sight:
     ) -> R:
         """Prepare and encode the pictures of a request; then it becomes a job, which goes to the runner."""
         pictures = parts.pictures
-        arrival = Arrival(request, parts, jobs, runner, [None] * len(pictures))
+        arrival = PendingPictures(request, parts, jobs, runner, [None] * len(pictures))
         arrival.handle = handle = receiver(partial(self._cancel, arrival))
         with self._lock:
             if self._closing:
@@ -200,7 +200,7 @@ class Sight:
 
     # -- in the threads of the pool and of the store -----------------------------------------------------
 
-    def _guarded(self, arrival: Arrival, work: Callable[[], None]) -> None:
+    def _guarded(self, arrival: PendingPictures, work: Callable[[], None]) -> None:
         """Do a part of a request's work; an error ends the request."""
         if arrival.over:
             return
@@ -209,7 +209,7 @@ class Sight:
         except Exception as error:  # noqa: BLE001  the request gets it
             self._end(arrival, error)
 
-    def _prepare_one(self, arrival: Arrival, place: int, picture: Image | Prepared) -> None:
+    def _prepare_one(self, arrival: PendingPictures, place: int, picture: Image | Prepared) -> None:
         prepared = self.prepare(picture)
         with self._lock:
             arrival.prepared[place] = prepared
@@ -217,7 +217,7 @@ class Sight:
         if ready:
             self._arrange(arrival)
 
-    def _arrange(self, arrival: Arrival) -> None:
+    def _arrange(self, arrival: PendingPictures) -> None:
         """Place the prepared pictures in the text, and ask for their rows."""
         prepared = [picture for picture in arrival.prepared if picture is not None]
         arrival.tokens = self.tokens(arrival.parts, prepared)
@@ -231,13 +231,13 @@ class Sight:
         if over:
             lease.release()
 
-    def _encoded(self, arrival: Arrival, lease: Lease, error: BaseException | None) -> None:
+    def _encoded(self, arrival: PendingPictures, lease: Lease, error: BaseException | None) -> None:
         if error is not None:
             self._end(arrival, error)
         else:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
-    def _submit(self, arrival: Arrival, lease: Lease) -> None:
+    def _submit(self, arrival: PendingPictures, lease: Lease) -> None:
         job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:
@@ -248,7 +248,7 @@ class Sight:
             arrival.job = job
             self._leave(arrival)
 
-    def _cancel(self, arrival: Arrival) -> None:
+    def _cancel(self, arrival: PendingPictures) -> None:
         with self._lock:
             job = arrival.job
         if job is not None:
@@ -256,7 +256,7 @@ class Sight:
         else:
             self._end(arrival, None)
 
-    def _end(self, arrival: Arrival, error: BaseException | None) -> None:
+    def _end(self, arrival: PendingPictures, error: BaseException | None) -> None:
         """End a request that the runner has not got: with an error, or as cancelled."""
         with self._lock:
             if arrival.over or arrival.job is not None:
@@ -268,7 +268,7 @@ class Sight:
             lease.release()
         arrival.jobs.end(arrival.request, arrival.handle, error)
 
-    def _leave(self, arrival: Arrival) -> None:
+    def _leave(self, arrival: PendingPictures) -> None:
         self._arrivals.remove(arrival)
         self._changed.notify_all()
 
@@ -300,7 +300,7 @@ def open_sight(
     backend: str | type[Backend] | None,
     options: LoadOptions,
     tokenizer: Tokenizer | None,
-) -> Sight | None:
+) -> PictureIntake | None:
     """The encoder of a projector's file, or of the model's own file; None if neither has one."""
     assert text.model is not None
     file = vision_file(path, options.projector)
@@ -315,7 +315,7 @@ def open_sight(
     encoder = Encoder(family, options.encoder_backend or backend, _params_of_encoder(options))
     try:
         turns = Turns() if share_processors(text.memory(), encoder.memory()) else None
-        return Sight(family, encoder, tokenizer, options.store_bytes, turns)
+        return PictureIntake(family, encoder, tokenizer, options.store_bytes, turns)
     except BaseException:
         encoder.close()
         raise

@@ -12,7 +12,7 @@ from ..cache.attention.causal import CausalCache
 from ..cache.contract import Cache
 from ..cache.layered import LayeredCache
 from ..cache.recurrent import RecurrentCache
-from ..cache.step_only import Reach, StepOnly
+from ..cache.uncached_attention import Reach, UncachedAttention
 from .batch import Batch
 from .contract import Model
 from .keys import POOLING, WIDTH
@@ -183,7 +183,7 @@ class Encoder(Model):
             fill = partial(reach.mask, padding=config.mask_batch_padding)
             return batch.input(name, fill, config.mask_dtype)
 
-        batch.cache = StepOnly(config, mask)
+        batch.cache = UncachedAttention(config, mask)
         x = self.hidden(ctx, batch)
         return batch.tap("pooled", self.head(ctx.layer(self.layers), x, batch))
 

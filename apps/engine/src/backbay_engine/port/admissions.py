@@ -12,7 +12,7 @@ from ..errors import QueueFullError
 
 
 @final
-class Places:
+class Admissions:
     """The places of one model. Any thread may call any method.
 
     parallel    requests that run at the same time
@@ -22,7 +22,7 @@ class Places:
     def __init__(self, parallel: int, queue: int | None) -> None:
         self.parallel = parallel
         self.queue = None if queue is None else whole("queue", queue, 0)
-        self._held: set[Place] = set()
+        self._held: set[Admission] = set()
         self._lock = Lock()
 
     @property
@@ -30,9 +30,9 @@ class Places:
         return len(self._held)
 
     @contextmanager
-    def taken(self) -> Iterator[Place]:
+    def taken(self) -> Iterator[Admission]:
         """A place for a request, which an error gives back; QueueFullError if none is left."""
-        place = Place(self._held)
+        place = Admission(self._held)
         with self._lock:
             if self.queue is not None and len(self._held) >= self.parallel + self.queue:
                 raise QueueFullError(
@@ -48,10 +48,10 @@ class Places:
 
 
 @final
-class Place:
+class Admission:
     """The place of one request."""
 
-    def __init__(self, held: set[Place]) -> None:
+    def __init__(self, held: set[Admission]) -> None:
         self._held = held
 
     def leave(self) -> None:

@@ -47,7 +47,7 @@ class Reach:
 
 
 @final
-class StepOnly(BoundCache):
+class UncachedAttention(BoundCache):
     """The keys and values of one step, under the mask of each layer."""
 
     def __init__(self, config: CacheConfig, mask: Callable[[int], Tensor]) -> None:

@@ -29,7 +29,7 @@ PENDING = 2  # beginnings that wait to be written; more are not kept
 
 
 @final
-class Keeping:
+class PrefixFolder:
     """Reads in the runner's thread, between two steps, and writes in a thread of its own. Errors are logged."""
 
     def __init__(self, options: LoadOptions, snapshots: SlotSnapshots) -> None:

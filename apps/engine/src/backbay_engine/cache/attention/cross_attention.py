@@ -20,7 +20,7 @@ NOTHING: Ints = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
-class Shown:
+class VisibleRows:
     """Rows that a sequence sees, of a picture or of an encoder's text, and the position of the token from which on.
 
     visible  the first rows, which later tokens see; the others are padding
@@ -33,7 +33,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class View:
+class VisibleRange:
     """Consecutive positions that see the same ranges of cells, each from its first cell to before its end.
 
     after  whether the positions are after the first picture, if there are pictures
@@ -46,14 +46,14 @@ class View:
 
 
 @dataclass(frozen=True)
-class RegionPlan(CellPlan):
+class CrossAttentionPlan(CellPlan):
     """A step's range of cells, and what each of its runs sees of them."""
 
     masked: bool
-    seen: Sequence[tuple[Run, Sequence[View]]]
+    seen: Sequence[tuple[Run, Sequence[VisibleRange]]]
 
 
-class RegionCache(CellCache):
+class CrossAttentionCache(CellCache):
     """Regions of at most `length` rows, which several sequences may share."""
 
     _seen_before: ClassVar[bool]
@@ -70,10 +70,10 @@ class RegionCache(CellCache):
         self.open_store(backend, sizes, regions * self._room)
         self.regions = regions
         # by sequence, each with its region
-        self._shown: list[list[tuple[Shown, int]]] = [[] for _ in range(sizes.sequences)]
+        self._shown: list[list[tuple[VisibleRows, int]]] = [[] for _ in range(sizes.sequences)]
         self._expected: dict[int, int] = {}  # by sequence: rows that its next step puts
 
-    def shown(self, sequence: int) -> list[Shown]:
+    def shown(self, sequence: int) -> list[VisibleRows]:
         return [shown for shown, _ in self._of(sequence)]
 
     def free_regions(self) -> list[int]:
@@ -86,11 +86,11 @@ class RegionCache(CellCache):
             return 0
         return sum({region: shown.rows for held in self._shown for shown, region in held}.values())
 
-    def _of(self, sequence: int) -> list[tuple[Shown, int]]:
+    def _of(self, sequence: int) -> list[tuple[VisibleRows, int]]:
         self.check(sequence)
         return self._shown[sequence]
 
-    def _before(self, sequence: int, position: int) -> list[tuple[Shown, int]]:
+    def _before(self, sequence: int, position: int) -> list[tuple[VisibleRows, int]]:
         """What a sequence still sees if it is cut at a position."""
         held = self._of(sequence)
         if self._seen_before:
@@ -138,30 +138,34 @@ class RegionCache(CellCache):
         self.remove(sequence, 0)
 
     def planned(
-        self, step: Step, seen: Sequence[tuple[Run, Sequence[View]]], puts: Ints = NOTHING
-    ) -> RegionPlan:
+        self, step: Step, seen: Sequence[tuple[Run, Sequence[VisibleRange]]], puts: Ints = NOTHING
+    ) -> CrossAttentionPlan:
         ranges = [each for _, views in seen for view in views for each in view.cells]
         if not ranges:
-            return RegionPlan(step, (0, 0, False, 0), puts, 0, 0, masked=False, seen=seen)
+            return CrossAttentionPlan(step, (0, 0, False, 0), puts, 0, 0, masked=False, seen=seen)
         first = min(low for low, _ in ranges)
         history = rounded_up(max(high for _, high in ranges) - first, self._padding)
         everything = [(first, first + history)]
         masked = any(not views or any(view.cells != everything for view in views) for _, views in seen)
-        return RegionPlan(step, (first, history, masked, len(puts)), puts, first, history, masked, seen)
+        return CrossAttentionPlan(
+            step, (first, history, masked, len(puts)), puts, first, history, masked, seen
+        )
 
-    def planned_whole(self, step: Step, puts: Ints = NOTHING) -> RegionPlan:
+    def planned_whole(self, step: Step, puts: Ints = NOTHING) -> CrossAttentionPlan:
         cells = self.storage.cells
-        return RegionPlan(step, (0, cells, True, len(puts)), puts, 0, cells, masked=True, seen=())
+        return CrossAttentionPlan(step, (0, cells, True, len(puts)), puts, 0, cells, masked=True, seen=())
 
 
-def _moved(shown: Shown, gap: int) -> Shown:
+def _moved(shown: VisibleRows, gap: int) -> VisibleRows:
     return replace(shown, position=shown.position - gap)
 
 
-class BoundRegionCache(BoundCellCache):
+class BoundCrossAttentionCache(BoundCellCache):
     _after: Tensor | None = None
 
-    def __init__(self, cache: RegionCache, ctx: Context, plan: RegionPlan, *shape: int) -> None:
+    def __init__(
+        self, cache: CrossAttentionCache, ctx: Context, plan: CrossAttentionPlan, *shape: int
+    ) -> None:
         super().__init__(cache.storage, ctx, plan)
         self.present = self._host.zeros(DType.F32, *shape, plan.step.size)
         self.is_empty = plan.history == 0
@@ -169,7 +173,7 @@ class BoundRegionCache(BoundCellCache):
         self._masks = [self._host.empty(dtype, plan.history, rows)] if plan.masked else []
 
     def fill(self, plan: CachePlan) -> None:
-        plan = own_plan(RegionPlan, plan)
+        plan = own_plan(CrossAttentionPlan, plan)
         if self.is_empty:
             return
         present, after = np.zeros((2, plan.step.size), np.float32)
