@@ -135,7 +135,7 @@ def test_each_part_of_a_large_frame_is_told(pipe):
 def test_what_is_no_frame_is_refused(pipe):
     source, target = pipe
     target.write(bytes(8) + b"\xff\0\0\0\0")
-    with pytest.raises(ValueError, match="255 is not a valid Kind"):
+    with pytest.raises(ValueError, match="255 is not a valid FrameKind"):
         next(frames(source))
 
 
