@@ -60,8 +60,11 @@ class RemoteCall(ABC):
         self.handle.fail(error)
 
     def end_late(self, now: float) -> None:
-        """Fail if no process has begun it by its deadline."""
-        if isinstance(self.message, Generate) and not self.begun and self.message.begin_by <= now:
+        """Fail if no process has begun it by its deadline, and none has begun it before."""
+        message = self.message
+        if not isinstance(message, Generate) or self.begun or self.given > len(message.options.resume):
+            return
+        if message.begin_by <= now:
             told = "the request had not begun by its deadline: the worker was not ready"
             self.fail(DeadlineError(told))
 

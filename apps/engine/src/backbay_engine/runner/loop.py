@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext
 from threading import Condition, RLock, Thread, current_thread
 from time import monotonic, perf_counter
@@ -21,6 +21,7 @@ from ..images.turns import Turns
 from .requests.generation import Generation
 from .requests.handle import Receiver
 from .requests.job import Job
+from .requests.masks import MaskThread
 from .scheduler import Scheduler, Share, fitting
 from .slots import PrefixStore, Slots
 from .speculation import Speculation
@@ -63,7 +64,7 @@ class Runner:
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
-        self._ahead = ThreadPoolExecutor(1, "backbay masks")  # works while the backend computes a step
+        self._ahead = MaskThread()  # works while the backend computes a step
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
@@ -95,11 +96,11 @@ class Runner:
         with self._lock:
             if self._closing:
                 raise self._closed()
-            queue.append(item)
             if self._thread is None:
                 thread = Thread(target=self._run, name="backbay runner", daemon=True)
-                thread.start()
+                thread.start()  # where no thread can start, nothing is queued
                 self._thread = thread
+            queue.append(item)
             self._changed.notify_all()
 
     def job_of(self, receiver: object) -> Job | None:
@@ -163,7 +164,7 @@ class Runner:
                 log.exception("the runner failed")
                 for job in list(self._active):
                     self._end(job, error)
-        self._ahead.shutdown(wait=False)
+        self._ahead.close()
         self._do_tasks()
         with self._lock:
             self._changed.notify_all()  # wakes `forget`, if the model closes

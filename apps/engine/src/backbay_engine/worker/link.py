@@ -179,8 +179,13 @@ class PipeLink(Link):
         elif frame.kind is FrameKind.READY:
             with self.lock:
                 worker.ready = True
-                for waiting in list(self.calls.values()):
-                    _give(worker, waiting)
+                refused = [
+                    (waiting, why)
+                    for waiting in list(self.calls.values())
+                    if (why := _refusal(worker, waiting)) is not None
+                ]
+            for waiting, why in refused:
+                waiting.fail(why)
             self._tell(None)
         elif frame.kind is FrameKind.OPENED:
             description: Description = pickle.loads(frame.payload)  # noqa: S301  our own worker wrote it
@@ -204,6 +209,7 @@ class PipeLink(Link):
         elif frame.kind is FrameKind.RESULT:
             call.take(pickle.loads(payload))  # noqa: S301
         elif frame.kind is FrameKind.FAILED:
+            self._arrays.pop(number, None)
             call.fail(unpack_error(payload))
         else:
             if frame.kind is FrameKind.ARRAY:
@@ -247,8 +253,9 @@ class PipeLink(Link):
     def _survives(self, call: RemoteCall, worker: WorkerProcess) -> bool:
         """Whether a call goes on in another worker."""
         if worker.ready and not call.begun:
-            return call.sent < ATTEMPTS
+            return call.sent - call.losses < ATTEMPTS
         call.losses += 1
+        call.begun = False  # by the next worker
         return isinstance(call.message, Generate) and call.losses <= self._retries
 
     def _start_if_needed(self) -> None:
@@ -276,6 +283,15 @@ class PipeLink(Link):
         if not running:
             return None
         return STOPPING if all(running) else ANSWERING
+
+
+def _refusal(worker: WorkerProcess, call: RemoteCall) -> Exception | None:
+    """Send a call that has waited; give the error if it cannot be sent any more, such as for lack of memory."""
+    try:
+        _give(worker, call)
+    except Exception as error:  # noqa: BLE001  the call's alone
+        return error
+    return None
 
 
 def _give(worker: WorkerProcess, call: RemoteCall) -> None:

@@ -191,8 +191,8 @@ class StepSender:
             if kind is not FrameKind.ARRAY:
                 self._host.send(kind, self._number, pickle.dumps(value))
                 return
-            self._host.send(kind, self._number, pickle.dumps((value.shape, value.dtype.str)))
             data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+            self._host.send(kind, self._number, pickle.dumps((value.shape, value.dtype.str)))
             for at in range(0, len(data), CHUNK):
                 self._host.send_part(FrameKind.BYTES, self._number, data[at : at + CHUNK])
         except BrokenPipeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
@@ -20,6 +20,7 @@ from ..slots import Slot, forgotten
 from .answer import Completion, FinishReason, Timings, TokenStep
 from .handle import Receiver
 from .job import Job, RowsOfPictures
+from .masks import MaskThread
 from .request import GenerationOptions
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Generation(Job):
         if self.guesses is not None:
             self.guesses.learn(sampled.token)
 
-    def look_ahead(self, count: int, ahead: Executor) -> None:
+    def look_ahead(self, count: int, ahead: MaskThread) -> None:
         constraint = self.options.constraint
         if constraint is None or self._mask is not None or not self.wanted(count):
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -17,6 +16,7 @@ from ...steps.step import Ints
 from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, text_length
 from ..slots import Slot
 from .handle import Receiver
+from .masks import MaskThread
 
 
 class RowsOfPictures(Protocol):
@@ -168,7 +168,7 @@ class Job(ABC):
         """The number of first tokens to keep when the context is full; None: the job ends, as prompts never outgrow it."""
         return None
 
-    def look_ahead(self, count: int, ahead: Executor) -> None:
+    def look_ahead(self, count: int, ahead: MaskThread) -> None:
         """Begin what can be done while the backend computes the next `count` pending tokens."""
 
     def arrived(self, seconds: float) -> None:
