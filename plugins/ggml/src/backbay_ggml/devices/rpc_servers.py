@@ -154,7 +154,10 @@ def find_server(library: Library, endpoint: str, patience: float = PATIENCE) -> 
             deadline = time.monotonic() + CLOSE_SECONDS
             while known.relay.lost and time.monotonic() < deadline:
                 time.sleep(0.01)
-            known.check()  # with no lost connection open any more, the server may be tried again
+            if (
+                known.relay.lost
+            ):  # otherwise it may be tried again; what a session lost meanwhile is left to its own check
+                known.check()
         return _servers[endpoint]
 
 

@@ -174,4 +174,7 @@ class SmartResize(Preparation):
 class Qwen3Resize(SmartResize):
     """qwen3-vl"""
 
+    patch: int = 16
+    min_pixels: int = 256 * 256
+    max_pixels: int = 4096 * 4096
     family = "qwen3-vl"

@@ -67,7 +67,7 @@ class GptOss(Decoder):
         here = weights.at(f"blk.{layer}.")
         attention = nn.Attention(here, shape, rope, sinks=True, biased=True)
         experts = nn.Experts(here, shape, activation, biased=True)
-        second = "ffn_norm" if "ffn_norm.weight" in here else "post_attention_norm"
+        second = "post_attention_norm" if "post_attention_norm.weight" in here else "ffn_norm"
         return nn.build_block(here, attention, experts, second=second)
 
 
