@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -191,11 +190,6 @@ class Report:
         self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
         if outcome.failed:
             self.failures.append(outcome)
-
-    def add_all(self, outcomes: Iterable[Outcome]) -> Report:
-        for outcome in outcomes:
-            self.add(outcome)
-        return self
 
     @property
     def title(self) -> str:

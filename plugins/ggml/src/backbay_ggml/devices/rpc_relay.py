@@ -52,7 +52,7 @@ class Relay:
         host, _, port = endpoint.rpartition(":")
         self.server, self.patience = (host, int(port)), patience
         self.lost: dict[int, str] = {}
-        self.losses: list[str] = []  # the reasons since somebody looked
+        self.losses: list[str] = []  # the reasons since the latest session began
         try:
             with connect(self.server) as first:
                 self.peer = first.getpeername()

@@ -79,12 +79,11 @@ class RpcServer:
         _busy, _lock = threading.Lock(), threading.Lock()
 
     def check(self, *, meanwhile: bool = False) -> None:
-        """BackendUnavailableError if the server is gone; with `meanwhile`, also if it was lost since the last check."""
+        """BackendUnavailableError if the server is gone; with `meanwhile`, also if it was lost since the session began."""
         if not self.is_relayed:
             why = self._why_gone or ": this process ends"
             raise BackendUnavailableError(f"the RPC server {self.endpoint} cannot be reached{why}")
-        recent, self.relay.losses = self.relay.losses, []
-        reasons = [*self.relay.lost.values(), *(recent if meanwhile else [])]
+        reasons = [*self.relay.lost.values(), *(self.relay.losses if meanwhile else [])]
         if reasons:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
 
@@ -101,6 +100,7 @@ def session(*servers: RpcServer) -> Iterator[None]:
         raise AssertionError("a session is held without the turn of its thread")
     with _without_signals():
         for server in servers:
+            server.relay.losses = []  # of earlier sessions
             server.check()
         try:
             yield
@@ -154,10 +154,7 @@ def find_server(library: Library, endpoint: str, patience: float = PATIENCE) -> 
             deadline = time.monotonic() + CLOSE_SECONDS
             while known.relay.lost and time.monotonic() < deadline:
                 time.sleep(0.01)
-            if (
-                known.relay.lost
-            ):  # otherwise it may be tried again; what a session lost meanwhile is left to its own check
-                known.check()
+            known.check()  # with no lost connection open any more, the server may be tried again
         return _servers[endpoint]
 
 
