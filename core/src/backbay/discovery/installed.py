@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,7 +87,7 @@ def declared(group: str) -> dict[str, list[Declared]]:
     with naming_limits("looking for plugins"):
         # importlib.metadata would find nothing if no file can be opened
         os.close(os.open(os.devnull, os.O_RDONLY))
-    for point in sorted(_points(group), key=lambda point: point.name):
+    for point in _points(group, _places()):
         origin = "unknown", "unknown"
         try:
             origin = origin if point.dist is None else (point.dist.name, point.dist.version)
@@ -96,17 +97,28 @@ def declared(group: str) -> dict[str, list[Declared]]:
     return found
 
 
-def _points(group: str) -> Iterable[EntryPoint]:
+def _places() -> tuple[tuple[str, int], ...]:
+    """The folders in which distributions are installed, and when one was last added or removed."""
+    places = []
+    for path in sys.path:
+        with suppress(OSError, ValueError):  # it may be missing
+            places.append((path, Path(path).stat().st_mtime_ns))
+    return tuple(places)
+
+
+@lru_cache(maxsize=64)
+def _points(group: str, places: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
+    """The entry points of a group, sorted by name. To look for them reads a file of each distribution."""
     from importlib.metadata import distributions, entry_points
 
     with suppress(Exception):  # one unreadable entry_points.txt must not hide all others
-        return entry_points(group=group)
+        return sorted(entry_points(group=group), key=lambda point: point.name)
     found: dict[str, Iterable[EntryPoint]] = {}
     for distribution in distributions():
         with suppress(Exception):  # its metadata are unreadable
             # Import finds the first on sys.path.
             found.setdefault(distribution.name, distribution.entry_points.select(group=group))
-    return [point for points in found.values() for point in points]
+    return sorted((point for points in found.values() for point in points), key=lambda point: point.name)
 
 
 @dataclass(frozen=True)
