@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backbay_conformance.draw.choices import replayed
 from backbay_conformance.machines import BackendLife, CacheLife
 from backbay_conformance.plugin import Draw, Fault, Machine, lab_for, run_machine, walk
 from backbay_selftest import FAULTS, reference
@@ -62,7 +63,7 @@ def test_a_failure_is_replayed_by_its_choices_alone() -> None:
     fault, draw = found
     lab = lab_for(FAULTS["set_rows_clears_the_row_behind"].plant(reference()))
     with pytest.raises(Fault) as again:
-        walk(CacheLife, lab, Draw("other", replay=draw.choices), 40)
+        walk(CacheLife, lab, Draw(replayed(draw.choices)), 40)
     assert again.value.message == fault.message
 
 

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from backbay_conformance.plugin import lab_for
-from backbay_conformance.runner.item_run import run_item
 from backbay_conformance.runner.selection import Item
 from backbay_selftest import FAULTS, reference
 
@@ -28,5 +27,5 @@ NUMBER = r"-?\d+(\.\d+)?(e-?\d+)?"
 def test_the_first_element_that_differs_is_shown(fault: str, item: str, told: str) -> None:
     lab = lab_for(FAULTS[fault].plant(reference()))
     profile, name = item.split("/")
-    failed = (run_item(lab, Item(profile, name, turn), 0) for turn in range(40))
+    failed = (drawn(lab, Item(profile, name, turn), 0) for turn in range(40))
     assert any(outcome.failed and re.search(told, outcome.message) for outcome in failed)

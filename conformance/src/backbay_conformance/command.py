@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from .report.junit import junit
 from .report.known_failures import read_known_failures
 from .report.report import Outcome, Report
 from .report.terminal import Bar, show, show_failure
-from .runner.isolation import Try, ask_worker, isolated
+from .runner.isolation import Pool, ask_worker
 from .runner.item_run import drawn_again, is_call
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
@@ -264,8 +265,9 @@ def again(args: Namespace) -> int:
     written, item, choices = read_file(args.repro)
     opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
     backend, like = args.backend or written.backend, args.like or written.like
-    settings = RunSettings(backend, written.seed, args.timeout, 0.0, opening, like)
-    (outcome,) = isolated(settings, [Try(item, choices)])
+    settings = RunSettings(backend, written.seed, args.timeout, 0.0, opening=opening, like=like)
+    with closing(Pool(settings)) as pool:
+        outcome = pool.again(item, choices)
     if outcome.failed:
         show_failure(outcome, sys.stdout, traces=args.debug)
     else:
@@ -282,7 +284,7 @@ def _dump(settings: RunSettings, folder: Path, item: Item, outcome: Outcome) -> 
     if settings.like:
         read_model_calls(lab, Path(settings.like))
     try:
-        written = dump(folder, *drawn_again(lab, item, settings.seed, outcome, runs=True))
+        written = dump(folder, *drawn_again(lab, item, outcome, runs=True))
     finally:
         lab.discard()
     say(f"written: {', '.join(map(str, written))}")

@@ -7,14 +7,14 @@ import io
 import pytest
 
 from .report.terminal import show_failures
-from .runner.isolation import Pool, Try
+from .runner.isolation import Pool
 from .runner.selection import items
 
 
 def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestconfig: pytest.Config) -> None:
     """Each call of the case or scenario passes, or is declared unsupported."""
     planned = items([backbay_case], str(pytestconfig.getoption("--backbay-size")))
-    outcomes = backbay_pool.run([Try(item) for item in planned])
+    outcomes = backbay_pool.run(planned)
     failed = [outcome for outcome in outcomes if outcome.failed]
     if failed:
         text = io.StringIO()

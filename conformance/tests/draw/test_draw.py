@@ -8,6 +8,7 @@ import pytest
 
 from backbay import DType
 from backbay_conformance import CASES, Draw
+from backbay_conformance.draw.choices import replayed
 from backbay_conformance.draw.draw import LISTED_FROM
 
 SIDES_AT_EDGES = {0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025}
@@ -22,7 +23,7 @@ def test_choices_draw_the_same_call_again() -> None:
     case = CASES["core", "conv2d"]
     draw = Draw("some seed", 5)
     call = case.draw(draw)
-    assert str(case.draw(Draw("another", 5, draw.choices))) == str(call)
+    assert str(case.draw(Draw(replayed(draw.choices)))) == str(call)
 
 
 def test_sides_come_at_every_edge() -> None:
@@ -41,14 +42,14 @@ def test_every_kind_of_layout_is_drawn() -> None:
 def test_options_by_turn_come_one_after_the_other() -> None:
     assert [Draw("t", turn).by_turn("a", "b", "c") for turn in range(4)] == ["a", "b", "c", "a"]
     assert [Draw("t", turn).by_turn("a", "b", each=2) for turn in range(5)] == ["a", "a", "b", "b", "a"]
-    assert Draw("t", 2, replay=[1]).by_turn("a", "b", "c") == "b"
+    assert Draw(replayed([0, 0, 1]), 2).by_turn("a", "b", "c") == "b"
 
 
 def test_a_default_run_takes_each_listed_option_once() -> None:
     drawn = [Draw("t", turn).listed("a", "b", "c") for turn in range(90)]
     assert drawn[:LISTED_FROM] == [None] * LISTED_FROM
     assert [option for option in drawn if option] == ["a", "b", "c"]
-    assert Draw("t", LISTED_FROM + 1, replay=[]).listed("a", "b", "c") is None
+    assert Draw(replayed([]), LISTED_FROM + 1).listed("a", "b", "c") is None
 
 
 @pytest.mark.parametrize(

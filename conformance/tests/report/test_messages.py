@@ -64,7 +64,7 @@ def test_a_kernel_with_a_result_of_the_wrong_shape_is_not_over_claimed() -> None
 
 def test_the_program_of_a_small_failure_shows_its_numbers() -> None:
     lab = lab_for("broken_backends:Imprecise")
-    (first, *_) = run_items(lab, items([("core", "tanh")], "smoke"), 0)
+    (first, *_) = run_items(lab, items([("core", "tanh")], "smoke"), RunSettings("", 0, shrink=0.0))
     best = shrunk(lab, items([("core", "tanh")], "smoke")[0], 0, first, "broken_backends:Imprecise")
     assert "from_floats([" in best.script
     assert "b85decode" not in best.script

@@ -10,10 +10,13 @@ import numpy as np
 
 from backbay import Backend
 from backbay_conformance.checks.traced_call import TracedCall, make
+from backbay_conformance.draw.choices import Source
 from backbay_conformance.draw.data import Mode
 from backbay_conformance.draw.draw import Draw
 from backbay_conformance.numbers.encoding import Array, decode
+from backbay_conformance.report.report import Outcome
 from backbay_conformance.runner.item_run import run_item
+from backbay_conformance.runner.search import search
 from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import SCENARIOS, Lab, lab_for
@@ -140,13 +143,25 @@ def detect(
     return replace(found, nmse=bool(seen.nmse), tolerance=bool(seen.tolerance))
 
 
+def drawn(lab: Lab, item: Item, seed: int) -> Outcome:
+    """The outcome of an item that Hypothesis draws."""
+    outcomes: list[Outcome] = []
+
+    def example(source: Source, new: bool) -> bool:
+        outcomes.append(run_item(lab, item, source))
+        return False
+
+    search(example, 1, item.seed(seed), seconds=0)
+    return outcomes[0]
+
+
 def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: float) -> Detection:
     lab = lab_for(fault.plant(reference()))
     started, count = time.monotonic(), 0
     facts = fault.name, fault.kind
     try:
         for count, item in enumerate(planned, 1):
-            outcome = run_item(lab, item, seed)
+            outcome = drawn(lab, item, seed)
             elapsed = time.monotonic() - started
             if outcome.failed:
                 message = outcome.message.partition("\n")[0]

@@ -352,7 +352,7 @@ def cast_call(args: Args, **relations: Any) -> Call:
 def cast_quantized(draw: Draw) -> Call:
     """From quantized types to floats, and from f32 to quantized types."""
     if draw.flag():
-        target = QUANTIZED[draw.turn // 3 % len(QUANTIZED)]
+        target = draw.by_turn(*QUANTIZED, each=3)
         blocks = draw.pick(33, 129) if draw.flag(8) else draw.pick(1, 2, 5)
         x = draw.floats((target.block_size * blocks, *draw.sides(2, 40)), Numbers(), dtype=DType.F32)
         return cast_call((x, target))

@@ -83,7 +83,7 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
         n, m = draw.side(40), draw.side(40)
     else:
         k, n, m = draw.sides(3, 16000)
-        if draw.turn % 12 == 7:  # by turn, not by chance: an empty sum must write 0, not leave old memory
+        if draw.on_turn(7, 12):  # by turn, not by chance: an empty sum must write 0, not leave old memory
             k = 0
     outer = draw.pick((), (), (2,), (3, 2), (1, 2))
     groups = tuple(extent * draw.pick(1, 2, 3) for extent in outer)

@@ -311,9 +311,9 @@ def concat(draw: Draw) -> Call:
 @case(ops.stack)
 def stack(draw: Draw) -> Call:
     x = moved(draw, draw.shape())
-    dim = draw.turn % len(x.shape)
+    dim = draw.by_turn(*range(len(x.shape)))
     others = []
-    for _ in range(33 if draw.turn % 30 == 11 else draw.below(4)):
+    for _ in range(33 if draw.on_turn(11, 30) else draw.below(4)):
         shape = list(x.shape)
         shape[dim] = draw.pick(1, x.shape[dim], 3)
         others.append(draw.operand(x.dtype, shape, Bits()))

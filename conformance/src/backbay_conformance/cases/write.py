@@ -199,7 +199,7 @@ def copy(draw: Draw) -> Call:
 
 @case(ops.copy, "quant")
 def copy_quantized(draw: Draw) -> Call:
-    return copy_call(draw, QUANTIZED[draw.turn // 3 % len(QUANTIZED)])
+    return copy_call(draw, draw.by_turn(*QUANTIZED, each=3))
 
 
 @case(ops.set)
@@ -367,4 +367,4 @@ def set_rows(draw: Draw) -> Call:
 
 @case(ops.set_rows, "quant")
 def set_rows_quantized(draw: Draw) -> Call:
-    return set_rows_call(draw, QUANTIZED[draw.turn // 3 % len(QUANTIZED)])
+    return set_rows_call(draw, draw.by_turn(*QUANTIZED, each=3))

@@ -1,8 +1,7 @@
-"""Choices: each is one recorded integer, so that a failing call can be shrunk, saved and replayed."""
+"""Choices: each is an integer that Hypothesis draws, so that a failing call can be shrunk, saved and replayed."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Literal, TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 
 from backbay import CacheConfig, DType
 
+from .choices import Source, seeded
 from .data import READABLE, Bits, Fill, Numbers
 from .layout import (
     Layout,
@@ -70,27 +70,29 @@ ROWS = (
 class Draw:
     """The source of all random choices of a case. Choice 0 is always the simplest option.
 
-    `turn` counts the calls of one case: it selects mode and dtype, so that each of them comes up. All other choices
-    come from `seed`, or from `replay` if given, and are 0 after its end.
+    source   makes each choice; a text is the seed of a draw that needs no search, in a test
+    turn     the count of this call among those of its case: a new call takes mode, dtype and some options by turn, so
+             that each of them comes up
     """
 
-    def __init__(
-        self,
-        seed: str,
-        turn: int = 0,
-        replay: Sequence[int] | None = None,
-        cache: CacheConfig = CacheConfig(),
-    ) -> None:
-        self.seed, self.turn = seed, turn
+    mode: Mode
+
+    def __init__(self, source: Source | str, turn: int = 0, cache: CacheConfig = CacheConfig()) -> None:
+        self._source = seeded(source) if isinstance(source, str) else source
         self.cache = cache  # the backend's
         self.note: Callable[[str], None] = lambda text: None  # called before each try of a scenario
         self.choices: list[int] = []
-        self._random = random.Random(seed)
-        self._replay = replay
+        self.turn = turn
 
     @property
-    def mode(self) -> Mode:
-        return MODES[self.turn % len(MODES)]
+    def turn(self) -> int:
+        return self._turn
+
+    @turn.setter
+    def turn(self, turn: int) -> None:
+        self._turn = turn
+        self.mode = self.by_turn(*MODES)
+        self._float = self.by_turn(0, 1, 2, each=len(MODES))
 
     @property
     def exact(self) -> bool:
@@ -98,34 +100,22 @@ class Draw:
 
     # -- choices -----------------------------------------------------------------------------------------
 
-    def below(self, n: int) -> int:
-        """An integer in [0, n)."""
-        return self._recorded(n, lambda: self._random.randrange(n))
-
-    def _recorded(self, n: int, fresh: Callable[[], int]) -> int:
-        at = len(self.choices)
-        if self._replay is None:
-            choice = fresh()
-        else:
-            choice = min(self._replay[at], n - 1) if at < len(self._replay) else 0
-        self.choices.append(choice)
-        return choice
+    def below(self, n: int, by_turn: int | None = None) -> int:
+        """An integer in [0, n); in a new call `by_turn`, if given."""
+        self.choices.append(self._source(n, by_turn))
+        return self.choices[-1]
 
     def by_turn(self, *options: T, each: int = 1) -> T:
         """One of the options, the next one after `each` turns: a few turns take all of them, even in a smoke run."""
-        return options[self._recorded(len(options), lambda: self.turn // each % len(options))]
+        return options[self.below(len(options), self.turn // each % len(options))]
 
     def listed(self, *options: T) -> T | None:
         """The options one after the other, each in one turn of a default run; None in all other turns.
 
         A longer run takes them again in each further round, in another mode.
         """
-
-        def place() -> int:
-            at = (self.turn + self.turn // ROUND) % ROUND - LISTED_FROM
-            return at + 1 if 0 <= at < len(options) else 0
-
-        return (None, *options)[self._recorded(len(options) + 1, place)]
+        at = (self.turn + self.turn // ROUND) % ROUND - LISTED_FROM
+        return (None, *options)[self.below(len(options) + 1, at + 1 if 0 <= at < len(options) else 0)]
 
     def integer(self, low: int, high: int) -> int:
         """An integer in [low, high], both included."""
@@ -138,13 +128,6 @@ class Draw:
         """An attribute: `value`, or often a number beside it with as many digits as f32 holds, which shows if rounded."""
         digits = self.below(1 << 12) if self.flag() else 0
         return float(np.float32(value * (1 + digits / (1 << 15)))) if digits else value
-
-    def branch(self) -> Draw | None:
-        """In half of the cases a draw of its own, for a part of a scenario that shrinking can leave out by one choice."""
-        number = self.below(1 << 16)
-        if number % 2 == 0:
-            return None
-        return Draw(f"{self.seed}/{len(self.choices)}/{number}", self.turn, cache=self.cache)
 
     def flag(self, one_in: int = 2) -> bool:
         """True about once in `one_in` times; False is the simpler choice."""
@@ -206,7 +189,7 @@ class Draw:
 
     def on_turn(self, turn: int, every: int) -> bool:
         """True in one turn of `every`."""
-        return bool(self._recorded(2, lambda: int(self.turn % every == turn)))
+        return bool(self.below(2, int(self.turn % every == turn)))
 
     def batch(self, shape: Sequence[int], operands: int = 1) -> dict[str, Any]:
         """The relations of an op on each element, whose operands have one shape: any dimension is a batch."""
@@ -226,7 +209,7 @@ class Draw:
 
     def float_dtype(self, *, shift: int = 0) -> DType:
         """One of the float types by turn; `shift` selects another one, for a second operand."""
-        return FLOATS[(self.turn // len(MODES) + shift) % len(FLOATS)]
+        return FLOATS[(self._float + shift) % len(FLOATS)]
 
     def other_float(self) -> DType:
         """A float type for a further operand: mostly the first operand's."""
@@ -234,7 +217,7 @@ class Draw:
 
     def quantized_dtype(self) -> DType:
         """One of the quantized types by turn."""
-        return READABLE[self.turn // len(MODES) % len(READABLE)]
+        return self.by_turn(*READABLE, each=len(MODES))
 
     # -- operands ----------------------------------------------------------------------------------------
 

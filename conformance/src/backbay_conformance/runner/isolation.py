@@ -23,11 +23,13 @@ from backbay import BackendUnavailableError
 from backbay.internals import kill_helper, start_helper
 
 from ..checks.model_calls import ModelCalls
+from ..draw.choices import Source, replayed
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
+from .group_run import Kinds, simplicity
 from .item_run import EXPLAINING
+from .search import search
 from .selection import Item, RunSettings
-from .shrink import Failing, shrink
 from .waiting import Patience
 
 STARTING = 120.0
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 ENOUGH = 3
 """After so many crashes or hangs, a case's other calls are left out: each costs a process or a timeout."""
 
+ZEROS = replayed([])
 TICK = 0.2  # seconds between two looks whether the run should stop
 
 AFTER_A_HANG, SHORTEST = 0.1, 1.0
@@ -48,19 +51,11 @@ AFTER_A_HANG, SHORTEST = 0.1, 1.0
 
 @dataclass
 class Seen:
-    """State shared by all workers of a run: deaths of each case, its hangs, and the kinds of failures already shrunk."""
+    """State shared by all workers of a run: deaths of each case, its hangs, and the kinds of failures already small."""
 
     deaths: Counter[str] = field(default_factory=Counter)
     hung: set[str] = field(default_factory=set)
-    shrunk: set[tuple[str, str]] = field(default_factory=set)
-
-
-@dataclass
-class Try:
-    """An item for a worker, with choices if a failure is tried again."""
-
-    item: Item
-    replay: list[int] | None = None
+    small: Kinds = field(default_factory=set)
 
 
 class DiedError(Exception):
@@ -156,42 +151,56 @@ class Pool:
         self.facts: dict[str, Any] = {}
         self._worker: Worker | None = None
 
-    def run(self, tries: Sequence[Try]) -> list[Outcome]:
-        return list(self.each(tries))
+    def run(self, items: Sequence[Item]) -> list[Outcome]:
+        return list(self.each(items))
 
-    def each(self, tries: Sequence[Try]) -> Iterator[Outcome]:
+    def each(self, items: Sequence[Item]) -> Iterator[Outcome]:
         """The outcomes as they come. A worker's death is a failed outcome, and another worker continues."""
         deaths = self.seen.deaths
-        left = [one for one in tries if deaths[one.item.group] < ENOUGH]
+        left = [item for item in items if deaths[item.group] < ENOUGH]
         while left:
             count = 0
-            for outcome in self._until_death(left):
-                count += 1
+            job = {"items": [astuple(item) for item in left], "small": sorted(self.seen.small)}
+            for outcome in self._until_death(left, job):
+                count += not outcome.saved
                 yield outcome
             if self._worker is None:
-                deaths[left[min(count, len(left)) - 1].item.group] += 1
-            left = [one for one in left[count:] if deaths[one.item.group] < ENOUGH]
+                deaths[left[min(count, len(left)) - 1].group] += 1
+            left = [item for item in left[count:] if deaths[item.group] < ENOUGH]
 
-    def _until_death(self, tries: list[Try]) -> Iterator[Outcome]:
+    def again(self, item: Item, choices: list[int]) -> Outcome:
+        """The outcome of an item with recorded choices."""
+        (outcome,) = self._until_death([item], {"items": [astuple(item)], "choices": choices})
+        return outcome
+
+    def asking(self, item: Item, source: Source) -> Outcome:
+        """The outcome of an item, each of whose choices the worker asks for."""
+        (outcome,) = self._until_death([item], {"items": [astuple(item)], "asks": True}, source)
+        return outcome
+
+    def _until_death(
+        self, items: Sequence[Item], job: dict[str, Any], source: Source = ZEROS
+    ) -> Iterator[Outcome]:
         if self._worker is None:
             self._worker = Worker(self.settings)
             self.facts = self._worker.facts
-        worker, done, tried = self._worker, 0, tries[0]
-        known = Outcome(str(tried.item))
+        worker, done, tried = self._worker, 0, items[0]
+        known = Outcome(str(tried))
         try:
-            listed = [[*astuple(one.item), one.replay] for one in tries]
-            worker.tell({"tries": listed, "shown": sorted(self.seen.shrunk)})
+            worker.tell(job)
             while True:
-                message = worker.hear(self._patience(tried.item, known))
+                message = worker.hear(self._patience(tried, known))
                 if "idle" in message:
                     return
-                if "done" in message:
+                if "below" in message:
+                    worker.tell(source(message["below"], None))
+                elif "done" in message:
                     outcome = Outcome(**message["done"])
                     if outcome.failed:
-                        self.seen.shrunk.add((tried.item.group, outcome.check))
-                    done += 1
-                    tried = tries[min(done, len(tries) - 1)]
-                    known = Outcome(str(tried.item))
+                        self.seen.small.add((tried.group, outcome.check))
+                    done += not outcome.saved
+                    tried = items[min(done, len(items) - 1)]
+                    known = Outcome(str(tried))
                     yield outcome
                 else:
                     known = Outcome(**message["call"])
@@ -210,29 +219,31 @@ class Pool:
             limit = min(limit, max(SHORTEST, limit * AFTER_A_HANG))
         return limit + (self.settings.shrink + EXPLAINING if known.failed else 0)
 
-    def _smaller(self, tried: Try, casualty: Outcome) -> Outcome:
+    def _smaller(self, item: Item, casualty: Outcome) -> Outcome:
         """A smaller call that crashes in the same way; each candidate costs a process. A hang is not made smaller."""
-        group = tried.item.group
+        group = item.group
         if casualty.check == "hang":
             self.seen.hung.add(group)
         kind = (group, casualty.check)
-        if casualty.check != "crash" or kind in self.seen.shrunk or self.settings.shrink <= 0:
+        if casualty.check != "crash" or kind in self.seen.small or self.settings.shrink <= 0:
             return casualty
-        self.seen.shrunk.add(kind)
-        if not casualty.choices:
-            return casualty
-        found = {tuple(casualty.choices): casualty}
+        self.seen.small.add(kind)
+        first, best = list(casualty.choices), casualty
 
-        def fails(choices: list[int]) -> Failing | None:
+        def example(source: Source, new: bool) -> bool:
+            """The casualty itself if it is new, then what Hypothesis makes of it."""
+            nonlocal best
+            recorded = replayed(first)
             with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
-                (outcome,) = pool.run([Try(tried.item, choices)])
+                outcome = pool.asking(item, lambda n, _: source(n, recorded(n, None) if new else None))
             if outcome.check != casualty.check:
-                return None
-            found[tuple(outcome.choices)] = outcome
-            return Failing(outcome.choices, outcome.elements)
+                return False
+            best = min(best, outcome, key=simplicity)
+            return True
 
-        smallest = shrink(casualty.choices, fails, 2 * self.settings.shrink, casualty.elements)
-        return found[tuple(smallest)]
+        if first:
+            search(example, 1, item.seed(self.settings.seed), seconds=2 * self.settings.shrink)
+        return best
 
     def kill(self) -> None:
         """End the worker's process, from another thread; its lane notices."""
@@ -255,7 +266,7 @@ class Lane:
     """A thread with a pool of its own, which takes tries from a shared queue."""
 
     def __init__(
-        self, settings: RunSettings, seen: Seen, left: deque[list[Try]], done: queue.Queue[Any]
+        self, settings: RunSettings, seen: Seen, left: deque[list[Item]], done: queue.Queue[Any]
     ) -> None:
         self.left, self.done, self.pool = left, done, Pool(settings, seen)
         self.stopped = threading.Event()
@@ -279,7 +290,7 @@ class Lane:
 
 def isolated(
     settings: RunSettings,
-    planned: Sequence[Try],
+    planned: Sequence[Item],
     jobs: int = 1,
     facts: dict[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -288,7 +299,7 @@ def isolated(
 
     `stop` is asked several times a second; once it returns True, the workers are ended.
     """
-    left = deque(list(tries) for _, tries in groupby(planned, key=lambda one: one.item.group))
+    left = deque(list(items) for _, items in groupby(planned, key=lambda item: item.group))
     done: queue.Queue[Any] = queue.Queue()
     seen = Seen()
     lanes = [Lane(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]

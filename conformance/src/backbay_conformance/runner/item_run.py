@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import prod
@@ -19,7 +19,8 @@ from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import RELATIONS, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
-from ..draw.draw import MODES, Draw
+from ..draw.choices import Source, replayed
+from ..draw.draw import Draw
 from ..numbers.comparison import Fault, measured
 from ..numbers.encoding import Array
 from ..numbers.number import Number
@@ -28,7 +29,6 @@ from ..suite.case import CASES, Call
 from ..suite.lab import SCENARIOS, Lab
 from .replay import PACKED, script
 from .selection import Item
-from .shrink import Failing, shrink
 
 SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}  # packages that no plugin owns
 
@@ -55,13 +55,11 @@ EXPLAINING, BRIEFLY = 4.0, 2.0
 Announce = Callable[[Outcome], None]
 
 
-def run_item(
-    lab: Lab, item: Item, seed: int, replay: Sequence[int] | None = None, announce: Announce | None = None
-) -> Outcome:
-    """Run an item, with the choices of `replay` if given. `announce` is called before each call is tried."""
+def run_item(lab: Lab, item: Item, source: Source, announce: Announce | None = None) -> Outcome:
+    """Run an item with the choices of a source. `announce` is called before each call is tried."""
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
-    draw = Draw(item.seed(seed), item.turn, replay)
+    draw = Draw(source, item.turn)
     keep_large_blocks(KEPT)  # opening a backend may have changed this
     try:
         draw.cache = lab.backend.cache_config()
@@ -91,7 +89,7 @@ def drawn_call(lab: Lab, item: Item, draw: Draw) -> Call:
         raise BackbayError(
             f"the model has {len(calls)} calls of {item.name}, not {item.turn + 1}; give --like"
         )
-    draw.turn = MODES.index("wide")
+    draw.mode = "wide"
     return model_call(lab, calls[item.turn], draw)
 
 
@@ -124,24 +122,28 @@ def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
         outcome.status, outcome.message = "unsupported", str(error)
 
 
-def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
+def explained(lab: Lab, item: Item, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
     """The failure of a scenario, or of a call whose operands other ops have made, with the ops that are wrong by
     themselves: it runs again, and is watched.
     """
-    if failed.check in OF_NO_OP or (is_call(item) and not _has_made_operands(lab, item, seed, failed)):
+    if failed.check in OF_NO_OP or (is_call(item) and not _has_made_operands(lab, item, failed)):
         return failed
     watch = Watch(lab.through(lambda backend: backend), seconds)
     watched = lab.through(watch.backend)
-    verdict = watch.verdict() if run_item(watched, item, seed, failed.choices).failed else ""
+    verdict = watch.verdict() if run_item(watched, item, replayed(failed.choices)).failed else ""
     for opened in (watched, watch.lab):
         with suppress(Exception):  # the verdict is known
             opened.discard()
     return replace(failed, message=f"{failed.message}\n  {verdict}") if verdict else failed
 
 
-def _has_made_operands(lab: Lab, item: Item, seed: int, failed: Outcome) -> bool:
+def drawn_from(lab: Lab, item: Item, outcome: Outcome) -> Draw:
+    return Draw(replayed(outcome.choices), item.turn, lab.backend.cache_config())
+
+
+def _has_made_operands(lab: Lab, item: Item, failed: Outcome) -> bool:
     """Whether the call reads results of other ops, such as a copy, so that one of these may be wrong instead."""
-    draw = Draw(item.seed(seed), item.turn, failed.choices, lab.backend.cache_config())
+    draw = drawn_from(lab, item, failed)
     operands = drawn_call(lab, item, draw).operands()
     return any(step.makes for operand in operands for step in operand.layout.steps)
 
@@ -169,44 +171,30 @@ def _fail(outcome: Outcome, error: Exception, kind: type[Any]) -> None:
     outcome.message = f"{type(error).__name__}: {error} ({place})"
 
 
-def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, seconds: float = 4.0) -> Outcome:
-    """The failure with the smallest choices found, and a program that reproduces it."""
-    best = failed
-
-    def fails(choices: list[int]) -> Failing | None:
-        nonlocal best
-        again = run_item(lab, item, seed, choices)
-        if not again.failed or again.check != failed.check:
-            return None
-        best = again
-        return Failing(again.choices, again.elements)
-
-    choices = shrink(failed.choices, fails, seconds, failed.elements)
-    if best.choices != choices:
-        best = run_item(lab, item, seed, choices)
-    best = explained(lab, item, seed, best)
-    best.seconds = failed.seconds
+def shown(lab: Lab, item: Item, failed: Outcome, backend: str) -> Outcome:
+    """The failure explained, with a program that reproduces it."""
+    best = explained(lab, item, failed)
     with suppress(Exception):  # the replay file is enough
-        best.script = program(lab, item, seed, best, backend)
+        best.script = program(lab, item, best, backend)
         best.packed = PACKED in best.script
-        if best.script and right_alone(lab, item, seed, best):
+        if best.script and right_alone(lab, item, best):
             told = f"the fault is in the check {_described(best.check)}"
             best.message += f"\n  the program alone is right: {told}"
     return best
 
 
-def program(lab: Lab, item: Item, seed: int, outcome: Outcome, backend: str) -> str:
+def program(lab: Lab, item: Item, outcome: Outcome, backend: str) -> str:
     if not is_call(item):
         return ""
-    call, expected, *_ = drawn_again(lab, item, seed, outcome)
+    call, expected, *_ = drawn_again(lab, item, outcome)
     first = expected[0] if expected else None
     return script(call, backend, lab.backend.params, first.value if isinstance(first, Number) else first)
 
 
-def right_alone(lab: Lab, item: Item, seed: int, outcome: Outcome) -> bool:
+def right_alone(lab: Lab, item: Item, outcome: Outcome) -> bool:
     """Whether the failed call gives the right result as its program runs it: once, and read directly."""
     try:
-        with _traced_again(lab, item, seed, outcome) as (draw, call, traced):
+        with _traced_again(lab, item, outcome) as (draw, call, traced):
             traced.leave_out_copies()
             traced.write()
             judge(call, traced, traced.run(), cost_of(call, traced.level, traced.precision), draw.mode)
@@ -222,10 +210,8 @@ def _described(check: str) -> str:
 
 
 @contextmanager
-def _traced_again(
-    lab: Lab, item: Item, seed: int, outcome: Outcome
-) -> Iterator[tuple[Draw, Call, TracedCall]]:
-    draw = Draw(item.seed(seed), item.turn, outcome.choices, lab.backend.cache_config())
+def _traced_again(lab: Lab, item: Item, outcome: Outcome) -> Iterator[tuple[Draw, Call, TracedCall]]:
+    draw = drawn_from(lab, item, outcome)
     call = drawn_call(lab, item, draw)
     with TracedCall(lab.backend, call) as traced:
         make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
@@ -233,13 +219,13 @@ def _traced_again(
 
 
 def drawn_again(
-    lab: Lab, item: Item, seed: int, outcome: Outcome, *, runs: bool = False
+    lab: Lab, item: Item, outcome: Outcome, *, runs: bool = False
 ) -> tuple[Call, list[Any], list[Array], list[DType]]:
     """The call of a case with the data that failed, its expected and, if `runs`, actual results, and their dtypes.
 
     A crash or a hang is not run again.
     """
-    with _traced_again(lab, item, seed, outcome) as (_, call, traced):
+    with _traced_again(lab, item, outcome) as (_, call, traced):
         cost = cost_of(call, traced.level, traced.precision)
         got: list[Array] = []
         if runs and outcome.check not in ("crash", "hang"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, Opening, lab_with
 from ..suite.profiles import STANDARD
-from .isolation import Try, ask_worker, isolated
-from .item_run import BRIEFLY, explained, run_item
+from .group_run import GroupRun
+from .isolation import ask_worker, isolated
 from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
@@ -85,9 +87,9 @@ def run(
 
     if lab:
         report.facts.update(lab.facts())
-        outcomes = run_items(lab, planned, seed)
+        outcomes = run_items(lab, planned, replace(settings, shrink=0.0))
     else:
-        outcomes = isolated(settings, [Try(item) for item in planned], jobs, report.facts, ended)
+        outcomes = isolated(settings, planned, jobs, report.facts, ended)
     unknown = 0
     with closing(outcomes):
         for outcome in outcomes:
@@ -106,10 +108,12 @@ def run(
     return report
 
 
-def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome]:
+def run_items(lab: Lab, planned: Iterable[Item], settings: RunSettings) -> Generator[Outcome]:
+    """The outcomes of items that run in this process; nothing is made small."""
     try:
-        for item in planned:
-            outcome = run_item(lab, item, seed)
-            yield explained(lab, item, seed, outcome, BRIEFLY) if outcome.failed else outcome
+        for _, items in groupby(planned, key=lambda item: item.group):
+            outcomes: list[Outcome] = []
+            GroupRun(lab, settings, set(), outcomes.append).run(list(items))
+            yield from outcomes
     finally:
         lab.discard()

@@ -42,6 +42,7 @@ class Item:
         return f"{self.profile}/{self.name}"
 
     def seed(self, seed: int) -> str:
+        """The seed of the search that begins with this item."""
         return f"{seed}/{self}"
 
 
@@ -53,6 +54,7 @@ class RunSettings:
     seed: int
     timeout: float = 60.0
     shrink: float = 4.0  # seconds for shrinking the first failure of a kind
+    kept_in: str = ""  # a folder for failing calls, which the next run tries first
     opening: Opening = PLAIN
     like: str = ""  # the model whose calls are tried
 

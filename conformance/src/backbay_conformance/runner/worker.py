@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,12 +16,13 @@ from typing import Any
 from backbay.discovery import entry, trial_seconds
 
 from ..checks.model_calls import ModelCalls, read_model_calls
+from ..draw.choices import Source, replayed
+from ..report.report import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, Opening, lab_with
-from .item_run import BRIEFLY, explained, run_item, shrunk
+from .group_run import GroupRun, Kinds
+from .item_run import run_item
 from .selection import Item, RunSettings
-
-Kinds = set[tuple[str, str]]  # a case or scenario, and the check that failed
 
 
 class Line:
@@ -57,9 +60,14 @@ def main() -> None:
     line.say(facts=facts, asked=vars(found))
     for text in sys.stdin:
         job = json.loads(text)
-        shown = {(group, check) for group, check in job["shown"]}
-        for profile, name, turn, replay in job["tries"]:
-            _try(line, lab, Item(profile, name, turn), settings, replay, shown)
+        items = [Item(*item) for item in job["items"]]
+        if "choices" in job:
+            _try_again(line, lab, items[0], replayed(job["choices"]))
+        elif "asks" in job:
+            _try_again(line, lab, items[0], partial(_asked, line))
+        else:
+            small = {(group, check) for group, check in job["small"]}
+            _run(line, lab, items, settings, small)
         line.say(idle=True)
     lab.discard()
 
@@ -76,20 +84,26 @@ class _Teller(logging.Handler):
             self.handleError(record)
 
 
-def _try(
-    line: Line, lab: Lab, item: Item, settings: RunSettings, replay: list[int] | None, shown: Kinds
-) -> None:
-    seed = settings.seed
-    outcome = run_item(lab, item, seed, replay, lambda known: line.say(call=vars(known)))
-    if outcome.failed and settings.shrink > 0:
-        line.say(call=vars(outcome), shrinking=True)
-        kind = (item.group, outcome.check)
-        if kind in shown:
-            outcome = explained(lab, item, seed, outcome, BRIEFLY)
-        else:
-            outcome = shrunk(lab, item, seed, outcome, settings.backend, settings.shrink)
-        shown.add(kind)
-    line.say(done=vars(outcome))
+def _run(line: Line, lab: Lab, items: list[Item], settings: RunSettings, small: Kinds) -> None:
+    def announce(outcome: Outcome) -> None:
+        line.say(call=vars(outcome))
+
+    def done(outcome: Outcome) -> None:
+        line.say(done=vars(outcome))
+
+    run = GroupRun(lab, settings, small, done, announce, announce)
+    for _, group in groupby(items, key=lambda item: item.group):
+        run.run(list(group))
+
+
+def _try_again(line: Line, lab: Lab, item: Item, source: Source) -> None:
+    line.say(done=vars(run_item(lab, item, source, lambda known: line.say(call=vars(known)))))
+
+
+def _asked(line: Line, n: int, by_turn: int | None) -> int:
+    """A choice that the run makes."""
+    line.say(below=n)
+    return int(json.loads(sys.stdin.readline()))
 
 
 if __name__ == "__main__":

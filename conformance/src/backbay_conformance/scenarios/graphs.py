@@ -40,9 +40,8 @@ def random_graph(lab: Lab, draw: Draw) -> None:
         states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]
         grow(draw, wiring, states, 18)
         for _ in range(3):
-            part = draw.branch()
-            if part is not None:
-                read_again(part, wiring)
+            if draw.flag():
+                read_again(draw, wiring)
         outputs = chosen(draw, wiring)
         forward(draw, wiring, outputs)
         wiring.check(outputs, states, "first")
@@ -68,15 +67,15 @@ def forward(draw: Draw, wiring: Wiring, outputs: list[Shadow]) -> None:
 def grow(draw: Draw, wiring: Wiring, states: list[Shadow], steps: int) -> None:
     """About half of so many steps."""
     for _ in range(steps):
-        part, nodes = draw.branch(), wiring.nodes
-        if part is None:
+        nodes = wiring.nodes
+        if not draw.flag():
             continue
-        if states and part.flag(4):
-            write(part, wiring, part.pick(*states))
+        if states and draw.flag(4):
+            write(draw, wiring, draw.pick(*states))
             continue
         # In half of the cases one of the last four nodes, so that chains grow long.
-        x = part.pick(*nodes[:-5:-1]) if part.flag() else part.pick(*nodes)
-        part.pick(*STEPS)(part, wiring, x)
+        x = draw.pick(*nodes[:-5:-1]) if draw.flag() else draw.pick(*nodes)
+        draw.pick(*STEPS)(draw, wiring, x)
 
 
 def read_again(draw: Draw, wiring: Wiring) -> None:
@@ -328,8 +327,10 @@ def composites(lab: Lab, draw: Draw) -> None:
     A fault lies in the kernels that the composite uses; the op's own case tests the op's kernel.
     """
     cases = composed()
-    case, turn = cases[draw.turn % len(cases)], draw.turn // len(cases)
-    draw.turn = turn // 2 * len(MODES) + turn % 2  # exact and wide: composites need not keep special values
+    case, turn = draw.by_turn(*cases), draw.turn // len(cases)
+    draw.turn = turn // 2 * len(MODES) + turn % 2
+    if draw.mode == "special":  # which composites need not keep
+        draw.mode = "wide"
     call = case.draw(draw)
     with TracedCall(lab.backend, call, composed=True) as traced:
         if traced.level is not Level.KERNEL:

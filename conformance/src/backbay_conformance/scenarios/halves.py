@@ -42,7 +42,7 @@ PAIRED: dict[str, tuple[tuple[float, ...], Callable[[Number, Number], Any]]] = {
 @scenario("graph", smoke=3, default=20, nightly=200)
 def halves_of_one_tensor(lab: Lab, draw: Draw) -> None:
     """Both orders of the halves of a leaf or of a product."""
-    name = list(PAIRED)[draw.turn % len(PAIRED)]
+    name = draw.by_turn(*PAIRED)
     attributes, function = PAIRED[name]
     n, tokens, turned, made = draw.pick(16, 8, 33), draw.pick(3, 1, 17), draw.flag(), draw.flag()
     pairs = {"x": normal(draw, 2 * n, tokens), "w": normal(draw, 2 * n, 2 * n, scale=0.3)}

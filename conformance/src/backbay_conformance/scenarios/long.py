@@ -131,7 +131,7 @@ def written(x: Array, src: Array, ids: Array) -> Array:
 @scenario("core", smoke=1, default=4, nightly=30)
 def many_columns(lab: Lab, draw: Draw) -> None:
     """More rows, image positions and ids than a grid's second axis may have blocks; half of the calls at a time."""
-    try_calls(lab, draw, columns(draw, draw.pick(65537, 70001, 131073))[draw.turn % 2 :: 2], "exact")
+    try_calls(lab, draw, columns(draw, draw.pick(65537, 70001, 131073))[draw.by_turn(0, 1) :: 2], "exact")
 
 
 VOCABULARIES = (151936, 128256, 201088, 262144, 129280)

@@ -40,7 +40,7 @@ WAYS: dict[str, tuple[tuple[str, str], ...]] = {
 @scenario("core", smoke=2, default=20, nightly=150)
 def settings_change_no_result(lab: Lab, draw: Draw) -> None:
     """Some ops give right results with unusual settings as well."""
-    settings = SETTINGS[draw.turn % len(SETTINGS)]
+    settings = draw.by_turn(*SETTINGS)
     chosen = [CASES[key] for name in settings for key in WAYS.get(name, ())]
     other = Lab(lambda _, model: lab.fresh(model, **settings), lab.name)
     try:
@@ -93,7 +93,9 @@ def thread_counts(lab: Lab, draw: Draw) -> None:
     threads, n = draw.by_turn(*THREADS), draw.by_turn(14336, 11008, 9728, 4864)
     other = Lab(lambda _, model: lab.fresh(model, num_threads=threads), lab.name)
     try:
-        try_calls(other, draw, shared_out(draw, n)[draw.turn % 3 :: 3], told=f" with num_threads={threads}")
+        try_calls(
+            other, draw, shared_out(draw, n)[draw.by_turn(0, 1, 2) :: 3], told=f" with num_threads={threads}"
+        )
     finally:
         other.discard()
 

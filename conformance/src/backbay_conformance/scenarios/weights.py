@@ -61,7 +61,7 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
 
     With weights=copied, they are right although the file is emptied or overwritten once it is loaded.
     """
-    copied = draw.turn % 2 == 1
+    copied = draw.by_turn(False, True)
     uses = [use for use in (drawn(lab, draw, n) for n in range(3)) if use is not None]
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
 
 def spoil(draw: Draw, path: Path) -> None:
     """Empty the file, or overwrite all of it, which a map of it shows."""
-    emptied = draw.turn % 4 == 1
+    emptied = draw.by_turn(True, False, each=2)
     draw.note(f"weights=copied, and the file is {'emptied' if emptied else 'overwritten'}")
     if emptied:
         path.write_bytes(b"")
@@ -90,7 +90,8 @@ def spoil(draw: Draw, path: Path) -> None:
 
 
 def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
-    dtype = (*READABLE, *FLOATS)[(3 * draw.turn + n) % (len(READABLE) + len(FLOATS))]
+    dtypes = (*READABLE, *FLOATS)
+    dtype = dtypes[draw.below(len(dtypes), (3 * draw.turn + n) % len(dtypes))]
     kind: Op[..., Any] = draw.pick(ops.mulmat, ops.mulmat, ops.rows, ops.mulmat_id)
     call = {ops.mulmat: product_call, ops.rows: rows_call, ops.mulmat_id: expert_call}[kind](draw, dtype)
     call.op = kind

@@ -11,6 +11,7 @@ import numpy as np
 from backbay import CacheConfig, Op
 from backbay.internals import REQUIRED
 
+from ..draw.choices import replayed
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import Array
@@ -159,6 +160,6 @@ def call_of(op: Op[Any, Any], args: Args, cache: CacheConfig) -> Call | None:
         own = next((case for case in CASES.values() if case.op is op), None)
         if own is None:
             return None
-        call = own.draw(Draw(f"formula of {op.name}", cache=cache)).with_args(args)
+        call = own.draw(Draw(replayed([]), cache=cache)).with_args(args)
     call.op = op
     return call

@@ -1,0 +1,21 @@
+"""Where choices come from: a search by Hypothesis, a recorded list, or a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+Source = Callable[[int, int | None], int]
+"""Chooses an integer in [0, n); the second argument, if there is one, is what a new call takes by its turn."""
+
+
+def replayed(choices: Iterable[int]) -> Source:
+    """The recorded choices, then 0."""
+    left = iter(choices)
+    return lambda n, by_turn: min(next(left, 0), n - 1)
+
+
+def seeded(seed: str) -> Source:
+    """Choices that follow from a seed."""
+    chance = random.Random(seed)
+    return lambda n, by_turn: chance.randrange(n) if by_turn is None else by_turn
