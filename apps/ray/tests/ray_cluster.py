@@ -53,7 +53,7 @@ class Cluster:
                 {
                     "name": "backbay",
                     "route_prefix": "/",
-                    "import_path": "backbay_server.replicas:app",
+                    "import_path": "backbay_ray:app",
                     "args": arguments,
                     "deployments": [{"name": "Engine-scripted", **overrides}],
                 }

@@ -1,9 +1,9 @@
 """Ray Serve's application: an ingress, which is the server's own application, and replicas of each model.
 
-Ray is imported where it is used: it takes seconds, and is there only with the extra `ray`.
+Ray is imported where it is used: it takes seconds, and tests of the rest need none.
 """
 
-# Ray is an extra, which may be missing where types are checked:
+# Ray may be missing where types are checked:
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from backbay import OptionError
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
+from backbay_server import ServerSettings
+from backbay_server.remote import Catalogue, Entry, application
 
-from ..application import application
-from ..catalogue import Catalogue, Entry
-from ..settings import ServerSettings
 from .arguments import Arguments, Scale, arguments_of
 from .link import RayLink
 from .replica import Replica
@@ -40,7 +39,7 @@ FALLBACKS: Final = 8  # replicas that are tried after that of a session, while i
 
 
 def app(args: Mapping[str, Any]) -> Application:
-    """The application for `serve run backbay_server.replicas:app models=...`, and for files of `serve deploy`."""
+    """The application for `serve run backbay_ray:app models=...`, and for files of `serve deploy`."""
     arguments = arguments_of(args)
     settings = arguments.settings()
     catalogue = Catalogue(settings.models, (), settings.aliases)

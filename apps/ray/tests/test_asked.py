@@ -25,8 +25,8 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.text.formats import grammars
-from backbay_server.replicas import link
-from backbay_server.replicas.replica import Replica
+from backbay_ray import link
+from backbay_ray.replica import Replica
 
 ANSWERS: list[tuple[str, dict[str, Any]]] = [
     ("hello", {"temperature": 0}),

@@ -25,10 +25,9 @@ from backbay_engine.remote import (
     pack_error,
     port_of,
 )
+from backbay_server import ServerSettings
+from backbay_server.remote import Bridge, Catalogue, Entry, load_entry
 
-from ..catalogue import Catalogue, Entry, load_entry
-from ..generation.answer import Bridge
-from ..settings import ServerSettings
 from .same_model import require_same
 
 log = logging.getLogger(__name__)
