@@ -61,19 +61,8 @@ class Cluster:
         }
         file = self._folder / "application.yaml"
         file.write_text(json.dumps(config))  # which is YAML, too
-        self.command("serve", "run", "--non-blocking", str(file))
-
-    def command(self, name: str, *words: str) -> str:
-        done = subprocess.run(
-            [BIN / name, *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=STARTING,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        words = [BIN / "serve", "run", "--non-blocking", file]
+        subprocess.run(words, env=self.environment, check=True, timeout=STARTING)
 
     def replicas(self, deployment: str = "Engine-scripted") -> list[int]:
         """The processes of a deployment that have a name already: those that load, and those that serve."""
@@ -99,11 +88,6 @@ class Cluster:
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
         return False
-
-    def status(self) -> str:
-        """What Ray Serve says of the application."""
-        told = "import ray; from ray import serve; ray.init(logging_level='error'); print(serve.status())"
-        return self.command("python", "-c", told)
 
     def logs(self) -> str:
         """What the replicas logged."""
@@ -147,15 +131,9 @@ def cluster() -> Iterator[Cluster]:
     """A cluster with room for a few small replicas, ended with all its processes."""
     folder, port = Path(tempfile.mkdtemp(prefix="bb-")), free_port()  # a short path, for the names of sockets
     made = Cluster(folder, port)
-    words = [
-        *("start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=false", "--num-cpus=8"),
-        *(
-            "--object-store-memory=80000000",
-            "--node-ip-address=127.0.0.1",
-            f"--port={port}",
-            f"--temp-dir={folder}",
-        ),
-    ]
+    words = ["start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=false"]
+    words += ["--num-cpus=8", "--object-store-memory=80000000", "--node-ip-address=127.0.0.1"]
+    words += [f"--port={port}", f"--temp-dir={folder}"]
     ray = None
     try:
         ray = _started(made, words, folder / "ray.log")
