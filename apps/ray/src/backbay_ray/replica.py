@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
@@ -65,14 +65,14 @@ class Replica:
     async def stream(self, message: Message) -> AsyncIterator[list[Any]]:
         """What a request or a question gives, in batches: an empty one at its begin, then whatever has come since the last.
 
-        Items are steps, then the result or an error that was packed. A request for text is to begin within `begin_by` seconds.
+        Items are steps, then the result or an error that was packed. A request for text is to begin by a time of `time.time`.
         """
         if not isinstance(message, Request):
             yield []
             yield [await asyncio.to_thread(self._answer, message)]
             return
         if isinstance(message, Generate):
-            message = replace(message, begin_by=monotonic() + message.begin_by)
+            message = replace(message, begin_by=message.begin_by - time() + monotonic())
         inbox = Inbox()
         loop = asyncio.get_running_loop()
         bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, Bridge(loop))
