@@ -70,12 +70,12 @@ def _require_distinct(entries: Sequence[Entry]) -> None:
 
 def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> Application:
     """The replicas of a model."""
-    from ray import serve
+    from ray.serve import deployment
     from ray.serve.config import RequestRouterConfig
 
     from .reports import watch_of
 
-    deployment: Deployment = serve.deployment(
+    replicas = deployment(
         name=deployment_name(entry),
         **_number(arguments),
         ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
@@ -88,8 +88,7 @@ def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> App
             request_router_class=ROUTER, request_router_kwargs={"num_fallback_replicas": FALLBACKS}
         ),
     )(Replica)
-    expected = fingerprint(entry.path, entry.projector)
-    return deployment.bind(settings, entry.name, expected, watch_of)
+    return replicas.bind(settings, entry.name, fingerprint(entry.path, entry.projector), watch_of)
 
 
 def _number(arguments: Arguments) -> dict[str, Any]:
@@ -111,7 +110,7 @@ def _number(arguments: Arguments) -> dict[str, Any]:
 
 def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
     """The server's own application, which asks replicas."""
-    from ray import serve
+    from ray.serve import deployment, ingress
 
     def build() -> Any:
         from .reports import share_logs
@@ -122,14 +121,13 @@ def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
             replace(settings, keys=arguments.keys()), partial(_load, settings, arguments.retries, loop)
         )
 
-    deployment: Deployment = serve.deployment(
+    return deployment(
         name="Ingress",
         num_replicas=arguments.ingresses,
         ray_actor_options={"num_cpus": 0.5},
         max_ongoing_requests=OPEN_STREAMS,
         graceful_shutdown_timeout_s=arguments.drain,
-    )(serve.ingress(build)())
-    return deployment
+    )(ingress(build)())
 
 
 def _load(
@@ -141,12 +139,12 @@ def _load(
     cancel: Event,
 ) -> LLM:
     """A model whose steps run in replicas; waits until one is there."""
-    from ray import serve
+    from ray.serve import get_deployment_handle
 
     from .serve import ServeReplicas
 
     named = {each.path: each for each in Catalogue(settings.models, (), settings.aliases).named}
-    replicas = ServeReplicas(serve.get_deployment_handle(deployment_name(named[entry.path])))
+    replicas = ServeReplicas(get_deployment_handle(deployment_name(named[entry.path])))
     port = RemotePort(RayLink(replicas, loop, entry.name, retries), settings.parallel)
     port.load(progress, cancel)
     return LLM(port)

@@ -152,7 +152,9 @@ class RayLink(Link):
         message, session = call.send(), ""
         if isinstance(message, Generate):
             session = message.options.session or ""
-            message = replace(message, begin_by=message.begin_by - monotonic() + time())  # machines share no other clock
+            message = replace(
+                message, begin_by=message.begin_by - monotonic() + time()
+            )  # machines share no other clock
         async with aclosing(cast("Any", self._replicas.stream(message, session=session))) as batches:
             async for batch in batches:
                 call.begun = True
