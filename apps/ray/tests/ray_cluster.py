@@ -66,11 +66,8 @@ class Cluster:
 
     def replicas(self, deployment: str = "Engine-scripted") -> list[int]:
         """The processes of a deployment that have a name already: those that load, and those that serve."""
-        return [
-            pid
-            for pid, title in self._workers()
-            if title.startswith(f"ray::ServeReplica:backbay:{deployment}")
-        ]
+        beginning = f"ray::ServeReplica:backbay:{deployment}"
+        return [pid for pid, title in self._workers() if title.startswith(beginning)]
 
     def kill(self, sig: signal.Signals = signal.SIGKILL, deployment: str = "Engine-scripted") -> int:
         """Send a signal to all replicas; how many there were."""
@@ -82,7 +79,7 @@ class Cluster:
 
     def until_ready(self, replicas: int) -> None:
         """Wait until requests are answered, and this many replicas live."""
-        until(lambda: len(self.replicas()) == replicas and self.is_ready(), STARTING)
+        until(lambda: len(self.replicas()) == replicas and self.is_ready())
 
     def is_ready(self) -> bool:
         with suppress(httpx.HTTPError):
@@ -91,9 +88,8 @@ class Cluster:
 
     def logs(self) -> str:
         """What the replicas logged."""
-        return "".join(
-            path.read_text(errors="replace") for path in self._folder.glob("session_2*/logs/serve/*.log")
-        )
+        files = self._folder.glob("session_2*/logs/serve/*.log")
+        return "".join(file.read_text(errors="replace") for file in files)
 
     def ray_metrics(self) -> str:
         """What Ray tells Prometheus on this machine."""
@@ -150,16 +146,16 @@ def _started(made: Cluster, words: list[str], log: Path) -> subprocess.Popen[byt
     for _ in range(STARTS):
         with log.open("w") as file:
             ray = subprocess.Popen([BIN / "ray", *words], env=made.environment, stdout=file, stderr=file)
-        until(lambda ray=ray: ray.poll() is not None or "Ray runtime started" in log.read_text(), STARTING)
+        until(lambda ray=ray: ray.poll() is not None or "Ray runtime started" in log.read_text())
         if ray.poll() is None:
             return ray
         made.end()
     raise AssertionError(log.read_text())
 
 
-def until(holds: Callable[[], bool], seconds: float = STARTING) -> None:
+def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + STARTING
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.1)

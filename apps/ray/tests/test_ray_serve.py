@@ -34,30 +34,17 @@ LONG = {
 LOADED = "the model scripted is loaded"
 SLOTS, WAITING = 4, 6  # of each replica, and of all
 # a slow machine may lose many replicas before one has given a token
-ARGUMENTS = {
-    "backend": "cpu_ref",
-    "context": 4096,
-    "parallel": SLOTS,
-    "queue": WAITING,
-    "cpus": 0.5,
-    "retries": 100,
-}
+ARGUMENTS = {"backend": "cpu_ref", "context": 4096, "cpus": 0.5, "retries": 100}
+ARGUMENTS |= {"parallel": SLOTS, "queue": WAITING}
 KILLS, MOST_KILLS = 6, 12  # the clients go on until the first, and the answers end after the second
 REQUESTS: list[dict[str, Any]] = [
     {"script": "emoji", "temperature": 0},
     {"script": "emoji", "temperature": 0, "logprobs": True},
     {"script": "near", "temperature": 0, "stop": ["STOP", "zzz"]},
     {"script": "dice", "seed": 7, "max_tokens": 900},
-    {
-        "script": "dice",
-        "seed": 8,
-        "max_tokens": 700,
-        "logprobs": True,
-        "top_logprobs": 2,
-        "presence_penalty": 0.5,
-    },
+    {"script": "dice", "seed": 8, "max_tokens": 700, "top_logprobs": 2, "logprobs": True},
     {"script": "endless", "temperature": 0, "max_tokens": 1500},
-    {"script": "dice", "seed": 9, "max_tokens": 800, "temperature": 1.7},
+    {"script": "dice", "seed": 9, "max_tokens": 800, "temperature": 1.7, "presence_penalty": 0.5},
     {"script": "near", "temperature": 0},
 ]
 
@@ -230,14 +217,12 @@ def test_too_many_requests_are_refused(served: Cluster):
     with ThreadPoolExecutor(40) as clients:
         asked = [clients.submit(ask, served, slow) for _ in range(40)]
         answers = [each.result() for each in asked]
-    refused = [answer for answer in answers if answer.status_code == 429]
-    assert refused
+    assert {answer.status_code for answer in answers} == {200, 429}
     for answer in answers:
         if answer.status_code == 429:
             assert answer.headers["retry-after"]
             assert answer.json()["error"]["code"] == "rate_limit_exceeded"
         else:
-            assert answer.status_code == 200
             assert answer.text.endswith("data: [DONE]\n\n")
 
 
@@ -252,22 +237,17 @@ def test_the_turns_of_conversations_find_their_prefixes(served: Cluster):
                 cached += found["usage"]["prompt_tokens_details"]["cached_tokens"]
                 prompts += found["usage"]["prompt_tokens"]
             said = found["choices"][0]["message"]["content"]
-            messages += [
-                {"role": "assistant", "content": said},
-                {"role": "user", "content": f"{turn} [hello]"},
-            ]
+            messages.append({"role": "assistant", "content": said})
+            messages.append({"role": "user", "content": f"{turn} [hello]"})
     print(f"{cached} of {prompts} prompt tokens of later turns were in the cache")
     assert cached > 0.8 * prompts
 
 
 def test_ray_tells_the_metrics_that_routers_read(served: Cluster):
-    wanted = (
-        "ray_vllm_num_requests_running{",
-        "ray_vllm_num_requests_waiting{",
-        "ray_vllm_kv_cache_usage_perc{",
-    )
-    until(lambda: all(name in served.ray_metrics() for name in wanted), STARTING)
-    line = next(line for line in served.ray_metrics().splitlines() if line.startswith(wanted[0]))
+    running = "ray_vllm_num_requests_running{"
+    wanted = (running, "ray_vllm_num_requests_waiting{", "ray_vllm_kv_cache_usage_perc{")
+    until(lambda: all(name in served.ray_metrics() for name in wanted))
+    line = next(line for line in served.ray_metrics().splitlines() if line.startswith(running))
     assert 'model_name="scripted"' in line
     assert 'deployment="Engine-scripted"' in line
 
@@ -288,7 +268,7 @@ def test_draining_loses_nothing(served: Cluster, model: Path, seconds: float):
         assert all(event.wait(300) for event in begun)
         served.deploy(arguments, num_replicas=1, graceful_shutdown_timeout_s=seconds)
         assert [each.result() for each in asked] == expected * 2
-    until(lambda: len(served.replicas()) == 1, STARTING)
+    until(lambda: len(served.replicas()) == 1)
     served.deploy(arguments, num_replicas=2, graceful_shutdown_timeout_s=seconds)
 
 
@@ -300,10 +280,7 @@ def test_another_model_is_refused(served: Cluster, model: Path):
     other.replace(model)
     try:
         os.kill(served.replicas()[0], signal.SIGKILL)
-        until(
-            lambda: "is another than the one with which the application was deployed" in served.logs(),
-            STARTING,
-        )
+        until(lambda: "is another than the one with which the application was deployed" in served.logs())
         assert ask(served, {"script": "hello"}).status_code == 200
     finally:
         model.write_bytes(content)
@@ -311,18 +288,14 @@ def test_another_model_is_refused(served: Cluster, model: Path):
 
 
 def test_an_ingress_that_dies_is_replaced(served: Cluster):
-    with httpx.stream(
-        "POST",
-        f"{served.url}/v1/chat/completions",
-        json=body("endless", stream=True, max_tokens=4000),
-        timeout=300,
-    ) as answer:
+    sent = body("endless", stream=True, max_tokens=4000)
+    with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=sent, timeout=300) as answer:
         lines = answer.iter_lines()
         next(lines)
         assert served.kill(deployment="Ingress") == 1
         with pytest.raises((httpx.HTTPError, AssertionError)):
             assert [*lines][-1] == "data: [DONE]"
-    until(served.is_ready, STARTING)
+    served.until_ready(2)
     assert ask(served, {"script": "hello"}).status_code == 200
 
 
@@ -340,7 +313,7 @@ def test_replicas_come_when_requests_wait_and_leave_when_none_do(deployed: Clust
         for _ in range(8):
             clients.submit(keep_asking)
         try:
-            until(lambda: len(deployed.replicas()) == 2, STARTING)
+            until(lambda: len(deployed.replicas()) == 2)
         finally:
             over.set()
-    until(lambda: len(deployed.replicas()) == 1, STARTING)
+    until(lambda: len(deployed.replicas()) == 1)
