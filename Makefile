@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PACKAGES := core plugins/cpu_ref plugins/onnx[cpu] conformance apps/engine apps/server plugins/ggml
-FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest
+FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 LIBGGML_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c $(LIBGGML)/*.cpp $(LIBGGML)/*.h)
@@ -50,7 +50,7 @@ types: $(VENV)/.check-tools  ## check types, with mypy and pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 
 contracts: $(VENV)/.check-tools  ## check which room imports which
-	$(BIN)/lint-imports
+	PYTHONPATH=apps/ray/src $(BIN)/lint-imports
 
 site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html; every link must lead somewhere
 	PYTHONPATH=lab/tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -131,7 +131,7 @@ cuda-compile: $(VENV)/.test-tools $(VENV)/cuda/.installed  ## compile ggml's cod
 	BACKBAY_CUDA=$(abspath $(VENV)/cuda-compile) $(BIN)/python -m pytest plugins/ggml/tests/devices/test_cuda_without_gpu.py
 
 scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they answer, in an environment with Ray
-	$(VENV)/scale/bin/python -m pytest apps/server/tests/replicas
+	$(VENV)/scale/bin/python -m pytest apps/ray/tests
 
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
@@ -165,7 +165,7 @@ $(VENV)/cuda/.installed:
 # Ray takes 0.5 GB.
 $(VENV)/scale/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/scale
-	$(VENV)/scale/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./conformance -e ./apps/engine -e "./apps/server[ray]" httpx pytest
+	$(VENV)/scale/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./conformance -e ./apps/engine -e ./apps/server -e ./apps/ray httpx pytest
 	touch $@
 
 $(VENV)/.dist: requirements-dist.txt

@@ -1,4 +1,4 @@
-"""Lets `pip install .` install all packages of the workspace, which are on no index."""
+"""Lets `pip install .` install the packages of the workspace, which are on no index."""
 
 from pathlib import Path
 

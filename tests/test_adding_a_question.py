@@ -11,8 +11,8 @@ from textwrap import indent
 from doc_blocks import ROOT
 from scripted_model import write_scripted_model
 
-PACKAGES = ("apps/engine", "apps/server")
-HELPERS = (ROOT / "apps/server/tests", ROOT / "apps/engine/tests/inputs")
+PACKAGES = ("apps/engine", "apps/server", "apps/ray")
+HELPERS = (ROOT / "apps/ray/tests", ROOT / "apps/engine/tests/inputs")
 BLOCK = re.compile(
     r"^```python\n# file: apps/engine/src/backbay_engine/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from doc_blocks import ROOT, blocks
@@ -168,6 +169,12 @@ def test_the_walk_through_a_model_that_sees_shows_its_file():
     family = ROOT / "apps/engine/src/backbay_engine/images/families/gemma3.py"
     assert len(shown) == 4
     assert all(text in family.read_text() for text in shown)
+
+
+def test_scale_shows_parts_of_the_example_of_nginx():
+    example = (ROOT / "examples/nginx.conf").read_text()
+    [shown] = [block.text for block in blocks("docs/scale.md") if block.language == "nginx"]
+    assert all(indent(part.strip(), "    ") in example for part in shown.split("\n\n"))
 
 
 def test_links_lead_somewhere():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-SOURCES = ("core/src", "plugins/*/src", "conformance/src", "apps/engine/src", "apps/server/src")
+SOURCES = ("core/src", "plugins/*/src", "conformance/src", "apps/*/src")
 TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 TURNED |= {"is": "is not", "is not": "is", "in": "not in", "not in": "in"}
 SWAPPED = {"+": "-", "-": "+", "*": "//", "//": "*", "/": "*", "%": "//", "**": "*", "<<": ">>", ">>": "<<"}

@@ -28,6 +28,7 @@ PACKAGES = (
     "conformance/selftest",
     "apps/engine",
     "apps/server",
+    "apps/ray",
 )
 SIBLING = re.compile(r'"(backbay(?:-[a-z-]+)?)(?:~=[0-9.]+)?"(?=[,\]])')
 

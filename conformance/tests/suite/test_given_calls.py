@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from backbay import CacheConfig, DType, Precision
+from backbay import CacheConfig, DType, Precision, ops
 from backbay_conformance import CASES, Call, Draw, Number
 from backbay_conformance.checks.judgement import expect
 from backbay_conformance.checks.traced_call import make
+from backbay_conformance.draw.data import Numbers
 from backbay_conformance.numbers.number import Cost
 from backbay_conformance.runner.selection import names
 from backbay_conformance.suite.case import call_of
@@ -42,3 +43,13 @@ def test_a_given_call_expects_what_the_drawn_call_expects(key: tuple[str, str]) 
             for ours, theirs in zip(expect(given, FINE), expect(call, FINE), strict=True):
                 assert isinstance(ours, Number) == isinstance(theirs, Number) or isinstance(theirs, Number)
                 np.testing.assert_array_equal(plain(ours), plain(theirs))
+
+
+def test_a_row_may_be_longer_than_the_rows_that_it_is_set_into() -> None:
+    draw = Draw("rows of one element")
+    x, row = (draw.operand(DType.F32, shape, Numbers(), layout=False) for shape in ((1, 1, 3), (2, 1)))
+    call = call_of(ops.set, (x, row, 4, (8,)), CacheConfig())
+    assert call is not None
+    make(call, "exact", Precision(DType.F32, DType.F32), 0)
+    (result,) = expect(call, FINE)
+    np.testing.assert_array_equal(plain(result).reshape(3), [x.stored[0, 0, 0], *row.stored[0]])

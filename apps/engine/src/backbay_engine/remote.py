@@ -1,4 +1,4 @@
-"""The door for models on other machines; the server's replicas stand on it, and it is promised to no others."""
+"""The door for models on other machines; Ray's replicas stand on it, and it is promised to no others."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def set_call(args: Args) -> Call:
     places[numbers[inside]] = inside
     corner = places.reshape(x.shape[::-1])[tuple(slice(2) for _ in x.shape)]
     apart = [int(np.diff(corner, axis=corner.ndim - 1 - n).ravel()[:1].sum()) for n in range(corner.ndim)]
-    steps = (*apart[:1], *([step // unit for step in strides] or apart[1:]))
+    steps = (apart[0] or 1, *([step // unit for step in strides] or apart[1:]))
     written = places[0] + offset // unit
     for n, extent in enumerate(part.shape):
         written = written + steps[n] * np.arange(extent).reshape(-1, *[1] * n)

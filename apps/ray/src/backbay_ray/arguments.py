@@ -11,9 +11,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from backbay import OptionError
-
-from ..settings import ServerSettings
-from ..transport.request_checks import read_keys
+from backbay_server import ServerSettings
+from backbay_server.remote import read_keys
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
@@ -90,7 +89,7 @@ def arguments_of(given: Mapping[str, Any]) -> Arguments:
     try:
         found = msgspec.convert(dict(given), Arguments, strict=False)
     except msgspec.ValidationError as error:
-        raise OptionError(f"arguments of backbay_server.replicas:app: {error}") from None
+        raise OptionError(f"arguments of backbay_ray:app: {error}") from None
     if isinstance(found.replicas, Scale) and found.replicas.max < found.replicas.min:
         raise OptionError(f"replicas: max is {found.replicas.max}, and min is {found.replicas.min}")
     return found

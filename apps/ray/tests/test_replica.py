@@ -16,9 +16,9 @@ from backbay_engine import RequestError, SlotState, State
 from backbay_engine.port.questions import Prepare, SavePrompt
 from backbay_engine.remote import unpack_error
 from backbay_engine.runner.requests.request import Score, ScoreTokens
-from backbay_server.replicas import replica as module
-from backbay_server.replicas.replica import Replica
-from backbay_server.replicas.same_model import BLOCK, WHOLE, _samples, fingerprint
+from backbay_ray import replica as module
+from backbay_ray.replica import Replica
+from backbay_ray.same_model import BLOCK, WHOLE, _samples, fingerprint
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from backbay import OptionError
+from backbay_ray.arguments import Scale, arguments_of
 from backbay_server import ServerSettings
-from backbay_server.replicas.arguments import Scale, arguments_of
 
 
 def test_the_texts_of_a_command_line_are_taken():

@@ -13,10 +13,10 @@ from typing import Any
 
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
+from backbay_ray.link import RayLink, ReplicaLostError, Replicas, ReplicasBusyError
+from backbay_ray.replica import Replica, entry_of
+from backbay_ray.same_model import fingerprint
 from backbay_server import ServerSettings
-from backbay_server.replicas.link import RayLink, ReplicaLostError, Replicas, ReplicasBusyError
-from backbay_server.replicas.replica import Replica, entry_of
-from backbay_server.replicas.same_model import fingerprint
 
 UNASKED = -1  # a cut before the replica has begun
 

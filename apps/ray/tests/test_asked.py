@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from backbay_engine import (
     LLM,
     Completion,
     ContextOverflowError,
+    DeadlineError,
     LogitsError,
     QueueFullError,
     RequestError,
@@ -25,8 +27,8 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.text.formats import grammars
-from backbay_server.replicas import link
-from backbay_server.replicas.replica import Replica
+from backbay_ray import link, replica
+from backbay_ray.replica import Replica
 
 ANSWERS: list[tuple[str, dict[str, Any]]] = [
     ("hello", {"temperature": 0}),
@@ -166,6 +168,16 @@ def test_what_has_not_begun_is_refused_without_room(
     with model_of(asked_replicas, loop) as llm, pytest.raises(QueueFullError):
         asked(llm, "[count]")
     assert asked_replicas.sessions == []
+
+
+def test_the_time_before_a_replica_takes_a_request_counts_for_its_deadline(
+    replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replica, "time", lambda: time() + 1000)
+    with model_of(LocalReplicas(replicas), loop) as llm:
+        with pytest.raises(DeadlineError):
+            asked(llm, "[hello]", deadline=1000)
+        assert asked(llm, "[hello]", deadline=2000)[0].finish_reason == "stop"
 
 
 def test_errors_of_replicas_are_those_of_the_engine(

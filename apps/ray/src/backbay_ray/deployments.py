@@ -1,9 +1,9 @@
 """Ray Serve's application: an ingress, which is the server's own application, and replicas of each model.
 
-Ray is imported where it is used: it takes seconds, and is there only with the extra `ray`.
+Ray is imported where it is used: it takes seconds, and tests of the rest need none.
 """
 
-# Ray is an extra, which may be missing where types are checked:
+# Ray may be missing where types are checked:
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from backbay import OptionError
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
+from backbay_server import ServerSettings
+from backbay_server.remote import Catalogue, Entry, application
 
-from ..application import application
-from ..catalogue import Catalogue, Entry
-from ..settings import ServerSettings
 from .arguments import Arguments, Scale, arguments_of
 from .link import RayLink
 from .replica import Replica
@@ -40,7 +39,7 @@ FALLBACKS: Final = 8  # replicas that are tried after that of a session, while i
 
 
 def app(args: Mapping[str, Any]) -> Application:
-    """The application for `serve run backbay_server.replicas:app models=...`, and for files of `serve deploy`."""
+    """The application for `serve run backbay_ray:app models=...`, and for files of `serve deploy`."""
     arguments = arguments_of(args)
     settings = arguments.settings()
     catalogue = Catalogue(settings.models, (), settings.aliases)
@@ -71,12 +70,12 @@ def _require_distinct(entries: Sequence[Entry]) -> None:
 
 def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> Application:
     """The replicas of a model."""
-    from ray import serve
+    from ray.serve import deployment
     from ray.serve.config import RequestRouterConfig
 
     from .reports import watch_of
 
-    deployment: Deployment = serve.deployment(
+    replicas = deployment(
         name=deployment_name(entry),
         **_number(arguments),
         ray_actor_options={"num_cpus": arguments.cpus, "num_gpus": arguments.gpus},
@@ -89,8 +88,7 @@ def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> App
             request_router_class=ROUTER, request_router_kwargs={"num_fallback_replicas": FALLBACKS}
         ),
     )(Replica)
-    expected = fingerprint(entry.path, entry.projector)
-    return deployment.bind(settings, entry.name, expected, watch_of)
+    return replicas.bind(settings, entry.name, fingerprint(entry.path, entry.projector), watch_of)
 
 
 def _number(arguments: Arguments) -> dict[str, Any]:
@@ -112,7 +110,7 @@ def _number(arguments: Arguments) -> dict[str, Any]:
 
 def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
     """The server's own application, which asks replicas."""
-    from ray import serve
+    from ray.serve import deployment, ingress
 
     def build() -> Any:
         from .reports import share_logs
@@ -123,14 +121,13 @@ def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
             replace(settings, keys=arguments.keys()), partial(_load, settings, arguments.retries, loop)
         )
 
-    deployment: Deployment = serve.deployment(
+    return deployment(
         name="Ingress",
         num_replicas=arguments.ingresses,
         ray_actor_options={"num_cpus": 0.5},
         max_ongoing_requests=OPEN_STREAMS,
         graceful_shutdown_timeout_s=arguments.drain,
-    )(serve.ingress(build)())
-    return deployment
+    )(ingress(build)())
 
 
 def _load(
@@ -142,12 +139,12 @@ def _load(
     cancel: Event,
 ) -> LLM:
     """A model whose steps run in replicas; waits until one is there."""
-    from ray import serve
+    from ray.serve import get_deployment_handle
 
     from .serve import ServeReplicas
 
     named = {each.path: each for each in Catalogue(settings.models, (), settings.aliases).named}
-    replicas = ServeReplicas(serve.get_deployment_handle(deployment_name(named[entry.path])))
+    replicas = ServeReplicas(get_deployment_handle(deployment_name(named[entry.path])))
     port = RemotePort(RayLink(replicas, loop, entry.name, retries), settings.parallel)
     port.load(progress, cancel)
     return LLM(port)

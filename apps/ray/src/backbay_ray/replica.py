@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import AbstractEventLoop
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, TypeAlias, final
 from weakref import WeakKeyDictionary
 
@@ -25,10 +24,9 @@ from backbay_engine.remote import (
     pack_error,
     port_of,
 )
+from backbay_server import ServerSettings
+from backbay_server.remote import Bridge, Catalogue, Entry, load_entry
 
-from ..catalogue import Catalogue, Entry, load_entry
-from ..generation.answer import Bridge
-from ..settings import ServerSettings
 from .same_model import require_same
 
 log = logging.getLogger(__name__)
@@ -66,24 +64,26 @@ class Replica:
     async def stream(self, message: Message) -> AsyncIterator[list[Any]]:
         """What a request or a question gives, in batches: an empty one at its begin, then whatever has come since the last.
 
-        Items are steps, then the result or an error that was packed. A request for text is to begin within `begin_by` seconds.
+        Items are steps, then the result or an error that was packed. A request for text is to begin by a time of `time.time`.
         """
         if not isinstance(message, Request):
             yield []
             yield [await asyncio.to_thread(self._answer, message)]
             return
         if isinstance(message, Generate):
-            message = replace(message, begin_by=monotonic() + message.begin_by)
-        inbox = Inbox()
+            message = replace(message, begin_by=message.begin_by - time() + monotonic())
+        inbox = asyncio.Queue[Any]()
         loop = asyncio.get_running_loop()
         bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, Bridge(loop))
-        submit = partial(self._port.submit, message, partial(bridge.call, inbox.put))
+        submit = partial(self._port.submit, message, partial(bridge.call, inbox.put_nowait))
         beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []
         try:
             await asyncio.shield(beginning)
             while True:
-                batch = await inbox.taken()
+                batch = [await inbox.get()]
+                while not inbox.empty():
+                    batch.append(inbox.get_nowait())
                 yield [pack_error(item) if isinstance(item, BaseException) else item for item in batch]
                 if not isinstance(batch[-1], TokenStep):
                     return
@@ -112,26 +112,6 @@ class Replica:
             raise BackendUnavailableError(
                 f"{state.busy} requests run, and nothing came of them for {STALLED:g} s"
             )
-
-
-@final
-class Inbox:
-    """What the engine has given, and nobody has taken yet. Lives in one event loop."""
-
-    def __init__(self) -> None:
-        self._items, self._some = deque[Any](), asyncio.Event()
-
-    def put(self, item: Any) -> None:
-        self._items.append(item)
-        self._some.set()
-
-    async def taken(self) -> list[Any]:
-        """All items, at least one."""
-        await self._some.wait()
-        self._some.clear()
-        items = [*self._items]
-        self._items.clear()
-        return items
 
 
 def entry_of(settings: ServerSettings, name: str) -> Entry:

@@ -19,9 +19,9 @@ from serving import chunks_of
 
 from backbay_engine import LLM
 from backbay_engine.remote import Question
-from backbay_server.application import application
+from backbay_ray.replica import Replica
 from backbay_server.generation.generator import THREADS
-from backbay_server.replicas.replica import Replica
+from backbay_server.remote import application
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_embeddings_come_from_replicas(tmp_path: Path):
 
 def test_pictures_that_wait_for_a_replica_hold_up_no_text():
     """The tokens of a picture are counted by a replica; the threads that make prompts do not wait for it."""
-    models = Path(__file__).parents[4] / "examples" / "models"
+    models = Path(__file__).parents[3] / "examples" / "models"
     path, released = models / "backbay-tiny-vision-f16.gguf", asyncio.Event()
     file = io.BytesIO()
     pytest.importorskip("PIL.Image").new("RGB", (64, 64)).save(file, "PNG")

@@ -53,7 +53,7 @@ class Cluster:
                 {
                     "name": "backbay",
                     "route_prefix": "/",
-                    "import_path": "backbay_server.replicas:app",
+                    "import_path": "backbay_ray:app",
                     "args": arguments,
                     "deployments": [{"name": "Engine-scripted", **overrides}],
                 }
@@ -61,27 +61,13 @@ class Cluster:
         }
         file = self._folder / "application.yaml"
         file.write_text(json.dumps(config))  # which is YAML, too
-        self.command("serve", "run", "--non-blocking", str(file))
-
-    def command(self, name: str, *words: str) -> str:
-        done = subprocess.run(
-            [BIN / name, *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=STARTING,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        words = [BIN / "serve", "run", "--non-blocking", file]
+        subprocess.run(words, env=self.environment, check=True, timeout=STARTING)
 
     def replicas(self, deployment: str = "Engine-scripted") -> list[int]:
         """The processes of a deployment that have a name already: those that load, and those that serve."""
-        return [
-            pid
-            for pid, title in self._workers()
-            if title.startswith(f"ray::ServeReplica:backbay:{deployment}")
-        ]
+        beginning = f"ray::ServeReplica:backbay:{deployment}"
+        return [pid for pid, title in self._workers() if title.startswith(beginning)]
 
     def kill(self, sig: signal.Signals = signal.SIGKILL, deployment: str = "Engine-scripted") -> int:
         """Send a signal to all replicas; how many there were."""
@@ -93,23 +79,17 @@ class Cluster:
 
     def until_ready(self, replicas: int) -> None:
         """Wait until requests are answered, and this many replicas live."""
-        until(lambda: len(self.replicas()) == replicas and self.is_ready(), STARTING)
+        until(lambda: len(self.replicas()) == replicas and self.is_ready())
 
     def is_ready(self) -> bool:
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
         return False
 
-    def status(self) -> str:
-        """What Ray Serve says of the application."""
-        told = "import ray; from ray import serve; ray.init(logging_level='error'); print(serve.status())"
-        return self.command("python", "-c", told)
-
     def logs(self) -> str:
         """What the replicas logged."""
-        return "".join(
-            path.read_text(errors="replace") for path in self._folder.glob("session_2*/logs/serve/*.log")
-        )
+        files = self._folder.glob("session_2*/logs/serve/*.log")
+        return "".join(file.read_text(errors="replace") for file in files)
 
     def ray_metrics(self) -> str:
         """What Ray tells Prometheus on this machine."""
@@ -147,15 +127,9 @@ def cluster() -> Iterator[Cluster]:
     """A cluster with room for a few small replicas, ended with all its processes."""
     folder, port = Path(tempfile.mkdtemp(prefix="bb-")), free_port()  # a short path, for the names of sockets
     made = Cluster(folder, port)
-    words = [
-        *("start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=false", "--num-cpus=8"),
-        *(
-            "--object-store-memory=80000000",
-            "--node-ip-address=127.0.0.1",
-            f"--port={port}",
-            f"--temp-dir={folder}",
-        ),
-    ]
+    words = ["start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=false"]
+    words += ["--num-cpus=8", "--object-store-memory=80000000", "--node-ip-address=127.0.0.1"]
+    words += [f"--port={port}", f"--temp-dir={folder}"]
     ray = None
     try:
         ray = _started(made, words, folder / "ray.log")
@@ -172,16 +146,16 @@ def _started(made: Cluster, words: list[str], log: Path) -> subprocess.Popen[byt
     for _ in range(STARTS):
         with log.open("w") as file:
             ray = subprocess.Popen([BIN / "ray", *words], env=made.environment, stdout=file, stderr=file)
-        until(lambda ray=ray: ray.poll() is not None or "Ray runtime started" in log.read_text(), STARTING)
+        until(lambda ray=ray: ray.poll() is not None or "Ray runtime started" in log.read_text())
         if ray.poll() is None:
             return ray
         made.end()
     raise AssertionError(log.read_text())
 
 
-def until(holds: Callable[[], bool], seconds: float = STARTING) -> None:
+def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + STARTING
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.1)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, cast, final
 
 from backbay import BackendMemory, BackendUnavailableError, CancelledError
@@ -152,7 +152,9 @@ class RayLink(Link):
         message, session = call.send(), ""
         if isinstance(message, Generate):
             session = message.options.session or ""
-            message = replace(message, begin_by=message.begin_by - monotonic())  # clocks differ
+            message = replace(
+                message, begin_by=message.begin_by - monotonic() + time()
+            )  # machines share no other clock
         async with aclosing(cast("Any", self._replicas.stream(message, session=session))) as batches:
             async for batch in batches:
                 call.begun = True

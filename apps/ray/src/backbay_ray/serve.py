@@ -1,6 +1,6 @@
 """Replicas on Ray Serve: its handles, and its errors as ours."""
 
-# Ray is an extra, which may be missing where types are checked:
+# Ray may be missing where types are checked:
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from backbay_engine.remote import Message
+from backbay_server.remote import UnavailableError
 
-from ..errors import UnavailableError
 from .link import ReplicaLostError, Replicas, ReplicasBusyError
 
 

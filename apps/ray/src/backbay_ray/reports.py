@@ -1,6 +1,6 @@
 """Reports through Ray: log lines among those of Ray Serve, and gauges among Ray's metrics."""
 
-# Ray is an extra, which may be missing where types are checked:
+# Ray may be missing where types are checked:
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import final
 from ray.serve.metrics import Gauge
 
 from backbay_engine import State
-
-from ..watching.logs import TextLines
+from backbay_server.remote import TextLines
 
 SERVE = logging.getLogger("ray.serve")
-OURS = ("backbay", "backbay_engine", "backbay_server")
+OURS = ("backbay", "backbay_engine", "backbay_ray", "backbay_server")
 NAMES = {
     "running": ("vllm_num_requests_running", "Requests with a slot"),
     "waiting": ("vllm_num_requests_waiting", "Requests in the queue of the replica"),

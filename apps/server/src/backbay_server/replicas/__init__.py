@@ -1,7 +1,0 @@
-"""Replicas: the application over engines on several machines, which Ray Serve runs; docs/scale.md shows how."""
-
-from __future__ import annotations
-
-from .deployments import app
-
-__all__ = ["app"]
