@@ -9,6 +9,7 @@ import pytest
 from backbay_conformance.plugin import lab_for
 from backbay_conformance.runner.selection import Item
 from backbay_selftest import FAULTS, reference
+from backbay_selftest.detection import drawn
 
 NUMBER = r"-?\d+(\.\d+)?(e-?\d+)?"
 

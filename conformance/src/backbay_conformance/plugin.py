@@ -28,7 +28,6 @@ from .machines.machine import Failure as Failure
 from .machines.machine import Machine as Machine
 from .machines.machine import action as action
 from .machines.machine import run_machine as run_machine
-from .machines.machine import state_machine as state_machine
 from .machines.machine import walk as walk
 from .numbers.comparison import Fault as Fault
 from .numbers.number import Cost as Cost

@@ -1,4 +1,4 @@
-"""A stateful machine: a set of actions with conditions, driven by recorded choices or by Hypothesis."""
+"""A stateful machine: a set of actions with conditions, driven by choices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from backbay import BackbayError, Backend, UnsupportedOpError
 
+from ..draw.choices import Source
+from ..draw.draw import Draw
 from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
 
@@ -18,6 +20,8 @@ class Choose(Protocol):
 
     def below(self, n: int, /) -> int: ...
 
+
+SHORTENING = 20.0  # seconds
 
 A = TypeVar("A", bound=Callable[..., None])
 Condition = Callable[[Any], bool]
@@ -111,7 +115,7 @@ def abandon(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a machine: the check, the message, and the shortest life that leads to it."""
+    """A failure of a machine: the check, the message, and the shortest life found that leads to it."""
 
     machine: str
     check: str
@@ -123,53 +127,6 @@ class Failure:
         return f"{self.machine}: {self.check}: {self.message}\n{self.reproduction}"
 
 
-def state_machine(kind: type[Machine], lab: Lab) -> type[Any]:
-    """A RuleBasedStateMachine with a rule for each action, for use with Hypothesis or pytest."""
-    from hypothesis import strategies as st
-    from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-
-    class Chosen:
-        """Choices that Hypothesis draws and shrinks."""
-
-        def __init__(self, data: Any) -> None:
-            self.data = data
-
-        def below(self, n: int, /) -> int:
-            return int(self.data.draw(st.integers(0, n - 1)))
-
-    namespace: dict[str, Any] = {"latest": []}
-
-    def begin(self: Any, data: Any) -> None:
-        self.machine = kind(lab, Chosen(data))
-        namespace["latest"][:] = [self.machine]
-
-    namespace["begin"] = initialize(data=st.data())(begin)
-    for name, when in kind.actions.items():
-        for copy in range(getattr(kind, name).weight):  # Hypothesis chooses each rule equally often
-            own = f"{name}_{copy + 1}" if copy else name
-            namespace[own] = _rule(own, name, when, rule, precondition, st, Chosen)
-
-    def teardown(self: Any) -> None:
-        if hasattr(self, "machine"):
-            (abandon if getattr(self.machine, "failed", False) else type(self.machine).close)(self.machine)
-
-    namespace["teardown"] = teardown
-    return type(kind.__name__, (RuleBasedStateMachine,), namespace)
-
-
-def _rule(own: str, name: str, when: Condition, rule: Any, precondition: Any, st: Any, chosen: Any) -> Any:
-    def act(self: Any, data: Any) -> None:
-        try:
-            self.machine.do(name, chosen(data))
-        except BaseException:
-            self.machine.failed = True
-            raise
-
-    act.__name__ = own
-    ready = precondition(lambda self: hasattr(self, "machine") and when(self.machine))
-    return ready(rule(data=st.data())(act))
-
-
 def run_machine(
     machine: type[Machine],
     backend: str | type[Backend] | Lab,
@@ -179,33 +136,25 @@ def run_machine(
     *,
     shrink: bool = True,
 ) -> list[Failure]:
-    """Run lives that Hypothesis draws from a seed; return the failures, as short as Hypothesis can make them."""
-    from hypothesis import HealthCheck, Phase, settings
-    from hypothesis import seed as with_seed
-    from hypothesis.stateful import run_state_machine_as_test
+    """Run lives that Hypothesis draws from a seed; return the first failure, as short as it becomes in some seconds."""
+    from ..runner.search import search
 
     lab = backend if isinstance(backend, Lab) else lab_for(backend)
-    made = with_seed(seed)(state_machine(machine, lab))
-    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
-    how = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        database=None,
-        phases=phases,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-        report_multiple_bugs=False,
-        print_blob=False,
-    )
+    called = f"run_machine({machine.__name__}, {lab.name!r}, seed={seed}, steps={steps}, examples={examples})"
+    failures: list[Failure] = []
+
+    def example(source: Source, new: bool) -> bool:
+        try:
+            walk(machine, lab, Draw(source), steps)
+        except Fault as fault:
+            message, _, story = fault.message.partition("\n")
+            found = Failure(machine.__name__, fault.check, message, tuple(story.splitlines()), called)
+            failures[:] = [min((found, *failures), key=lambda failure: len(failure.story))]
+            return True
+        return False
+
     try:
-        run_state_machine_as_test(made, settings=how)
-    except Fault as fault:
-        story = tuple(made.latest[0].log) if made.latest else ()
-        notes = "\n".join(getattr(fault, "__notes__", ()))
-        given = f"{machine.__name__}, {lab.name!r}, seed={seed}, steps={steps}, examples={examples}"
-        return [
-            Failure(machine.__name__, fault.check, fault.message, story, f"run_machine({given})\n{notes}")
-        ]
+        search(example, examples, f"{seed}/{machine.__name__}", seconds=SHORTENING if shrink else 0)
     finally:
         lab.discard()
-    return []
+    return failures

@@ -40,7 +40,7 @@ class Outcome:
     script: str = ""
     trace: str = ""  # the traceback of an error of the backend
     packed: bool = False  # the program holds data that nobody can read
-    saved: bool = False  # it failed in an earlier run, and is no call of this one
+    again: bool = False  # it failed in the last run, too, and is none of the planned calls
     count: int = 1  # the number of similar failures, of which only one is shown
 
     @property

@@ -6,19 +6,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from backbay.plugin import CachedValue
+
 from ..draw.choices import Source
 from ..report.report import Outcome
 from ..suite.lab import Lab
 from ..suite.profiles import SUITE_VERSION
 from .item_run import BRIEFLY, Announce, explained, run_item, shown
 from .search import search
-from .selection import Item, RunSettings
+from .selection import AGAIN, Item, RunSettings
 
 Kinds = set[tuple[str, str]]
 """Cases or scenarios with a check that failed, and was made small."""
 Done = Callable[[Outcome], None]
-SAVED = -1
-"""The turn of a call that failed in an earlier run."""
+FAILURES = "failures"  # of the suite, as a kind of values in the cache folder
 
 
 @dataclass
@@ -34,12 +35,17 @@ class GroupRun:
 
     def run(self, items: Sequence[Item]) -> None:
         left = deque(items)
-        folder = self.settings.kept_in if items[0].turn == 0 else ""
+        kept = self._kept(items[0]) if self.settings.keeps and items[0].turn == 0 else None
         while left:
-            self._search(left, folder)
-            folder = ""
+            self._search(left, kept)
+            kept = None
 
-    def _search(self, left: deque[Item], folder: str) -> None:
+    def _kept(self, item: Item) -> CachedValue:
+        """What failed in the last run of this group with this backend, opened alike."""
+        name, opened = self.settings.backend, self.settings.opening
+        return CachedValue(FAILURES, f"{name} {item.group}", [SUITE_VERSION, name, item.group, opened])
+
+    def _search(self, left: deque[Item], kept: CachedValue | None) -> None:
         """Run items until all have run, or one has failed in a new way: that is made small."""
         failed: Outcome | None = None
         best: Outcome | None = None
@@ -48,7 +54,7 @@ class GroupRun:
         def example(source: Source, new: bool) -> bool:
             nonlocal failed, best, item
             if failed is None:
-                item = left.popleft() if new else replace(left[0], turn=SAVED)
+                item = left.popleft() if new else replace(left[0], turn=AGAIN)
             outcome = run_item(self.lab, item, source, self.announce if failed is None else None)
             if failed is None and outcome.failed and self._is_new(item, outcome):
                 failed = best = outcome
@@ -63,20 +69,11 @@ class GroupRun:
                 best = outcome
             return True
 
-        opened = self.settings.opening
-        key = f"{SUITE_VERSION}/{self.settings.backend}/{opened.device}/{dict(opened.options)}/{item.group}"
-        search(
-            example,
-            len(left),
-            item.seed(self.settings.seed),
-            kept_in=folder,
-            key=key,
-            seconds=self.settings.shrink,
-        )
+        search(example, len(left), item.seed(self.settings.seed), kept=kept, seconds=self.settings.shrink)
         if failed is not None and best is not None:
             self.small.add((item.group, failed.check))
             best = shown(self.lab, item, best, self.settings.backend)
-            best.seconds, best.saved = failed.seconds, item.turn == SAVED
+            best.seconds, best.again = failed.seconds, item.turn == AGAIN
             self.done(best)
 
     def _is_new(self, item: Item, outcome: Outcome) -> bool:

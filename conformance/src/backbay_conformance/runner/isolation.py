@@ -162,7 +162,7 @@ class Pool:
             count = 0
             job = {"items": [astuple(item) for item in left], "small": sorted(self.seen.small)}
             for outcome in self._until_death(left, job):
-                count += not outcome.saved
+                count += not outcome.again
                 yield outcome
             if self._worker is None:
                 deaths[left[min(count, len(left)) - 1].group] += 1
@@ -198,7 +198,7 @@ class Pool:
                     outcome = Outcome(**message["done"])
                     if outcome.failed:
                         self.seen.small.add((tried.group, outcome.check))
-                    done += not outcome.saved
+                    done += not outcome.again
                     tried = items[min(done, len(items) - 1)]
                     known = Outcome(str(tried))
                     yield outcome

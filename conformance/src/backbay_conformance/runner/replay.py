@@ -21,7 +21,7 @@ from ..report.report import Outcome
 from ..suite.case import Call
 from ..suite.lab import Opening
 from ..suite.profiles import SUITE_VERSION
-from .selection import Item, RunSettings
+from .selection import AGAIN, Item, RunSettings
 
 LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
@@ -49,7 +49,11 @@ def read_file(path: str | Path) -> tuple[RunSettings, Item, list[int]]:
         version, (profile, name, turn) = data["suite"], data["item"].split("/")
         opening, like = Opening.from_dict(data), str(data.get("like", ""))
         run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=like)
-        found = run, Item(profile, name, int(turn)), [int(n) for n in data["choices"]]
+        found = (
+            run,
+            Item(profile, name, AGAIN if turn == "again" else int(turn)),
+            [int(n) for n in data["choices"]],
+        )
     except OSError as error:
         raise BackbayError(f"the replay file {path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -66,7 +66,7 @@ def run(
     lab = lab_with(backend, opening) if in_process else None
     if lab is None and ":" in name:
         entry(name).load()  # mistakes in the name show here; an installed backend is left to the workers
-    settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""))
+    settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""), keeps=not in_process)
     chosen = tuple(profiles or STANDARD)
     report = Report(name, seed, size, chosen, opening=opening)
     planned: list[Item] = []

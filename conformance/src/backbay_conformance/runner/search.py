@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from random import Random
 from typing import Any
+from unittest import SkipTest
 
 from hypothesis import Phase, Verbosity, find, settings
 from hypothesis import strategies as st
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.database import ExampleDatabase, choices_to_bytes
 from hypothesis.errors import Flaky, NoSuchExample
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
+
+from backbay.plugin import CachedValue
 
 from ..draw.choices import Source
 
@@ -38,6 +41,27 @@ NAME = "backbay"  # of this way of drawing, as Hypothesis' settings take it
 AVAILABLE_PROVIDERS[NAME] = ByTurn
 
 
+class FailingExamples(ExampleDatabase):
+    """The smallest example that failed, in the cache folder; what Hypothesis keeps of its way there is not needed."""
+
+    KEY = b"failing"
+
+    def __init__(self, value: CachedValue) -> None:
+        super().__init__()
+        self.value = value
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        return (bytes.fromhex(text) for text in self.value.recall() or ()) if key == self.KEY else ()
+
+    def save(self, key: bytes, value: bytes) -> None:
+        if key == self.KEY:
+            self.value.keep([value.hex()])
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        if value in self.fetch(key):
+            self.value.forget()
+
+
 class OutOfTimeError(BaseException):
     """Ends a search, also within code that catches all errors."""
 
@@ -48,43 +72,48 @@ def _below(n: int) -> st.SearchStrategy[int]:
 
 
 def search(
-    example: Example, count: int, seed: str, *, kept_in: str = "", key: str = "", seconds: float = 4.0
+    example: Example, count: int, seed: str, *, kept: CachedValue | None = None, seconds: float = 4.0
 ) -> None:
     """Try examples until one fails, `count` of them drawn anew; then smaller ones for so many seconds.
 
-    kept_in   a folder for examples that fail: those that it has under this key are tried first
+    kept   what failed in the last run, which is tried first
     """
-    deadline = 0.0
+    deadline, best = 0.0, []  # type: float, list[int]
 
     def tried(draw: Callable[[st.SearchStrategy[int]], int]) -> bool:
-        nonlocal deadline
+        nonlocal deadline, best
         if deadline and time.monotonic() > deadline:
             raise OutOfTimeError
+        choices: list[int] = []
 
         def source(n: int, by_turn: int | None) -> int:
             ByTurn.wanted = by_turn
-            chosen = draw(_below(n))
+            choices.append(draw(_below(n)))
             ByTurn.wanted = None  # a choice that is made again asks nobody
-            return chosen
+            return choices[-1]
 
         ByTurn.wanted = 1
-        new = bool(draw(_below(2)))
-        asked, ByTurn.wanted = ByTurn.wanted is None, None
-        if not new:  # the simplest example, which Hypothesis tries before all others
+        choices.append(draw(_below(2)))
+        new, ByTurn.wanted = ByTurn.wanted is None, None
+        if not choices[0]:  # the simplest example, which Hypothesis tries before all others
             return False
-        fails = example(source, asked)
-        if fails and not deadline:
-            deadline = time.monotonic() + seconds
+        fails = example(source, new)
+        if fails:
+            deadline = deadline or time.monotonic() + seconds
+            best = min(best or choices, choices, key=lambda some: (len(some), some))
         return fails
 
     how = settings(
-        max_examples=count + 1,
-        backend=NAME,
-        database=DirectoryBasedExampleDatabase(kept_in) if kept_in else None,
-        phases=[Phase.reuse, Phase.generate, Phase.shrink] if seconds > 0 else [Phase.generate],
-        deadline=None,
-        print_blob=False,
-        verbosity=Verbosity.quiet,
+        backend=NAME, max_examples=count + 1, deadline=None, print_blob=False, verbosity=Verbosity.quiet
     )
+    phases = [Phase.generate, Phase.shrink] if seconds > 0 else [Phase.generate]
     with suppress(NoSuchExample, OutOfTimeError, Flaky):  # nothing fails, or not each time
-        find(st.composite(tried)(), bool, settings=how, random=Random(seed), database_key=key.encode())
+        if kept is not None:  # a seed would let Hypothesis use no database
+            again = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
+            with suppress(NoSuchExample, SkipTest):  # nothing is kept, or it passes now
+                find(st.composite(tried)(), bool, settings=again, database_key=FailingExamples.KEY)
+        if not best:
+            drawn = settings(how, phases=phases, database=None)
+            find(st.composite(tried)(), bool, settings=drawn, random=Random(seed))
+    if kept is not None and best:
+        FailingExamples(kept).save(FailingExamples.KEY, choices_to_bytes(best))

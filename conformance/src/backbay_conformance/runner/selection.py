@@ -24,6 +24,10 @@ RUN_SIZES = tuple(CALLS_BY_SIZE)
 DECLARING = (cases, scenarios)  # their import fills CASES and SCENARIOS
 
 
+AGAIN = -1
+"""The turn of a call that failed in the last run."""
+
+
 class SelectionError(BackbayError, ValueError):
     """A name that the suite does not know, or a selection that leaves nothing to run."""
 
@@ -35,7 +39,7 @@ class Item:
     turn: int
 
     def __str__(self) -> str:
-        return f"{self.profile}/{self.name}/{self.turn}"
+        return f"{self.group}/{'again' if self.turn == AGAIN else self.turn}"
 
     @property
     def group(self) -> str:
@@ -54,7 +58,7 @@ class RunSettings:
     seed: int
     timeout: float = 60.0
     shrink: float = 4.0  # seconds for shrinking the first failure of a kind
-    kept_in: str = ""  # a folder for failing calls, which the next run tries first
+    keeps: bool = False  # failing calls for the next run, which tries them first
     opening: Opening = PLAIN
     like: str = ""  # the model whose calls are tried
 

@@ -1,0 +1,81 @@
+"""Hypothesis draws calls by turn, keeps what fails for the next run, and makes it small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backbay.plugin import CachedValue
+from backbay_conformance import run
+from backbay_conformance.draw.choices import Source
+from backbay_conformance.runner import search as searching
+from backbay_conformance.runner.search import search
+
+
+def pairs_from(seen: list[tuple[int, int, bool]], fails: tuple[int, int] = (900, 900)) -> searching.Example:
+    """An example of two numbers, the second of them by turn; it fails if both are large enough."""
+
+    def example(source: Source, new: bool) -> bool:
+        seen.append((source(1000, None), source(1000, len(seen)), new))
+        return seen[-1][0] >= fails[0] and seen[-1][1] >= fails[1]
+
+    return example
+
+
+def test_a_new_example_takes_some_choices_by_its_turn_and_the_others_by_its_seed() -> None:
+    runs: list[list[tuple[int, int, bool]]] = [[], [], []]
+    for seen, seed in zip(runs, "aab", strict=True):
+        search(pairs_from(seen), 20, seed)
+    assert [turn for _, turn, _ in runs[0]] == list(range(20))
+    assert all(new for *_, new in runs[0])
+    assert runs[0] == runs[1] != runs[2]
+    assert len({number for number, *_ in runs[0]}) > 10
+
+
+def test_what_fails_becomes_as_small_as_it_can() -> None:
+    seen: list[tuple[int, int, bool]] = []
+    search(pairs_from(seen, (7, 3)), 50, "small")
+    assert min(pair[:2] for pair in seen if pair[0] >= 7 and pair[1] >= 3) == (7, 3)
+    assert sum(new for *_, new in seen) < 50, "no example is drawn after the first that fails"
+
+
+def test_a_search_for_a_smaller_example_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, bool]] = []
+    monkeypatch.setattr(searching.time, "monotonic", lambda: 10.0 * len(seen))
+    search(pairs_from(seen, (7, 3)), 50, "time", seconds=25)
+    assert sum(not new for *_, new in seen) == 3
+
+
+def test_an_example_that_fails_once_ends_the_search() -> None:
+    seen: list[bool] = []
+
+    def once(source: Source, new: bool) -> bool:
+        seen.append(source(2, None) == 0)
+        return len(seen) == 3
+
+    search(once, 50, "once")
+    assert len(seen) == 4
+
+
+def test_what_failed_is_tried_first_until_it_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    kept = CachedValue("failures", "numbers", [])
+    search(pairs_from([], (7, 3)), 50, "first", kept=kept)
+    seen: list[tuple[int, int, bool]] = []
+    search(pairs_from(seen, (7, 3)), 50, "second", kept=kept)
+    assert seen[0] == (7, 3, False)
+    search(pairs_from(seen), 5, "mended", kept=kept)
+    assert kept.recall() is None
+
+
+def test_a_failed_call_of_a_run_is_the_first_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+    chosen = {"ops": ["tanh"], "profiles": ["core"], "size": "smoke", "in_process": False}
+    (first, *_) = run("broken_backends:Imprecise", **chosen).failures  # type: ignore[arg-type]
+    report = run("broken_backends:Imprecise", seed=1, **chosen)  # type: ignore[arg-type]
+    assert report.failures[0].item == "core/tanh/again"
+    assert report.failures[0].call == first.call
+    assert report.counts["passed"] + report.counts["failed"] == 10
