@@ -18,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--backbay-backend", default=None, help="the backend to test: its name, or module:Class")
     group.addoption("--backbay-profile", default=None, help="profiles of the suite, separated by commas")
     group.addoption("--backbay-size", default="default", help="tiny, smoke, default or nightly")
-    group.addoption("--backbay-seed", type=int, default=0, help="seed of all random choices (0)")
+    group.addoption("--backbay-seed", type=int, help="seed of all random choices (--hypothesis-seed, or 0)")
     group.addoption("--backbay-timeout", type=float, default=60.0, help="seconds for one call (60)")
     group.addoption("--backbay-device", default="", help="place everything on this device")
     group.addoption(
@@ -86,7 +86,9 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     option: Any = request.config.getoption
     options = dict(parse_option(text) for text in option("--backbay-option"))
     seed, timeout = option("--backbay-seed"), option("--backbay-timeout")
+    if seed is None:
+        seed = int(option("--hypothesis-seed", None) or 0)
     opening = Opening(options, option("--backbay-device"))
-    pool = Pool(RunSettings(backend_of(request.config), seed, timeout, opening=opening))
+    pool = Pool(RunSettings(backend_of(request.config), seed, timeout, opening=opening, keeps=True))
     yield pool
     pool.close()

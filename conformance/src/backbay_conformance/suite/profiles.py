@@ -13,5 +13,5 @@ def check_profile(profile: str, declared: str) -> None:
         raise ValueError(f"{declared}: no profile {profile!r}; the profiles are {', '.join(PROFILES)}")
 
 
-SUITE_VERSION = "1.1"
+SUITE_VERSION = "1.2"
 """The version in certificates and replay files; only the version that wrote a replay file can replay it."""
