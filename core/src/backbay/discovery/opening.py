@@ -159,7 +159,7 @@ def _best() -> Choice:
     first, *others = probed
     if not first.works:
         reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in probed)
-        raise BackendUnavailableError(f"no installed backend works: {reasons}")
+        raise BackendUnavailableError(f"no installed backend works: {reasons}; `backbay doctor` shows more")
 
     def why_not(other: ProbeResult) -> str:
         if not other.works:
