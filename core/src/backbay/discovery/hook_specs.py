@@ -5,6 +5,7 @@ An entry point of the kind's group names the plugin, or what its hook would retu
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,3 +55,7 @@ def backbay_op_users(name: str) -> Mapping[str, Collection[str]] | None:
 @hookspec(firstresult=True)
 def backbay_scenarios(name: str) -> object:
     """Nothing: the suite's scenarios are declared where they are imported; group backbay_conformance.scenarios."""
+
+
+manager = pluggy.PluginManager(PROJECT)
+manager.add_hookspecs(sys.modules[__name__])

@@ -3,56 +3,39 @@
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from importlib import import_module
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..backend.backend import Backend
 from ..backend.hooks import BackendHooks
 from ..errors import BackendUnavailableError
 from ..types.contract_version import CONTRACT_VERSION, ContractVersion
 
-if TYPE_CHECKING:
-    from pluggy import PluginManager
-
 HOOK = "backbay_backend"
 LOCK = RLock()  # of the manager: pluggy has none
 
 
-@cache
-def _manager() -> PluginManager:
-    from pluggy import PluginManager
-
-    from . import hook_specs
-
-    manager = PluginManager(hook_specs.PROJECT)
-    manager.add_hookspecs(hook_specs)
-    return manager
-
-
 def hook_result(hook: str, plugin: object, name: str) -> Any:
     """The result of a plugin's hook, for the entry point with this name; an object without hooks is a result itself."""
+    from pluggy import PluginValidationError  # takes as long to import as the rest of core
+
+    from .hook_specs import manager
+
+    key = f"{hook}:{name}"
     with LOCK:
-        manager = _manager()
         if not any(manager.parse_hookimpl_opts(plugin, part) for part in dir(plugin)):
             return plugin
-        if not manager.is_registered(plugin):
-            _register(manager, hook, plugin, name)
+        try:
+            if not manager.is_registered(plugin):
+                manager.register(plugin, key)
+                manager.check_pending()
+        except PluginValidationError as error:
+            manager.unregister(name=key)  # or the check would fail for all others, too
+            why = f"{' '.join(str(error).split())}; backbay.discovery.hook_specs lists all hooks"
+            raise PluginValidationError(plugin, why) from error
         caller = manager.subset_hook_caller(hook, manager.get_plugins() - {plugin})
     return caller(name=name) if caller.get_hookimpls() else plugin
-
-
-def _register(manager: PluginManager, hook: str, plugin: object, name: str) -> None:
-    from pluggy import PluginValidationError
-
-    try:
-        manager.register(plugin, f"{hook}:{name}")
-        manager.check_pending()
-    except PluginValidationError as error:
-        manager.unregister(name=f"{hook}:{name}")  # or the check would fail for all others, too
-        why = f"{' '.join(str(error).split())}; backbay.discovery.hook_specs lists all hooks"
-        raise PluginValidationError(plugin, why) from error
 
 
 def backend_class(plugin: object, name: str) -> type[Backend]:
