@@ -115,5 +115,5 @@ def test_scenarios_that_cannot_be_loaded_end_the_run(tmp_path: Path, source: str
     install(tmp_path, source)
     done = conform(tmp_path, "--op", "neg")
     assert done.returncode != 0
-    assert "'their_caches' of their-caches 0.3 cannot be loaded" in done.stderr
+    assert "the scenarios 'their_caches' of their-caches 0.3 cannot be loaded" in done.stderr
     assert why in done.stderr

@@ -37,12 +37,8 @@ def describe(error: BaseException) -> str:
     """An error of a plugin's code in one line, with the name of its class; core's own errors say enough."""
     if isinstance(error, BackendUnavailableError):
         return str(error)
-    line = first_line(error)
+    line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 class BackbayError(Exception):

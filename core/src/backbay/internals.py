@@ -16,6 +16,7 @@ from .backend.kernels.kernel_backend import KernelPlan as KernelPlan
 from .backend.kernels.kernel_table import decoding_gap as decoding_gap
 from .backend.library_trials import TrialCase as TrialCase
 from .backend.library_trials import ended_from_outside as ended_from_outside
+from .backend.library_trials import exit_name as exit_name
 from .backend.library_trials import processor as processor
 from .backend.library_trials import random_blocks as random_blocks
 from .backend.library_trials import recurrence_cases as recurrence_cases

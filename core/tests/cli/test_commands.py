@@ -64,8 +64,11 @@ def test_a_package_adds_a_command_with_arguments_and_a_status(environment: Envir
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("raise RuntimeError('no')", "command 'bad' of pack-bad 1.0 cannot be imported: RuntimeError: no"),
-        ("raise SystemExit", "command 'bad' of pack-bad 1.0 cannot be imported: SystemExit\n"),
+        ("raise RuntimeError('no')", "command 'bad' of pack-bad 1.0 cannot be loaded: RuntimeError: no"),
+        (
+            "raise SystemExit",
+            "command 'bad' of pack-bad 1.0 cannot be loaded: SystemExit; fix or uninstall pack-bad\n",
+        ),
         ("x = 1", "has no add_arguments and no run"),
     ],
 )

@@ -53,20 +53,20 @@ BROKEN = {
     ),
     "hook with a parameter": (
         GOOD.replace("def backbay_backend()", "def backbay_backend(config)"),
-        "Plugin 'bad' for hook 'backbay_backend'",
+        "Argument(s) {'config'} are declared in the hookimpl but can not be found in the hookspec; backbay.discovery.hook_specs",
     ),
     "no hook": ("x = 1", "bad_plugin has no hook backbay_backend()"),
     "hook that raises": (
         GOOD.replace("return Good", "return 1 / 0"),
-        "backbay_backend() raised ZeroDivisionError: division by zero",
+        "backend 'bad' of backbay-bad 1.0: ZeroDivisionError: division by zero",
     ),
     "hook that returns nothing": (
         GOOD.replace("return Good", "pass"),
-        "backbay_backend() must return a subclass of backbay.Backend, got None",
+        "a backend is a subclass of backbay.Backend, got None",
     ),
     "no Backend": (
         GOOD.replace("return Good", "return dict"),
-        "backbay_backend() must return a subclass of backbay.Backend, got <class 'dict'>",
+        "a backend is a subclass of backbay.Backend, got <class 'dict'>",
     ),
     "abstract": (
         GOOD.replace("KernelBackend,", "Backend as KernelBackend,"),

@@ -42,7 +42,7 @@ def test_an_opener_that_cannot_be_imported_is_named(environment: Environment, tm
     environment.install("broken", {"broken": "import nowhere"}, ["it = broken:open_it"], group=GROUP)
     ran = environment.backbay("inspect", "stored:x")
     assert ran.returncode == 1
-    assert "the opener 'it' of broken 1.0 cannot be imported: ModuleNotFoundError" in ran.stderr
+    assert "the opener 'it' of broken 1.0 cannot be loaded: ModuleNotFoundError" in ran.stderr
     path = tmp_path / "model.gguf"
     write_model(path)
     assert environment.backbay("inspect", str(path)).returncode == 0  # files need no opener

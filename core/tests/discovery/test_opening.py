@@ -125,7 +125,7 @@ def test_auto_prefers_a_gpu_then_priority_and_skips_what_does_not_work(environme
     done = environment.python(CHOOSE)
     assert done.stdout == (
         "gpu: it works, on FAST:0 (not first: it has no GPU; not late: it has no GPU; not broken: backend 'broken' "
-        "of backbay-broken 1.0: backbay_backend() raised RuntimeError: no)\n"
+        "of backbay-broken 1.0: RuntimeError: no)\n"
     ), done.stderr
 
 

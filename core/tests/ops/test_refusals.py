@@ -246,5 +246,5 @@ def test_yarn_is_refused_with_the_wrong_numbers(ctx, base, scale, yarn, error, m
 def test_a_missing_or_unknown_argument_is_a_type_error(ctx):
     x = ctx.from_floats([1.0])
     for wrong in (lambda: x.scale(ctx), lambda: x.scale(ctx, 1.0, 2.0), lambda: x.neg(ctx, eps=1.0)):
-        with pytest.raises(TypeError, match=r"argument|positional"):
+        with pytest.raises(TypeError, match=r"argument|must be given"):
             wrong()

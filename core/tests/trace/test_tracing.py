@@ -45,12 +45,22 @@ def test_an_operand_must_be_a_tensor(ctx):
         for run in (ctx.forward, ctx.compute):
             with pytest.raises(DTypeError, match="take tensors, got"):
                 run(wrong)
-    with pytest.raises(TypeError):
+    with pytest.raises(DTypeError, match=r"^add: t2 must be given: x\.add\(ctx, t2\)$"):
         x.add(ctx)
     with pytest.raises(TypeError):
         x.add(ctx, x, x)
     with pytest.raises(TypeError):
         x.add(ctx, other=x)
+
+
+@pytest.mark.parametrize("name", backbay.OPS)
+def test_a_call_without_the_context_shows_how_to_call(ctx, name):
+    call = getattr(ctx.from_floats([[1.0, 2.0]]), name)
+    for arguments in ((), (ctx.from_floats([1.0]),), (2.0,)):
+        with pytest.raises(
+            DTypeError, match=rf"^{name}: the first argument is the context: \w+\.{name}\(ctx"
+        ):
+            call(*arguments)
 
 
 def test_a_shape_may_be_integers_or_one_sequence(ctx):

@@ -19,3 +19,8 @@ def test_what_ops_take_is_told_apart():
     assert DType.Q4_0.is_quantized and not DType.F64.is_quantized
     assert str(DType.Q4_K) == "q4_k"
     assert DType.Q4_0.row_size(64) == 36
+
+
+def test_every_dtype_is_true_so_that_none_alone_is_absent():
+    assert all(DType)
+    assert (DType.F32 or DType.F16) is DType.F32

@@ -13,6 +13,7 @@ from backbay import BackbayError, ModelFileError
 from backbay.discovery import open_model
 
 DREAMER = """
+from backbay import hookimpl
 from backbay_engine.plugin import Family, LazyArray, Settings, changes
 
 def doubled(array: LazyArray, settings: Settings) -> LazyArray:
@@ -27,6 +28,10 @@ FAMILY = Family(
 
 def chosen(settings: Settings) -> Family:
     return FAMILY
+
+@hookimpl
+def backbay_checkpoint():
+    return chosen
 """
 
 
@@ -38,7 +43,7 @@ def install(
     info = site / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[backbay.checkpoints]\n{name} = {module}:{at}\n")
+    (info / "entry_points.txt").write_text(f"[backbay.checkpoints]\n{name} = {module}{at}\n")
 
 
 @pytest.fixture
@@ -62,9 +67,9 @@ def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "dreamer", config, tensors)
 
 
-@pytest.mark.parametrize("at", ["FAMILY", "chosen"])
+@pytest.mark.parametrize("at", [":FAMILY", ":chosen", ""])
 def test_a_package_adds_a_family(site: Path, folder: Path, at: str) -> None:
-    install(site, f"dreamer-of-{at.lower()}", at)
+    install(site, f"dreamer-of-{at.lower()[1:]}", at)
     with open_model(folder) as found, open_model(folder.with_name("plain")) as plain:
         assert found.metadata["general.architecture"] == "dreamer"
         assert found.metadata["dreamer.dream.factor"] == 3
@@ -76,14 +81,14 @@ def test_a_package_adds_a_family(site: Path, folder: Path, at: str) -> None:
 
 
 def test_a_class_that_nobody_reads_is_told_with_those_of_packages(site: Path, folder: Path) -> None:
-    install(site, "dreamer-of-others", "FAMILY", name="DreamierForCausalLM")
+    install(site, "dreamer-of-others", ":FAMILY", name="DreamierForCausalLM")
     with pytest.raises(ModelFileError, match=r"DreamierForCausalLM.*'DreamerForCausalLM'; nearest: "):
         open_model(folder)
 
 
 def test_two_of_one_name_are_an_error_that_names_both(site: Path, folder: Path) -> None:
-    install(site, "dreamer-two", "FAMILY")
-    install(site, "dreamer-three", "FAMILY")
+    install(site, "dreamer-two", ":FAMILY")
+    install(site, "dreamer-three", ":FAMILY")
     with pytest.raises(
         BackbayError, match=r"'DreamerForCausalLM' is provided by dreamer-t\w+ 1.0 and dreamer-t"
     ):
@@ -91,7 +96,7 @@ def test_two_of_one_name_are_an_error_that_names_both(site: Path, folder: Path) 
 
 
 def test_a_package_cannot_take_the_place_of_a_family_of_ours(site: Path, folder: Path) -> None:
-    install(site, "dreamer-of-llama", "FAMILY", name="LlamaForCausalLM")
+    install(site, "dreamer-of-llama", ":FAMILY", name="LlamaForCausalLM")
     with pytest.raises(BackbayError, match=r"provided by backbay-engine [\d.]+ and dreamer-of-llama 1.0"):
         open_model(folder.with_name("plain"))
 
@@ -100,8 +105,8 @@ def test_a_package_cannot_take_the_place_of_a_family_of_ours(site: Path, folder:
     ("body", "told"),
     [
         ("FAMILY = 3", "3 is neither a backbay_engine.plugin.Family"),
-        ("1 / 0", "of dreamer-broken 1.0 cannot be imported: ZeroDivisionError"),
-        ("", "cannot be imported: AttributeError"),
+        ("1 / 0", "of dreamer-broken 1.0 cannot be loaded: ZeroDivisionError"),
+        ("", "cannot be loaded: AttributeError"),
     ],
 )
 def test_a_broken_family_names_its_package(
@@ -110,6 +115,6 @@ def test_a_broken_family_names_its_package(
     import sys
 
     monkeypatch.delitem(sys.modules, "dreamer_broken", raising=False)
-    install(site, "dreamer-broken", "FAMILY", body)
+    install(site, "dreamer-broken", ":FAMILY", body)
     with pytest.raises(BackbayError, match=told):
         open_model(folder)

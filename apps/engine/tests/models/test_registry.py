@@ -14,14 +14,14 @@ from backbay import BackbayError, ModelFileError
 from backbay_engine.models import architectures, load_model
 
 
-def install(site, distribution, *, names=("dreamer",), body="", at="Dreamer"):
+def install(site, distribution, *, names=("dreamer",), body="", at=":Dreamer"):
     """A distribution with a module of its own, and an entry point for each name."""
     module = distribution.replace("-", "_")
     (site / f"{module}.py").write_text(body)
     info = site / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
-    points = "".join(f"{name} = {module}:{at}\n" for name in names)
+    points = "".join(f"{name} = {module}{at}\n" for name in names)
     (info / "entry_points.txt").write_text(f"[backbay.models]\n{points}")
 
 
@@ -53,6 +53,18 @@ def test_a_package_adds_an_architecture(site):
     assert load("dreamer", site).vocabulary_size == 7
 
 
+def test_a_plugin_has_a_hook_for_several_architectures(site):
+    hook = (
+        "from backbay import hookimpl\n@hookimpl\ndef backbay_model(name): return {'dreamer': Dreamer}[name]"
+    )
+    install(site, "dreamer-hook", names=["dreamer", "sleeper"], body=f"{DREAMER}\n{hook}", at="")
+    assert load("dreamer", site).vocabulary_size == 7
+    with pytest.raises(
+        BackbayError, match=r"architecture 'sleeper' of dreamer-hook 1.0 cannot be loaded: KeyError"
+    ):
+        load("sleeper", site)
+
+
 def test_an_unknown_architecture_is_told_with_its_nearest_and_all_there_are(tmp_path):
     with pytest.raises(ModelFileError) as told:
         load("qwen4", tmp_path)
@@ -81,8 +93,8 @@ def test_a_package_cannot_take_the_place_of_one_of_ours(site):
 @pytest.mark.parametrize(
     ("distribution", "body", "told"),
     [
-        ("dreamer-a", "import nothing_of_that_name", "cannot be imported: ModuleNotFoundError"),
-        ("dreamer-b", "raise SystemExit(3)", "cannot be imported: SystemExit"),
+        ("dreamer-a", "import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
+        ("dreamer-b", "raise SystemExit(3)", "cannot be loaded: SystemExit"),
         ("dreamer-c", "Dreamer = 3", "3 is not a subclass"),
         ("dreamer-d", DREAMER.replace("def forward", "def forwards"), "does not implement forward"),
     ],

@@ -7,7 +7,6 @@ import logging
 import os
 import queue
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
-from backbay.internals import kill_helper, start_helper
+from backbay.internals import exit_name, kill_helper, start_helper
 
 from ..checks.model_calls import ModelCalls
 from ..draw.choices import Source, replayed
@@ -129,8 +128,7 @@ class Worker:
         return message
 
     def _ending(self) -> str:
-        code = self.process.wait()
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        how = exit_name(self.process.wait())
         self.printed.seek(0)
         last = self.printed.read()[-400:].decode(errors="replace").strip()
         return f"the process ended with {how}" + (f": {last}" if last else "")

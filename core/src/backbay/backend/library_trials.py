@@ -27,6 +27,7 @@ SIGKILL where the system has no memory left, SIGTERM, SIGINT and SIGHUP from use
 """
 NO_MEMORY = ("bad_alloc", "MemoryError", "OutOfDeviceMemory", "OutOfHostMemory", "out of memory")
 """Parts of what a child says that gets no memory, such as before C++ aborts."""
+NATIVE, RETRY = "the faster native code", "the next process tries it again"
 
 
 def ended_from_outside(status: int, said: str) -> bool:
@@ -35,6 +36,14 @@ def ended_from_outside(status: int, said: str) -> bool:
     `status` is its exit status, negative for a signal; `said` is what it said at its end.
     """
     return any(text in said for text in NO_MEMORY) or (status < 0 and -status not in OF_THE_CODE)
+
+
+def exit_name(status: int) -> str:
+    """The name of an exit status: the signal that ended the process, such as `SIGILL`, else `exit status 1`."""
+    try:
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    except ValueError:
+        return f"signal {-status}"
 
 
 def processor() -> str:
@@ -50,7 +59,7 @@ def processor() -> str:
 def try_library(
     label: str, library: Path, command: Sequence[str], *, timeout: float, facts: Iterable[object] = ()
 ) -> str:
-    """What a command finds wrong with a library; it prints nothing if that is nothing.
+    """What a command finds wrong with a library of native code; it prints nothing if that is nothing.
 
     The answer is remembered for this file, this machine, and other `facts` that it depends on. If the CPU lacks an
     instruction that the library takes for granted, only the command's process dies.
@@ -64,13 +73,16 @@ def try_library(
         return known
     try:
         done = run_helper(command, timeout=timeout)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the trial did not end: {error}"
+    except subprocess.TimeoutExpired:
+        return f"{NATIVE} was tried for {timeout:g} s without a result; {RETRY}"
+    except OSError as error:
+        return f"{NATIVE} could not be tried: {error}; {RETRY}"
     found, lasts = done.stdout.strip(), True
     if done.returncode != 0:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
-        found = f"the trial failed: {last[0]} (exit {done.returncode})"
         lasts = done.returncode < 0 and not ended_from_outside(done.returncode, done.stderr)
+        last = "".join(f" ({line})" for line in (done.stdout + done.stderr).strip().splitlines()[-1:])
+        remedy = "`backbay cache clear trials` lets it be tried again" if lasts else RETRY
+        found = f"{NATIVE} ended with {exit_name(done.returncode)} when it was tried{last}; {remedy}"
     if lasts:
         answer.keep(found)
     return found

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from backbay.composites.graph_builder import by_kernels
 from backbay.discovery.installed import backends, declared, entry
+from backbay.discovery.registration import hook_result
 from backbay.ops.declaration import OPS, Op
 from backbay.types.params import Level
 from backbay.types.spec import DType, Spec
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 CORE, UNKNOWN = "core", "?"
 NAMED = 3  # architectures that the table names
 USERS = "backbay.op_users"
-"""The entry-point group of tables: the names of architectures by that of an op."""
 log = logging.getLogger(__name__)
 
 SHOWN = 12  # architectures by name
@@ -126,7 +126,7 @@ def op_users() -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for point in (point for points in declared(USERS).values() for point in points):
         try:
-            for op, names in dict(point.load()).items():
+            for op, names in dict(hook_result("backbay_op_users", point.load(), point.name)).items():
                 found.setdefault(op, set()).update(names)
         except Exception as error:  # noqa: BLE001  another package's module
             log.warning("%s of %s cannot be read: %s", USERS, point.origin, error)

@@ -127,7 +127,7 @@ def find(name: str) -> Command | None:
     points = declared(GROUP).get(name)
     if points is None:
         return None
-    command: Command = load_declared(f"command {name!r}", points)
+    command: Command = load_declared("backbay_command", f"command {name!r}", points)
     missing = [part for part in ("add_arguments", "run") if not callable(getattr(command, part, None))]
     if missing:
         what = f"command {name} of {points[0].origin}"

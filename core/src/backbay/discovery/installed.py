@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..backend.backend import Backend
 from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe
 from ..memory.host_memory import naming_limits, raise_if_starved
+from .registration import backend_class, class_at, hook_result
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -66,19 +67,21 @@ def conflict(what: str, origins: Iterable[str]) -> str:
     return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
 
 
-def load_declared(what: str, points: Sequence[Declared]) -> Any:
-    """Import the object that the one entry point of a name stands for.
+def load_declared(hook: str, what: str, points: Sequence[Declared]) -> Any:
+    """Load what the one entry point of a name adds: the result of the hook of its plugin.
 
-    BackbayError if several distributions declare the name, or if the object cannot be imported.
+    BackbayError if several distributions declare the name, or if the plugin cannot be imported, or its hook fails.
     """
-    if len(points) > 1:
+    point, *others = points
+    if others:
         raise BackbayError(conflict(what, [point.origin for point in points]))
     try:
-        return points[0].load()
+        return hook_result(hook, point.load(), point.name)
     except (Exception, SystemExit) as error:
-        what = f"{what} of {points[0].origin}"
-        raise_if_starved(error, f"importing {what}")
-        raise BackbayError(f"{what} cannot be imported: {describe(error)}") from error
+        what = f"{what} of {point.origin}"
+        raise_if_starved(error, f"loading {what}")
+        remedy = f"fix or uninstall {point.distribution}"
+        raise BackbayError(f"{what} cannot be loaded: {describe(error)}; {remedy}") from error
 
 
 def declared(group: str) -> dict[str, list[Declared]]:
@@ -137,8 +140,6 @@ class BackendEntry:
 
     def load(self) -> type[Backend]:
         """Import the plugin and return its class; BackendUnavailableError, with the reason, if it cannot be used."""
-        from .registration import backend_class, class_at
-
         origin = f"{self.distribution} {self.version}"
         if self.rivals:
             raise BackendUnavailableError(conflict(f"backend {self.name!r}", (origin, *self.rivals)))

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 VARIABLE = "BACKBAY_BACKEND"
 AUTO = "auto"
 OPENERS = "backbay.model_files"
-"""The entry-point group of openers: functions like `open_model` that return None for what they do not open."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,8 @@ def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None 
 
     if _is_text(path) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
         for name, points in declared(OPENERS).items():
-            found: gguf.ModelFile | None = load_declared(f"the opener {name!r}", points)(path, only)
+            opener = load_declared("backbay_model_file", f"the opener {name!r}", points)
+            found: gguf.ModelFile | None = opener(path, only)
             if found is not None:
                 return found
     return gguf.open(path, only)
@@ -159,7 +159,7 @@ def _best() -> Choice:
     first, *others = probed
     if not first.works:
         reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in probed)
-        raise BackendUnavailableError(f"no installed backend works: {reasons}")
+        raise BackendUnavailableError(f"no installed backend works: {reasons}; `backbay doctor` shows more")
 
     def why_not(other: ProbeResult) -> str:
         if not other.works:

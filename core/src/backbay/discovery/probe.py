@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from ..backend.helper_processes import kill_helper, start_helper
-from ..backend.library_trials import ended_from_outside
+from ..backend.library_trials import ended_from_outside, exit_name
 from ..data.files import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry
@@ -108,8 +107,12 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
         try:
             late = wait(futures, PATIENCE).not_done
             if late:
-                names = ", ".join(sorted(repr(futures[future].name) for future in late))
-                logger.warning("waiting for %s to start in a trial, for up to %g s", names, timeout + GRACE)
+                names = ", ".join(sorted(futures[future].name for future in late))
+                logger.warning(
+                    "finding out whether these backends work on this machine, for up to %g s: %s; name a backend, or set "
+                    "BACKBAY_BACKEND, to avoid it",
+                    timeout + GRACE, names,
+                )  # fmt: skip
             return [future.result() for future in futures]
         except BaseException:  # Ctrl-C shall not wait for a backend that hangs
             for child in list(_running):
@@ -193,8 +196,7 @@ def _listen(child: subprocess.Popen[bytes], name: str, request: bytes, timeout: 
             facts = _read(late.output or b"")
         given, limit = None, timeout + GRACE + facts["extension"]
         if facts["extension"]:
-            stage = facts["stage"]
-            logger.warning("still waiting while %r is tried (%s), for up to %g s", name, stage, limit)
+            logger.warning("the first start of %s on this machine takes long, up to %g s", name, limit)
     kill_helper(child)
     return child.communicate()[0], False
 
@@ -247,11 +249,7 @@ def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
         return f"it hung while {stage}: no answer in {timeout:g} s{where}"
     if code >= 0:
         return f"it ended the process with status {code} while {stage}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"it crashed with {name} while {stage}{where}"
+    return f"it crashed with {exit_name(code)} while {stage}{where}"
 
 
 def ranked(probed: Sequence[ProbeResult]) -> list[ProbeResult]:

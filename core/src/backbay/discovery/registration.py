@@ -1,42 +1,49 @@
-"""Registration: from the object that an entry point names to a backend class, with checks of the hook and of the class."""
+"""Registration: from the object that an entry point names to the result of its hook, and the checks of a backend class."""
 
 from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from threading import RLock
+from typing import Any
 
 from ..backend.backend import Backend
 from ..backend.hooks import BackendHooks
-from ..errors import BackendUnavailableError, describe, first_line
-from ..memory.host_memory import raise_if_starved
+from ..errors import BackendUnavailableError
 from ..types.contract_version import CONTRACT_VERSION, ContractVersion
 
 HOOK = "backbay_backend"
+LOCK = RLock()  # of the manager: pluggy has none
+
+
+def hook_result(hook: str, plugin: object, name: str) -> Any:
+    """The result of a plugin's hook, for the entry point with this name; an object without hooks is a result itself."""
+    from pluggy import PluginValidationError  # takes as long to import as the rest of core
+
+    from .hook_specs import manager
+
+    key = f"{hook}:{name}"
+    with LOCK:
+        if not any(manager.parse_hookimpl_opts(plugin, part) for part in dir(plugin)):
+            return plugin
+        try:
+            if not manager.is_registered(plugin):
+                manager.register(plugin, key)
+                manager.check_pending()
+        except PluginValidationError as error:
+            manager.unregister(name=key)  # or the check would fail for all others, too
+            why = f"{' '.join(str(error).split())}; backbay.discovery.hook_specs lists all hooks"
+            raise PluginValidationError(plugin, why) from error
+        caller = manager.subset_hook_caller(hook, manager.get_plugins() - {plugin})
+    return caller(name=name) if caller.get_hookimpls() else plugin
 
 
 def backend_class(plugin: object, name: str) -> type[Backend]:
-    """The class that a plugin is, or that its hook returns; BackendUnavailableError if hook or class is wrong."""
-    if isinstance(plugin, type):
-        return check_class(plugin)
-    from pluggy import PluginManager, PluginValidationError
-
-    from . import hook_specs
-
-    manager = PluginManager(hook_specs.PROJECT)
-    manager.add_hookspecs(hook_specs)
-    try:
-        manager.register(plugin, name)
-        manager.check_pending()
-    except PluginValidationError as error:
-        raise BackendUnavailableError(f"{first_line(error)}; the hook is {HOOK}()") from error
-    if not manager.hook.backbay_backend.get_hookimpls():
+    """The class that a plugin is, or that its hook returns; BackendUnavailableError if it is not a complete backend."""
+    found = hook_result(HOOK, plugin, name)
+    if found is plugin and not isinstance(plugin, type):
         raise BackendUnavailableError(_no_hook(plugin))
-    try:
-        found = manager.hook.backbay_backend()
-    except (Exception, SystemExit) as error:
-        raise_if_starved(error, f"{HOOK}()")
-        raise BackendUnavailableError(f"{HOOK}() raised {describe(error)}") from error
-    return check_class(found, f"{HOOK}() must return")
+    return check_class(found)
 
 
 def _no_hook(plugin: object) -> str:
@@ -71,10 +78,10 @@ def class_at(path: str) -> type[Backend]:
     return check_class(getattr(module, attribute))
 
 
-def check_class(found: object, rule: str = "a backend is") -> type[Backend]:
+def check_class(found: object) -> type[Backend]:
     """Check that a class is a complete backend for a version of the contract that core runs, and return it."""
     if not isinstance(found, type) or not issubclass(found, Backend):
-        raise BackendUnavailableError(f"{rule} a subclass of backbay.Backend, got {found!r}")
+        raise BackendUnavailableError(f"a backend is a subclass of backbay.Backend, got {found!r}")
     _check_version(found)
     overridden = [
         name

@@ -38,7 +38,8 @@ def method(op: Op[Any, Any]) -> Callable[..., Any]:
     names: dict[str, Any] = {f"parse_{p.name}": p.parse for p in op.parameters}
     names |= {f"default_{p.name}": p.default for p in op.parameters}
     helpers = {"op": op, "rule": op.declared, "prepare": op.prepared, "checked_storage": _checked_storage}
-    scope: dict[str, Any] = {**names, **helpers, "errors": (ShapeError, DTypeError)}
+    helpers |= {"absent": REQUIRED, "explain": _explain}
+    scope: dict[str, Any] = {**names, **helpers, "errors": (ShapeError, DTypeError, AttributeError)}
     exec(compile(_source(op), f"<the method {op.name}>", "exec"), scope)  # noqa: S102  (made of declared names only)
     traced: Callable[..., Any] = scope[op.name]
     traced.__doc__ = op.doc
@@ -48,26 +49,36 @@ def method(op: Op[Any, Any]) -> Callable[..., Any]:
 def _source(op: Op[Any, Any]) -> str:
     first, *others = op.parameters
     bound = "".join(f"{p.name}, " for p in op.parameters)
-    body = [line for p in others for line in _check(p)]
+    body = ["recording = ctx.recording", *[line for p in others for line in _check(p)]]
     if op.prepared is not None:
         body.append(f"{bound}= prepare(ctx, ({bound}))")
     if op.inline:
         body += [f"rule({_call(op)})", f"return op.open(ctx, ({bound}))"]
     else:
-        body += [f"spec = rule({_call(op)})", "recording = ctx.recording"]
-        body += [*_admission(op), *_recording(op, bound)]
+        body += [f"spec = rule({_call(op)})", *_admission(op), *_recording(op, bound)]
     keywords = [_declaration(p) for p in others if p.keyword_only]
     positional = [_declaration(p) for p in others if not p.keyword_only]
-    signature = ", ".join([first.name, "ctx", *positional, *(["*", *keywords] if keywords else [])])
+    signature = ", ".join([first.name, "ctx=absent", *positional, *(["*", *keywords] if keywords else [])])
     lines = "".join(f"        {line}\n" for line in body)
-    failed = f"    except errors as error:\n        raise op.explain(error, ({bound})) from None\n"
+    failed = f"    except errors as error:\n        raise explain(op, ctx, ({bound}), error) from None\n"
     return f"def {op.name}({signature}):\n    try:\n{lines}{failed}"
 
 
 def _declaration(p: Parameter) -> str:
-    if p.variadic:
-        return f"*{p.name}"
-    return p.name if p.default is REQUIRED else f"{p.name}=default_{p.name}"
+    return f"*{p.name}" if p.variadic else f"{p.name}=default_{p.name}"
+
+
+def _explain(op: Op[Any, Any], ctx: object, args: Sequence[Any], error: Any) -> Exception:
+    """The error of a call: it shows the parameters if the context or an argument is missing, else the operands."""
+    first, *others = op.parameters
+    shown = [f"{p.name}=..." if p.keyword_only else p.name for p in others]
+    call = f"{first.name}.{op.name}({', '.join(['ctx', *shown])})"
+    if not hasattr(ctx, "recording"):
+        return DTypeError(f"{op.name}: the first argument is the context: {call}")
+    missing = [p.name for p, value in zip(op.parameters, args, strict=True) if value is REQUIRED]
+    if missing:
+        return DTypeError(f"{op.name}: {', '.join(missing)} must be given: {call}")
+    return error if isinstance(error, AttributeError) else op.explain(error, args)
 
 
 def _call(op: Op[Any, Any]) -> str:

@@ -69,6 +69,9 @@ class DType(IntEnum):
 
     __hash__ = int.__hash__  # Enum's hash is slow, and dtypes are keys of caches
 
+    def __bool__(self) -> bool:
+        return True  # F32, too, whose number is 0
+
     def __str__(self) -> str:
         return self.name.lower()
 

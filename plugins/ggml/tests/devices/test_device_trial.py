@@ -155,7 +155,7 @@ def test_a_device_without_a_product_is_refused_and_tried_again_by_the_next_proce
 def test_a_child_that_says_nothing_is_a_reason(child) -> None:
     child("import sys; sys.exit('no driver')")
     verdict, lasts = run_trial(load_library(), "FAST:0")
-    assert verdict.why_not == "a product on it fails: exit 1: no driver"
+    assert verdict.why_not == "a product on it fails: exit status 1: no driver"
     assert not lasts
 
 

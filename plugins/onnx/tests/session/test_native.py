@@ -78,7 +78,7 @@ def test_only_the_child_process_dies_of_code_that_crashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(faulty(tmp_path, "raise(SIGILL)")))
-    assert "exit -4" in why_not_native(PRODUCTS)
+    assert "SIGILL" in why_not_native(PRODUCTS)
     assert native_code() is None
     with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
         y = ctx.from_floats([1.0, 2.0], 2).neg(ctx)
@@ -89,7 +89,7 @@ def test_only_the_child_process_dies_of_code_that_crashes(
 @pytest.mark.usefixtures("any_cpu")
 def test_code_without_the_ops_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(faulty(tmp_path, "")))
-    assert why_not_native(PRODUCTS).startswith("the trial failed")
+    assert why_not_native(PRODUCTS).startswith("the faster native code ended")
     assert native_code() is None
 
 

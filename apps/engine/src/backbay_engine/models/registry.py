@@ -16,7 +16,6 @@ from backbay.internals import load_declared
 from .contract import Model
 
 GROUP = "backbay.models"
-"""The entry-point group in which other packages declare models, under the name of the architecture."""
 
 ARCHITECTURE = text("general.architecture")
 
@@ -148,7 +147,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
 
 def find(name: str, points: list[Declared]) -> type[Model]:
     """Import the class of an architecture; BackbayError if there are two, or if the class is broken."""
-    found = load_declared(f"architecture {name!r}", points)
+    found = load_declared("backbay_model", f"architecture {name!r}", points)
     what = f"architecture {name!r} of {points[0].origin}"
     if not isinstance(found, type) or not issubclass(found, Model):
         raise BackbayError(f"{what}: {found!r} is not a subclass of backbay_engine.plugin.Model")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from backbay.internals import exit_name
+
 MUTE = 71  # the exit status of a worker that can no longer say what is wrong
 
 _HINTS = {
@@ -23,10 +25,7 @@ def why_ended(status: int, kills: int | None, root: Path = Path("/")) -> str:
         return "ended; the system does not tell why, as this process ignores SIGCHLD"
     if status >= 0:
         return f"ended with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
+    name = exit_name(status)
     hint = _killed(kills, memory_kills(root)) if name == "SIGKILL" else _HINTS.get(name, "")
     return f"was killed by {name}" + (f": {hint}" if hint else "")
 

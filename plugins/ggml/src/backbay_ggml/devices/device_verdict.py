@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from backbay import BackbayError, DType, Precision
-from backbay.internals import ended_from_outside, forced_cpu, start_helper
+from backbay.internals import ended_from_outside, exit_name, forced_cpu, start_helper
 from backbay.plugin import CachedValue
 
 from ..library.library import Library
@@ -220,8 +219,7 @@ def _ending(code: int, output: str) -> str:
     if "Timeout (" in output:
         return f"{LATE} {PATIENCE:g} s"
     said = [line.strip() for line in output.splitlines() if line.strip()]
-    how = signal.Signals(-code).name if code < 0 else f"exit {code}"
-    return f"{how}: {said[-1][:200]}" if said else how
+    return exit_name(code) + (f": {said[-1][:200]}" if said else "")
 
 
 def _kept(library: Library, description: str) -> CachedValue:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, final
 
 from backbay import DType
-from backbay.internals import ended_from_outside, processor, run_helper
+from backbay.internals import ended_from_outside, exit_name, processor, run_helper
 from backbay.plugin import CachedValue
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, temporary_pool
@@ -168,8 +168,10 @@ def run_trial(library: Library, name: str) -> TrialResult:
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
         done = run_helper(command, env=environment, timeout=TIMEOUT)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return TrialResult(f"the trial did not end: {error}", lasts=False)
+    except subprocess.TimeoutExpired:
+        return TrialResult(f"it was tried for {TIMEOUT:g} s without a result", lasts=False)
+    except OSError as error:
+        return TrialResult(f"it could not be tried: {error}", lasts=False)
     if done.returncode == 0:
         try:
             return _parsed({"why_not": "", **json.loads(done.stdout)})
@@ -178,8 +180,8 @@ def run_trial(library: Library, name: str) -> TrialResult:
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     if done.returncode < 0:
         lasts = not ended_from_outside(done.returncode, done.stderr)
-        return TrialResult(f"signal {-done.returncode}", lasts=lasts)
-    return TrialResult(f"{last[0]} (exit {done.returncode})", lasts=done.stdout.startswith(WRONG))
+        return TrialResult(f"it ended with {exit_name(done.returncode)} when it was tried", lasts=lasts)
+    return TrialResult(f"{last[0]} ({exit_name(done.returncode)})", lasts=done.stdout.startswith(WRONG))
 
 
 def _kept(library: Library, name: str) -> CachedValue:

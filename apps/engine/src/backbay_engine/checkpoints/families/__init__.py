@@ -16,7 +16,6 @@ from ..settings import Settings
 from . import decoders, delta_rules, encoders, experts, gemma, recurrent
 
 GROUP: Final = "backbay.checkpoints"
-"""The entry-point group in which packages declare families."""
 FAMILIES: Families = {
     **decoders.FAMILIES,
     **experts.FAMILIES,
@@ -50,7 +49,7 @@ def _declared_family(
     if taken:
         origins = [f"backbay-engine {version('backbay-engine')}", *(point.origin for point in points)]
         raise BackbayError(conflict(f"family {name!r}", origins))
-    found = load_declared(f"family {name!r}", points)
+    found = load_declared("backbay_checkpoint", f"family {name!r}", points)
     if isinstance(found, Family):
         return found
     if callable(found) and not isinstance(found, type):
