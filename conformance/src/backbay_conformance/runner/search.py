@@ -38,7 +38,7 @@ class ByTurn(HypothesisProvider):
 
 
 NAME = "backbay"  # of this way of drawing, as Hypothesis' settings take it
-AVAILABLE_PROVIDERS[NAME] = ByTurn
+AVAILABLE_PROVIDERS[NAME] = f"{__name__}.{ByTurn.__name__}"
 
 
 class FailingExamples(ExampleDatabase):
