@@ -19,6 +19,10 @@ PANELS = {  # title and folder, as they stand in the picture: the lowest row las
     "plugins/cpu_ref": "plugins/cpu_ref/src/backbay_cpu_ref",
     "core": "core/src/backbay",
 }
+LIBRARY, USERS = (
+    "plugins/native",
+    ("plugins/ggml", "plugins/onnx"),
+)  # below the panels of these two, which adjoin
 ROOM_WIDTH, GAP, MARGIN, TITLE = 178, 10, 20, 34
 TALL, FLAT = 86, 44  # heights of a room in a narrow panel, and in a wide one
 LETTER = 6.2  # the width of a letter of a purpose
@@ -107,19 +111,24 @@ def picture() -> str:
     """The picture: a panel for each package, its rooms in rows, and arrows from package to package."""
     panels = {title: levels(rooms(ROOT / folder)) for title, folder in PANELS.items()}
     core = panels.pop("core")
-    drawn, places, x = [], [], MARGIN
+    drawn, places, x = [], {}, MARGIN
     for title, found in panels.items():
         rows = [row[i : i + 2] for row in found for i in range(0, len(row), 2)]
         width = max(map(len, rows)) * (ROOM_WIDTH + GAP) + GAP
         height, body = _panel(title, rows, width, TALL)
         drawn.append((x, height, body))
-        places.append(x + width / 2)
+        places[title] = x, width
         x += width + MARGIN
     tallest = max(height for _, height, _ in drawn)
     core_height, core_body = _panel("core", core, x - 2 * MARGIN, FLAT)
-    bottom = MARGIN + tallest + 50
+    top = MARGIN + tallest + 50  # of the library
+    bottom = top + TITLE + 50
     parts = [_moved(left, MARGIN + tallest - height, body) for left, height, body in drawn]
-    parts += [f'<path d="M{middle:g} {MARGIN + tallest} V{bottom - 3}" class="arrow"/>' for middle in places]
+    for title, (left, width) in places.items():
+        parts.append(_arrow(left + width / 2, MARGIN + tallest, top if title in USERS else bottom))
+    (left, _), (last, width) = (places[title] for title in USERS)
+    parts.append(_moved(left, top, _panel(LIBRARY, [], last + width - left, FLAT)[1]))
+    parts.append(_arrow((left + last + width) / 2, top + TITLE, bottom))
     parts.append(_moved(MARGIN, bottom, core_body))
     return _page(x, bottom + core_height + MARGIN, parts)
 
@@ -147,6 +156,10 @@ def _room(room: Room, width: float, height: int) -> str:
     )
     box = f'<rect width="{width:g}" height="{height}" rx="6" class="room"/>'
     return f'{box}<text x="8" y="18" class="name">{room.name}</text>{text}'
+
+
+def _arrow(x: float, start: float, end: float) -> str:
+    return f'<path d="M{x:g} {start:g} V{end - 3:g}" class="arrow"/>'
 
 
 def _moved(x: float, y: float, body: str) -> str:

@@ -14,7 +14,8 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import AllocationStatus, BackendParams, DType, NoMemoryError
-from backbay_onnx.session.native import OFF, VARIABLE
+from backbay_native import OFF
+from backbay_onnx.session.native import VARIABLE
 
 K, N = 1024, 2048
 
