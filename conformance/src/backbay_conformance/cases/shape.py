@@ -16,7 +16,7 @@ from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import ALONG, PAST, Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
-from ..numbers.encoding import Array, encode, stored_shape
+from ..numbers.encoding import Array, encode, stored_shape, stored_slice
 from ..numbers.number import Number
 from ..suite.case import Args, Call, builder, case
 
@@ -178,10 +178,8 @@ def box(draw: Draw) -> Call:
     around = Spec(x.dtype, x.layout.source)
     strides = [around.stride(n) for n in range(len(shape))]
     offset = low[0] // unit[0] * strides[0] + sum(a * s for a, s in zip(low[1:], strides[1:], strict=True))
-    whole = [(a, a + n) for a, n in zip(low, shape, strict=True)]
-    if x.dtype.is_quantized:  # a row is held as bytes
-        whole[0] = (whole[0][0] // unit[0] * x.dtype.type_size, whole[0][1] // unit[0] * x.dtype.type_size)
-    inside = tuple(slice(*ends) for ends in reversed(whole))
+    ends = [(n, a, a + extent) for n, (a, extent) in enumerate(zip(low, shape, strict=True))]
+    inside = tuple(stored_slice(x.dtype, *each) for each in reversed(ends))
 
     def formula(x: Array, *given: Any) -> Array:
         return x[inside]
@@ -198,11 +196,9 @@ def slice_(draw: Draw) -> Call:
     low = draw.below(count + 1)
     high = low + draw.below(count - low + 1)
     step = draw.pick(1, 2, 3, 7, 2000) if unit == 1 else 1
-    size = x.dtype.type_size if unit > 1 else 1
 
-    def formula(x: Array, dim: int, low: int, high: int, step: int) -> Array:
-        axis = x.ndim - 1 - dim
-        return x[(slice(None),) * axis + (slice(low // unit * size, high // unit * size, step),)]
+    def formula(raw: Array, dim: int, *ends: int) -> Array:
+        return raw[(slice(None),) * (raw.ndim - 1 - dim) + (stored_slice(x.dtype, dim, *ends),)]
 
     return Call((x, dim, low * unit, high * unit, step), formula, raw=True)
 

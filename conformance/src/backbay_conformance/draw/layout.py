@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
 
-from ..numbers.encoding import Array, decode, opposite, stored_shape
+from ..numbers.encoding import Array, decode, opposite, stored_shape, stored_slice
 
 Shape = tuple[int, ...]
 
@@ -93,11 +93,6 @@ def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
     return full
 
 
-def _stored(dtype: DType, amount: int, dim: int) -> int:
-    """An extent along a dimension in stored elements: bytes along a quantized row."""
-    return dtype.row_size(amount) if dim == 0 and dtype.is_quantized else amount
-
-
 def permuted(dtype: DType, shape: Shape, axes: Shape) -> LayoutStep:
     """Dimension i of the source becomes dimension axes[i]."""
     rank = len(shape)
@@ -118,10 +113,7 @@ def permuted(dtype: DType, shape: Shape, axes: Shape) -> LayoutStep:
 def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> LayoutStep:
     """A view into a contiguous tensor that is larger in every dimension."""
     source = tuple(n + a + b for n, a, b in zip(shape, before, behind, strict=True))
-    inside = tuple(
-        slice(_stored(dtype, a, n), _stored(dtype, a + shape[n], n))
-        for n, a in reversed(list(enumerate(before)))
-    )
+    inside = tuple(stored_slice(dtype, n, a, a + shape[n]) for n, a in reversed(list(enumerate(before))))
 
     def embed(raw: Array) -> Array:
         whole = junk(dtype, raw, stored_shape(dtype, source))
@@ -147,7 +139,7 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> LayoutS
     high = low + shape[dim] * step
     source = tuple(high if n == dim else extent for n, extent in enumerate(shape))
     axis = len(shape) - 1 - dim
-    inside = slice(_stored(dtype, low, dim), None, step)
+    inside = stored_slice(dtype, dim, low, high, step)
 
     def embed(raw: Array) -> Array:
         whole = junk(dtype, raw, stored_shape(dtype, source))
