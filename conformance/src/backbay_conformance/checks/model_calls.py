@@ -138,7 +138,7 @@ def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
     """Read the different calls of a model's steps into the lab."""
     if not PROVIDERS:
         raise BackbayError(
-            "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./engine"
+            "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./apps/engine"
         )
     found: dict[Any, Node] = {}
     for graph in _graphs(lab, path):
