@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Op, Spec, ops
+from backbay import DType, Op, ops
 
 from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import ALONG, PAST, Draw
@@ -89,7 +89,7 @@ def turned(draw: Draw, order: tuple[int, ...] | None) -> Operand:
     """
     dtype = any_dtype(draw, blocks=False)
     shape, axes = draw.pick(*MATRICES) if order is None else (FOUR, order)
-    layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
+    layout = Layout((permuted(dtype, shape, axes),))
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
 
 
@@ -167,7 +167,7 @@ def box(draw: Draw) -> Call:
     """A box inside a contiguous tensor or inside a view, with its strides."""
     x = moved(draw, draw.shape(least=1), blocks=True, layout=False)
     if draw.flag(3):
-        x = replace(x, layout=Layout(x.dtype, x.shape, (draw.gaps(x.dtype, x.shape),)))
+        x = replace(x, layout=Layout((draw.gaps(x.dtype, x.shape),)))
     unit = (x.dtype.block_size, 1, 1, 1)
     low, shape = [], []
     for n, extent in enumerate(x.shape):
@@ -175,8 +175,7 @@ def box(draw: Draw) -> Call:
         start = draw.below(count)
         low.append(start * unit[n])
         shape.append((1 + draw.below(count - start)) * unit[n])
-    around = Spec(x.dtype, x.layout.source)
-    strides = [around.stride(n) for n in range(len(shape))]
+    strides = [x.source.stride(n) for n in range(len(shape))]
     offset = low[0] // unit[0] * strides[0] + sum(a * s for a, s in zip(low[1:], strides[1:], strict=True))
     ends = [(n, a, a + extent) for n, (a, extent) in enumerate(zip(low, shape, strict=True))]
     inside = tuple(stored_slice(x.dtype, *each) for each in reversed(ends))
@@ -295,7 +294,7 @@ def concat(draw: Draw) -> Call:
     t2 = x if draw.on_turn(13, 16) else draw.operand(x.dtype, other, Bits())
     if states:
         steps = (permuted(x.dtype, tuple(other), (1, 0, 2)),)
-        t2 = replace(t2, layout=Layout(x.dtype, tuple(other), steps))
+        t2 = replace(t2, layout=Layout(steps))
 
     def formula(x: Array, t2: Array, dim: int) -> Array:
         rank = max(x.ndim, t2.ndim, dim + 1)

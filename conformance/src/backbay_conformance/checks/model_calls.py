@@ -59,7 +59,7 @@ def laid_out(node: Node, fill: Fill, held: Array | None = None) -> Operand:
     """An operand with a node's layout; `held` are the elements around it, junk if not given."""
     views = views_of(node)
     steps = (_views_step(node, views, held),) if views else ()
-    return Operand(node.dtype, node.shape, fill, Layout(node.dtype, node.shape, steps), 0)
+    return Operand(node.dtype, node.shape, fill, Layout(steps), 0)
 
 
 def source_of(node: Node) -> Node:

@@ -95,7 +95,7 @@ class TracedCall:
             if operand in self.weights:
                 self.tensors[operand] = weight(self.backend, self.weights[operand], operand.spec)
                 continue
-            operand.layout = operand.layout.on(self.backend)
+            operand.lay_out_for(self.backend)
             self.leaves[operand] = operand.leaf(ctx)
             self.tensors[operand] = operand.layout.trace(ctx, self.leaves[operand])
         args = call.mapped(self.tensors.__getitem__)

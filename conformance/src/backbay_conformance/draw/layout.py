@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
+from backbay import Context, DType, Level, Op, Spec, Tensor, ops
 
 from ..numbers.encoding import Array, decode, opposite, stored_shape, stored_slice
 
@@ -35,20 +35,7 @@ class LayoutStep:
 class Layout:
     """The steps from a leaf to an operand, the leaf's own first."""
 
-    dtype: DType
-    shape: Shape
     steps: tuple[LayoutStep, ...] = ()
-
-    @property
-    def source(self) -> Shape:
-        """The shape of the leaf."""
-        return self.steps[0].source if self.steps else self.shape
-
-    @property
-    def leaf_dtype(self) -> DType:
-        """The type of the leaf."""
-        made_of = self.steps[0].made_of if self.steps else None
-        return self.dtype if made_of is None else made_of
 
     def embed(self, raw: Array) -> Array:
         """The leaf's elements, from the operand's."""
@@ -65,14 +52,6 @@ class Layout:
             leaf = step.trace(ctx, leaf)
         return leaf
 
-    def on(self, backend: Backend) -> Layout:
-        """The layout, or a contiguous one if the backend lacks an op that it needs."""
-        source = Spec(self.leaf_dtype, self.source)
-        for step in self.steps:
-            if step.needs is not None and backend.supports(step.needs, [source]).level is Level.NONE:
-                return Layout(self.dtype, self.shape)
-        return self
-
     def __str__(self) -> str:
         return " > ".join(step.name for step in self.steps) or "contiguous"
 
@@ -80,10 +59,6 @@ class Layout:
 def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
     """Whether the backend runs an auxiliary op, which lays out operands or reads results."""
     return ctx.backend.supports(op, operands).level is not Level.NONE
-
-
-def plain(dtype: DType, shape: Shape) -> Layout:
-    return Layout(dtype, shape)
 
 
 def junk(dtype: DType, raw: Array, shape: Shape) -> Array:

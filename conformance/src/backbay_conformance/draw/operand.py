@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backbay import Context, DType, Precision, Spec, Tensor
+from backbay import Backend, Context, DType, Level, Precision, Spec, Tensor
 
 from ..numbers.encoding import NUMPY, Array, decode, encode, stored_shape
 from .data import Fill, Making, Mode
@@ -32,6 +32,14 @@ class Operand:
     @property
     def spec(self) -> Spec:
         return Spec(self.dtype, self.shape)
+
+    @property
+    def source(self) -> Spec:
+        """The spec of the leaf that the layout begins with."""
+        if not self.layout.steps:
+            return self.spec
+        first = self.layout.steps[0]
+        return Spec(self.dtype if first.made_of is None else first.made_of, first.source)
 
     def make(self, mode: Mode, precision: Precision, variant: int) -> None:
         """Fill in the data."""
@@ -63,13 +71,18 @@ class Operand:
         shape = raw.shape[::-1]
         if self.dtype.is_quantized:
             shape = (shape[0] // self.dtype.type_size * self.dtype.block_size, *shape[1:])
-        made = replace(self, shape=shape, layout=layout or Layout(self.dtype, shape))
+        made = replace(self, shape=shape, layout=layout or Layout())
         made.hold(raw)
         return made
 
     def leaf(self, ctx: Context) -> Tensor:
-        """An empty leaf of the shape that the layout needs."""
-        return ctx.empty(self.layout.leaf_dtype, *self.layout.source)
+        return ctx.empty(self.source.dtype, *self.source.shape)
+
+    def lay_out_for(self, backend: Backend) -> None:
+        """Make the operand contiguous if the backend lacks an op that its layout needs."""
+        needed = [step.needs for step in self.layout.steps if step.needs is not None]
+        if any(backend.supports(op, [self.source]).level is Level.NONE for op in needed):
+            self.layout = Layout()
 
     def write(self, leaf: Tensor) -> None:
         leaf.from_bytes(self.bytes())
@@ -90,7 +103,7 @@ def longer(operand: Operand, extra: int, value: float) -> Operand:
         return np.concatenate([rows, tail], axis=-1)
 
     shape = (operand.shape[0] + extra, *operand.shape[1:])
-    return Operand(operand.dtype, shape, fill, Layout(operand.dtype, shape), 0, activated=operand.activated)
+    return Operand(operand.dtype, shape, fill, Layout(), 0, activated=operand.activated)
 
 
 def elements(storage: Array, spec: Spec) -> Array:
