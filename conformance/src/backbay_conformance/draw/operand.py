@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backbay import Backend, Context, DType, Level, Precision, Spec, Tensor
+from backbay import Context, DType, Precision, Spec, Tensor
 
 from ..numbers.encoding import NUMPY, Array, decode, encode, stored_shape
 from .data import Fill, Making, Mode
@@ -77,12 +77,6 @@ class Operand:
 
     def leaf(self, ctx: Context) -> Tensor:
         return ctx.empty(self.source.dtype, *self.source.shape)
-
-    def lay_out_for(self, backend: Backend) -> None:
-        """Make the operand contiguous if the backend lacks an op that its layout needs."""
-        needed = [step.needs for step in self.layout.steps if step.needs is not None]
-        if any(backend.supports(op, [self.source]).level is Level.NONE for op in needed):
-            self.layout = Layout()
 
     def write(self, leaf: Tensor) -> None:
         leaf.from_bytes(self.bytes())
