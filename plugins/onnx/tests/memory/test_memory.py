@@ -63,6 +63,21 @@ def test_a_measured_model_reports_what_a_loaded_one_takes(path: Path) -> None:
     assert totals[0] == totals[1] > path.stat().st_size
 
 
+def test_the_floats_of_a_weight_are_booked_with_the_weights_alone(tmp_path: Path) -> None:
+    path = write_model(
+        tmp_path / "half.gguf", {"blk.0.w": (DType.F16, np.ones((64, 32), np.float16))}, block_count=1
+    )
+    with backbay.open(path, backend="onnx") as backend, backend.new_context() as ctx:
+        backend.load()
+        w = backend.get("blk.0.w")
+        assert w is not None
+        ctx.compute(w.sqr(ctx))
+        assert backend.memory().cpu.weights[0].size == (2 + 4) * w.size
+        assert (
+            backend.memory().cpu.graph.size == (4 + 2) * w.size
+        )  # the result, before and after it is rounded
+
+
 def test_a_closed_context_gives_its_memory_back() -> None:
     with backbay.open(None, backend="onnx") as backend:
         for _ in range(3):

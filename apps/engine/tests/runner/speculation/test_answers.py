@@ -257,6 +257,12 @@ def test_a_worker_guesses(path: Path) -> None:
         check(llm, AGAIN, options)
 
 
+@pytest.mark.parametrize("name", [None, "onnx"])
+def test_a_draft_runs_on_the_backend_of_the_model_or_on_the_named_one(path: Path, name: str | None) -> None:
+    with load(path, "cpu_ref", **SIZES, draft=path, draft_backend=name) as llm:
+        assert llm.runner.speculation.source.backend.name == (name or "cpu_ref")  # type: ignore[union-attr]
+
+
 def test_a_draft_that_fails_costs_no_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with load(path, "cpu_ref", **SIZES, draft=path) as llm:
         plain = llm.generate(AGAIN, temperature=0, max_tokens=12, speculate=False)
