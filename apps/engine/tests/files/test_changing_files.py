@@ -95,6 +95,7 @@ def test_replacing_and_deleting_are_harmless(path: Path, backend: str, change: C
 @pytest.mark.fault("the model file changes in any way after a load with weights=copied", "nothing")
 @pytest.mark.parametrize("change", [shrink, empty, overwrite, delete])
 @every_backend
+@pytest.mark.few(4)
 def test_copied_weights_outlive_their_file(path: Path, backend: str, change: Change) -> None:
     with load(path, backend=backend, params=COPIED) as llm:
         expected = llm.logits(PROMPT)
