@@ -127,7 +127,7 @@ def test_a_verdict_is_a_day_old_at_most(environment: Environment, marks: Path) -
 
 
 @pytest.mark.parametrize("content", ["3", "{}", '{"output": "", "died": 0, "time": "x"}', '{"priority": []}'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_verdict_that_is_none_is_found_anew(environment: Environment, marks: Path, content: str) -> None:
     environment.install_backend("good", counted(marks))
     environment.python(CHOOSE)

@@ -71,6 +71,7 @@ Change = Callable[[Path], None]
 )
 @every_change
 @every_backend
+@pytest.mark.few(5)
 def test_a_change_between_steps_is_an_error(path: Path, backend: str, change: Change) -> None:
     with load(path, backend=backend) as llm:
         assert llm.generate(PROMPT, temperature=0).text == " 685"
@@ -134,6 +135,7 @@ def test_a_change_while_loading_is_an_error(tmp_path: Path, backend: str, params
 )
 @pytest.mark.parametrize("change", [shrink, overwrite])
 @every_backend
+@pytest.mark.few(4)
 def test_a_change_while_requests_run_ends_them_all(
     path: Path, backend: str, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
