@@ -2,7 +2,9 @@
 
 import ast
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -37,6 +39,7 @@ class Room:
     imports: set[str] = field(default_factory=set)
 
 
+@cache
 def rooms(folder: Path) -> dict[str, Room]:
     """The rooms of a package by name."""
     package, found = folder.name, {}
@@ -56,7 +59,7 @@ def rooms(folder: Path) -> dict[str, Room]:
 def _imported(tree: ast.Module, here: list[str]) -> set[str]:
     """The modules that a module imports when it runs, by their full names."""
     modules = set()
-    for node in _run_nodes(tree):
+    for node in _run_statements(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -66,17 +69,15 @@ def _imported(tree: ast.Module, here: list[str]) -> set[str]:
     return modules
 
 
-def _run_nodes(tree: ast.AST) -> list[ast.AST]:
-    """All nodes but those that only type checkers see."""
-    found, stack = [], [tree]
-    while stack:
-        node = stack.pop()
-        found.append(node)
-        children = ast.iter_child_nodes(node)
-        stack += [
-            c for c in children if not (isinstance(c, ast.If) and "TYPE_CHECKING" in ast.unparse(c.test))
-        ]
-    return found
+def _run_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements but those that only type checkers see."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) or (
+            isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        ):
+            continue
+        yield child
+        yield from _run_statements(child)
 
 
 def levels(found: dict[str, Room]) -> list[list[Room]]:

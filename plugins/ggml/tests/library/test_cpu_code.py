@@ -61,6 +61,7 @@ def loaded(**environment: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few(2)
 def test_each_kind_has_its_code_and_other_devices_stay(kind: str) -> None:
     file, cpus, registered, native = loaded(**{VARIABLE: kind})
     assert file in [f"{CODE}{name}{ENDING}" for name in NAMES[kind]]

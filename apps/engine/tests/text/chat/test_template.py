@@ -276,6 +276,7 @@ except KeyboardInterrupt:
 @pytest.mark.fault("a chat template is rendered just after Ctrl-C", "the prompt")
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 @pytest.mark.parametrize("after", [0.05, 0.2, 0.4])
+@pytest.mark.few(1)
 def test_a_template_works_after_ctrl_c(after: float) -> None:
     program = [sys.executable, "-c", INTERRUPTED]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
