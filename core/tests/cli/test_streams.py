@@ -59,6 +59,7 @@ def test_an_error_without_a_standard_error_is_still_a_status():
 
 @pytest.mark.fault("the terminal's encoding lacks a character", "the character is escaped")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+@pytest.mark.few(1)
 def test_what_an_encoding_lacks_is_escaped(encoding: str, environment: Environment):
     strange = GOOD.replace('"none"', "'\\u2603'")
     assert strange != GOOD

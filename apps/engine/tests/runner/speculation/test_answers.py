@@ -246,6 +246,7 @@ def test_a_step_with_guesses_that_fails_is_made_without_them(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["t5-flan", "gemma2", "deepseek2-lite"])
+@pytest.mark.few(4)
 def test_answers_of_other_kinds_of_models_are_those_without(kind: str, backend: str, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {**SIZES, "parallel": 2, "batch": 48}
     with load(unpacked(kind, tmp_path), backend, **sizes, speculate="ngram") as llm:

@@ -143,7 +143,7 @@ TIGHT = TemplateLimits(seconds=0.5, memory=256 << 20)
     "a chat template loops, recurses, or takes endless memory", "TemplateError within its limits"
 )
 @pytest.mark.parametrize("source", HOSTILE)
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_a_hostile_template_is_an_error(source: str) -> None:
     with (
         ChatTemplate(source, limits=TIGHT) as template,
