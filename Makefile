@@ -3,11 +3,11 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := core plugins/cpu_ref plugins/onnx[cpu] conformance apps/engine apps/server plugins/ggml
+PACKAGES := core plugins/cpu_ref plugins/native plugins/onnx[cpu] conformance apps/engine apps/server plugins/ggml
 FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
-LIBGGML_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c $(LIBGGML)/*.cpp $(LIBGGML)/*.h)
+COMPILED := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
 CPUS := x86-64 avx2 avx512 avx512-vnni amx
 PATIENT := -o faulthandler_timeout=0  # a test may take hours
 
@@ -144,13 +144,13 @@ backend-%:  # examples/backends: an environment of its own, and the certificate
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/webgpu
-	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e "./plugins/onnx[webgpu]" -e ./conformance -e ./apps/engine
+	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e "./plugins/onnx[webgpu]" -e ./conformance -e ./apps/engine
 	touch $@
 
 # ggml's Vulkan code goes into the folder of an installed libggml of its own.
 $(VENV)/vulkan/.installed: lab/devices/software_vulkan.sh lab/devices/vulkan_faults.c $(addsuffix /pyproject.toml,$(FOLDERS) $(LIBGGML))
 	$(PYTHON) -m venv $(VENV)/vulkan
-	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/ggml -e ./conformance -e ./apps/engine \
+	$(VENV)/vulkan/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e ./plugins/ggml -e ./conformance -e ./apps/engine \
 		./$(LIBGGML) cmake ninja pytest
 	lab/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
 	cp $(VENV)/software-vulkan/libggml-vulkan.so \
@@ -204,8 +204,8 @@ $(VENV)/.cpus: $(VENV)/.installed
 	@$(call quietly,$(VENV)/cpus.log,$(BIN)/python -m pip install --force-reinstall --no-deps --no-build-isolation -C "cmake.define.BACKBAY_CPUS=here;x64;haswell;skylakex;cascadelake" ./$(LIBGGML))
 	@touch $@
 
-# While the compiler works on ggml, pip installs the rest.
-$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(LIBGGML_FILES)
+# While the compiler works on ggml, pip installs the rest, and compiles native code. Objects of an earlier build are used again.
+$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED)
 	@echo "Making an environment in $(VENV), and compiling ggml for this CPU: about two minutes on two cores."
 	@$(PYTHON) -m venv $(VENV)
 	@$(call quietly,$(VENV)/build-tools.log,$(BIN)/python -m pip install "setuptools>=77" "scikit-build-core>=1.1" cmake ninja)

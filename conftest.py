@@ -1,6 +1,7 @@
 """Tests on any machine: Ctrl-C also in a shell's background job, properties also where a machine is busy, and no
 choice of a backend by its speed. And which items of a test are thorough."""
 
+import gc
 import os
 import signal
 from collections import defaultdict
@@ -32,3 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for n, item in enumerate(of_a_test):
             if n not in chosen:
                 item.add_marker("thorough")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave out what stays to the end: half a million objects, seen a hundred times."""
+    gc.freeze()

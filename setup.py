@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parent
 PACKAGES = {
     "backbay": "core",
     "backbay-cpu-ref": "plugins/cpu_ref",
+    "backbay-native": "plugins/native",
     "backbay-ggml-lib": "plugins/ggml/lib",
     "backbay-ggml": "plugins/ggml",
     "backbay-onnx[cpu]": "plugins/onnx",

@@ -10,6 +10,8 @@ import pytest
 
 import backbay
 
+SELDOM = "thread_counts", "vocabularies", "a_large_weight_is_read_to_its_end", "a_file_is_read_as_it_is_now"
+
 
 @pytest.mark.parametrize("name", sorted(backbay.backends()))
 def test_a_backend_keeps_the_contract(name, tmp_path):
@@ -22,7 +24,7 @@ def test_a_backend_keeps_the_contract(name, tmp_path):
 
 @pytest.mark.thorough
 def test_each_turn_of_scenarios_that_take_turns_is_drawn():
-    """A small size draws one turn of these, and no more of their calls."""
-    command = [sys.executable, "-m", "backbay", "conform", "cpu_ref", "--op", "thread_counts,vocabularies"]
+    """A small size draws one turn of these, or none."""
+    command = [sys.executable, "-m", "backbay", "conform", "cpu_ref", "--op", ",".join(SELDOM)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-2000:]

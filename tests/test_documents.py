@@ -203,6 +203,7 @@ def test_the_table_of_backends_in_the_readme_is_what_is_installed(capsys):
     assert shown[1] == capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_recording_is_what_its_commands_print():
     done = subprocess.run([sys.executable, ROOT / "lab/tools/recording.py", "--check"], check=False)
     assert done.returncode == 0, "run `make docs`"

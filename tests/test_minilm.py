@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -37,14 +38,14 @@ def files(tmp_path_factory):
     finally:
         sys.path.pop(0)
     folder = tmp_path_factory.mktemp("minilm")
-    return {kind: minilm(kind, folder) if kind != "folder" else installed() for kind in LIKENESS}
+    return cache(lambda kind: installed() if kind == "folder" else minilm(kind, folder))
 
 
 @pytest.mark.parametrize("kind", sorted(LIKENESS))
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
 @pytest.mark.few(3)
 def test_embeddings_are_those_of_pytorch(files, expected, backend, kind):
-    with load(files[kind], backend) as llm:
+    with load(files(kind), backend) as llm:
         assert [llm.tokenizer.encode(row["text"]) for row in expected] == [row["ids"] for row in expected]
         alone = llm.embed(expected[0]["text"])
         found = llm.embed([row["text"] for row in expected])
@@ -54,7 +55,7 @@ def test_embeddings_are_those_of_pytorch(files, expected, backend, kind):
 
 
 def test_alike_sentences_are_nearer_than_others(files, expected):
-    with load(files["f16"], "cpu_ref") as llm:
+    with load(files("f16"), "cpu_ref") as llm:
         cats, kittens, rates, banks = llm.embed([row["text"] for row in expected[:4]])
     assert cats @ kittens > cats @ rates
     assert rates @ banks > rates @ kittens

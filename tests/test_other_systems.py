@@ -28,7 +28,8 @@ sys.platform = "darwin"
 sys.modules["fcntl"] = sys.modules["resource"] = None
 """
 IMPORT = """
-for package in ("backbay", "backbay_conformance", "backbay_cpu_ref", "backbay_engine", "backbay_ggml", "backbay_onnx"):
+for package in ("backbay", "backbay_conformance", "backbay_cpu_ref", "backbay_engine", "backbay_ggml", "backbay_native",
+                "backbay_onnx"):
     for found in pkgutil.walk_packages(import_module(package).__path__, package + "."):
         if "__main__" not in found.name and "test_conformance" not in found.name:
             import_module(found.name)

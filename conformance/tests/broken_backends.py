@@ -10,8 +10,17 @@ from collections import Counter
 
 import numpy as np
 
-from backbay import DeviceInfo, DType, GuardZoneError, Option, Precision, UnsupportedOpError, ops
-from backbay.plugin import unsupported
+from backbay import (
+    CancelledError,
+    DeviceInfo,
+    DType,
+    GuardZoneError,
+    Option,
+    Precision,
+    UnsupportedOpError,
+    ops,
+)
+from backbay.plugin import GRAPH, unsupported
 from backbay_conformance.machines.shadow import small_model
 from backbay_selftest import reference
 from backbay_selftest.correct import derived, lacking
@@ -63,6 +72,17 @@ class Hoards(Reference):
         plan = super().compile(graph)
         plan.hoard = np.ones(48 << 20, np.uint8)
         return plan
+
+
+class BooksCancelled(Reference):
+    """A compute that was cancelled stays booked."""
+
+    def run_plan(self, plan, cancel):
+        try:
+            super().run_plan(plan, cancel)
+        except CancelledError:
+            self.ledger.take(GRAPH, 8, lambda: None)
+            raise
 
 
 class Laid(Reference):

@@ -94,7 +94,7 @@ def run(*command: str, check: bool = False) -> subprocess.CompletedProcess[str]:
 
 def test_one_wrong_one_missing_and_one_that_exits(python: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    words = ("conform", "theirs", "--size", "smoke", "--op", OPS, "--json", str(report))
+    words = ("conform", "theirs", "--size", "smoke", "--op", OPS, "--jobs", "1", "--json", str(report))
     done = run(str(python), "-m", "backbay", *words)
     assert done.returncode == 1, done.stderr
     told = json.loads(report.read_text())

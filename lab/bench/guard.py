@@ -30,6 +30,7 @@ FOLDERS = {
     "core": "core",
     "engine": "apps/engine",
     "cpu_ref": "plugins/cpu_ref",
+    "native": "plugins/native",
     "ggml": "plugins/ggml",
     "onnx": "plugins/onnx",
 }
@@ -146,7 +147,9 @@ def checked_out(revision: str, target: Path) -> Path:
 def built(source: Path, target: Path, backends: Sequence[str]) -> Path:
     """The wheels of a checkout, built and unpacked into a folder."""
     wheels = target.with_suffix(".wheels")
-    copies = [copied(source, FOLDERS[name], wheels / "sources") for name in ("core", "engine", *backends)]
+    folders = (FOLDERS[name] for name in ("core", "engine", "native", *backends))
+    # Older revisions have no native code of their own.
+    copies = [copied(source, folder, wheels / "sources") for folder in folders if (source / folder).is_dir()]
     pip("wheel", "--no-build-isolation", "-w", wheels, *copies)
     return installed(wheels, target)
 

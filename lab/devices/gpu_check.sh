@@ -13,7 +13,7 @@
 # with backbay and ggml for it, so that nothing is installed or built. GPU_STEPS are the steps that `next` does, GPU_SIZE is
 # the size of the suite, GPU_KINDS are the kinds of models whose logits are compared, and GPU_MODEL is the model to measure.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit
+cd "$(dirname "$0")/../.." || exit
 WORK=${GPU_WORK:-$HOME/backbay-gpu}
 KIND=${GPU_KIND:-CUDA}
 ARCHITECTURES=${GPU_ARCHITECTURES:-native}
@@ -33,13 +33,13 @@ prepare() { # what a stopped call has fetched is kept
     local folder=$1 inputs=$1/inputs
     local wheels=$inputs/wheels
     mkdir -p "$wheels"
-    python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" \
-        ./core ./plugins/cpu_ref ./plugins/ggml ./plugins/onnx ./conformance ./engine || return
-    # All that these depend on, but for the library of ggml, which is built there.
+    CXX=false python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" \
+        ./core ./plugins/cpu_ref ./plugins/native ./plugins/ggml ./plugins/onnx ./conformance ./apps/engine || return
+    # All that these depend on, but for the library of ggml, which is built there, as native code is.
     python3 -m pip download --quiet --dest "$wheels" --find-links "$wheels" --only-binary=:all: --python-version "$VERSION" \
         --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 backbay-cpu-ref backbay-onnx backbay-conformance backbay-engine \
-        onnxruntime-gpu cffi regex pillow cmake ninja pytest || return
+        onnxruntime-gpu cffi regex pillow cmake ninja pytest scikit-build-core || return
     python3 -m venv "$folder/tools" && "$folder/tools/bin/python" -m pip install --quiet scikit-build-core || return # sdists ask for it
     "$folder/tools/bin/python" plugins/ggml/lib/source.py && cp plugins/ggml/lib/ggml_python-*.tar.gz "$inputs/" || return
     PIP_CONSTRAINT='' "$folder/tools/bin/python" -m pip download --quiet --no-deps --no-binary=:all: --no-build-isolation --dest "$inputs" \
@@ -60,10 +60,11 @@ receive() { # the sums come with the first part
 
 install() {
     export PIP_REQUIRE_VIRTUALENV=1
-    local packages=(backbay backbay-cpu-ref backbay-onnx backbay-conformance backbay-engine onnxruntime-gpu cffi regex pillow cmake ninja pytest)
+    local packages=(backbay backbay-cpu-ref backbay-onnx backbay-conformance backbay-engine onnxruntime-gpu cffi regex pillow cmake ninja pytest scikit-build-core)
     python3 -m venv --clear "$WORK/venv" || return
     "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" "${packages[@]}" || return
     "$PY" -m pip install --quiet --no-index --find-links "$WORK/inputs/wheels" --no-deps backbay-ggml || return # its library is built
+    "$PY" -m pip install --quiet --no-index --no-deps --no-build-isolation --force-reinstall ./plugins/native || return
     # ONNX Runtime looks for CUDA's libraries beside itself, and they may be packages of another Python here.
     local beside
     beside=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -110,7 +111,7 @@ logits() { # logits BACKEND DEVICE
 
 differences() { backbay diff "$TINY" --a cpu_ref --b "$1"; }
 
-model() { [ -e "$BIG" ] || PYTHONPATH=bench "$PY" -c "
+model() { [ -e "$BIG" ] || PYTHONPATH=lab/bench "$PY" -c "
 from pathlib import Path
 from llama_file import SHAPES, ensure_model
 ensure_model(Path('$BIG'), SHAPES['one_b'], 'q4_0')"; }

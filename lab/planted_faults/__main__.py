@@ -6,7 +6,8 @@ python lab/planted_faults hunt                        # hours; goes on where it 
 python lab/planted_faults table                       # writes results/table.md, with the verdicts of results/verdicts.json
 
 The faults are planted in copies of the workspace, which lie in the folder WORK. `trace` makes the copies; what changes in
-the sources after it has no effect on `hunt`. A verdict is a line `"17": "equivalent"`, by the number of the fault.
+the sources after it has no effect on `hunt`. A verdict is a line `"17": "equivalent"`, by the number of the fault;
+table.py lists the words.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -15,6 +16,16 @@ tests are those of `make test`, the long ones come to them in `make test-all`. T
 {places:,} faults, each of the nine kinds as often as the others.
 
 """
+
+VERDICTS = {
+    "equivalent": "nothing that anybody sees is different",
+    "draw": "the suite, or a trial, draws other data, which are as good",
+    "taste": "a limit, an order or a cost is another, and as good",
+    "needless": "the code did without the line, or has lost it since",
+    "tested": "it was a gap: a short test sees it now",
+    "long": "long tests see it, or the suite's larger sizes, which no test runs",
+}
+REAL = ("tested", "long")
 
 
 def table(
@@ -39,6 +50,8 @@ def table(
     rows.append(_row("all", faults, seen))
     pages = [HEAD.format(**draw), "\n".join(rows), "\n\n"]
     pages.append("The rate is what the short tests see of all that is seen.\n")
+    if verdicts:
+        pages.append(_summary(sum(who == "short" for who in seen.values()), Counter(verdicts.values())))
     for title, selection in (("Seen by the long tests only", "thorough"), ("Seen by neither", None)):
         ids = [id for id in faults if seen.get(id) == selection]
         pages += [f"\n## {title}\n\n", _list({id: faults[id] for id in ids}, verdicts) if ids else "None.\n"]
@@ -53,6 +66,18 @@ def _row(name: str, ids: Collection[int], seen: Mapping[int, str | None]) -> str
     short, long = (sum(seen.get(id) == selection for id in ids) for selection in ("short", "thorough"))
     rate = f"{short} / {short + long} = {100 * short / (short + long):.1f} %" if short + long else ""
     return f"| {name} | {len(ids)} | {short} | {long} | {len(ids) - short - long} | {rate} |"
+
+
+def _summary(short: int, counts: Counter[str]) -> str:
+    """What a reader says of the faults that the short tests did not see."""
+    rows = [f"| {word} | {counts[word]} | {meaning} |" for word, meaning in VERDICTS.items()]
+    real, now = short + sum(counts[word] for word in REAL), short + counts["tested"]
+    return (
+        "\n## Verdicts on what the short tests did not see\n\n| verdict | faults | meaning |\n|---|---|---|\n"
+        + "\n".join(rows)
+        + f"\n\nSo {real} of the faults matter. The short tests saw {short} of them, {100 * short / real:.1f} %, and see {now} "
+        f"now, {100 * now / real:.1f} %.\n"
+    )
 
 
 def _list(faults: Mapping[int, Fault], verdicts: Mapping[str, str]) -> str:

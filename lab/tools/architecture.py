@@ -2,7 +2,9 @@
 
 import ast
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import wrap
@@ -19,6 +21,10 @@ PANELS = {  # title and folder, as they stand in the picture: the lowest row las
     "plugins/cpu_ref": "plugins/cpu_ref/src/backbay_cpu_ref",
     "core": "core/src/backbay",
 }
+LIBRARY, USERS = (
+    "plugins/native",
+    ("plugins/ggml", "plugins/onnx"),
+)  # below the panels of these two, which adjoin
 ROOM_WIDTH, GAP, MARGIN, TITLE = 178, 10, 20, 34
 TALL, FLAT = 86, 44  # heights of a room in a narrow panel, and in a wide one
 LETTER = 6.2  # the width of a letter of a purpose
@@ -33,6 +39,7 @@ class Room:
     imports: set[str] = field(default_factory=set)
 
 
+@cache
 def rooms(folder: Path) -> dict[str, Room]:
     """The rooms of a package by name."""
     package, found = folder.name, {}
@@ -52,7 +59,7 @@ def rooms(folder: Path) -> dict[str, Room]:
 def _imported(tree: ast.Module, here: list[str]) -> set[str]:
     """The modules that a module imports when it runs, by their full names."""
     modules = set()
-    for node in _run_nodes(tree):
+    for node in _run_statements(tree):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -62,17 +69,15 @@ def _imported(tree: ast.Module, here: list[str]) -> set[str]:
     return modules
 
 
-def _run_nodes(tree: ast.AST) -> list[ast.AST]:
-    """All nodes but those that only type checkers see."""
-    found, stack = [], [tree]
-    while stack:
-        node = stack.pop()
-        found.append(node)
-        children = ast.iter_child_nodes(node)
-        stack += [
-            c for c in children if not (isinstance(c, ast.If) and "TYPE_CHECKING" in ast.unparse(c.test))
-        ]
-    return found
+def _run_statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements but those that only type checkers see."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) or (
+            isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        ):
+            continue
+        yield child
+        yield from _run_statements(child)
 
 
 def levels(found: dict[str, Room]) -> list[list[Room]]:
@@ -107,19 +112,24 @@ def picture() -> str:
     """The picture: a panel for each package, its rooms in rows, and arrows from package to package."""
     panels = {title: levels(rooms(ROOT / folder)) for title, folder in PANELS.items()}
     core = panels.pop("core")
-    drawn, places, x = [], [], MARGIN
+    drawn, places, x = [], {}, MARGIN
     for title, found in panels.items():
         rows = [row[i : i + 2] for row in found for i in range(0, len(row), 2)]
         width = max(map(len, rows)) * (ROOM_WIDTH + GAP) + GAP
         height, body = _panel(title, rows, width, TALL)
         drawn.append((x, height, body))
-        places.append(x + width / 2)
+        places[title] = x, width
         x += width + MARGIN
     tallest = max(height for _, height, _ in drawn)
     core_height, core_body = _panel("core", core, x - 2 * MARGIN, FLAT)
-    bottom = MARGIN + tallest + 50
+    top = MARGIN + tallest + 50  # of the library
+    bottom = top + TITLE + 50
     parts = [_moved(left, MARGIN + tallest - height, body) for left, height, body in drawn]
-    parts += [f'<path d="M{middle:g} {MARGIN + tallest} V{bottom - 3}" class="arrow"/>' for middle in places]
+    for title, (left, width) in places.items():
+        parts.append(_arrow(left + width / 2, MARGIN + tallest, top if title in USERS else bottom))
+    (left, _), (last, width) = (places[title] for title in USERS)
+    parts.append(_moved(left, top, _panel(LIBRARY, [], last + width - left, FLAT)[1]))
+    parts.append(_arrow((left + last + width) / 2, top + TITLE, bottom))
     parts.append(_moved(MARGIN, bottom, core_body))
     return _page(x, bottom + core_height + MARGIN, parts)
 
@@ -147,6 +157,10 @@ def _room(room: Room, width: float, height: int) -> str:
     )
     box = f'<rect width="{width:g}" height="{height}" rx="6" class="room"/>'
     return f'{box}<text x="8" y="18" class="name">{room.name}</text>{text}'
+
+
+def _arrow(x: float, start: float, end: float) -> str:
+    return f'<path d="M{x:g} {start:g} V{end - 3:g}" class="arrow"/>'
 
 
 def _moved(x: float, y: float, body: str) -> str:

@@ -13,41 +13,42 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "plugins/ggml/tests"))
+sys.path.append(str(ROOT / "plugins/native/tests"))
 
 from native_sources import EMULATED_TILES, compiled, native_library  # noqa: E402
 
 from backbay.types.cpu import KINDS, VARIABLE  # noqa: E402
-from backbay_ggml.library import native as ggml  # noqa: E402
+from backbay_ggml.library.library import NATIVE  # noqa: E402
+from backbay_native import PRODUCTS, NativeCode  # noqa: E402
+from backbay_native.native_code import INSTRUCTIONS, TILES  # noqa: E402
 from backbay_onnx.session import native as onnx  # noqa: E402
 
-TESTS = "plugins/ggml/tests", "plugins/onnx/tests", "apps/engine/tests"
-ON_BACKENDS = "ggml or onnx"  # in the engine's tests; the plugins' folders are named so, too
+TESTS = "plugins/ggml/tests", "plugins/native/tests", "plugins/onnx/tests", "apps/engine/tests"
+ON_BACKENDS = "ggml or native or onnx"  # in the engine's tests; the plugins' folders are named so, too
 
 
-def runnable(library: Path) -> list[str]:
+def runnable(code: NativeCode) -> list[str]:
     """The kinds whose code this CPU runs; that of AMX on each CPU with VNNI."""
-    instructions = list(KINDS.values())
-    best = onnx.instructions(library, onnx.PRODUCTS)
-    return [kind for kind in KINDS if instructions.index(KINDS[kind]) <= instructions.index(best)]
+    instructions, best = list(INSTRUCTIONS.values()), code.instructions(PRODUCTS)
+    return [kind for kind in KINDS if instructions.index(INSTRUCTIONS[kind]) <= instructions.index(best)]
 
 
-def environment(kind: str, library: Path) -> dict[str, str]:
+def environment(kind: str, code: NativeCode) -> dict[str, str]:
     """The variables for a kind."""
-    if kind != "amx" or onnx.instructions(library, onnx.TILES):
+    if kind != "amx" or code.instructions(TILES):
         return {VARIABLE: kind}
     emulation = str(compiled(EMULATED_TILES))
-    return {VARIABLE: kind, ggml.VARIABLE: emulation, onnx.VARIABLE: emulation}
+    return {VARIABLE: kind, NATIVE: emulation, onnx.VARIABLE: emulation}
 
 
 def main(arguments: list[str]) -> int:
     """Run the tests for the kinds that come first in the arguments; the rest is for pytest."""
     kinds = [argument for argument in arguments if argument in KINDS]
-    options, results, library = arguments[len(kinds) :], dict[str, str](), native_library()
+    options, results, code = arguments[len(kinds) :], dict[str, str](), NativeCode(native_library())
     folders = () if any((ROOT / option).is_dir() for option in options) else TESTS
     command = [sys.executable, "-m", "pytest", "-n", "auto", *folders, "-k", ON_BACKENDS, *options]
-    runs = runnable(library)
-    own = [kind for kind in runs if kind != "amx" or onnx.instructions(library, onnx.TILES)][-1]
+    runs = runnable(code)
+    own = [kind for kind in runs if kind != "amx" or code.instructions(TILES)][-1]
     for kind in kinds:
         if kind not in runs:
             results[kind] = "not tried: this CPU cannot run it"
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
             results[kind] = "this CPU's own: the other tests ran it"
         else:
             print(f"== {VARIABLE}={kind}", flush=True)
-            done = subprocess.run(command, cwd=ROOT, env=os.environ | environment(kind, library), check=False)
+            done = subprocess.run(command, cwd=ROOT, env=os.environ | environment(kind, code), check=False)
             results[kind] = "passed" if done.returncode == 0 else "FAILED"
     for kind, result in results.items():
         print(f"{kind}: {result}")

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "core",
     "plugins/cpu_ref",
+    "plugins/native",
     "plugins/ggml/lib",
     "plugins/ggml",
     "plugins/onnx",

@@ -53,18 +53,23 @@ class Attention:
         for i, sequence in enumerate(sequences):
             self.keys.setdefault(sequence, []).append(data[1][i])
             self.values.setdefault(sequence, []).append(data[2][i])
-        for i, (sequence, position) in enumerate(zip(sequences, step.positions.tolist(), strict=True)):
-            expected = self.expected(sequence, position, data[0][i])
-            for result in results:
-                np.testing.assert_allclose(result.numpy()[i], expected, atol=1e-5)
+        queries = rope(data[0].astype(np.float64), step.positions)
+        histories = {sequence: self.history(sequence) for sequence in sequences}
+        expected = [
+            self.expected(*histories[sequence], position, query)
+            for sequence, position, query in zip(sequences, step.positions.tolist(), queries, strict=True)
+        ]
+        for result in results:
+            np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
 
-    def expected(self, sequence: int, position: int, query: np.ndarray) -> np.ndarray:
-        low = self.cache.visibility.first(position)
-        places = np.arange(low, position + 1)
-        keys = rope(np.array(self.keys[sequence][low : position + 1], np.float64), places)
-        values = np.array(self.values[sequence][low : position + 1], np.float64)
-        query = rope(query[None].astype(np.float64), np.array([position]))[0]
-        rows = []
+    def history(self, sequence: int) -> tuple[np.ndarray, np.ndarray]:
+        """The keys of a sequence, turned, and its values."""
+        keys, values = (np.array(each[sequence], np.float64) for each in (self.keys, self.values))
+        return rope(keys, np.arange(len(keys))), values
+
+    def expected(self, keys: np.ndarray, values: np.ndarray, position: int, query: np.ndarray) -> np.ndarray:
+        seen = slice(self.cache.visibility.first(position), position + 1)
+        keys, values, rows = keys[seen], values[seen], []
         for head in range(HEADS):
             scores = keys[:, head // (HEADS // KV_HEADS)] @ query[head] * HEAD**-0.5
             weights = np.exp(scores - scores.max())

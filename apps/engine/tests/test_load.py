@@ -85,6 +85,7 @@ def test_a_cache_dtype_that_the_backend_cannot_hold_is_refused(path):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+@pytest.mark.few(6)
 def test_all_cache_dtypes_that_a_backend_holds_give_answers(tmp_path, backend, dtype):
     path = write_small_llama(tmp_path / "wide.gguf", head=32)  # a block of q8_0
     with backbay.open(None, backend) as plain:

@@ -75,6 +75,7 @@ def test_the_report_of_a_small_model_is_what_a_fresh_process_takes(name: str) ->
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.few(1)
 def test_a_dry_run_takes_nothing_in_proportion_to_the_context(name: str) -> None:
     booked, grown, seconds = answer(DRY, name)
     assert booked > 100 << 30

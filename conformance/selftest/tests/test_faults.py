@@ -26,17 +26,12 @@ def test_every_fault_says_in_a_sentence_what_is_wrong_and_its_class_what_it_is_l
         assert fault.kind.reports, fault.name
 
 
-def test_a_backend_with_a_fault_opens_under_its_name() -> None:
-    for fault in FAULTS.values():
-        with fault.plant(reference())() as backend:
-            assert backend.name == fault.name
-
-
-def test_planting_a_fault_leaves_the_reference_as_it_was() -> None:
+def test_a_backend_with_a_fault_opens_under_its_name_and_leaves_the_reference_as_it_was() -> None:
     right = reference()
     kernels = dict(right.kernels)
     for fault in FAULTS.values():
-        fault.plant(right)
+        with fault.plant(right)() as backend:
+            assert backend.name == fault.name
     assert dict(right.kernels) == kernels
 
 

@@ -13,7 +13,7 @@ from backbay_conformance.suite.case import Call, call_of
 
 
 def test_a_scalar_is_shown_for_an_op_of_rows() -> None:
-    x = Operand(DType.F32, (), lambda making, operand: np.float32(3), Layout(DType.F32, ()), 0)
+    x = Operand(DType.F32, (), lambda making, operand: np.float32(3), Layout(), 0)
     x.hold(np.full((), 3, np.float32))
     with backbay.open(None, backend="cpu_ref") as backend:
         call = call_of(ops.softmax, (x,), backend.cache_config())

@@ -27,7 +27,7 @@ CODES[0, ::16] = 127  # as data for activations of q8_0 have
 def operand(data: Array) -> Operand:
     shape = data.shape[::-1]
     raw = encode(data, DType.F32)
-    made = Operand(DType.F32, shape, lambda making, operand: raw, Layout(DType.F32, shape), 0)
+    made = Operand(DType.F32, shape, lambda making, operand: raw, Layout(), 0)
     made.hold(raw)
     return made
 

@@ -22,7 +22,7 @@ FLUSHING = Precision(DType.F32, DType.F32, flushes_subnormals=True)
 
 
 def operand(value: float, dtype: DType = DType.F32, *steps: LayoutStep) -> Operand:
-    layout = Layout(dtype, (1,), steps)
+    layout = Layout(steps)
     made = Operand(dtype, (1,), lambda making, operand: encode(np.asarray([value]), dtype), layout, 0)
     made.hold(encode(np.asarray([value]), dtype))
     return made

@@ -41,7 +41,7 @@ def test_elements_are_found_where_they_were_put(lab: Lab, dtype: DType) -> None:
 
 @pytest.mark.parametrize("largest", [True, False])
 def test_a_graph_finds_the_ids_that_were_drawn(lab: Lab, largest: bool) -> None:
-    layout = Layout(DType.I32, (3, 4), (found((3, 4), 9, largest=largest),))
+    layout = Layout((found((3, 4), 9, largest=largest),))
     operand = Operand(DType.I32, (3, 4), Distinct(9), layout, 1)
     operand.make("wide", F32, 0)
     with lab.backend.new_context() as ctx:

@@ -44,9 +44,9 @@ def test_the_reference_passes_what_is_quick() -> None:
 @pytest.mark.parametrize(
     ("name", "runs"), [("Three", {"add", "neg", "mulmat"}), ("WithoutCopies", {"add", "rows"})]
 )
-@pytest.mark.few(1)
-def test_a_backend_with_few_kernels_keeps_the_contract(name: str, runs: set[str]) -> None:
-    report = run(f"broken_backends:{name}", size="smoke")
+@pytest.mark.parametrize("size", ["tiny", pytest.param("smoke", marks=pytest.mark.thorough)])
+def test_a_backend_with_few_kernels_keeps_the_contract(name: str, runs: set[str], size: str) -> None:
+    report = run(f"broken_backends:{name}", size=size)
     assert report.ok, [outcome.as_dict() for outcome in report.failures][:3]
     for (_, op, dtype), cell in report.cells.items():
         assert not dtype or cell.passed or cell.why_not

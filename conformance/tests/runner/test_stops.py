@@ -20,6 +20,7 @@ from backbay_conformance.report.terminal import Bar
 
 
 @pytest.mark.parametrize(("words", "failed"), [(["-x"], 1), (["--max-failures", "3"], 3)])
+@pytest.mark.few(1)
 def test_a_run_stops_after_some_failures(words: list[str], failed: int, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     chosen = ("--size", "smoke", "--op", "tanh,neg", "--jobs", "1", "--json", str(file))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from commands import conform
 
+from backbay_conformance.plugin import Draw, Fault, lab_for
+from backbay_conformance.scenarios.lives import a_cancelled_compute_is_given_back
 from backbay_conformance.scenarios.process.bookings import PEAK
 
 SCENARIO = ("--op", "the_report_agrees_with_the_process", "--size", "smoke")
@@ -33,3 +35,9 @@ def test_growth_is_told_stage_by_stage(tmp_path: Path, capsys: pytest.CaptureFix
     assert re.search(
         r"mostly weights .*: .* MiB are booked, the process grew by .* MiB", capsys.readouterr().out
     )
+
+
+def test_what_a_cancelled_compute_books_for_good_is_told() -> None:
+    lab, draw = lab_for("broken_backends:BooksCancelled"), Draw("cancelled")
+    with pytest.raises(Fault, match="were cancelled twice, and computed"):
+        a_cancelled_compute_is_given_back(lab, draw)

@@ -1,4 +1,4 @@
-"""The door for backbay's own packages: trials, helper processes, forks, memory of libraries, symbolic sizes.
+"""The door for backbay's own packages: helper processes, forks, memory of libraries, symbolic sizes.
 
 Nothing of it is promised to others.
 """
@@ -6,6 +6,8 @@ Nothing of it is promised to others.
 from __future__ import annotations
 
 from .backend.helper_processes import close_after_fork as close_after_fork
+from .backend.helper_processes import ended_from_outside as ended_from_outside
+from .backend.helper_processes import exit_name as exit_name
 from .backend.helper_processes import kill_helper as kill_helper
 from .backend.helper_processes import reporter as reporter
 from .backend.helper_processes import run_helper as run_helper
@@ -14,14 +16,6 @@ from .backend.helper_processes import without_forks as without_forks
 from .backend.kernels.graph_backend import GraphPlan as GraphPlan
 from .backend.kernels.kernel_backend import KernelPlan as KernelPlan
 from .backend.kernels.kernel_table import decoding_gap as decoding_gap
-from .backend.library_trials import TrialCase as TrialCase
-from .backend.library_trials import ended_from_outside as ended_from_outside
-from .backend.library_trials import exit_name as exit_name
-from .backend.library_trials import processor as processor
-from .backend.library_trials import random_blocks as random_blocks
-from .backend.library_trials import recurrence_cases as recurrence_cases
-from .backend.library_trials import try_library as try_library
-from .backend.library_trials import try_purpose as try_purpose
 from .backend.profiling import ProfiledRun as ProfiledRun
 from .composites.graph_builder import composite_kernels as composite_kernels
 from .data.encoding import GUARD as GUARD
@@ -52,7 +46,7 @@ from .ops.declaration import REQUIRED as REQUIRED
 from .trace.recording import run_if_free as run_if_free
 from .trace.tensor import trace_op as trace_op
 from .types.cpu import forced_cpu as forced_cpu
-from .types.cpu import refuse_other_cpu as refuse_other_cpu
+from .types.cpu import processor as processor
 from .types.cpu import usable_cores as usable_cores
 from .types.params import COMPOSITE as COMPOSITE
 from .types.params import KERNEL as KERNEL

@@ -56,7 +56,9 @@ def test_the_repository_is_written_once(tmp_path: Path, capsys: pytest.CaptureFi
     folder = tmp_path / "engine"
     assert main(["new-backend", "engine", "--graph", "--into", str(folder)]) == 0
     assert (folder / "src" / "backbay_engine" / "engine.py").is_file()
-    assert "backbay conform engine --next" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "backbay conform engine --size smoke\n" in printed
+    assert "backbay conform engine --next\n" in printed
     assert main(["new-backend", "engine", "--into", str(folder)]) == 1
     assert "is not empty; name another folder with --into" in capsys.readouterr().err
 

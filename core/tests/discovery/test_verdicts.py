@@ -91,10 +91,10 @@ def test_a_change_of_the_plugin_or_of_the_environment_is_tried_anew(
     assert (tried(), tried()) == (1, 0)
     plugin = environment.site / "good_plugin.py"
     plugin.write_text(plugin.read_text() + "\n# changed")
-    assert (tried(), tried()) == (1, 0)
+    assert tried() == 1
     environment.install("another", {}, [], group="other")
-    assert (tried(), tried()) == (1, 0)
-    assert (tried(CUDA_VISIBLE_DEVICES="1"), tried(CUDA_VISIBLE_DEVICES="1"), tried()) == (1, 0, 0)
+    assert tried() == 1
+    assert (tried(CUDA_VISIBLE_DEVICES="1"), tried()) == (1, 0)
     assert (tried(GOOD_MODE="x"), tried(EDITOR="x")) == (1, 0)
     assert tried(BACKBAY_NO_CACHE="1") == 1
 
@@ -129,7 +129,7 @@ def test_a_verdict_is_a_day_old_at_most(environment: Environment, marks: Path) -
 
 
 @pytest.mark.parametrize("content", ["3", "{}", '{"output": "", "died": 0, "time": "x"}', '{"priority": []}'])
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_verdict_that_is_none_is_found_anew(environment: Environment, marks: Path, content: str) -> None:
     environment.install_backend("good", counted(marks))
     environment.python(CHOOSE)

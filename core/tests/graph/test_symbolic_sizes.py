@@ -117,6 +117,7 @@ def test_arithmetic_follows_the_graph(backend: Backend) -> None:
     assert [evaluate(size.term, graph) for size in results] == [19, 4, 1, 2, 8, 36]
     assert [evaluate(size.term, other) for size in results] == [31, 8, 2, 2, 10, 100]
     assert program([size.term for size in results])(other) == (31, 8, 2, 2, 10, 100)
+    assert (symbols.constant(4) * 3 + 1).constant == 13
     assert tokens.divides(12) and tokens.at_most(6)
     assert not symbols.guards.hold(other)
 

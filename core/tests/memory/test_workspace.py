@@ -1,8 +1,10 @@
 """Working memory: the largest is booked, and only growth is taken from the system to see whether it is there."""
 
+import numpy as np
 import pytest
 
-from backbay import NoMemoryError
+from backbay import DType, NoMemoryError
+from backbay.backend.kernels import kernel_backend
 from backbay.memory.ledger import Entry, Ledger, Workspace
 
 
@@ -27,3 +29,11 @@ def test_a_plan_whose_first_booking_is_refused_gives_back_nothing() -> None:
         space.take(plan, 1000)
     space.give_back(plan)
     assert ledger.report().total() == space.booked == 0
+
+
+def test_a_large_operand_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[int] = []
+    monkeypatch.setattr(kernel_backend, "CHUNK", 20)
+    monkeypatch.setattr(kernel_backend, "decode", lambda rows, dtype: parts.append(len(rows)) or rows)
+    kernel_backend.convert(np.zeros((5, 8), np.uint16), DType.BF16, np.empty((5, 8), np.float32))
+    assert parts == [2, 2, 1]

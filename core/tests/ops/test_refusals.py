@@ -90,6 +90,8 @@ MISUSE = [  # one on a line
     ("view", [t(F32, 4), 0, (1, 2), (1 << 62,)], ShapeError, "are outside of the 16 bytes"),
     ("view", [t(F32, 4), 0, 4], DTypeError, "shape must be a sequence of integers, got 4"),
     ("slice", [t(F32, 4, 3), 1, -1, 2], ShapeError, "got -1 and 2"),
+    ("slice", [t(DType.Q8_0, 64), 0, 16, 64], ShapeError, "is sliced in whole blocks of 32, got 16:64:1"),
+    ("slice", [t(DType.Q8_0, 64), 0, 0, 64, 2], ShapeError, "is sliced in whole blocks of 32, got 0:64:2"),
     ("chunk", [t(F32, 4), 1, 2], ShapeError, "dim must be in [0, 0], got 1"),
     ("chunk_sections", [t(F32, 4), 0, 5, -1], ShapeError, "a section is negative: [5, -1]"),
     ("pad", [t(F32, 4), 1, 1, 1, 1, 1], ShapeError, "at most 4 amounts, got 5"),

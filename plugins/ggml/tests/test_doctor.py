@@ -9,7 +9,6 @@ import pytest
 from backbay_ggml import Ggml, doctor
 from backbay_ggml.devices.device import Device, find_devices
 from backbay_ggml.library.library import Library, load_library
-from backbay_ggml.library.native import ATTENTION, VARIABLE, find_native
 
 
 def test_no_line_is_empty() -> None:
@@ -24,13 +23,6 @@ def test_a_library_without_code_for_gpus_tells_how_to_build_one(monkeypatch) -> 
         pytest.skip("this library has found a GPU")
     monkeypatch.setattr(doctor, "_kinds", lambda library: {})
     assert "-DGGML_CUDA=ON" in Ggml.diagnose()["gpus"]
-
-
-def test_a_named_file_of_native_code_that_cannot_be_loaded_is_named(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "typo.so"))
-    told = doctor._native(SimpleNamespace(native=find_native(tmp_path)), ATTENTION)
-    assert f"{VARIABLE} names {tmp_path / 'typo.so'}" in told
-    assert "install" not in told
 
 
 def test_gpus_that_are_used_are_listed() -> None:

@@ -133,6 +133,7 @@ def spread(attention: Attention) -> None:
 
 @pytest.mark.parametrize("idle", ["removed", "shortened", "kept"])
 @pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.few(4)
 def test_cells_move_to_the_front_once_a_range_was_long_for_long(name: str, idle: str) -> None:
     backend, cache = opened(name, bucket=32)
     with backend:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_folders import TEXTS, byte_pairs, llama_config, llama_tensors, write_folder, write_llama
+from checkpoint_folders import (
+    TEXTS,
+    byte_pairs,
+    llama_config,
+    llama_tensors,
+    safetensors,
+    write_folder,
+    write_llama,
+)
 from model_files import KINDS, unpacked, unpacked_folder
 
 import backbay
@@ -103,6 +111,21 @@ def test_weights_that_need_no_change_are_mapped_and_others_are_made_when_they_ar
         assert query is model.data("blk.0.attn_q.weight")
         assert 0 < model.derived_nbytes < sum(info.nbytes for info in model.tensors.values()) / 4
         assert b"".join(map(bytes, model.chunks("blk.0.attn_q.weight"))) == bytes(query)
+
+
+def test_vectors_are_f32_whatever_the_others_are(tmp_path: Path) -> None:
+    file = unpacked_folder("rwkv7", tmp_path) / "model.safetensors"
+    raw = file.read_bytes()
+    end = 8 + int.from_bytes(raw[:8], "little")
+    rows = {name: row for name, row in json.loads(raw[8:end]).items() if name != "__metadata__"}
+    wide = {
+        name: np.frombuffer(raw[end:][slice(*row["data_offsets"])], np.uint32).reshape(row["shape"])
+        for name, row in rows.items()
+    }
+    file.write_bytes(safetensors({name: (array >> 16).astype(np.uint16) for name, array in wide.items()}))
+    with open_model(file.parent) as model:
+        dtypes = {(len(info.shape) > 1, info.dtype) for info in model.tensors.values()}
+    assert dtypes >= {(False, DType.F32), (True, DType.BF16)} and (False, DType.BF16) not in dtypes
 
 
 def test_copied_weights_are_those_of_mapped_ones(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ TOKENIZERS: list[tuple[Callable[[Row], Any], str]] = [
     (lambda found: found["model"].update(vocab={"a": HUGE}), "an object of texts and ids"),
     (lambda found: found["model"].update(vocab={"a": 1, "b": 1}), "a text of its own"),
     (lambda found: found["model"].update(vocab={"a": 100000}), "ids below"),
+    (lambda found: found["model"].update(type="Unigram", vocab=[["a"]]), "a list of texts with scores"),
     (lambda found: found["model"].update(merges=[["a"]]), "merges of two texts"),
     (lambda found: found["model"].update(merges={"a": "b"}), "a list of merges"),
     (lambda found: found.update(added_tokens=[{"id": -1, "content": "x"}]), "an id and a content"),

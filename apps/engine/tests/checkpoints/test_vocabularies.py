@@ -94,12 +94,14 @@ def test_patterns_are_recognized_and_cut_texts_alike(steps: tuple[str, ...], tmp
     assert all(found.decode(found.encode(text, add_special=False), special=True) == text for text in TEXTS)
 
 
-@pytest.mark.parametrize("adds_space", [True, False])
+@pytest.mark.parametrize("first_space", ["Prepend", "Metaspace", None])
 @pytest.mark.few(1)
-def test_byte_pairs_in_pieces_are_those_of_sentencepiece(adds_space: bool, tmp_path: Path) -> None:
+def test_byte_pairs_in_pieces_are_those_of_sentencepiece(first_space: str | None, tmp_path: Path) -> None:
     made = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    steps = [normalizers.Replace(" ", "\u2581")]
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), *steps] if adds_space else steps)
+    steps = [normalizers.Prepend("\u2581")] if first_space == "Prepend" else []
+    made.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "\u2581")])
+    if first_space == "Metaspace":
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
     bytes_ = [f"<0x{number:02X}>" for number in range(256)]
     special = ["<unk>", "<s>", "</s>"]
     trainer = trainers.BpeTrainer(
@@ -112,7 +114,7 @@ def test_byte_pairs_in_pieces_are_those_of_sentencepiece(adds_space: bool, tmp_p
     found, config = ours(theirs, tmp_path, bos_token="<s>", eos_token="</s>", add_bos_token=True)
     assert (config["tokenizer.ggml.model"], config["tokenizer.ggml.add_space_prefix"]) == (
         "llama",
-        adds_space,
+        first_space is not None,
     )
     agree(theirs, found, [text for text in TEXTS if not text.startswith(" ")])
     assert found.encode("a")[0] == found.bos == 1

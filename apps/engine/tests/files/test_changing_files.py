@@ -71,6 +71,7 @@ Change = Callable[[Path], None]
 )
 @every_change
 @every_backend
+@pytest.mark.few(5)
 def test_a_change_between_steps_is_an_error(path: Path, backend: str, change: Change) -> None:
     with load(path, backend=backend) as llm:
         assert llm.generate(PROMPT, temperature=0).text == " 685"
@@ -95,6 +96,7 @@ def test_replacing_and_deleting_are_harmless(path: Path, backend: str, change: C
 @pytest.mark.fault("the model file changes in any way after a load with weights=copied", "nothing")
 @pytest.mark.parametrize("change", [shrink, empty, overwrite, delete])
 @every_backend
+@pytest.mark.few(4)
 def test_copied_weights_outlive_their_file(path: Path, backend: str, change: Change) -> None:
     with load(path, backend=backend, params=COPIED) as llm:
         expected = llm.logits(PROMPT)
@@ -133,6 +135,7 @@ def test_a_change_while_loading_is_an_error(tmp_path: Path, backend: str, params
 )
 @pytest.mark.parametrize("change", [shrink, overwrite])
 @every_backend
+@pytest.mark.few(4)
 def test_a_change_while_requests_run_ends_them_all(
     path: Path, backend: str, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_first_picture_may_be_one_of_the_largest(name, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(4)
 def test_chunks_give_the_rows_of_one_pass_and_take_turns(path, monkeypatch, backend):
     turns = []
 
@@ -88,6 +89,7 @@ def test_chunks_give_the_rows_of_one_pass_and_take_turns(path, monkeypatch, back
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(4)
 def test_tiles_of_attention_give_the_rows_of_whole_attention(path, monkeypatch, backend):
     whole = opened(path, backend)
     picture = given(whole, path)
@@ -123,6 +125,7 @@ def test_a_dry_run_reports_the_memory_of_a_real_one(tmp_path, name, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.few(4)
 def test_pictures_stay_within_the_reserved_memory(path, backend):
     encoder = opened(path, backend)
     try:

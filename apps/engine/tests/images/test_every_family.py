@@ -55,6 +55,7 @@ def test_rows_are_stored_and_read_by_another_question(llm: LLM) -> None:
     assert answer.tokens == llm.generate(second, max_tokens=5, reuse=False, **ENDLESS).tokens
 
 
+@pytest.mark.few(6)
 def test_a_conversation_reuses_what_was_computed_before_and_with_its_picture(llm: LLM) -> None:
     llm.forget()
     first = ["Here: ", Image(picture(30, 20, 8)), "What?"]
@@ -77,7 +78,7 @@ def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_a_dry_run_takes_what_a_real_one_takes(files: Files, kind: str, backend: str) -> None:
     model, projector = files[kind]
     sizes: dict[str, Any] = {"context": 128, "batch": 32, "parallel": 2, "store_bytes": 1 << 20}
@@ -111,7 +112,7 @@ def test_a_request_that_is_cancelled_costs_nobody_else_anything(files: Files, ki
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 def test_the_encoder_may_be_on_another_backend(files: Files, kind: str, llm: LLM, backend: str) -> None:
     prompt = ["Look ", Image(picture(20, 30)), " here"]
     expected = llm.logits(prompt)

@@ -26,6 +26,8 @@ def test_pictures_that_cannot_be_taken_are_refused(llm: LLM, tmp_path: Path) -> 
             llm.generate(["a", wrong if isinstance(wrong, bytes) else Image(wrong)])
     with pytest.raises(ImageError, match="nothing is fetched"):
         llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]}])
+    with pytest.raises(RequestError, match='a text part needs the key "text"'):
+        llm.chat([{"role": "user", "content": [{"type": "text"}, Image(picture(20, 20))]}])
     assert len(other.result().tokens) == 4
 
 

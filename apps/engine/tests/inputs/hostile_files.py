@@ -72,26 +72,35 @@ class Seed:
         return replace(self, tensors=tensors if value is None else {**tensors, name: value})
 
 
+@cache
+def sound_file(name: str) -> Seed:
+    """The stored file of an architecture; "NAME gpt2" has GPT-2's vocabulary, too."""
+    if name.endswith(" gpt2"):
+        vocabulary = _vocabulary("gpt2", merges=["a b", "ab c"], pre="gpt-2")
+        return _told(sound_file(name.removesuffix(" gpt2")), "gpt2", vocabulary)
+    return _read(name, stored(name))
+
+
+@cache
 def seeds() -> list[Seed]:
     """Every architecture without a vocabulary, every kind of vocabulary, and every way to extend a context."""
-    plain = {name: _read(name, stored(name)) for name in NAMES}
     with TemporaryDirectory() as folder:
         kinds = [_read(f"kind {name}", unpacked(name, Path(folder))) for name in KIND_NAMES]
         for kind in (*KINDS, *OTHER_LAYOUTS):
             text_model, projector = write_small_vision(Path(folder), kind)
             kinds.append(_read(f"seeing {kind}", projector or text_model))
-    llama, bert = plain["llama-llama3"], plain["bert-mean"]
+    llama, bert = sound_file("llama-llama3"), sound_file("bert-mean")
     return [
-        *plain.values(),
+        *map(sound_file, NAMES),
         *kinds,
-        _told(llama, "gpt2", _vocabulary("gpt2", merges=["a b", "ab c"], pre="gpt-2")),
+        sound_file("llama-llama3 gpt2"),
         _told(llama, "gemma4", _vocabulary("gemma4", merges=["a b", "ab c"])),
         _told(llama, "spm", _vocabulary("llama", scores=[-float(n) for n in range(64)])),
         _told(bert, "wordpiece", _vocabulary("bert")),
         _told(bert, "unigram", _vocabulary("t5", scores=[-float(n) for n in range(64)], unknown_token_id=2)),
         _told(llama, "linear", {"llama.rope.scale_linear": 2.0}),
-        _told(plain["llama-yarn"], "all", {f"llama.{key}": value for key, value in _YARN.items()}),
-        _told(plain["mixtral"], "all", {"llama.expert_weights_norm": True}),
+        _told(sound_file("llama-yarn"), "all", {f"llama.{key}": value for key, value in _YARN.items()}),
+        _told(sound_file("mixtral"), "all", {"llama.expert_weights_norm": True}),
         _longrope(llama),
     ]
 

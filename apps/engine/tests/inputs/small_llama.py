@@ -13,6 +13,11 @@ SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 MERGED = "\u0100\u0100"  # two zero bytes: a vocabulary needs a merge
 BOS, EOS = 257, 258
 SUPPRESSED = 7
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _VISIBLE]
+SPELLED = [
+    chr(byte if byte in _VISIBLE else 256 + _OTHERS.index(byte)) for byte in range(256)
+]  # of each byte
 WORDS = 257 + len(SPECIAL)
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
@@ -86,7 +91,7 @@ def add_vocabulary(
     """Bytes, as GPT-2 spells them, and a few special tokens."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([spelled(byte) for byte in range(256)] + [MERGED, *special])
+    writer.add_token_list([*SPELLED, MERGED, *special])
     writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * len(special))
     writer.add_token_merges([" ".join(MERGED)])
     writer.add_bos_token_id(BOS)
@@ -95,9 +100,3 @@ def add_vocabulary(
     if suppressed:
         writer.add_array("tokenizer.ggml.suppress_tokens", list(suppressed))
     writer.add_chat_template(chat)
-
-
-def spelled(byte: int) -> str:
-    """A byte as a visible character: itself, or one of the 68 from 256 on."""
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return chr(byte) if byte in seen else chr(256 + [b for b in range(256) if b not in seen].index(byte))

@@ -28,6 +28,7 @@ from hostile_files import (
     judged,
     keys_that_are_read,
     seeds,
+    sound_file,
 )
 
 import backbay
@@ -37,7 +38,6 @@ from backbay.gguf import Key
 from backbay.gguf.content import Content
 
 T = TypeVar("T")
-SEEDS = {seed.name: seed for seed in seeds()}
 PARTS = 6  # of a test that takes minutes, so that several processes share it
 ENGINE = Path(backbay_engine.__file__).parent
 NAN, INF = float("nan"), float("inf")
@@ -58,13 +58,13 @@ def verdicts(path: Path, files: Iterable[tuple[str, Seed]]) -> list[str]:
 
 @pytest.mark.thorough
 def test_the_seeds_are_sound(tmp_path):
-    for seed in SEEDS.values():
+    for seed in seeds():
         answer(seed.write(tmp_path / "m.gguf"))
 
 
 @pytest.mark.thorough
 def test_every_declared_key_is_read_from_some_seed(tmp_path):
-    read = {f".{key}" for seed in SEEDS.values() for key in keys_that_are_read(seed, tmp_path / "m.gguf")}
+    read = {f".{key}" for seed in seeds() for key in keys_that_are_read(seed, tmp_path / "m.gguf")}
     missed = [key.name for key in declared_keys() if not any(full.endswith(f".{key.name}") for full in read)]
     assert not missed, "add a seed to hostile_files.py that needs these keys"
 
@@ -77,7 +77,7 @@ def test_every_declared_key_is_read_from_some_seed(tmp_path):
 @pytest.mark.thorough
 def test_hostile_metadata_are_refused_or_answered(tmp_path, part):
     cases: dict[str, list[tuple[str, Seed]]] = {}
-    for seed in SEEDS.values():
+    for seed in seeds():
         for key in keys_that_are_read(seed, tmp_path / "m.gguf"):
             kind = key if key.startswith("tokenizer.") else key.partition(".")[2]
             cases.setdefault(kind, []).extend(
@@ -96,7 +96,7 @@ def test_hostile_metadata_are_refused_or_answered(tmp_path, part):
 @pytest.mark.thorough
 def test_hostile_tensors_are_refused_or_answered(tmp_path, part):
     cases: dict[str, list[tuple[str, Seed]]] = {}
-    for seed in SEEDS.values():
+    for seed in seeds():
         for tensor, held in seed.tensors.items():
             kind = re.sub(r"blk\.[0-9]+\.", "", tensor)
             cases.setdefault(kind, []).extend(
@@ -149,7 +149,7 @@ def string(key: str, value: str) -> bytes:
     ],
 )  # fmt: skip
 def test_an_impossible_value_is_told_with_key_and_offset(tmp_path, seed, key, write, value, found):
-    path = SEEDS[seed].with_pair(key, write(key, value)).write(tmp_path / "m.gguf")
+    path = sound_file(seed).with_pair(key, write(key, value)).write(tmp_path / "m.gguf")
     told = refusal(path)
     assert f"in {key!r}" in str(told)
     assert str(found) in told.found
@@ -161,7 +161,7 @@ def test_an_impossible_value_is_told_with_key_and_offset(tmp_path, seed, key, wr
 def test_an_impossible_element_is_told_with_its_own_offset(tmp_path):
     key = "llama.attention.head_count_kv"
     path = (
-        SEEDS["llama-llama3"]
+        sound_file("llama-llama3")
         .with_pair(key, array(key, UINT32, 2, u32(2) + u32(0)))
         .write(tmp_path / "m.gguf")
     )
@@ -171,7 +171,7 @@ def test_an_impossible_element_is_told_with_its_own_offset(tmp_path):
 
 
 def test_a_tensor_that_does_not_fit_is_told_with_its_offset(tmp_path):
-    seed, name = SEEDS["llama-llama3"], "blk.1.ffn_norm.weight"
+    seed, name = sound_file("llama-llama3"), "blk.1.ffn_norm.weight"
     held = dict(hostile_tensors(seed.tensors[name]))
     for kind, expected in {
         "of Q8_0": "[32] of q8_0",
@@ -190,7 +190,9 @@ def test_a_tensor_that_does_not_fit_is_told_with_its_offset(tmp_path):
 )
 def test_blocks_that_the_count_denies_are_refused(tmp_path):
     path = (
-        SEEDS["qwen3"].with_pair("qwen3.block_count", i32("qwen3.block_count", 1)).write(tmp_path / "m.gguf")
+        sound_file("qwen3")
+        .with_pair("qwen3.block_count", i32("qwen3.block_count", 1))
+        .write(tmp_path / "m.gguf")
     )
     told = refusal(path)
     assert "expected a count that includes the blocks of blk.1." in str(told)
@@ -198,7 +200,7 @@ def test_blocks_that_the_count_denies_are_refused(tmp_path):
 
 
 def test_the_last_blocks_may_predict_further_tokens(tmp_path):
-    seed, key = SEEDS["qwen3"], "qwen3.nextn_predict_layers"
+    seed, key = sound_file("qwen3"), "qwen3.nextn_predict_layers"
     answer(seed.with_pair(key, i32(key, 1)).write(tmp_path / "m.gguf"))
     with pytest.raises(ModelFileError, match="less than the 2 blocks"):
         answer(seed.with_pair(key, i32(key, 2)).write(tmp_path / "m.gguf"))
@@ -207,7 +209,7 @@ def test_the_last_blocks_may_predict_further_tokens(tmp_path):
 @pytest.mark.fault("a vocabulary of 10 million tokens", "ModelFileError before any token is read")
 def test_a_vocabulary_of_ten_million_tokens_is_refused_at_once(tmp_path, monkeypatch):
     key, count = "tokenizer.ggml.tokens", 10_000_000
-    seed = SEEDS["llama-llama3 gpt2"].with_pair(key, array(key, STRING, count, text("a") * count))
+    seed = sound_file("llama-llama3 gpt2").with_pair(key, array(key, STRING, count, text("a") * count))
     path = seed.write(tmp_path / "m.gguf")
     read, content_read = [], Content.read
     monkeypatch.setattr(
@@ -220,7 +222,7 @@ def test_a_vocabulary_of_ten_million_tokens_is_refused_at_once(tmp_path, monkeyp
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
 def test_backends_take_heads_that_differ_by_block(tmp_path, backend):
     key = "llama.attention.head_count"
-    seed = SEEDS["llama-llama3"].with_pair(key, array(key, UINT32, 2, u32(4) + u32(4)))
+    seed = sound_file("llama-llama3").with_pair(key, array(key, UINT32, 2, u32(4) + u32(4)))
     answer(seed.write(tmp_path / "m.gguf"), backend)
 
 

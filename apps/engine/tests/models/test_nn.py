@@ -16,7 +16,7 @@ from backbay.gguf import Config
 from backbay_engine.cache import CacheSizes
 from backbay_engine.models import load_model
 from backbay_engine.models.batch import Batch
-from backbay_engine.models.nn import Factors, Rope, Shape
+from backbay_engine.models.nn import Factors, Gating, Rope, Routing, Shape
 from backbay_engine.models.nn.shape import sliding_layers
 from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.steps.step import Step
@@ -92,6 +92,13 @@ def test_axes_take_turns_until_they_have_their_pairs(sections, stretched, backen
             np.tile(axis, 2) == 1, turned[1], np.where(np.tile(axis, 2) == 2, turned[2], turned[0])
         )
         assert nmse(found.numpy(), wanted) < 1e-10
+
+
+def test_experts_with_large_scores_keep_their_order():
+    with backbay.open(None, backend="cpu_ref") as backend, backend.new_context() as ctx:
+        ids, _ = Routing(3, 2, Gating.SIGMOID)(ctx, ctx.from_floats([[40, 60, 50]]))
+        ctx.compute(ids)
+        assert ids.numpy().tolist() == [[1, 2]]
 
 
 def test_a_window_pattern_is_a_number_or_an_array_or_the_architectures():

@@ -125,6 +125,7 @@ class Requests:
             self.expect(self.asked(key, deadline=chance.choice([0.001, 0.05])).result(300), key, "late")
 
 
+@pytest.mark.few(2)
 def test_requests_of_all_kinds_get_what_each_gets_alone(llm: LLM) -> None:
     requests = Requests(llm)
     threads = [threading.Thread(target=requests.run, args=(seed,)) for seed in range(10)]

@@ -39,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf")
 
 
-@pytest.fixture(params=[False, True], ids=["here", "worker"])
+@pytest.fixture(scope="module", params=[False, True], ids=["here", "worker"])
 def llm(path: Path, request: pytest.FixtureRequest) -> Iterator[LLM]:
     with load(path, "cpu_ref", **SIZES, parallel=PARALLEL, queue=QUEUE, worker=request.param) as opened:
         yield opened

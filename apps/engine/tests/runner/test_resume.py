@@ -103,6 +103,7 @@ def test_an_answer_goes_on_elsewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("backend", sorted(backbay.backends()))
 @pytest.mark.parametrize("kind", ["t5-flan", "mamba2", "qwen35"])
+@pytest.mark.few(4)
 def test_answers_of_other_kinds_of_models_go_on(kind: str, backend: str, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {**SIZES, "context": 96, "batch": 48}
     with load(unpacked(kind, tmp_path), backend, **sizes) as llm:

@@ -83,6 +83,7 @@ def test_the_queue_never_holds_more_than_it_may(llm: LLM) -> None:
     def look() -> None:
         while not over.is_set():
             seen.append(llm.state())
+            time.sleep(0.002)  # leaves the processor to those that ask
 
     def ask() -> None:
         for _ in range(20):

@@ -260,7 +260,7 @@ def write_many(folder: str, number: int) -> None:
 
 def test_several_processes_share_a_folder(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=write_many, args=(str(tmp_path), n)) for n in range(3)]
+    processes = [spawn.Process(target=write_many, args=(str(tmp_path), n)) for n in range(2)]
     stop = threading.Event()
 
     def remove() -> None:
@@ -277,7 +277,7 @@ def test_several_processes_share_a_folder(tmp_path: Path) -> None:
         process.join(300)
     stop.set()
     remover.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     for each in files(tmp_path):
         Snapshot.read(each)  # whole
     assert sum(each.stat().st_size for each in files(tmp_path)) <= 40_000

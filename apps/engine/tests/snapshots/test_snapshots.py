@@ -285,6 +285,7 @@ def test_a_cache_goes_on_within_its_dtype(backend: str, dtype: str, tmp_path: Pa
         pytest.skip(f"{backend} holds no cache of {dtype}")
     with one, load(path, "cpu_ref", **SIZES) as exact:
         snapshot = one.save(TEXT)
+        assert snapshot.contents.arrays["keys.0"].dtype == (np.float32 if dtype == "bf16" else np.float16)
         for target in (one, exact):
             target.forget()
             target.restore(snapshot)

@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import tracemalloc
+from queue import SimpleQueue
 
 import pytest
 from patience import wait_until
@@ -24,6 +25,7 @@ from backbay_engine.worker import frames as wire
 from backbay_engine.worker import reports
 from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
 from backbay_engine.worker.frames import FrameKind, Sender, frame, frames
+from backbay_engine.worker.program import StepSender
 from backbay_engine.worker.reports import pack_error, unpack_error
 
 
@@ -137,6 +139,13 @@ def test_what_is_no_frame_is_refused(pipe):
     target.write(bytes(8) + b"\xff\0\0\0\0")
     with pytest.raises(ValueError, match="255 is not a valid FrameKind"):
         next(frames(source))
+
+
+@pytest.mark.parametrize("end", [StepSender.succeed, StepSender.fail])
+def test_a_worker_forgets_a_request_that_is_over(pipe, end):
+    running = {7: threading.Event().set}
+    end(StepSender(Sender(pipe[1]), 7, running, SimpleQueue()), BackbayError("the result"))
+    assert not running
 
 
 class OddError(BackbayError):

@@ -124,6 +124,7 @@ BOMBS = [
 
 @pytest.mark.fault("a schema is a bomb", "an answer or 400, at once")
 @pytest.mark.parametrize("schema", BOMBS, ids=range(len(BOMBS)))
+@pytest.mark.few(3)
 def test_a_schema_of_any_size_is_an_answer_or_a_400(model: Path, schema: Any) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     status, found = ask(

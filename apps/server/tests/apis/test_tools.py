@@ -146,6 +146,7 @@ def test_strict_arguments_obey_their_schema_in_every_form(form: Path, choice: st
     assert finish == "tool_calls"
 
 
+@pytest.mark.few(4)
 def test_an_answer_in_a_format_has_no_channel(form: Path) -> None:
     choice = {"type": "choice", "choice": ["yes"]}
     _, body = ask_chat(form, "weather", response_format=choice, temperature=0)

@@ -14,9 +14,14 @@ from threading import Event, Thread
 import httpx
 import msgspec
 import pytest
+from patience import PATIENCE
 from processes import Served, serving
 from scripted_model import write_scripted_model
+from starlette.types import Receive, Scope, Send
 from worker_processes import is_gone
+
+from backbay_server.transport.request_checks import Drain
+from backbay_server.transport.server import Server, bound
 
 
 @pytest.fixture
@@ -141,6 +146,28 @@ def test_a_second_signal_ends_at_once(model: Path) -> None:
         until_draining(server)  # two signals that wait are one
         server.process.send_signal(signal.SIGTERM)
         assert ended(server) == 128 + signal.SIGTERM
+
+
+@pytest.mark.fault("SIGTERM while the models load", "the server ends once they are loaded")
+def test_a_signal_during_the_start_is_not_lost() -> None:
+    received: list[str] = []
+
+    async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            event = (await receive())["type"]
+            received.append(event)
+            if event == "lifespan.startup":
+                server.handle_exit(signal.SIGTERM, None)
+            await send({"type": f"{event}.complete"})
+
+    async def cancel() -> None: ...
+
+    server = Server(lifespan, Drain(), drain_seconds=0, cancel=cancel, listening=lambda: None)
+    with bound("127.0.0.1", 0) as port:
+        thread = Thread(target=server.run, args=[[port]], daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+    assert received == ["lifespan.startup", "lifespan.shutdown"]
 
 
 def test_an_idle_server_waits_for_nothing(model: Path) -> None:

@@ -173,9 +173,8 @@ def rope(draw: Draw) -> Call:
     args = (x, positions, dim, base, scale, mode, factors, sections_of(draw, mode, half, dim), yarn)
     split = draw.pick(1, 3)
     shared: tuple[None, ...] = (None,) if factors is None else (None, None)
-    batched: Any = (split, *shared) if split < len(x.shape) else None
     call = Call(args, rope_formula, exact=zero, free=broken_pairs, instead=(np.nan, np.inf, -np.inf))
-    call.batch, call.batch_out, call.doubled = batched, split, (True, *[False] * len(shared))
+    call.batch, call.batch_out, call.doubled = (split, *shared), split, (True, *[False] * len(shared))
     if draw.flag():
         call.altered = {"scale": scale / 2} if draw.flag() else {"base": 2 * base}
     return call

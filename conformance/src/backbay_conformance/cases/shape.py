@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Op, Spec, ops
+from backbay import DType, Op, ops
 
 from ..draw.data import READABLE, Bits, Numbers
 from ..draw.draw import ALONG, PAST, Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
-from ..numbers.encoding import Array, encode, stored_shape
+from ..numbers.encoding import Array, encode, stored_shape, stored_slice
 from ..numbers.number import Number
 from ..suite.case import Args, Call, builder, case
 
@@ -89,7 +89,7 @@ def turned(draw: Draw, order: tuple[int, ...] | None) -> Operand:
     """
     dtype = any_dtype(draw, blocks=False)
     shape, axes = draw.pick(*MATRICES) if order is None else (FOUR, order)
-    layout = Layout(dtype, shape, (permuted(dtype, shape, axes),))
+    layout = Layout((permuted(dtype, shape, axes),))
     return replace(draw.operand(dtype, shape, Bits(), layout=False), layout=layout)
 
 
@@ -167,7 +167,7 @@ def box(draw: Draw) -> Call:
     """A box inside a contiguous tensor or inside a view, with its strides."""
     x = moved(draw, draw.shape(least=1), blocks=True, layout=False)
     if draw.flag(3):
-        x = replace(x, layout=Layout(x.dtype, x.shape, (draw.gaps(x.dtype, x.shape),)))
+        x = replace(x, layout=Layout((draw.gaps(x.dtype, x.shape),)))
     unit = (x.dtype.block_size, 1, 1, 1)
     low, shape = [], []
     for n, extent in enumerate(x.shape):
@@ -175,13 +175,10 @@ def box(draw: Draw) -> Call:
         start = draw.below(count)
         low.append(start * unit[n])
         shape.append((1 + draw.below(count - start)) * unit[n])
-    around = Spec(x.dtype, x.layout.source)
-    strides = [around.stride(n) for n in range(len(shape))]
+    strides = [x.source.stride(n) for n in range(len(shape))]
     offset = low[0] // unit[0] * strides[0] + sum(a * s for a, s in zip(low[1:], strides[1:], strict=True))
-    whole = [(a, a + n) for a, n in zip(low, shape, strict=True)]
-    if x.dtype.is_quantized:  # a row is held as bytes
-        whole[0] = (whole[0][0] // unit[0] * x.dtype.type_size, whole[0][1] // unit[0] * x.dtype.type_size)
-    inside = tuple(slice(*ends) for ends in reversed(whole))
+    ends = [(n, a, a + extent) for n, (a, extent) in enumerate(zip(low, shape, strict=True))]
+    inside = tuple(stored_slice(x.dtype, *each) for each in reversed(ends))
 
     def formula(x: Array, *given: Any) -> Array:
         return x[inside]
@@ -198,11 +195,9 @@ def slice_(draw: Draw) -> Call:
     low = draw.below(count + 1)
     high = low + draw.below(count - low + 1)
     step = draw.pick(1, 2, 3, 7, 2000) if unit == 1 else 1
-    size = x.dtype.type_size if unit > 1 else 1
 
-    def formula(x: Array, dim: int, low: int, high: int, step: int) -> Array:
-        axis = x.ndim - 1 - dim
-        return x[(slice(None),) * axis + (slice(low // unit * size, high // unit * size, step),)]
+    def formula(raw: Array, dim: int, *ends: int) -> Array:
+        return raw[(slice(None),) * (raw.ndim - 1 - dim) + (stored_slice(x.dtype, dim, *ends),)]
 
     return Call((x, dim, low * unit, high * unit, step), formula, raw=True)
 
@@ -299,7 +294,7 @@ def concat(draw: Draw) -> Call:
     t2 = x if draw.on_turn(13, 16) else draw.operand(x.dtype, other, Bits())
     if states:
         steps = (permuted(x.dtype, tuple(other), (1, 0, 2)),)
-        t2 = replace(t2, layout=Layout(x.dtype, tuple(other), steps))
+        t2 = replace(t2, layout=Layout(steps))
 
     def formula(x: Array, t2: Array, dim: int) -> Array:
         rank = max(x.ndim, t2.ndim, dim + 1)

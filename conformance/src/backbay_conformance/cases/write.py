@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import DType, Spec, ops
+from backbay import DType, ops
 
 from ..draw.data import QUIET, Bits, Distinct, Fill, Integers, Made, Making, Numbers
 from ..draw.draw import PAST, Draw
@@ -214,10 +214,9 @@ def set_(draw: Draw) -> Call:
     shape = tuple(1 + draw.below(n - a) for n, a in zip(whole, low, strict=True))
     x = draw.operand(kind, whole, Bits(), layout=False)
     if draw.flag(3):
-        x = replace(x, layout=Layout(kind, whole, (draw.gaps(kind, whole),)))
+        x = replace(x, layout=Layout((draw.gaps(kind, whole),)))
     t2 = draw.operand(source, shape, convertible(source, kind))
-    around = Spec(kind, x.layout.source)
-    strides = tuple(around.stride(n) for n in range(len(whole)))
+    strides = tuple(x.source.stride(n) for n in range(len(whole)))
     offset = sum(a * s for a, s in zip(low, strides, strict=True))
     return set_call((x, t2, offset, strides[1:] if draw.flag() else ()))
 

@@ -59,7 +59,7 @@ def laid_out(node: Node, fill: Fill, held: Array | None = None) -> Operand:
     """An operand with a node's layout; `held` are the elements around it, junk if not given."""
     views = views_of(node)
     steps = (_views_step(node, views, held),) if views else ()
-    return Operand(node.dtype, node.shape, fill, Layout(node.dtype, node.shape, steps), 0)
+    return Operand(node.dtype, node.shape, fill, Layout(steps), 0)
 
 
 def source_of(node: Node) -> Node:
@@ -138,7 +138,7 @@ def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
     """Read the different calls of a model's steps into the lab."""
     if not PROVIDERS:
         raise BackbayError(
-            "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./engine"
+            "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./apps/engine"
         )
     found: dict[Any, Node] = {}
     for graph in _graphs(lab, path):

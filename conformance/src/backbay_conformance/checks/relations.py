@@ -64,7 +64,7 @@ def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> b
     """The same data laid out contiguously give the same result."""
     if call.placed or not any(operand.layout.steps for operand in call.operands()):
         return False
-    plain = call.with_args(call.mapped(lambda o: o.of(o.stored, Layout(o.dtype, o.shape))))
+    plain = call.with_args(call.mapped(lambda o: o.of(o.stored, Layout())))
     return _judged(lab, plain, draw, cost, "layout")
 
 

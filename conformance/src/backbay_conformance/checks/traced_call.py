@@ -10,7 +10,7 @@ from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor,
 from backbay.internals import cached_property, composite_kernels, trace_op
 
 from ..draw.data import Mode
-from ..draw.layout import runs
+from ..draw.layout import Layout, runs
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault
 from ..numbers.encoding import BLOCK_STEP, SIGNIFICAND, Array, from_bytes, unit
@@ -95,7 +95,9 @@ class TracedCall:
             if operand in self.weights:
                 self.tensors[operand] = weight(self.backend, self.weights[operand], operand.spec)
                 continue
-            operand.layout = operand.layout.on(self.backend)
+            needed = [step.needs for step in operand.layout.steps if step.needs is not None]
+            if not all(runs(ctx, op, operand.source) for op in needed):
+                operand.layout = Layout()
             self.leaves[operand] = operand.leaf(ctx)
             self.tensors[operand] = operand.layout.trace(ctx, self.leaves[operand])
         args = call.mapped(self.tensors.__getitem__)

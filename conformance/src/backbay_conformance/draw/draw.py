@@ -19,7 +19,6 @@ from .layout import (
     gaps,
     negated,
     permuted,
-    plain,
     repeated,
     sliced,
     widened,
@@ -239,7 +238,7 @@ class Draw:
         fill = fill or Numbers()
         free = isinstance(fill, (Numbers, Bits)) and not stays  # equal elements are allowed
         if not layout:
-            placed = plain(dtype, tuple(shape))
+            placed = Layout()
         elif dtype.is_float and not stays and self.on_turn(9, 10):
             placed = self._made(dtype, tuple(shape), padded=free and not activated)
         else:
@@ -267,7 +266,7 @@ class Draw:
         """
         kind = self.below(8)
         if free and len(shape) > 1 and 0 not in shape and self.flag(16):
-            return Layout(dtype, shape, (repeated(dtype, shape, self.integer(1, len(shape) - 1)),))
+            return Layout((repeated(dtype, shape, self.integer(1, len(shape) - 1)),))
         steps: list[LayoutStep] = []
         if shape and kind in (2, 4, 5):
             steps.insert(0, self._permuted(dtype, shape))
@@ -278,7 +277,7 @@ class Draw:
             steps.insert(0, self.gaps(dtype, inner))
         elif kind == 5 and not stays:
             steps.insert(0, duplicated(dtype, inner))
-        return Layout(dtype, shape, tuple(steps))
+        return Layout(tuple(steps))
 
     def _made(self, dtype: DType, shape: tuple[int, ...], *, padded: bool) -> Layout:
         """The result of an op that an optimizer may merge into the op that reads it."""
@@ -289,10 +288,10 @@ class Draw:
             before = tuple(self.below(min(n, 2)) if n else 0 for n in shape)
             behind = tuple(self.below(min(n - a, 2)) if n else 0 for n, a in zip(shape, before, strict=True))
             steps += [zeros_around(dtype, shape, before, behind)] * 2
-        made = Layout(dtype, shape, (self.pick(*steps),))
+        made = Layout((self.pick(*steps),))
         if len(shape) > 1 and self.flag(4):  # a copy of a transposed view
             turned = self._permuted(dtype, shape)
-            made = Layout(dtype, shape, (turned, duplicated(dtype, shape)))
+            made = Layout((turned, duplicated(dtype, shape)))
         return made
 
     def _permuted(self, dtype: DType, shape: tuple[int, ...]) -> LayoutStep:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
+from backbay import Context, DType, Level, Op, Spec, Tensor, ops
 
-from ..numbers.encoding import Array, decode, opposite, stored_shape
+from ..numbers.encoding import Array, decode, opposite, stored_shape, stored_slice
 
 Shape = tuple[int, ...]
 
@@ -35,20 +35,7 @@ class LayoutStep:
 class Layout:
     """The steps from a leaf to an operand, the leaf's own first."""
 
-    dtype: DType
-    shape: Shape
     steps: tuple[LayoutStep, ...] = ()
-
-    @property
-    def source(self) -> Shape:
-        """The shape of the leaf."""
-        return self.steps[0].source if self.steps else self.shape
-
-    @property
-    def leaf_dtype(self) -> DType:
-        """The type of the leaf."""
-        made_of = self.steps[0].made_of if self.steps else None
-        return self.dtype if made_of is None else made_of
 
     def embed(self, raw: Array) -> Array:
         """The leaf's elements, from the operand's."""
@@ -65,14 +52,6 @@ class Layout:
             leaf = step.trace(ctx, leaf)
         return leaf
 
-    def on(self, backend: Backend) -> Layout:
-        """The layout, or a contiguous one if the backend lacks an op that it needs."""
-        source = Spec(self.leaf_dtype, self.source)
-        for step in self.steps:
-            if step.needs is not None and backend.supports(step.needs, [source]).level is Level.NONE:
-                return Layout(self.dtype, self.shape)
-        return self
-
     def __str__(self) -> str:
         return " > ".join(step.name for step in self.steps) or "contiguous"
 
@@ -82,20 +61,11 @@ def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
     return ctx.backend.supports(op, operands).level is not Level.NONE
 
 
-def plain(dtype: DType, shape: Shape) -> Layout:
-    return Layout(dtype, shape)
-
-
 def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
     """Stored elements that no kernel may read: NaN, and integers out of range."""
     full = np.empty(shape, raw.dtype)
     full.view(np.uint8)[...] = 0x7F if dtype.is_integer else 0xFF
     return full
-
-
-def _stored(dtype: DType, amount: int, dim: int) -> int:
-    """An extent along a dimension in stored elements: bytes along a quantized row."""
-    return dtype.row_size(amount) if dim == 0 and dtype.is_quantized else amount
 
 
 def permuted(dtype: DType, shape: Shape, axes: Shape) -> LayoutStep:
@@ -118,10 +88,7 @@ def permuted(dtype: DType, shape: Shape, axes: Shape) -> LayoutStep:
 def gaps(dtype: DType, shape: Shape, before: Shape, behind: Shape) -> LayoutStep:
     """A view into a contiguous tensor that is larger in every dimension."""
     source = tuple(n + a + b for n, a, b in zip(shape, before, behind, strict=True))
-    inside = tuple(
-        slice(_stored(dtype, a, n), _stored(dtype, a + shape[n], n))
-        for n, a in reversed(list(enumerate(before)))
-    )
+    inside = tuple(stored_slice(dtype, n, a, a + shape[n]) for n, a in reversed(list(enumerate(before))))
 
     def embed(raw: Array) -> Array:
         whole = junk(dtype, raw, stored_shape(dtype, source))
@@ -147,7 +114,7 @@ def sliced(dtype: DType, shape: Shape, dim: int, low: int, step: int) -> LayoutS
     high = low + shape[dim] * step
     source = tuple(high if n == dim else extent for n, extent in enumerate(shape))
     axis = len(shape) - 1 - dim
-    inside = slice(_stored(dtype, low, dim), None, step)
+    inside = stored_slice(dtype, dim, low, high, step)
 
     def embed(raw: Array) -> Array:
         whole = junk(dtype, raw, stored_shape(dtype, source))

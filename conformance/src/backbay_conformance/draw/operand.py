@@ -33,6 +33,14 @@ class Operand:
     def spec(self) -> Spec:
         return Spec(self.dtype, self.shape)
 
+    @property
+    def source(self) -> Spec:
+        """The spec of the leaf that the layout begins with."""
+        if not self.layout.steps:
+            return self.spec
+        first = self.layout.steps[0]
+        return Spec(self.dtype if first.made_of is None else first.made_of, first.source)
+
     def make(self, mode: Mode, precision: Precision, variant: int) -> None:
         """Fill in the data."""
         rng = np.random.Generator(np.random.PCG64([self.seed, variant]))
@@ -63,13 +71,12 @@ class Operand:
         shape = raw.shape[::-1]
         if self.dtype.is_quantized:
             shape = (shape[0] // self.dtype.type_size * self.dtype.block_size, *shape[1:])
-        made = replace(self, shape=shape, layout=layout or Layout(self.dtype, shape))
+        made = replace(self, shape=shape, layout=layout or Layout())
         made.hold(raw)
         return made
 
     def leaf(self, ctx: Context) -> Tensor:
-        """An empty leaf of the shape that the layout needs."""
-        return ctx.empty(self.layout.leaf_dtype, *self.layout.source)
+        return ctx.empty(self.source.dtype, *self.source.shape)
 
     def write(self, leaf: Tensor) -> None:
         leaf.from_bytes(self.bytes())
@@ -90,7 +97,7 @@ def longer(operand: Operand, extra: int, value: float) -> Operand:
         return np.concatenate([rows, tail], axis=-1)
 
     shape = (operand.shape[0] + extra, *operand.shape[1:])
-    return Operand(operand.dtype, shape, fill, Layout(operand.dtype, shape), 0, activated=operand.activated)
+    return Operand(operand.dtype, shape, fill, Layout(), 0, activated=operand.activated)
 
 
 def elements(storage: Array, spec: Spec) -> Array:

@@ -118,6 +118,13 @@ def one_bit(raw: Array) -> Array:
     return np.asarray(np.where(plus, scale, -scale))
 
 
+def stored_slice(dtype: DType, dim: int, low: int, high: int, step: int = 1) -> slice:
+    """The elements from `low` to `high` of a dimension, as they are stored: a quantized row is held as bytes."""
+    if dim == 0 and dtype.is_quantized:
+        low, high = dtype.row_size(low), dtype.row_size(high)
+    return slice(low, high, step)
+
+
 def stored_shape(dtype: DType, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a tensor's array: reversed; a quantized row is held as bytes."""
     if dtype.is_quantized:

@@ -118,16 +118,16 @@ def _params(params: BackendParams) -> str:
 
 
 def _leaf(operand: Operand) -> str:
-    shape = "".join(f", {n}" for n in operand.layout.source)
+    source, shape = operand.source.dtype, "".join(f", {n}" for n in operand.source.shape)
     steps = "".join(f".{step.code}" for step in operand.layout.steps)
     raw, kind = operand.layout.embed(operand.stored), operand.dtype
-    plain = operand.layout.leaf_dtype is kind and not kind.is_quantized
+    plain = source is kind and not kind.is_quantized
     if plain and raw.size <= FEW and not np.isnan(operand.decoded).any():  # a NaN may have bits of its own
         made = "from_ints" if kind.is_integer else "from_floats"
         numbers = _literal(decode(raw, kind).reshape(-1).tolist())
         return f"ctx.empty(DType.{kind.name}{shape}).{made}({numbers}){steps}"
     text = b85encode(compress(operand.bytes(), 9)).decode()
-    return f"ctx.from_bytes(DType.{operand.layout.leaf_dtype.name}, {PACKED}{text!r}){shape}){steps}"
+    return f"ctx.from_bytes(DType.{source.name}, {PACKED}{text!r}){shape}){steps}"
 
 
 def _literal(numbers: Any) -> str:

@@ -27,7 +27,7 @@ from .blocks import judge_block, normal
 
 def found_ids(draw: Draw, count: int, *shape: int) -> Operand:
     """Ids below `count`, by top_k or argsort of a leaf of keys."""
-    layout = Layout(DType.I32, shape, (found(shape, count, largest=not draw.flag()),))
+    layout = Layout((found(shape, count, largest=not draw.flag()),))
     return Operand(DType.I32, shape, Distinct(count), layout, draw.below(1 << 16))
 
 
@@ -101,7 +101,7 @@ def ids_that_the_graph_finds(lab: Lab, draw: Draw) -> None:
     call = drawn(draw)
     call.op = op
     draw.note(str(call))
-    ids = next(part for part in call.operands() if part.layout.leaf_dtype is not part.dtype)
+    ids = next(part for part in call.operands() if part.source.dtype is not part.dtype)
     with lab.backend.new_context() as ctx:  # if it cannot find ids, the scenario is unsupported
         ctx.forward(ids.layout.trace(ctx, ids.leaf(ctx))).reserve()
     try_call(lab, call, draw.mode)

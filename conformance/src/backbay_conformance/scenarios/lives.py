@@ -16,7 +16,7 @@ from backbay.internals import ProfiledRun
 
 from ..draw.data import Making, Numbers
 from ..draw.draw import Draw
-from ..draw.layout import plain
+from ..draw.layout import Layout
 from ..draw.model_file import write_model
 from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
@@ -116,7 +116,7 @@ def drawn_weights(draw: Draw, layers: int = LAYERS) -> dict[str, Operand]:
 
 
 def drawn_weight(draw: Draw, dtype: DType, shape: tuple[int, ...]) -> Operand:
-    operand = Operand(dtype, shape, Numbers(most=7), plain(dtype, shape), draw.below(1 << 16))
+    operand = Operand(dtype, shape, Numbers(most=7), Layout(), draw.below(1 << 16))
     rng = np.random.default_rng(operand.seed)
     operand.hold(operand.fill(Making(rng, "exact", EXACT, 0), operand))
     return operand

@@ -94,7 +94,7 @@ def columns(draw: Draw, n: int) -> list[OpCall]:
     flat, pairs, image, tap = floats(1, n), floats(2, n), floats(n, 1, 1, 1), floats(1, 1, 1, 1)
     table, row, narrow = floats(2, 7), floats(2, 1), floats(2, n, dtype=DType.F16)
     small = draw.operand(DType.F32, (2, 1), Numbers(terms=2, most=63, partner=narrow))
-    turned = Layout(DType.F32, (n, 2), (permuted(DType.F32, (n, 2), (1, 0)),))
+    turned = Layout((permuted(DType.F32, (n, 2), (1, 0)),))
     state = draw.operand(DType.F32, (2, n + 9), Bits(), stays=True)
     ids = draw.operand(DType.I32, (n,), Integers(0, 7), stays=True)
     where = draw.operand(DType.I32, (n,), Distinct(n + 9), stays=True)

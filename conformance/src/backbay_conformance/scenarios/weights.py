@@ -25,7 +25,7 @@ from ..checks.judgement import cost_of, judge
 from ..checks.traced_call import TracedCall, make
 from ..draw.data import READABLE, Numbers
 from ..draw.draw import FLOATS, Draw
-from ..draw.layout import plain
+from ..draw.layout import Layout
 from ..draw.model_file import write_model
 from ..draw.operand import Operand
 from ..numbers.comparison import Fault, require
@@ -96,7 +96,7 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
     call = {ops.mulmat: product_call, ops.rows: rows_call, ops.mulmat_id: expert_call}[kind](draw, dtype)
     call.op = kind
     weight: Operand = call.args[0]
-    weight.layout = plain(dtype, weight.shape)
+    weight.layout = Layout()
     traced = TracedCall(lab.backend, call)
     if traced.level is Level.NONE or 0 in weight.shape:
         traced.close()

@@ -198,6 +198,34 @@ def run_helper(
     return subprocess.CompletedProcess(command, child.returncode, *texts)
 
 
+OF_THE_CODE = {getattr(signal, name, None) for name in ("SIGILL", "SIGSEGV", "SIGFPE", "SIGABRT", "SIGTRAP")}
+"""Signals that code brings upon itself, and will again, as where the CPU lacks an instruction.
+
+SIGTRAP is one of them: what a compiler puts where code must not come raises it on some CPUs, SIGILL on others. SIGBUS is
+none: it comes from a mapped file that is cut or cannot be read, from a full /dev/shm, and from memory that fails. Few
+CPUs raise it for code alone, and another trial costs less than a wrong verdict that stays. Any other comes from outside:
+SIGKILL where the system has no memory left, SIGTERM, SIGINT and SIGHUP from users.
+"""
+NO_MEMORY = ("bad_alloc", "MemoryError", "OutOfDeviceMemory", "OutOfHostMemory", "out of memory")
+"""Parts of what a child says that gets no memory, such as before C++ aborts."""
+
+
+def ended_from_outside(status: int, said: str) -> bool:
+    """Whether a child ended for no fault of the code that it tried; then it may not end so again.
+
+    `status` is its exit status, negative for a signal; `said` is what it said at its end.
+    """
+    return any(text in said for text in NO_MEMORY) or (status < 0 and -status not in OF_THE_CODE)
+
+
+def exit_name(status: int) -> str:
+    """The name of an exit status: the signal that ended the process, such as `SIGILL`, else `exit status 1`."""
+    try:
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    except ValueError:
+        return f"signal {-status}"
+
+
 def kill_helper(child: subprocess.Popen[bytes]) -> None:
     """Kill a helper, and the processes that it has started."""
     if os.name == "posix" and child.poll() is None:

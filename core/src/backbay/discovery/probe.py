@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
-from ..backend.helper_processes import kill_helper, start_helper
-from ..backend.library_trials import ended_from_outside, exit_name
+from ..backend.helper_processes import ended_from_outside, exit_name, kill_helper, start_helper
 from ..data.files import human_age
 from ..types.params import DeviceInfo
 from .installed import BackendEntry

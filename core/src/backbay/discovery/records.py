@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from ..backend.library_trials import processor
 from ..data.files import FOLDER, OFF, CachedValue, kept
 from ..types.contract_version import CONTRACT_VERSION
-from ..types.cpu import usable_cores
+from ..types.cpu import processor, usable_cores
 from .installed import BackendEntry
 from .opening import Choice
 

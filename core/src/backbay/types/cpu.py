@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
+from pathlib import Path
 
 from ..errors import BackendUnavailableError
 
 VARIABLE = "BACKBAY_CPU"
-KINDS = {
-    "x86-64": "",
-    "avx2": "AVX2",
-    "avx512": "AVX-512",
-    "avx512-vnni": "AVX-512 with VNNI",
-    "amx": "AVX-512 with VNNI",
-}
-"""The kinds, and the instructions that backbay's native code takes for products on each."""
+KINDS = ("x86-64", "avx2", "avx512", "avx512-vnni", "amx")
 
 
 def usable_cores() -> int:
@@ -32,11 +27,11 @@ def forced_cpu() -> str:
     return kind
 
 
-def refuse_other_cpu(library: object, instructions: str) -> None:
-    """Refuse native code whose products take other instructions than those of the kind that the environment names."""
-    kind = forced_cpu()
-    if kind and instructions != KINDS[kind]:
-        raise BackendUnavailableError(
-            f"{VARIABLE}={kind}, but the code of {library} takes {instructions or 'no special instructions'}: "
-            f"this CPU has no others, or the file is too old to heed {VARIABLE}"
-        )
+def processor() -> str:
+    """The model and flags of this machine's CPU, where the system tells them, and the kind that code is limited to."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor() + forced_cpu()
+    lines = info.read_text().splitlines()
+    told = [line for line in lines[:40] if line.startswith(("model name", "flags", "microcode", "Features"))]
+    return "\n".join(told) + forced_cpu()

@@ -1,16 +1,15 @@
 """ONNX's own test data for the ops that it shares with backbay, each brought over by an adapter."""
 
-import warnings
 from collections import defaultdict
 from math import sqrt
 
 import numpy as np
 import pytest
+from onnx_cases import cases_of
 
 from backbay import DType
 
 onnx = pytest.importorskip("onnx")
-pytest.importorskip("onnx.backend.test.case.node")
 
 ADAPTERS = {}
 """By ONNX's op: a function of context, attributes and inputs that gives a tensor, or None where no op of ours fits."""
@@ -19,13 +18,8 @@ ADAPTERS = {}
 @pytest.fixture(scope="module")
 def cases():
     """By op, (name, attributes, names of inputs, inputs, outputs) of the tests of one node."""
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # making the cases of other ops overflows on purpose
-        collected = collect_testcases(None)
     found = defaultdict(list)
-    for case in collected:
+    for case in cases_of("TopK", *ADAPTERS):
         nodes = case.model.graph.node
         if len(nodes) == 1:
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in nodes[0].attribute}

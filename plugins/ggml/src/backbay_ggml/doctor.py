@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from backbay.internals import forced_cpu, human_bytes, run_helper
+from backbay_native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS
 
 from .devices.device import Device, description, find_devices, gpus, tried_gpus
 from .library.abi import NULL
 from .library.library import CODE, SUPPORTED, Library, load_library, text
 from .library.location import REBUILD, VARIABLE
-from .library.native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS, TILES
 from .weights.arrangements import AMX, REPACK, buffer_types, other_form_pays, trial_result
 
 PREFETCH = "-fprefetch-loop-arrays"
@@ -44,6 +44,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 def diagnose() -> dict[str, str]:
     """The library, its version and devices, and what makes it slow or is not used, with the remedy."""
     library = load_library()
+    native = library.native
     devices = find_devices(library, ())
     features = [name for name, value in library.features().items() if value != "0"]
     return {
@@ -57,11 +58,11 @@ def diagnose() -> dict[str, str]:
         "llamafile kernels": "yes" if "LLAMAFILE" in library.features() else NO_LLAMAFILE,
         "prefetch": _prefetch(library),
         "sums of f16": SUMS_IN_HALF if library.sums_in_half else "in f32",
-        "attention": _native(library, ATTENTION),
-        "short convolutions": _native(library, CONVOLUTION),
-        "recurrences": _native(library, RECURRENCE),
-        "copies of rows": _native(library, ROWS),
-        "products of quantized weights": _products(library),
+        "attention": native.describe(ATTENTION, "ggml"),
+        "short convolutions": native.describe(CONVOLUTION, "ggml"),
+        "recurrences": native.describe(RECURRENCE, "ggml"),
+        "copies of rows": native.describe(ROWS, "ggml"),
+        "products of quantized weights": native.describe(PRODUCTS, "ggml"),
         "repacked weights": _arrangement(library, REPACK),
         "amx": _arrangement(library, AMX),
         "products of one column": _one_column(library),
@@ -176,20 +177,6 @@ def _prefetch(library: Library) -> str:
     if PREFETCH in library.compiler_flags():
         return "yes"
     return f"not recorded by this library: steps may take 1.6 times as long; rebuild it with GCC: {REBUILD}"
-
-
-def _products(library: Library) -> str:
-    told, native = _native(library, PRODUCTS), library.native
-    if not native.has(PRODUCTS) or native.instructions(TILES) is None:
-        return told
-    why_not = native.why_not(TILES)
-    return f"{told}, without AMX: {why_not}" if why_not else f"{told}, and for AMX where columns are many"
-
-
-def _native(library: Library, purpose: str) -> str:
-    """Whether native code of ours serves a purpose, or why not."""
-    why_not = library.native.why_not(purpose)
-    return f"by ggml: {why_not}" if why_not else f"by native code, for {library.native.instructions(purpose)}"
 
 
 def _arrangement(library: Library, name: str) -> str:

@@ -24,6 +24,7 @@ from backbay import (
     OptionError,
 )
 from backbay_ggml import Ggml
+from backbay_ggml.devices.device import SPARE
 from backbay_ggml.devices.rpc_servers import turn
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
@@ -184,15 +185,13 @@ def test_caches_of_every_offered_dtype_work(path, server, expected) -> None:
 
 
 def test_gpus_take_the_layers_that_fit_from_the_output_down(path, server) -> None:
-    with opened(path, BackendParams()) as backend:
-        sizes = [entry.size for entry in backend.memory().cpu.weights]
-    room = (sizes[-1] + sizes[-2] + sizes[-3] // 2) * 2
-    limits = {"RPC:0": room, "RPC:1": 0}
-    with opened(path, on(server, None, max_memory=limits)) as backend:
-        held = [entry.size > 0 for entry in backend.memory().gpus[0].weights]
-        assert held[-1]
-        assert held == sorted(held)
-        assert 0 < sum(held) < LAYERS + 1
+    with opened(path, on(server, "all")) as backend:
+        *_, block, output = (entry.size for entry in backend.memory().gpus[0].weights)
+    for room, layers in ((output + block, 2), (block + output // 2, 1), (output // 2, 0)):
+        limits = {"RPC:0": room * SPARE // (SPARE - 1) + 1, "RPC:1": 0}
+        with opened(path, on(server, max_memory=limits)) as backend:
+            held = [entry.size > 0 for entry in backend.memory().gpus[0].weights]
+            assert held == [False] * (LAYERS + 1 - layers) + [True] * layers
     with opened(path, on(server)) as backend:
         assert all(sum(gpu.weights[n].size for gpu in backend.memory().gpus) > 0 for n in range(LAYERS + 1))
 

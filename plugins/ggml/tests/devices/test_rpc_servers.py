@@ -103,6 +103,7 @@ def test_a_server_that_dies_between_computes_is_an_error() -> None:
     "an RPC server dies in the midst of a compute", "BackendUnavailableError; the process goes on"
 )
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.3])
+@pytest.mark.few(1)
 def test_a_server_that_dies_during_a_compute_is_an_error(after) -> None:
     with serving() as server, Ggml(None, using(server.endpoint)) as backend, backend.new_context() as ctx:
         w = ctx.zeros(DType.F32, 1024, 1024)

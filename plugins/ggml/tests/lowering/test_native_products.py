@@ -10,10 +10,10 @@ from gguf_files import write_gguf
 import backbay
 from backbay import BackendParams, DType
 from backbay_ggml.library.abi import NULL
-from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import VARIABLE
+from backbay_ggml.library.library import NATIVE, load_library
 from backbay_ggml.lowering.builder import NEXT_WEIGHTS
 from backbay_ggml.weights.arrangements import REPACK
+from backbay_native import PRODUCTS
 
 IN, OUT = 512, 264
 NAMES = ("blk.0.attn_q.weight", "blk.0.attn_k.weight")
@@ -24,11 +24,11 @@ ERROR = 3e-2  # of the rounding of columns
 def native(native_code, monkeypatch):
     """The code of the sources, in this process and in the trials of its children."""
     library = load_library()
-    if native_code.products is None:
+    if not native_code.has(PRODUCTS):
         pytest.skip("no native products for this processor")
-    monkeypatch.setenv(VARIABLE, str(native_code.path))
+    monkeypatch.setenv(NATIVE, str(native_code.path))
     monkeypatch.setattr(library, "native", native_code)
-    return native_code.products
+    return native_code
 
 
 @pytest.fixture(params=["auto", "mapped"])

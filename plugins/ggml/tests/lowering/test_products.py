@@ -48,7 +48,7 @@ def opened(path):
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7, 33])
-@pytest.mark.few(32)
+@pytest.mark.few(16)
 def test_products_are_right_and_added_columns_are_dropped(model, batch, full, pays) -> None:
     path, held, dtype = model
     with opened(path) as backend, backend.new_context() as ctx:

@@ -8,7 +8,7 @@ import pytest
 from backbay import BackendParams, DType, FlashAttention
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import NativeCode
+from backbay_native import NativeCode
 
 PARAMS = BackendParams(flash_attention=FlashAttention.ON, num_threads=2)
 
@@ -16,7 +16,7 @@ PARAMS = BackendParams(flash_attention=FlashAttention.ON, num_threads=2)
 @pytest.fixture(params=["native", "ggml"])
 def code(request, monkeypatch):
     """Whose code computes."""
-    found = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None, None)
+    found = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None)
     monkeypatch.setattr(load_library(), "native", found)
     return request.param
 

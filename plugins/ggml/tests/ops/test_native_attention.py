@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -314,46 +310,3 @@ def test_a_mask_that_is_written_between_two_layers_is_read_again() -> None:
         ctx.forward(before, after).compute(before, after)
         for found, hidden in zip((before, after), shown, strict=True):
             np.testing.assert_allclose(found.numpy(), case.expected(case.k, case.v, hidden), atol=1e-5)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the test protects pages by mprotect")
-@pytest.mark.parametrize("without_avx512", [False, True])
-@pytest.mark.parametrize("dtype", CACHES, ids=str)
-@pytest.mark.parametrize("queries", [1, 40])
-@pytest.mark.few(5)
-def test_nothing_is_read_past_the_end_of_a_cache(request, dtype, queries, without_avx512) -> None:
-    """In a child process: a page that nobody may read follows the last row of keys and of values."""
-    code = request.getfixturevalue("native_code_without_avx512" if without_avx512 else "native_code")
-    limit = {"BACKBAY_CPU": "avx2"} if without_avx512 else {}
-    program = f"""
-import ctypes, mmap, sys
-import subprocess
-import sys
-
-import numpy as np
-from pathlib import Path
-from backbay import DType
-from backbay_ggml.library.abi import ffi, leaf_tensor
-from backbay_ggml.library.native import NativeCode
-from backbay_ggml.library.native_trial import run
-
-code = NativeCode(Path({str(code.path)!r}), ctypes.CDLL({str(code.path)!r}))
-dtype, width, history, page = DType[{dtype.name!r}], 96, 5, mmap.PAGESIZE
-held = []
-
-def cache():
-    size = width * history // dtype.block_size * dtype.type_size
-    length = -(-size // page) * page
-    memory = mmap.mmap(-1, length + page)
-    held.append(np.frombuffer(memory, np.uint8))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(held[-1].ctypes.data + length), page, 0) == 0
-    return leaf_tensor(dtype, (width, 1, history), held[-1][length - size : length])
-
-result, query = np.ones(({queries}, 1, width), np.float32), np.ones(({queries}, 1, width), np.float32)
-run(code.function("attention"), result, [query, cache(), cache()], ffi.cast("void *", 0x3f800000))
-assert not result.any()  # all values are 0
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | limit, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

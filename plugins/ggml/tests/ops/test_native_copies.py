@@ -8,8 +8,8 @@ import pytest
 from backbay import BackendParams, DType
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import NativeCode
 from backbay_ggml.ops.index import FEW, WIDE
+from backbay_native import NativeCode
 
 RNG = np.random.default_rng(7)
 
@@ -17,7 +17,7 @@ RNG = np.random.default_rng(7)
 @pytest.fixture(params=["native", "ggml"])
 def code(request, monkeypatch):
     """Whose code computes."""
-    native = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None, None)
+    native = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None)
     monkeypatch.setattr(load_library(), "native", native)
     return request.param
 

@@ -12,7 +12,7 @@ from backbay import BackendParams, Context, Tensor
 from backbay.internals import Array
 from backbay_ggml import Ggml
 from backbay_ggml.library.library import load_library
-from backbay_ggml.library.native import MOST_KEYS, NativeCode
+from backbay_native import MOST_KEYS, NativeCode
 
 FORMS = ("gated", "removing", "scan")
 SHAPES = ((64, 64, 1, 9), (128, 40, 2, 3), (40, 17, 2, 1), (16, 1, 1, 20), (MOST_KEYS + 1, 3, 1, 2))
@@ -23,7 +23,7 @@ HEADS = 3
 @pytest.fixture(params=["native", "ggml"])
 def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Whose code computes."""
-    native = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None, None)
+    native = request.getfixturevalue("native_code") if request.param == "native" else NativeCode(None)
     monkeypatch.setattr(load_library(), "native", native)
     return request.param
 

@@ -219,6 +219,7 @@ def test_memory_stays_flat_over_many_contexts(backend) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the process's size")
+@pytest.mark.thorough
 def test_memory_stays_flat_over_many_models(model_path) -> None:
     def some(count: int) -> None:
         for _ in range(count):

@@ -166,7 +166,7 @@ def allowed(backend: Backend, dtype: DType, weights: dict[str, Array], count: in
 
 
 @pytest.mark.parametrize("placed", ["mapped", "auto"])
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 def test_logits_of_every_type_are_as_exact_as_rounded_activations(placed, dtype, path, truths) -> None:
     weights, right = truths
     params = BackendParams(num_threads=2, options={"weights": placed})

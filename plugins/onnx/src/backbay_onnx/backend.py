@@ -35,8 +35,8 @@ from backbay.plugin import (
     host_memory,
     unsupported,
 )
+from backbay_native import ATTENTION, NativeCode
 
-from .lowering.kernel_view import NO_NATIVE
 from .memory.buffers import DeviceBuffer, LeafBuffer, is_resident
 from .ops import KERNELS
 from .plans.compiled import Services, Sessions
@@ -44,7 +44,7 @@ from .plans.export import export
 from .plans.plan import OnnxPlan
 from .session.device import Device, choose
 from .session.doctor import diagnose
-from .session.native import NativeCode, native_code
+from .session.native import NO_NATIVE, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from .session.runtime import runtime
 from .weights.packing import LAYOUTS
@@ -126,7 +126,7 @@ class OnnxBackend(Backend):
     def native(self) -> NativeCode:
         """Native code, if sessions use it. It reads weights in the file; copies of them are packed by ONNX Runtime."""
         used = self.device.is_host and not (self.is_exact or self.copies_weights)
-        return (native_code() if used else None) or NO_NATIVE
+        return native_code() if used else NO_NATIVE
 
     @property
     def is_exact(self) -> bool:
@@ -151,7 +151,7 @@ class OnnxBackend(Backend):
 
     def cache_config(self) -> CacheConfig:
         """Halves first where native code reads them as they are; else each step would make a copy in float32."""
-        if self.native.attends and not LATENT.of(self.config, 0):
+        if self.native.has(ATTENTION) and not LATENT.of(self.config, 0):
             return CacheConfig(dtypes=(DType.F16, DType.F32, DType.BF16))
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16))
 
@@ -195,7 +195,7 @@ class OnnxBackend(Backend):
         def book_form(name: str, nbytes: int) -> None:  # another than the file's
             self.ledger.take(self.weight_entry(name), nbytes, lambda: None, mapped=False)
 
-        self.weights = WeightStore(self.model, self.device, book_form, frozenset(self.native.products))
+        self.weights = WeightStore(self.model, self.device, book_form, self.native.formats)
         for info in self.model.tensors.values() if self.model is not None else ():
             packs = self.weights.packs(info)
             if packs:

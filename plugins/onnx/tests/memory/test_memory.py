@@ -14,7 +14,8 @@ from model_file import quantized, write_model
 
 import backbay
 from backbay import AllocationStatus, BackendParams, DType, NoMemoryError
-from backbay_onnx.session.native import OFF, VARIABLE
+from backbay_native import OFF
+from backbay_onnx.session.native import VARIABLE
 
 K, N = 1024, 2048
 
@@ -60,6 +61,21 @@ def test_a_measured_model_reports_what_a_loaded_one_takes(path: Path) -> None:
                 ctx.forward(w.mulmat(ctx, ctx.empty(DType.F32, K, 4))).reserve()
                 totals.append(backend.memory().total())
     assert totals[0] == totals[1] > path.stat().st_size
+
+
+def test_the_floats_of_a_weight_are_booked_with_the_weights_alone(tmp_path: Path) -> None:
+    path = write_model(
+        tmp_path / "half.gguf", {"blk.0.w": (DType.F16, np.ones((64, 32), np.float16))}, block_count=1
+    )
+    with backbay.open(path, backend="onnx") as backend, backend.new_context() as ctx:
+        backend.load()
+        w = backend.get("blk.0.w")
+        assert w is not None
+        ctx.compute(w.sqr(ctx))
+        assert backend.memory().cpu.weights[0].size == (2 + 4) * w.size
+        assert (
+            backend.memory().cpu.graph.size == (4 + 2) * w.size
+        )  # the result, before and after it is rounded
 
 
 def test_a_closed_context_gives_its_memory_back() -> None:

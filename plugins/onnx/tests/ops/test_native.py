@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from custom_ops import node, run
 from model_file import quantized, write_model
 
 import backbay
 from backbay import BackendParams, DType
+from backbay_native import FORMATS, NativeCode
+from backbay_native.native_code import WITH_TILES
+from backbay_native.trial_cases import random_blocks
 from backbay_onnx.lowering.graph_lowering import name_following_weights
-from backbay_onnx.session.native import DOMAIN, FORMATS, WITH_TILES, NativeCode
-from backbay_onnx.session.native_trial import ROWS, Multiplication, node, run
+from backbay_onnx.session.native import DOMAIN
 
-IN, OUT = 512, 264
+IN, OUT, ROWS = 512, 264, 70
 DTYPES = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
 NAMES = ("blk.0.q", "blk.0.k")
 
@@ -25,7 +28,7 @@ NAMES = ("blk.0.q", "blk.0.k")
 @pytest.fixture(params=DTYPES, ids=str)
 def path(request: pytest.FixtureRequest, native: NativeCode, tmp_path: Path) -> Path:
     """A file with two matrices, and one of three experts."""
-    if request.param not in native.products:
+    if request.param.name not in native.formats:
         pytest.skip("no native code for this type on this processor")
     rng = np.random.default_rng(3)
     weights = {name: (request.param, quantized(rng, request.param, IN, OUT)) for name in NAMES}
@@ -95,12 +98,22 @@ def test_a_column_has_the_same_result_alone_among_others_and_on_any_number_of_th
 @pytest.mark.parametrize("columns", [15, 16, 41, 300])
 @pytest.mark.few(4)
 def test_a_session_gives_the_same_products_with_tiles(
-    library_with_tiles: Path, native: NativeCode, dtype: DType, columns: int
+    native_code_with_tiles: NativeCode, native: NativeCode, dtype: DType, columns: int
 ) -> None:
-    number = FORMATS[dtype]
+    rng, number = np.random.default_rng(columns), FORMATS.index(dtype.name)
+    weights = random_blocks(dtype, ROWS * IN, rng).reshape(ROWS, -1)
+    given = {"w": weights, "x": rng.standard_normal((columns, IN), np.float32)}
     found = [
-        Multiplication(path, dtype, format_, ROWS, IN).product(columns)
-        for path, format_ in ((native.path, number), (library_with_tiles, number + WITH_TILES))
+        run(
+            code.path,
+            [
+                node("Columns", ["x"], "codes", format=format_),
+                node("Products", ["w", "codes"], "y", format=format_, first=0, rows=ROWS),
+            ],
+            given,
+            "y",
+        )
+        for code, format_ in ((native, number), (native_code_with_tiles, number + WITH_TILES))
     ]
     np.testing.assert_array_equal(*found)
 
@@ -125,9 +138,9 @@ def test_products_of_experts_and_rows_are_right(path: Path) -> None:
 @pytest.mark.parametrize("number", [-1, ROWS, 2**40])
 def test_a_row_outside_of_a_weight_is_an_error(native: NativeCode, number: int) -> None:
     data, ids = np.zeros((ROWS, 18), np.uint8), np.array([0, number])
-    rows = node("Rows", ["w", "ids"], "rows", format=FORMATS[DType.Q4_0])
+    rows = node("Rows", ["w", "ids"], "rows", format=FORMATS.index("Q4_0"))
     with pytest.raises(Exception, match="out of range"):
-        run(native.path, [rows], {"w": data, "ids": ids}, ["rows"])
+        run(native.path, [rows], {"w": data, "ids": ids}, "rows")
 
 
 def test_no_columns_give_no_products(path: Path) -> None:

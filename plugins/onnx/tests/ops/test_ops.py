@@ -44,6 +44,7 @@ case(ops.sum_rows, "of nothing")(lambda s: s.floats(0, 3).sum_rows(s.ctx))
 case(ops.mulmat, "no terms")(lambda s: s.floats(0, 8).mulmat(s.ctx, s.floats(0, 5)))
 case(ops.mulmat, "no terms in a batch")(lambda s: s.floats(0, 7, 3).mulmat(s.ctx, s.floats(0, 2, 3)))
 case(ops.conv1d_dw, "no data")(lambda s: s.floats(0, 4, 2).conv1d_dw(s.ctx, s.floats(3, 1, 4), 1, 2))
+case(ops.conv3d, "no data")(lambda s: s.floats(2, 1, 1, 2).conv3d(s.ctx, s.floats(3, 0, 2, 2), 2, p1=1))
 case(ops.conv1d_dw, "nothing")(lambda s: s.floats(9, 4, 0).conv1d_dw(s.ctx, s.floats(3, 1, 4)))
 case(ops.interpolate, "nearest, empty")(lambda s: s.floats(5, 4, 3).interpolate(s.ctx, (0, 4, 3), "nearest"))
 case(ops.interpolate, "bilinear, empty")(

@@ -54,6 +54,11 @@ def test_a_provider_that_cannot_run_sessions_is_refused_with_the_reason(params: 
         backbay.open(None, backend="onnx", params=params)
 
 
+@pytest.mark.parametrize(("limit", "told"), [(None, None), (1 << 30, "1073741824")])
+def test_cuda_is_told_the_limit_of_its_memory(limit: int | None, told: str | None) -> None:
+    assert GPU_PROVIDERS[0].settings(0, limit).get("gpu_mem_limit") == told
+
+
 @needs_none
 def test_the_cpu_is_used_if_no_gpu_is_asked_for() -> None:
     for params in (

@@ -26,11 +26,6 @@ def compile_steps(backend: Backend) -> None:
         if cache is not None:
             dtype = backend.cache_config().dtypes[0]
             cache.open(backend, CacheSizes(parallel, context, batch, dtype))
-        steps = StepCache(model, cache)
-        try:
-            uniform = cache is not None and cache.is_uniform
-            steps.reserve(worst_steps(batch, parallel, context, decoding=cache is not None, uniform=uniform))
-        finally:
-            steps.close()
-            if cache is not None:
-                cache.close()
+        decoding, uniform = cache is not None, cache is not None and cache.is_uniform
+        steps = worst_steps(batch, parallel, context, decoding=decoding, uniform=uniform)
+        StepCache(model, cache).reserve(steps)  # who has opened the backend closes it

@@ -13,7 +13,7 @@ from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, n
 from ..cache import CachePlan, PictureCache, PictureWriter, VisibleRows
 from ..cache.attention.pictures import names
 from ..steps.step import Step, next_step
-from .attention_life import CAPACITY, HEAD, SCALE, SEQUENCES, Array, AttentionLife
+from .attention_life import HEAD, SCALE, SEQUENCES, Array, AttentionLife
 
 LONGEST, SPARE = 9, 2
 HEADS, KV_HEADS = 4, 2
@@ -70,8 +70,6 @@ class PictureLife(AttentionLife):
         self._compare(step, query.astype(np.float32))
         for sequence in sequences:
             self.ends[sequence] += 1
-            if self.ends[sequence] > CAPACITY:
-                self._empty(sequence)
 
     @action()
     def copy_prefix(self, choose: Choose) -> None:
@@ -100,9 +98,6 @@ class PictureLife(AttentionLife):
     def forget(self, choose: Choose) -> None:
         sequence = choose.below(SEQUENCES)
         self.tell(f"forget {sequence}")
-        self._empty(sequence)
-
-    def _empty(self, sequence: int) -> None:
         self.cache.remove(sequence, 0)
         self.ends[sequence], self.shown[sequence] = 0, []
 
@@ -120,9 +115,8 @@ class PictureLife(AttentionLife):
             return
         got, present, after = found
         for i, (sequence, position) in enumerate(tokens):
-            first = self.shown[sequence][0].position if self.shown[sequence] else CAPACITY
             flags = (bool(present[i]), bool(after[i]))
-            if flags != (bool(seen[i]), bool(seen[i]) and position >= first):
+            if flags != (bool(seen[i]), bool(seen[i]) and position >= self.shown[sequence][0].position):
                 raise Fault("cache", f"{sequence}@{position} is told wrongly what it sees: {flags}")
             if seen[i]:
                 what = f"attention of {sequence}@{position}"

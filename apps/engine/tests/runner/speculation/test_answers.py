@@ -113,6 +113,7 @@ def test_an_answer_is_that_without_guesses(guessing: LLM, options: dict[str, Any
     assert held_by_the_cache(guessing)
 
 
+@pytest.mark.few(4)
 def test_a_seeded_answer_needs_fewer_steps_if_the_guesses_are_right(
     guessing: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_constraints_hold_in_guessed_places(guessing: LLM) -> None:
         assert forced.tokens == plain.tokens
 
 
+@pytest.mark.few(4)
 def test_formats_hold_in_guessed_places(guessing: LLM) -> None:
     pytest.importorskip("llguidance")
     options = {"response_format": "[ab]{6}(abc){3}x", "seed": 3}
@@ -204,11 +206,13 @@ def test_an_answer_is_resumed_after_guessed_tokens(guessing: LLM) -> None:
         assert guessing.generate(AGAIN, resume=whole.tokens[:cut], **options).tokens == whole.tokens
 
 
+@pytest.mark.few(4)
 def test_an_answer_ends_where_the_context_is_full(guessing: LLM) -> None:
     found = check(guessing, [A] * 80, {"temperature": 0, "logit_bias": {A: 30.0}})
     assert len(found.tokens) == guessing.context - 80 + 1
 
 
+@pytest.mark.few(4)
 def test_a_cancelled_answer_leaves_no_guess_behind(guessing: LLM) -> None:
     for stop_after in (1, 5, 12):
         handle = guessing.submit(AGAIN, temperature=0, logit_bias={A: 30.0}, max_tokens=10**6, num_keep=4)
@@ -220,6 +224,7 @@ def test_a_cancelled_answer_leaves_no_guess_behind(guessing: LLM) -> None:
     assert held_by_the_cache(guessing)
 
 
+@pytest.mark.few(4)
 def test_a_step_with_guesses_that_fails_is_made_without_them(
     guessing: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ def test_a_step_with_guesses_that_fails_is_made_without_them(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", ["t5-flan", "gemma2", "deepseek2-lite"])
+@pytest.mark.few(4)
 def test_answers_of_other_kinds_of_models_are_those_without(kind: str, backend: str, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {**SIZES, "parallel": 2, "batch": 48}
     with load(unpacked(kind, tmp_path), backend, **sizes, speculate="ngram") as llm:
@@ -255,6 +261,12 @@ def test_a_worker_guesses(path: Path) -> None:
         check(llm, AGAIN, options)
     with load(path, "cpu_ref", **SIZES, draft=path, draft_backend="ggml", worker=True) as llm:
         check(llm, AGAIN, options)
+
+
+@pytest.mark.parametrize("name", [None, "onnx"])
+def test_a_draft_runs_on_the_backend_of_the_model_or_on_the_named_one(path: Path, name: str | None) -> None:
+    with load(path, "cpu_ref", **SIZES, draft=path, draft_backend=name) as llm:
+        assert llm.runner.speculation.source.backend.name == (name or "cpu_ref")  # type: ignore[union-attr]
 
 
 def test_a_draft_that_fails_costs_no_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

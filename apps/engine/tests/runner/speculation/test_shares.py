@@ -52,3 +52,12 @@ def test_a_prompt_that_a_picture_cuts_after_one_token_gets_no_guesses(speculatio
     assert [share.count for share in shares] == [1, 1]
     assert speculation.extended(shares, CONTEXT, ROOM) == shares
     assert prompt.todo == [7, 8, 9] * 5
+
+
+@pytest.mark.parametrize(("counts", "measured"), [([1, 1], True), ([1, 3], False)])
+def test_steps_of_answers_alone_are_measured(counts: list[int], measured: bool) -> None:
+    speculation = Speculation(NgramSource())
+    shares = [Share(begun(speculation, [1, 2, 3, 4], 4 - count), count) for count in counts]
+    for _ in range(2):
+        speculation.note(shares, 0.0)
+    assert (speculation.pace.known(sum(counts)) is not None) is measured

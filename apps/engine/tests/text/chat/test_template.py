@@ -143,7 +143,7 @@ TIGHT = TemplateLimits(seconds=0.5, memory=256 << 20)
     "a chat template loops, recurses, or takes endless memory", "TemplateError within its limits"
 )
 @pytest.mark.parametrize("source", HOSTILE)
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_a_hostile_template_is_an_error(source: str) -> None:
     with (
         ChatTemplate(source, limits=TIGHT) as template,
@@ -276,6 +276,7 @@ except KeyboardInterrupt:
 @pytest.mark.fault("a chat template is rendered just after Ctrl-C", "the prompt")
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX systems")
 @pytest.mark.parametrize("after", [0.05, 0.2, 0.4])
+@pytest.mark.few(1)
 def test_a_template_works_after_ctrl_c(after: float) -> None:
     program = [sys.executable, "-c", INTERRUPTED]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:

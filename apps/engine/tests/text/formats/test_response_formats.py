@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -174,18 +174,18 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "wanted",
     [
-        nested(400),
-        nested(100_000),
-        {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20_000)}},
-        "(" * 100_000 + "a" + ")" * 100_000,
-        "start: " + "(" * 100_000 + '"a"' + ")" * 100_000,
-        "a" * (LONGEST + 1),
+        lambda: nested(400),
+        lambda: nested(100_000),
+        lambda: {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(20_000)}},
+        lambda: "(" * 100_000 + "a" + ")" * 100_000,
+        lambda: "start: " + "(" * 100_000 + '"a"' + ")" * 100_000,
+        lambda: "a" * (LONGEST + 1),
     ],
     ids=["deep", "deepest", "wide", "regex", "grammar", "long"],
 )
-def test_what_is_hostile_is_refused_at_submit(llm: LLM, wanted: Any) -> None:
+def test_what_is_hostile_is_refused_at_submit(llm: LLM, wanted: Callable[[], Any]) -> None:
     with pytest.raises(ResponseFormatError):
-        llm.submit("x", response_format=wanted)
+        llm.submit("x", response_format=wanted())
 
 
 @pytest.mark.parametrize("wanted", ["((a{1,1000}){1,1000}){1,1000}", "(a|b|ab)*c", "(.*a){12}", r"(x+x+)+y"])

@@ -106,9 +106,8 @@ def gap_prompt(llm: LLM, gap: Gap) -> list[int]:
     before = before[max(0, len(before) - (room - few)) :]
     others = _others(llm, gap)
     others = others[max(0, len(others) - (room - len(before) - len(after))) :]
-    begin = [llm.tokenizer.bos] if llm.tokenizer.add_bos and llm.tokenizer.bos is not None else []
     pre, suf, mid = (marks[part] for part in PARTS)
-    return [*begin, *others, pre, *before, suf, *after, mid]
+    return [*llm.tokenizer.around[0], *others, pre, *before, suf, *after, mid]
 
 
 def _others(llm: LLM, gap: Gap) -> list[int]:

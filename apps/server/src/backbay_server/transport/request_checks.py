@@ -31,7 +31,7 @@ from ..errors import (
 ANY: Final = "*"
 EXPOSED: Final = b"x-request-id, retry-after"
 CLOSE: Final = (b"connection", b"close")
-MOST_DIGITS: Final = 18  # of a length
+MOST_DIGITS: Final = 18  # of a length; the parser of HTTP has refused all else
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.\-]+)(:\d{1,5})?", re.ASCII)
 _NAMES: Final = re.compile(rb"[\w\-]+( *, *[\w\-]+)*", re.ASCII)
 
@@ -174,9 +174,7 @@ class BodyLimit(Guard):
 
     def refusal(self, scope: Scope) -> ApiError | None:
         lengths = header(scope, b"content-length")
-        fits = all(
-            each.isdigit() and len(each) <= MOST_DIGITS and int(each) <= self._most for each in lengths
-        )
+        fits = all(len(each) <= MOST_DIGITS and int(each) <= self._most for each in lengths)
         return None if fits else self._error()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -103,12 +103,12 @@ def _misplaced_fields(lib: Any) -> list[str]:
         b = lib.ggml_new_tensor_4d(pool, int(DType.F32), 8, 5, 1, 1)
         lib.ggml_set_name(a, b"probe")
         product, scaled = lib.ggml_mul_mat(pool, a, b), lib.ggml_scale(pool, a, 2.5)
-        view, op_name = lib.ggml_view_1d(pool, a, 4, 32), lib.ggml_op_name(product.op)
+        view = lib.ggml_view_1d(pool, a, 4, 32)
         right = {
             "ne": list(product.ne) == [3, 5, 1, 1],
             "nb": list(a.nb) == [4, 32, 96, 96],
             "src": product.src[0] == a and product.src[1] == b,
-            "op": op_name != NULL and ffi.string(op_name) == b"MUL_MAT",
+            "op": ffi.string(lib.ggml_op_name(product.op)) == b"MUL_MAT",
             "op_params": ffi.cast("float *", scaled.op_params)[0] == 2.5,
             "view": view.view_src == a and view.view_offs == 32,
             "name": ffi.string(a.name) == b"probe",

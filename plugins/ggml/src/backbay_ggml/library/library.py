@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import re
+import sys
 import threading
 import traceback
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
 from backbay.internals import forced_cpu, raise_if_starved, without_forks
+from backbay_native import find_native
 
 from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
 from .location import VARIABLE, locate
-from .native import ENDING, find_native
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -32,6 +33,8 @@ LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERR
 CONTINUED = 5
 AGAIN = 0.05  # seconds until a Ctrl-C comes again
 CPU_DEVICE = 0  # of enum ggml_backend_dev_type, which only grows at its end
+NATIVE = "BACKBAY_GGML_NATIVE"  # names the file of native code, or turns it off
+ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 CODE = "libggml-cpu-"  # begins the file with code for one of several kinds of CPUs
 NAMES = {
     "x86-64": ("x64",),
@@ -112,7 +115,7 @@ class Library:
         check_layout(self.lib, path)
         self.view_ops, self.none_op = op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
-        self.native = find_native(path.parent)
+        self.native = find_native(NATIVE)
 
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""
@@ -153,6 +156,11 @@ class Library:
     def activation(self, weight: DType) -> DType:
         """The dtype that activations are rounded to before they meet weights of a dtype."""
         return DTYPES[self.lib.ggml_get_type_traits_cpu(int(weight)).vec_dot_type]
+
+    def custom_op(self, name: str) -> Ptr:
+        """A function of native code, for ggml's custom ops."""
+        address = ctypes.cast(self.native.function(name), ctypes.c_void_p).value
+        return ffi.cast("void (*)(ggml_tensor *, int, int, void *)", address)
 
     def describe(self, tensor: Ptr) -> str:
         """An op and its operands, for people."""

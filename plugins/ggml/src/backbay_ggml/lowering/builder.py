@@ -36,7 +36,7 @@ WHEN_EMPTY: dict[Op[Any, Any], float] = {
 }
 """The values of results that are not empty, though an operand is."""
 NEXT_WEIGHTS = 2
-"""The operand of a native product that holds the weights of the next one, as in lib/products.cpp."""
+"""The operand of a native product that holds the weights of the next one, as in products.cpp."""
 
 
 @final
@@ -131,9 +131,9 @@ class Builder(TensorBuilder):
             result = self.call("cont", result)
         self.bind(node, result)
 
-    def product_op(self, function: Ptr, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr) -> Ptr:
+    def product_op(self, name: str, shape: Sequence[int], operands: Sequence[Ptr], data: Ptr) -> Ptr:
         """A product by native code. On the CPU alone, the product before it fetches its first weights from memory."""
-        made = self.custom(function, shape, operands, data)
+        made = self.custom(name, shape, operands, data)
         if self._last_product is not None:
             self._last_product.src[NEXT_WEIGHTS] = operands[0]
         self._last_product = made if self._op_placement is None else None

@@ -11,10 +11,10 @@ import struct
 import sys
 
 from backbay import DType, Node, ops
+from backbay_native import ATTENTION
 
 from ..devices.known_faults import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
 from ..library.abi import NULL, Ptr, dtype_of, ffi
-from ..library.native import ATTENTION
 from ..lowering.builder import Builder, kernel
 from .matrix import mul_mat
 
@@ -138,17 +138,14 @@ def _native(
     hidden = [] if mask is None else _hidden(g, query, key, mask)
     column = [] if sinks is None else [g.floats(sinks)]
     operands = [g.rows(query, DType.F32), g.rows(key), g.rows(value), *hidden, *column]
-    function, numbers = g.library.native.function, _pointer(struct.pack("=ff", scale, softcap))
+    numbers = _pointer(struct.pack("=ff", scale, softcap))
     heads, tokens, batch = query.dim(1), query.dim(2), query.dim(3)
     shape, parts = (value.dim(0), heads, tokens, batch), _parts(query, key)
     if parts == 1:
-        return g.custom(function("attention"), shape, operands, numbers)
-    made = g.custom(
-        function("attention_parts"), (value.dim(0) + 2, parts, heads, tokens * batch), operands, numbers
-    )
-    return g.custom(
-        function("attention_sum"), shape, [made, *hidden[1:], *column], ffi.cast("void *", key.dim(2))
-    )
+        return g.custom("attention", shape, operands, numbers)
+    sums = value.dim(0) + 2, parts, heads, tokens * batch
+    made = g.custom("attention_parts", sums, operands, numbers)
+    return g.custom("attention_sum", shape, [made, *hidden[1:], *column], ffi.cast("void *", key.dim(2)))
 
 
 def _hidden(g: Builder, query: Node, key: Node, mask: Node) -> list[Ptr]:
@@ -159,9 +156,7 @@ def _hidden(g: Builder, query: Node, key: Node, mask: Node) -> list[Ptr]:
         lines = min(tokens, -(-tokens // tile) + SPLITS)
         shape = HEADER + key.dim(2), lines, mask.dim(3), 1
         sizes = _pointer(struct.pack("=II", tokens, tile))
-        return g.custom(
-            g.library.native.function("visible_cells"), shape, [rows], sizes, dtype=DType.I32, threads=1
-        )
+        return g.custom("visible_cells", shape, [rows], sizes, dtype=DType.I32, threads=1)
 
     rows = g.once(raw, "rows", lambda: g.rows(mask))
     return [rows, g.once(raw, f"cells of {tokens} queries in tiles of {tile}", table)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from backbay import DType, Node, ops
+from backbay_native import ROWS
 
 from ..library.abi import NULL, Ptr, dtype_of, ffi
-from ..library.native import EVERY_THREAD, ROWS
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import four
+from ..tensors.tensor_builder import EVERY_THREAD, four
 
 FEW = 4  # rows; with more, ggml's threads share them well enough
 WIDE = 1 << 13  # elements of a row that several threads copy
@@ -39,21 +39,20 @@ def joined(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
         return g.call("concat", first, second, dim)
     ne[dim] += second.ne[dim]
     data = ffi.cast("void *", 4 * unit + dim)
-    return g.custom(g.library.native.function("join"), ne, [first, second], data, dtype=dtype_of(first))
+    return g.custom("join", ne, [first, second], data, dtype=dtype_of(first))
 
 
 def picked(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
     if not _fits(g, table, ids, table.ne[0]):
         return g.call("get_rows", table, ids)
-    return g.custom(g.library.native.function("pick"), (table.ne[0], ids.ne[0], 1, 1), [table, ids])
+    return g.custom("pick", (table.ne[0], ids.ne[0], 1, 1), [table, ids])
 
 
 def put(g: Builder, target: Ptr, rows: Ptr, ids: Ptr) -> Ptr:
     """The target with rows written over its own, by ids."""
     if dtype_of(rows) is not DType.F32 or not _fits(g, target, ids, rows.ne[0]):
         return g.call("set_rows", target, rows, ids)
-    function = g.library.native.function("put")
-    return g.call("custom_inplace", target, [rows, ids], 2, function, EVERY_THREAD, NULL)
+    return g.call("custom_inplace", target, [rows, ids], 2, g.library.custom_op("put"), EVERY_THREAD, NULL)
 
 
 def _fits(g: Builder, matrix: Ptr, ids: Ptr, width: int) -> bool:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from backbay import DType, Node, ops
 from backbay.internals import contiguous_strides
+from backbay_native import ENTRY, MOST_ALONE
 
 from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
-from ..library.abi import FULL_PRECISION, NULL, Ptr, owner
-from ..library.native import ENTRY, MOST_ALONE
+from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, owner
 from ..lowering.builder import Builder, kernel
 from ..tensors.tensor_builder import four
 from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement, other_form_pays
@@ -91,9 +91,8 @@ def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
 
 def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
     """The product by native code; None if that does not take it."""
-    native, count = g.library.native.products if g.on_cpu else None, x.size // x.dim(0)
     format_ = w.dtype.name if weights.extra == NULL else f"{w.dtype.name}_X8"
-    if native is None or format_ not in native.formats or four(w)[2:] != (1, 1):
+    if not g.on_cpu or format_ not in g.library.native.formats or four(w)[2:] != (1, 1):
         return None
     if weights.extra != NULL:
         kind = g.arrangement(w)
@@ -104,17 +103,18 @@ def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
         weights = g.once(rearranged, "without a buffer", lambda: g.without_buffer(rearranged))
     # All columns adjoin, if they stand in several matrices.
     columns = g.rows(x, DType.F32) if four(x)[2:] == (1, 1) else g.floats(x)
-    number, shape = native.number(format_), (w.dim(1), count, 1, 1)
-    if native.alone is not None and count == 1 and x.dim(0) <= MOST_ALONE:
-        return g.product_op(native.alone, shape, [weights, columns], number)
+    number, count = ffi.cast("void *", g.library.native.formats[format_]), x.size // x.dim(0)
+    shape = w.dim(1), count, 1, 1
+    if count == 1 and x.dim(0) <= MOST_ALONE:
+        return g.product_op("product_alone", shape, [weights, columns], number)
 
     def encode() -> Ptr:
         matrix = g.reshape(columns, x.dim(0), count)
         entries = x.dim(0) // BLOCK * ENTRY // DType.F32.type_size, count, 1, 1
-        return g.custom(native.columns, entries, [matrix], number)
+        return g.custom("columns", entries, [matrix], number)
 
     codes = g.once(columns, f"codes for {w.dtype}", encode)
-    return g.product_op(native.products, shape, [weights, codes], number)
+    return g.product_op("products", shape, [weights, codes], number)
 
 
 def _activation(g: Builder, w: Node, x: Node) -> Ptr:

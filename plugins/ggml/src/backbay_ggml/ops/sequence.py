@@ -10,9 +10,9 @@ from typing import Literal
 from backbay import DType, Node, ops
 from backbay.internals import contiguous_strides
 from backbay.ops import Yarn
+from backbay_native import CONVOLUTION, MOST_KEYS, MOST_TAPS, RECURRENCE
 
 from ..library.abi import NULL, Ptr, ffi
-from ..library.native import CONVOLUTION, MOST_KEYS, MOST_TAPS, RECURRENCE
 from ..lowering.builder import Builder, kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
@@ -55,11 +55,8 @@ def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
     window, (taps, channels) = g.raw(x), map(weight.dim, range(2))
     tokens = x.dim(0) - taps + 1
     channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
-    native = g.library.native
-    if g.on_cpu and channels_adjoin and taps <= MOST_TAPS and native.has(CONVOLUTION):
-        return g.custom(
-            native.function("convolution"), (channels, tokens, x.dim(2), 1), [window, g.floats(weight)]
-        )
+    if g.on_cpu and channels_adjoin and taps <= MOST_TAPS and g.library.native.has(CONVOLUTION):
+        return g.custom("convolution", (channels, tokens, x.dim(2), 1), [window, g.floats(weight)])
     if tokens < VECTORS or not channels_adjoin or not g.on_cpu:
         return g.call("ssm_conv", g.floats(x), g.floats(weight))
     rows, kernels = g.permute(window, 1, 0, 2, 3), g.transposed(g.floats(weight))
@@ -84,7 +81,7 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
     if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [*(g.floats(each) for each in (s, x, dt, A, B, C)), g.dense(ids)]
         count = x.size + s.dim(0) * s.dim(1) * s.dim(2) * ids.dim(0)
-        return g.custom(g.library.native.function("selective_scan"), (count, 1, 1, 1), given)
+        return g.custom("selective_scan", (count, 1, 1, 1), given)
     operands = g.floats(s), _heads(g, x), g.floats(dt), g.floats(A), _heads(g, B), _heads(g, C), g.dense(ids)
     function = g.lib.ggml_ssm_scan
     if g.library.number < (0, 20):
@@ -109,7 +106,7 @@ def delta_rule(
         return g.reshape(g.floats(s), s.size)
     if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [g.floats(each) for each in (s, q, k, v, decay, share, removed) if each is not None]
-        return g.custom(g.library.native.function("delta_rule"), (v.size + s.size, 1, 1, 1), given)
+        return g.custom("delta_rule", (v.size + s.size, 1, 1, 1), given)
     size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
     query, key, value = (g.padded(g.floats(x), size - x.dim(0)) for x in (q, k, v))
     gate, rate = g.floats(decay), g.floats(share)

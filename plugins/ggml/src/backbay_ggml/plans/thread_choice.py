@@ -16,7 +16,8 @@ FIRST = 0.02  # seconds that the first tries may take
 MOST_DEBT = 0.2  # seconds that a try may take more than its share, to be made up for before the next
 TRY = 8  # runs in a row
 SETTLING = 6  # runs at most that do not count after a change, while threads wake and find their cores
-ENOUGH, SLOW = 3, 2.0  # a try ends early after so many runs that take so many times the present mean
+ENOUGH = 3  # runs that tell a mean
+SLOW = 2.0  # times what is expected
 WEIGHT = 0.05  # of a new time in the mean
 OUTLIER = 3.0  # a time counts at most as so many means: a single interruption changes nothing
 BETTER = 0.95  # of the present mean: the mean of a count that is chosen in its place
@@ -68,7 +69,7 @@ class ThreadChoice:
             self._left = max(0, self._left - 1)
         if self._left:
             self._spent += seconds
-            if not (self._has_failed() or self._has_won()):
+            if self._spent <= self._budget() and not self._has_won():
                 return
             if not self._samples[self._running]:
                 self._means[self._running] = seconds
@@ -82,12 +83,6 @@ class ThreadChoice:
     def _is_settled(self) -> bool:
         """Whether all threads are the choice, and fewer were tried: so nothing is to be tried. Most runs find this."""
         return self._best == 0 and (len(self._counts) == 1 or self._samples[1] > 0)
-
-    def _has_failed(self) -> bool:
-        """Whether the present try takes too long, or has shown enough."""
-        best = self._means[self._best]
-        is_slow = self._means[self._running] > SLOW * best
-        return self._spent > self._budget() or (self._samples[self._running] >= ENOUGH and is_slow)
 
     def _has_won(self) -> bool:
         is_known = self._samples[self._running] >= ENOUGH

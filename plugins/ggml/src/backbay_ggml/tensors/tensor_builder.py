@@ -14,8 +14,8 @@ from backbay.plugin import encode
 
 from ..library.abi import NULL, Ptr, address, dtype_of, ffi, leaf_tensor, new_pool
 from ..library.library import Library
-from ..library.native import EVERY_THREAD
 
+EVERY_THREAD = -1  # GGML_N_TASKS_MAX
 POOL = 256  # tensors in one pool
 SLACK = 16  # more than any one of ggml's functions makes
 LONGEST = (1 << 31) - 1  # of an extent, and of the number of rows: ggml counts them in 31 bits
@@ -76,7 +76,7 @@ class TensorBuilder(ABC):
 
     def custom(
         self,
-        function: Ptr,
+        name: str,
         shape: Sequence[int],
         operands: Sequence[Ptr],
         data: Ptr = NULL,
@@ -85,9 +85,8 @@ class TensorBuilder(ABC):
         threads: int = EVERY_THREAD,
     ) -> Ptr:
         """A new tensor, which a function of native code fills."""
-        return self.call(
-            "custom_4d", int(dtype), *shape, list(operands), len(operands), function, threads, data
-        )
+        function, count = self.library.custom_op(name), len(operands)
+        return self.call("custom_4d", int(dtype), *shape, list(operands), count, function, threads, data)
 
     def added(self, tensor: Ptr) -> Ptr:
         """Add an op."""

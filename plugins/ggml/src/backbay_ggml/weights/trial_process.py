@@ -19,10 +19,10 @@ import numpy as np
 
 from backbay import DType, Spec
 from backbay.internals import Array, Bytes
+from backbay_native import multiply, tensor_of
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool
 from ..library.library import Library, load_library
-from ..library.native_trial import multiply, tensor_of
 from .arrangements import EXTRA_ROWS, ONE_COLUMN, REPACK, TYPES, Arrangement, buffer_types
 
 INNER, ROWS = 512, 64
@@ -96,15 +96,19 @@ def _gains_by_rows(library: Library, arrangement: Arrangement, dtype: DType) -> 
 
 def _takes_native(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
     """Whether native products with rearranged weights equal those with plain ones, to the bit."""
-    native, name = library.native.products, f"{dtype.name}_X8"
-    if native is None or arrangement.name != REPACK or name not in native.formats:
+    native, name = library.native, f"{dtype.name}_X8"
+    if arrangement.name != REPACK or name not in native.formats:
         return False
-    packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS))
     data = _random_blocks(library, dtype)
+    packed: Ptr = arrangement.tensor(dtype, (INNER, ROWS))
     _fill(library, arrangement, packed, data)
-    _fill(library, None, plain, data)
+    rearranged = np.frombuffer(ffi.buffer(packed.data, data.size), np.uint8)
     x = np.random.default_rng(3).standard_normal((5, INNER)).astype(np.float32)
-    return np.array_equal(multiply(native, name, packed, x), multiply(native, dtype.name, plain, x))
+    found, right = (
+        multiply(native, native.formats[format_], tensor_of(blocks, dtype, (INNER, ROWS)), x)
+        for format_, blocks in ((name, rearranged), (dtype.name, data))
+    )
+    return np.array_equal(found, right)
 
 
 @cache
@@ -146,6 +150,11 @@ def _fill(library: Library, arrangement: Arrangement | None, weights: Ptr, data:
     return memory
 
 
+def _floats(array: Array) -> Ptr:
+    """A tensor of an array; it is valid as long as the array lives."""
+    return leaf_tensor(DType.F32, array.shape[::-1], array)
+
+
 def _works(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
     """Whether products with rearranged weights equal products with plain ones, if the dtype is taken at all."""
     packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS))
@@ -165,7 +174,7 @@ def _works(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
 def _random_blocks(library: Library, dtype: DType) -> Bytes:
     numbers = np.random.default_rng(1).standard_normal((ROWS, INNER)).astype(np.float32)
     nbytes = numbers.size // dtype.block_size * dtype.type_size
-    operands = tensor_of(numbers), int(dtype)
+    operands = _floats(numbers), int(dtype)
     with _computing(library, "cast", *operands, nbytes=nbytes, threads=2) as (compute, out):
         compute()
         return out[:nbytes]
@@ -181,7 +190,7 @@ def _multiplied(library: Library, w: Ptr, batch: int) -> Array:
 def _product(
     library: Library, w: Ptr, x: Array, *, threads: int
 ) -> AbstractContextManager[tuple[Callable[[], None], Bytes]]:
-    return _computing(library, "mul_mat", w, tensor_of(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
+    return _computing(library, "mul_mat", w, _floats(x), nbytes=4 * w.ne[1] * len(x), threads=threads)
 
 
 def _is_faster_in_other_form(library: Library, dtype: DType) -> bool:
@@ -191,7 +200,7 @@ def _is_faster_in_other_form(library: Library, dtype: DType) -> bool:
     weights = leaf_tensor(dtype, (WIDE, rows), data)
     column, two = np.zeros((1, WIDE), np.float32), np.zeros((2, WIDE), np.float32)
     exchanged = leaf_tensor(dtype, (WIDE, 1), data), weights
-    forms = (weights, tensor_of(column)), exchanged if dtype is DType.Q8_0 else (weights, tensor_of(two))
+    forms = (weights, _floats(column)), exchanged if dtype is DType.Q8_0 else (weights, _floats(two))
     with ExitStack() as opened:
         computes = [
             opened.enter_context(_computing(library, "mul_mat", *form, nbytes=2 * 4 * rows, threads=1))[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,10 @@ from onnx import TensorProto
 
 from backbay import DType, Graph, Node, Op
 from backbay.internals import Size, term_of
+from backbay_native import NativeCode
 
 from ..memory.buffers import is_resident
-from ..session.native import NativeCode
+from ..session.native import NO_NATIVE
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, PartInput, onnx_type
 from .states import WrittenState, find_states, is_checked
@@ -65,9 +65,6 @@ class Operand:
 
 BITS: dict[int, int] = {TensorProto.FLOAT: 32, TensorProto.UINT8: 8, TensorProto.UINT4: 4}
 COPIES = ("Slice", "Gather", "Transpose")
-
-
-NO_NATIVE = NativeCode(Path(), {}, attends=False, gates=False, recurs=False)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from backbay import Graph, ops
+from backbay_native import ATTENTION, GATES, RECURRENCE, NativeCode
 
 from ..memory.working_memory import PeakMemory, never, nothing
-from ..session.native import NativeCode
 from . import attention, matrix, sequence
 from .kernel_table import kernel
 
@@ -22,11 +22,11 @@ def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> Pe
     """The most bytes that a graph holds at one time; `copied` are views."""
     declared = dict(KERNELS.working_memory)
     for op in (ops.mulmat, ops.mulmat_full_prec):
-        declared[op] = matrix.native_codes(native.products)
-    if native.gates:
+        declared[op] = matrix.native_codes(native.formats)
+    if native.has(GATES):
         declared[ops.silu] = nothing
-    if native.recurs:
+    if native.has(RECURRENCE):
         declared |= {ops.delta_rule: nothing, ops.ssm_scan: sequence.native_states}
-    if native.attends:
+    if native.has(ATTENTION):
         declared[ops.scaled_dot_product_attention] = attention.native_sums
-    return PeakMemory(graph, declared, copied, attention.reads_halves if native.attends else never)
+    return PeakMemory(graph, declared, copied, attention.reads_halves if native.has(ATTENTION) else never)

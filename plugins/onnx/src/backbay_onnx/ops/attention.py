@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from backbay import DType, Node, ops
 from backbay.internals import Size
+from backbay_native import ATTENTION
 
 from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
@@ -78,7 +79,7 @@ def scaled_dot_product_attention(
     elsewhere = b.settings.resident or b.settings.standard
     if plain and not elsewhere and heads.same(kv_heads) and d.same(dv) and not tokens.at_most(MANY):
         return _tiled(b, query, key, value, scale)
-    if b.settings.native.attends and vmla is None and d.max(dv).at_most(MOST_FEATURES):
+    if b.settings.native.has(ATTENTION) and vmla is None and d.max(dv).at_most(MOST_FEATURES):
         return _native(b, query, key, value, mask, sinks, scale, softcap)
     group = heads // kv_heads
     q = b.transposed(b.shaped(query.floats, [d, group, kv_heads, tokens]), 1, 2, 0, 3)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from backbay import DType, Node, Op, UnsupportedOpError, ops
+from backbay_native import GATES
 
 from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, results, times
@@ -68,7 +69,7 @@ def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
 
 @kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    if b.settings.native.gates:
+    if b.settings.native.has(GATES):
         return b.add("Silu", x.floats, "" if up is None else up.of_rank(x.rank), domain=DOMAIN)
     return gated(b, times_sigmoid(b, x.floats, x.floats), x, up)
 

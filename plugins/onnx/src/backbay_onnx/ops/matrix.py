@@ -7,12 +7,13 @@ from collections.abc import Collection
 import numpy as np
 from onnx import TensorProto
 
-from backbay import DType, Node, ops
+from backbay import Node, ops
+from backbay_native import FORMATS
 
 from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
 from ..memory.working_memory import Measure
-from ..session.native import DOMAIN, FORMATS
+from ..session.native import DOMAIN
 from ..weights.packing import LAYOUTS, PackedLayout
 from .kernel_table import kernel
 
@@ -28,7 +29,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
     """x, of a rank, times w transposed, by a kernel that reads quantized weights; None if there is none."""
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
-    if w.dtype in b.settings.native.products:
+    if w.dtype.name in b.settings.native.formats:
         return _native_product(b, w, x, expert)
     layout = LAYOUTS[w.dtype]
     if b.settings.exact and layout.bits == 8:
@@ -45,8 +46,8 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
 
 def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
     """Rows of w by number, decoded; `rank` is that of the ids."""
-    if w.dtype in b.settings.native.products:
-        numbers, format_ = b.cast_to(ids, TensorProto.INT64), FORMATS[w.dtype]
+    if w.dtype.name in b.settings.native.formats:
+        numbers, format_ = b.cast_to(ids, TensorProto.INT64), FORMATS.index(w.dtype.name)
         return b.add("Rows", b.value(w.node, "raw"), numbers, domain=DOMAIN, format=format_)
     layout, k = LAYOUTS[w.dtype], w.node.dim(0)
     blocks = k // layout.block
@@ -77,7 +78,7 @@ def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
 
 def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
     """By code of ours, which reads weights as they are stored: columns become codes once for all weights they meet."""
-    rows, format_ = w.node.dim(1), b.settings.native.products[w.dtype]
+    rows, format_ = w.node.dim(1), b.settings.native.formats[w.dtype.name]
     codes = b.add("Columns", x, domain=DOMAIN, format=format_)
     return b.add(
         "Products", b.value(w.node, "raw"), codes, domain=DOMAIN, format=format_, first=(expert or 0) * rows,
@@ -187,12 +188,14 @@ def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
     return b.shaped(y, [n, *x.dims()[1:]])
 
 
-def native_codes(dtypes: Collection[DType]) -> Measure:
-    """Of native code: columns in codes, which products of weights of some dtypes read."""
+def native_codes(formats: Collection[str]) -> Measure:
+    """Of native code: columns in codes, which products of weights in some formats read."""
 
     def measure(node: Node) -> int:
         weight, x = node.operands
-        return 2 * x.size if is_packed(weight) and weight.dtype in dtypes else _rounded_activations(node)
+        return (
+            2 * x.size if is_packed(weight) and weight.dtype.name in formats else _rounded_activations(node)
+        )
 
     return measure
 

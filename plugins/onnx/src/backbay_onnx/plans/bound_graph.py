@@ -218,9 +218,9 @@ class BoundGraph:
     def _is_fed(self, leaf: LeafInput) -> bool:
         """Whether each run copies a leaf from the host to the device."""
         node = self._graph.nodes[leaf.index]
-        if self._services.device.is_host or node.kind == "parameter":
-            return False
-        return node.leaf is not None and not isinstance(node.leaf.buffer, DeviceBuffer)
+        assert node.leaf is not None
+        on_host = node.kind != "parameter" and not isinstance(node.leaf.buffer, DeviceBuffer)
+        return on_host and not self._services.device.is_host
 
     def _memory(self, index: int) -> Memory:
         """The memory of a leaf, or of a weight that is used as it is stored."""

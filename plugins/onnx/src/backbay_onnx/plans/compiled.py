@@ -11,6 +11,7 @@ from typing import Any
 from backbay import BackendParams, Graph
 from backbay.internals import Ledger, return_freed_memory
 from backbay.plugin import CPU, Entry, Workspace
+from backbay_native import NativeCode
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import LoweringSettings
@@ -20,7 +21,7 @@ from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
 from ..session.creation import EventLog, create_session, session_options
 from ..session.device import Device
-from ..session.native import DOMAIN, NativeCode
+from ..session.native import DOMAIN
 from ..weights.store import WeightStore
 
 

@@ -136,8 +136,7 @@ class OnnxPlan(Plan):
         nbytes += sum(bound_nbytes(state, graph, sizes) for state in lowered.states if not state.in_place)
         nbytes += sum(bound_nbytes(rows, graph, sizes) + 8 * sizes[rows.shape[1]] for rows in lowered.rows)
         floats = [graph.nodes[leaf.index] for leaf in lowered.leaves if leaf.form == "floats"]
-        decoded = [node for node in floats if node.dtype.is_quantized and node.kind != "parameter"]
-        return nbytes + sum(4 * node.size for node in decoded)
+        return nbytes + sum(4 * node.size for node in floats if node.kind != "parameter")
 
 
 @contextmanager

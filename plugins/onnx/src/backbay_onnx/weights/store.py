@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import prod
 from typing import Any, TypeVar
 
@@ -47,10 +47,10 @@ class WeightStore:
         model: ModelFile | None,
         device: Device,
         book: Callable[[str, int], None],
-        native: frozenset[DType] = frozenset(),
+        native: Collection[str] = (),
     ) -> None:
         self._model, self._device = model, device
-        self.native = native  # dtypes of weights that native code reads as they are stored
+        self.native = native  # formats of weights that native code reads as they are stored
         self._take = book  # memory for a weight, by name
         self.files = FileBackedMemory()
         self._made: dict[tuple[str, str], Any] = {}
@@ -61,7 +61,7 @@ class WeightStore:
         """Whether a weight is most likely a factor of a product, and is packed for it."""
         return (
             info.dtype in LAYOUTS
-            and info.dtype not in self.native
+            and info.dtype.name not in self.native
             and len(info.shape) >= 2
             and 0 not in info.shape
         )

@@ -140,25 +140,19 @@ class CausalCache(CellCache):
 
     def _make_room(self, runs: Sequence[Run], need: int) -> None:
         """Free cells behind the windows; CacheFullError if that is not enough, and then nothing is freed."""
-        cells = self.cells
-        every = cells.free < need
-        if not every and self.keep is None:
+        if self.keep is None:  # there is a cell for each position
             return
+        cells, passed = self.cells, [max(end - self.keep, 0) for end in self.cells.end]
+        every = cells.free < need
         if every:
-            room = cells.free if self.keep is None else cells.room_without(self._passed)
+            room = cells.room_without(passed)
             for run in runs:
                 if room < run.count:
                     raise CacheFullError(run.sequence, run.count, room)
                 room -= run.count
-        if self.keep is not None:
-            for sequence in range(self.sizes.sequences) if every else {run.sequence for run in runs}:
-                position = self._passed(sequence)
-                if every or position - cells.begin[sequence] >= LAZY:
-                    cells.drop(sequence, position)
-
-    def _passed(self, sequence: int) -> int:
-        """The first position of a sequence that has to be kept."""
-        return 0 if self.keep is None else max(self.cells.end[sequence] - self.keep, 0)
+        for sequence in range(self.sizes.sequences) if every else {run.sequence for run in runs}:
+            if every or passed[sequence] - cells.begin[sequence] >= LAZY:
+                cells.drop(sequence, passed[sequence])
 
     def _range(self, low: int, high: int) -> tuple[int, int]:
         """The range of cells that a step sees: from `low` on if that halves it, else from cell 0."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -97,11 +97,11 @@ class Cells:
         """All free cells at `start` or later."""
         return (np.flatnonzero(self.owners[start:] == 0) + start).astype(np.int32)
 
-    def room_without(self, begin: Callable[[int], int]) -> int:
-        """The number of free cells, if each sequence dropped the positions before `begin(sequence)`."""
+    def room_without(self, passed: Sequence[int]) -> int:
+        """The number of free cells, if each sequence dropped the positions before these."""
         owners = self.owners.copy()
-        for sequence in range(len(self.begin)):
-            owners[self.of(sequence, 0, begin(sequence))] -= 1
+        for sequence, position in enumerate(passed):
+            owners[self.of(sequence, 0, position)] -= 1
         return int(np.count_nonzero(owners == 0))
 
     def extend(self, runs: Sequence[Run], taken: Ints) -> None:

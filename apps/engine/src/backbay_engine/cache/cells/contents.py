@@ -118,5 +118,5 @@ def _shortened(rows: NDArray[np.float32], dtype: DType) -> NDArray[Any]:
     """Rows in f16, if the cache's dtype says no more."""
     if dtype is not DType.F16 and not dtype.is_quantized:
         return rows
-    large = bool(rows.size) and bool((np.abs(rows) > LARGEST).any())  # blocks of quantized numbers may be
+    large = (np.abs(rows) > LARGEST).any()  # blocks of quantized numbers may be
     return rows if large else rows.astype(np.float16)

@@ -98,7 +98,7 @@ class Llama4(Decoder):
 
     def _feed_forward(self, weights: nn.Weights, shape: nn.Shape) -> nn.Experts | nn.GatedFeedForward:
         """Keys of the hidden widths mean others in Ollama's files: the tensors tell."""
-        if "ffn_up.weight" in weights and "ffn_gate_inp.weight" not in weights:
+        if "ffn_up.weight" in weights:
             return nn.GatedFeedForward(
                 weights, replace(shape, hidden=weights.extent("ffn_up.weight", 1) or 1)
             )

@@ -1,4 +1,4 @@
-"""The native code of the sources, for tests of both plugins that run it.
+"""The native code of the sources, for tests.
 
 The installed library is taken if it is as new as the sources. All else is compiled once, and kept for later runs. As a
 program, it prints the file whose AMX is emulated.
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from backbay import BackendUnavailableError
-from backbay_ggml.library.location import locate
-from backbay_ggml.library.native import ENDING, OFF, STEM, VARIABLE
+from backbay_native import OFF
+from backbay_native.native_code import STEM, installed
 
-SOURCES = Path(__file__).parents[1] / "lib"
+VARIABLE = "BACKBAY_GGML_NATIVE"
+SOURCES = Path(__file__).parents[1] / "cpp"
 BUILD = Path(__file__).with_name("build")  # git ignores it
 EMULATED_TILES = "-DBACKBAY_EMULATED_TILES"
 
@@ -29,12 +29,8 @@ def native_library() -> Path:
     """The file with the native code of the sources, or the one that the environment names."""
     if os.environ.get(VARIABLE, OFF) != OFF:
         return Path(os.environ[VARIABLE])
-    try:
-        installed = locate().with_name(f"{STEM}{ENDING}")
-    except BackendUnavailableError:
-        return compiled()
-    newest = max(source.stat().st_mtime for source in sources())
-    return installed if installed.is_file() and installed.stat().st_mtime >= newest else compiled()
+    path, newest = installed(), max(source.stat().st_mtime for source in sources())
+    return path if path and path.is_file() and path.stat().st_mtime >= newest else compiled()
 
 
 def compiled(*options: str) -> Path:
@@ -45,7 +41,7 @@ def compiled(*options: str) -> Path:
     command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-w", *options]
     state = [source.read_bytes() for source in sources()]
     name = hashlib.sha256(repr([command, state]).encode()).hexdigest()[:16]
-    target = BUILD / name / f"{STEM}{ENDING}"
+    target = BUILD / name / f"{STEM}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     with (BUILD / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -9,8 +9,8 @@ import pytest
 
 import backbay
 from backbay import OPS, Context, Tensor
-from backbay.backend.library_trials import SCALES
-from backbay.internals import Array, TrialCase, dequantize, random_blocks, recurrence_cases
+from backbay.internals import Array, dequantize
+from backbay_native.trial_cases import SCALES, TrialCase, random_blocks, recurrence_cases
 
 CASES = recurrence_cases()
 

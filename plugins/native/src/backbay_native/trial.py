@@ -1,4 +1,4 @@
-"""The child process of a trial of native code: it computes a small case, and compares it with NumPy.
+"""The child process of a trial: it computes small cases by native code, and compares them with NumPy's results.
 
 It exits with 0, and prints what is wrong with one purpose, or as JSON with each; nothing if the results agree.
 """
@@ -10,40 +10,35 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from backbay import DType
-from backbay.internals import Array, Bytes, random_blocks, recurrence_cases
+from backbay.internals import Array
 from backbay.plugin import decode
 
-from .abi import Ptr, ffi, leaf_tensor
-from .native import (
+from .calls import Tensor, multiply, run, tensor_of
+from .native_code import (
     ATTENTION,
     CONVOLUTION,
     EMULATED,
-    ENTRY,
-    FORMATS,
-    MOST_ALONE,
+    GATES,
     PRODUCTS,
     RECURRENCE,
     ROWS,
     TILES,
     NativeCode,
-    NativeProducts,
 )
+from .trial_cases import random_blocks, recurrence_cases
 
-THREADS = 2
 CLOSE = 1e-3
 COUNTS = (*range(16, 33), 41, 64)  # of columns: tiles of each size
 TIMED = (16, 64)
 FASTER = 0.95  # of the time without AMX
-DTYPES = {"f": DType.F32, "e": DType.F16, "i": DType.I32}  # of NumPy's types
 
 
 def attention(code: NativeCode) -> bool:
@@ -69,16 +64,16 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
     """Attention with a scale of 0.1, of tiles of 32 queries."""
     queries, heads, width, history = *q.shape[1:], k.shape[1]
     table = np.zeros((queries, 4 + history), np.int32)
-    run(code.function("visible_cells"), table, [mask], ffi.cast("void *", queries | 32 << 32))
-    scale = ffi.cast("void *", struct.unpack("=i", struct.pack("=f", 0.1))[0])
+    run(code, "visible_cells", table, [mask], queries | 32 << 32)
+    [scale] = struct.unpack("=I", struct.pack("=f", 0.1))
     operands = [q, k, v, mask, table]
     result = np.zeros((1, queries, heads, width), np.float32)
     if parts == 1:
-        run(code.function("attention"), result, operands, scale)
+        run(code, "attention", result, operands, scale)
         return result
     sums = np.zeros((queries, heads, parts, width + 2), np.float32)
-    run(code.function("attention_parts"), sums, operands, scale)
-    run(code.function("attention_sum"), result, [sums, table], ffi.cast("void *", history))
+    run(code, "attention_parts", sums, operands, scale)
+    run(code, "attention_sum", result, [sums, table], history)
     return result
 
 
@@ -88,16 +83,34 @@ def convolution(code: NativeCode) -> bool:
     result = np.zeros((2, 9, 300), np.float32)
     window = tensor_of(x)
     window.ne, window.nb = (12, 300, 2, 1), (300 * 4, 4, 12 * 300 * 4, 2 * 12 * 300 * 4)
-    run(code.function("convolution"), result, [window, kernels], ffi.NULL)
+    run(code, "convolution", result, [window, kernels])
     expected = sum(x[:, i : i + 9] * kernels[:, i] for i in range(4))
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
+def gates(code: NativeCode) -> bool:
+    """Whether silu is right, with another factor and without."""
+    x, up = np.random.default_rng(3).standard_normal((2, 3000)).astype(np.float32) * np.float32(20)
+    expected = x / (1 + np.exp(-x.astype(np.float64)))
+    return all(
+        np.allclose(_gated(code, x, factor), expected * (1 if factor is None else factor), rtol=CLOSE)
+        for factor in (None, up)
+    )
+
+
+def _gated(code: NativeCode, x: Array, up: Array | None) -> Array:
+    y = np.zeros_like(x)
+    addresses = (ctypes.c_void_p(None if each is None else each.ctypes.data) for each in (x, up, y))
+    code.function("gates")(*addresses, ctypes.c_long(0), ctypes.c_long(x.size))
+    return y
+
+
 def recurrence(code: NativeCode) -> bool:
+    """Whether both delta rules and the selective scan are right for some tokens and sequences."""
     names = {"delta_rule": "delta_rule", "ssm_scan": "selective_scan"}
     for case in recurrence_cases():
         result = np.zeros(case.expected.shape, np.float32)
-        run(code.function(names[case.op]), result, case.operands, ffi.NULL)
+        run(code, names[case.op], result, case.operands)
         if not np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE):
             return False
     return True
@@ -107,12 +120,12 @@ def rows(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
     joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
-    run(code.function("join"), joined, [first, second], ffi.cast("void *", 4 * 4 + 1))
-    run(code.function("join"), side_by_side, [first, second], ffi.cast("void *", 4 * 4))
+    run(code, "join", joined, [first, second], 4 * 4 + 1)
+    run(code, "join", side_by_side, [first, second], 4 * 4)
     matrix, picked, places = table.reshape(5, 120), np.zeros((2, 120), np.float32), np.array([4, 1], np.int32)
-    run(code.function("pick"), picked, [matrix, places], ffi.NULL)
+    run(code, "pick", picked, [matrix, places])
     written = matrix.copy()
-    run(code.function("put"), written, [matrix, first.reshape(2, 120), places], ffi.NULL)
+    run(code, "put", written, [matrix, first.reshape(2, 120), places])
     expected = matrix.copy()
     expected[places] = first.reshape(2, 120)
     return (
@@ -125,24 +138,24 @@ def rows(code: NativeCode) -> bool:
 
 def products(code: NativeCode) -> bool:
     """Whether products of random weights in the formats of files are right; those of others are tried with ggml."""
-    native = code.untried_products()
-    plain = _dtypes(native)
-    return bool(plain) and all(_multiplies(native, dtype) for dtype in plain)
+    formats = code.untried_formats()
+    plain = _dtypes(code)
+    return bool(plain) and all(_multiplies(code, dtype, formats[dtype.name]) for dtype in plain)
 
 
-def _dtypes(native: NativeProducts) -> list[DType]:
-    return [DType[name] for name in FORMATS if name in native.formats and name in DType.__members__]
+def _dtypes(code: NativeCode) -> list[DType]:
+    return [DType[name] for name in code.untried_formats() if name in DType.__members__]
 
 
-def _multiplies(native: NativeProducts, dtype: DType) -> bool:
+def _multiplies(code: NativeCode, dtype: DType, format_: int) -> bool:
     rng = np.random.default_rng(2)
     rows, inner = 70, 768
-    data = random_blocks(dtype, rows * inner, rng).reshape(rows, -1)
+    data = random_blocks(dtype, rows * inner, rng)
     x = rng.integers(-127, 128, (9, inner)).astype(np.float32)
     x[:, ::32] = 127  # so that codes are exact
     weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
-    matrix = leaf_tensor(dtype, (inner, rows), data)
-    found, alone = (multiply(native, dtype.name, matrix, each) for each in (x, x[:1]))
+    matrix = tensor_of(data, dtype, (inner, rows))
+    found, alone = (multiply(code, format_, matrix, each) for each in (x, x[:1]))
     return np.array_equal(found[:1], alone) and bool(
         np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max())
     )
@@ -150,53 +163,39 @@ def _multiplies(native: NativeProducts, dtype: DType) -> bool:
 
 def tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
-    ways = [code.untried_products(tiles=tiles) for tiles in (False, True)]
-    for dtype, columns in product(_dtypes(ways[0]), COUNTS):
-        results = [_multiplied(way, dtype, 70, 768, columns) for way in ways]
+    ways = [code.untried_formats(tiles=tiles) for tiles in (False, True)]
+    for dtype, columns in product(_dtypes(code), COUNTS):
+        results = [multiply(code, way[dtype.name], *_operands(dtype, 70, 768, columns)) for way in ways]
         if results[0].tobytes() != results[1].tobytes():
-            return f"other results for {dtype.name}, {columns} columns"
+            return f"other results for {dtype}, {columns} columns"
     if code.instructions(TILES) == EMULATED:
         return ""
-    for dtype, columns in product(_dtypes(ways[0]), TIMED):
-        times = [min(_seconds(way, dtype, columns) for _ in range(7)) for way in ways]
+    for dtype, columns in product(_dtypes(code), TIMED):
+        times = [min(_seconds(code, way[dtype.name], dtype, columns) for _ in range(7)) for way in ways]
         if times[1] > FASTER * times[0]:
             took = f"{times[1] * 1e3:.2f} ms in place of {times[0] * 1e3:.2f}"
-            return f"no faster for {dtype.name}, {columns} columns: {took}"
+            return f"no faster for {dtype}, {columns} columns: {took}"
     return ""
 
 
-def _seconds(native: NativeProducts, dtype: DType, columns: int) -> float:
+def _seconds(code: NativeCode, format_: int, dtype: DType, columns: int) -> float:
+    operands = _operands(dtype, 768, 1024, columns)
     begun = time.perf_counter()
-    _multiplied(native, dtype, 768, 1024, columns)
+    multiply(code, format_, *operands)
     return time.perf_counter() - begun
 
 
 @cache
-def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Bytes, Array]:
+def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Tensor, Array]:
     rng = np.random.default_rng(columns)
-    return random_blocks(dtype, rows * inner, rng), rng.standard_normal((columns, inner), np.float32)
-
-
-def _multiplied(native: NativeProducts, dtype: DType, rows: int, inner: int, columns: int) -> Array:
-    data, x = _operands(dtype, rows, inner, columns)
-    return multiply(native, dtype.name, leaf_tensor(dtype, (inner, rows), data), x)
-
-
-def multiply(native: NativeProducts, format_: str, weights: Ptr, x: Array) -> Array:
-    number, (count, inner) = native.number(format_), x.shape
-    codes = np.zeros((count, inner // 32 * ENTRY // 4), np.float32)
-    result = np.zeros((count, weights.ne[1]), np.float32)
-    if native.alone is not None and count == 1 and inner <= MOST_ALONE:
-        run(native.alone, result, [weights, x], number)
-        return result
-    run(native.columns, codes, [x], number)
-    run(native.products, result, [weights, codes], number)
-    return result
+    blocks = random_blocks(dtype, rows * inner, rng)
+    return tensor_of(blocks, dtype, (inner, rows)), rng.standard_normal((columns, inner), np.float32)
 
 
 TRIALS: dict[str, Callable[[NativeCode], bool | str]] = {
     ATTENTION: attention,
     CONVOLUTION: convolution,
+    GATES: gates,
     PRODUCTS: products,
     RECURRENCE: recurrence,
     ROWS: rows,
@@ -205,25 +204,9 @@ TRIALS: dict[str, Callable[[NativeCode], bool | str]] = {
 """Each tells whether all is right, or what is not."""
 
 
-def run(function: Ptr, result: Array, operands: Sequence[Array | Ptr], data: Ptr) -> None:
-    """Run a function for custom ops, as ggml would on some threads, one after the other."""
-    made = tensor_of(result)
-    sources = [tensor_of(x) if isinstance(x, np.ndarray) else x for x in operands]
-    for index, source in enumerate(sources):
-        made.src[index] = source
-    for thread in range(THREADS):
-        function(made, thread, THREADS, data)
-
-
-def tensor_of(array: Array) -> Ptr:
-    """A tensor of a contiguous array; it is valid as long as the array lives."""
-    return leaf_tensor(DTYPES[array.dtype.char], array.shape[::-1], array)
-
-
 def main(path: str, *purposes: str) -> int:
     """Print what is wrong with the code for a purpose, or as JSON for each that this processor has code for."""
-    loaded: Any = ctypes.CDLL(path)
-    code = NativeCode(Path(path), loaded)
+    code = NativeCode(Path(path))
     chosen = purposes or [purpose for purpose in TRIALS if code.instructions(purpose)]
     answers = {purpose: TRIALS[purpose](code) for purpose in chosen}
     found = {

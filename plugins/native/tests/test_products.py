@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 from repacked import repacked
 
 from backbay import DType
-from backbay.backend.library_trials import SCALES
-from backbay.internals import random_blocks
 from backbay.plugin import decode
-from backbay_ggml.library import native_trial
-from backbay_ggml.library.abi import ffi, leaf_tensor
-from backbay_ggml.library.native import ENTRY, FORMATS, MOST_ALONE
-from backbay_ggml.library.native_trial import multiply, run, tensor_of, tiles
-from backbay_ggml.lowering.builder import NEXT_WEIGHTS
+from backbay_native import FORMATS, MOST_ALONE, PRODUCTS, multiply, tensor_of
+from backbay_native.calls import custom_op, encoded
+from backbay_native.trial_cases import SCALES, random_blocks
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
 SHAPES = [(1, 256), (3, 512), (8, 256), (31, 1024), (33, 768), (64, 2048), (72, 8192), (130, 1280)]
@@ -33,29 +30,46 @@ ROUNDED = 1e-6  # of the sum of magnitudes
     ],
 )
 def native(request):
-    """Products for this processor, for one without VNNI, for one without AVX-512, and for one with AMX."""
+    """Code for this processor, for one without VNNI, for one without AVX-512, and for one with AMX; and its formats."""
     code = request.getfixturevalue(request.param)
-    if code.instructions("products") is None:
+    if not code.instructions(PRODUCTS):
         pytest.skip("no code for this processor")
-    return code.untried_products(tiles=request.param == "native_code_with_tiles")
+    return code, code.untried_formats(tiles=request.param == "native_code_with_tiles")
 
 
-@pytest.fixture(params=["Q4_0", "Q4_0_X8", "Q8_0", "Q4_K", "Q4_K_X8", "Q6_K"])
+@pytest.fixture(params=FORMATS)
 def format_(request, native):
-    if request.param not in native.formats:
+    if request.param not in native[1]:
         pytest.skip("no code for this processor")
     return request.param
 
 
+@pytest.fixture
+def product(native, format_):
+    """Multiplies weights in the format and columns."""
+    code, formats = native
+    return partial(multiply, code, formats[format_])
+
+
+@pytest.fixture
+def product_of_codes(native, format_):
+    """The op that multiplies weights in the format and columns, encoded before; it is called for each thread."""
+    code, formats = native
+    number = formats[format_]
+    return lambda result, w, x, *following: custom_op(
+        code, "products", result, [w, encoded(code, number, x), *following], number
+    )
+
+
 def weights_of(format_: str, rows: int, inner: int, blocks=None):
-    """A tensor of random weights in a format, the numbers that they stand for, and the data to be kept."""
+    """A tensor of random weights in a format, and the numbers that they stand for."""
     dtype = X8.get(format_) or DType[format_]
     if blocks is None:
         blocks = random_blocks(dtype, rows * inner, np.random.default_rng(rows))
     blocks = blocks.reshape(rows, -1, dtype.type_size)
     numbers = decode(blocks, dtype).reshape(rows, inner).astype(np.float64)
     data = repacked(blocks, dtype) if format_ in X8 else np.ascontiguousarray(blocks)
-    return leaf_tensor(dtype, (inner, rows), data), numbers, data
+    return tensor_of(data, dtype, (inner, rows)), numbers
 
 
 def rounded(x):
@@ -68,135 +82,117 @@ def rounded(x):
 
 @pytest.mark.parametrize(("rows", "inner"), SHAPES)
 @pytest.mark.few(24)
-def test_products_are_right_for_any_number_of_rows(native, format_, rows, inner) -> None:
+def test_products_are_right_for_any_number_of_rows(product, format_, rows, inner) -> None:
     if format_ in X8:
         rows = -(-rows // 8) * 8
-    w, numbers, kept = weights_of(format_, rows, inner)
+    w, numbers = weights_of(format_, rows, inner)
     x = np.random.default_rng(inner).integers(-127, 128, (7, inner)).astype(np.float32)
     x[:, ::32] = 127  # so that codes are exact
-    error = np.abs(multiply(native, format_, w, x) - x @ numbers.T)
-    assert (error <= ROUNDED * (np.abs(x) @ np.abs(numbers.T))).all(), kept.shape
+    error = np.abs(product(w, x) - x @ numbers.T)
+    assert (error <= ROUNDED * (np.abs(x) @ np.abs(numbers.T))).all()
 
 
 @pytest.mark.parametrize("inner", [256, MOST_ALONE, 1536])
 @pytest.mark.few(12)
-def test_a_column_has_the_same_result_alone_and_among_others(native, format_, inner) -> None:
-    w, numbers, _kept = weights_of(format_, 40, inner)
+def test_a_column_has_the_same_result_alone_and_among_others(product, format_, inner) -> None:
+    w, numbers = weights_of(format_, 40, inner)
     x = np.random.default_rng(3).standard_normal((300, inner)).astype(np.float32)
-    alone = np.concatenate([multiply(native, format_, w, x[n : n + 1]) for n in range(40)])
+    alone = np.concatenate([product(w, x[n : n + 1]) for n in range(40)])
     for count in (*range(2, 41), 300):
-        np.testing.assert_array_equal(multiply(native, format_, w, x[:count])[:40], alone[:count])
+        np.testing.assert_array_equal(product(w, x[:count])[:40], alone[:count])
     bound = 1.5 / 127 * np.abs(x).max() * np.abs(numbers).sum(1)
     assert (np.abs(alone - x[:40] @ numbers.T) < bound).all()
 
 
-def test_numbers_of_any_magnitude_keep_their_precision(native, format_) -> None:
-    w, numbers, _kept = weights_of(format_, 16, 512)
+def test_numbers_of_any_magnitude_keep_their_precision(product, format_) -> None:
+    w, numbers = weights_of(format_, 16, 512)
     x = np.random.default_rng(5).standard_normal((6, 512)).astype(np.float32)
     x *= np.float32([0, 1e-40, 1e-33, 1e-20, 1, 1e20])[:, None]
-    found, right = multiply(native, format_, w, x), rounded(x) @ numbers.T
+    found, right = product(w, x), rounded(x) @ numbers.T
     size = np.abs(rounded(x)) @ np.abs(numbers.T)
     assert not found[0].any()
     assert (np.abs(found - right)[1] <= 1e-3 * size[1]).all()  # subnormal numbers have few digits
     assert (np.abs(found - right)[2:] <= 1e-5 * size[2:]).all()
 
 
-def test_unusual_numbers_stay_in_their_column(native, format_) -> None:
-    w, _numbers, _kept = weights_of(format_, 24, 512)
+def test_unusual_numbers_stay_in_their_column(product, format_) -> None:
+    w, _numbers = weights_of(format_, 24, 512)
     x = np.random.default_rng(6).standard_normal((5, 512)).astype(np.float32)
-    plain = multiply(native, format_, w, x)
+    plain = product(w, x)
     x[1, 77], x[3, 400] = np.nan, np.inf
-    found = multiply(native, format_, w, x)
+    found = product(w, x)
     assert np.isnan(found[1]).all()
     assert not np.isfinite(found[3]).any()
     np.testing.assert_array_equal(found[[0, 2, 4]], plain[[0, 2, 4]])
 
 
-def test_the_outermost_codes_and_scales_are_exact(native, format_) -> None:
+def test_the_outermost_codes_and_scales_are_exact(product, format_) -> None:
     """All codes at one end, with the largest scales: sums of 16 bits would overflow."""
     dtype = X8.get(format_) or DType[format_]
     for code in (0, 255, 128, 127):
         blocks = np.full((8, 2048 // dtype.block_size, dtype.type_size), code, np.uint8)
         for place in SCALES[dtype]:
             blocks[..., place : place + 2] = np.float16([65504]).view(np.uint8)
-        w, numbers, _kept = weights_of(format_, 8, 2048, blocks)
+        w, numbers = weights_of(format_, 8, 2048, blocks)
         x = np.full((3, 2048), 127, np.float32) * np.float32([1, -1, 0])[:, None]
-        np.testing.assert_allclose(multiply(native, format_, w, x), x @ numbers.T, rtol=1e-5)
+        np.testing.assert_allclose(product(w, x), x @ numbers.T, rtol=1e-5)
 
 
-def test_nothing_is_written_outside_of_the_result(native, format_) -> None:
-    w, numbers, _kept = weights_of(format_, 40, 256)
+def test_nothing_is_written_outside_of_the_result(product_of_codes, format_) -> None:
+    w, numbers = weights_of(format_, 40, 256)
     x = np.random.default_rng(7).integers(-127, 128, (9, 256)).astype(np.float32)
     x[:, ::32] = 127
-    number = native.number(format_)
-    codes = np.zeros((9, 256 // 32 * ENTRY // 4), np.float32)
-    run(native.columns, codes, [tensor_of(x)], number)
     wide = np.full((11, 50), 7, np.float32)  # with more rows and columns than the result has
     result = tensor_of(wide[1:])
     result.ne, result.nb = (40, 9, 1, 1), (4, 200, 1800, 1800)
-    result.src[0] = w
-    result.src[1] = operand = tensor_of(codes)
+    op = product_of_codes(result, w, x)
     for thread in range(3):
-        native.products(result, thread, 3, number)
+        op(thread, 3)
     np.testing.assert_allclose(wide[1:10, :40], x @ numbers.T, rtol=1e-4, atol=1e-2)
     wide[1:10, :40] = 7
     assert (wide == 7).all()
-    assert operand.data == ffi.from_buffer(codes)
 
 
 @pytest.mark.parametrize("columns", [1, 6, 150])
 @pytest.mark.few(12)
-def test_threads_in_any_order_and_one_by_one_leave_the_same_result(native, format_, columns) -> None:
+def test_threads_in_any_order_and_one_by_one_leave_the_same_result(
+    product, product_of_codes, format_, columns
+) -> None:
     """Each takes the next group of rows; after the last thread, the counters are as before."""
-    w, _numbers, _kept = weights_of(format_, 488, 512)
-    follower, _numbers, _also_kept = weights_of(format_, 8, 256)  # too few rows for a second thread
+    w, _numbers = weights_of(format_, 488, 512)
+    follower, _numbers = weights_of(format_, 8, 256)  # too few rows for a second thread
     x = np.random.default_rng(8).standard_normal((columns, 512)).astype(np.float32)
-    number, right = native.number(format_), multiply(native, format_, w, x)
-    codes = np.zeros((columns, 512 // 32 * ENTRY // 4), np.float32)
-    run(native.columns, codes, [tensor_of(x)], number)
+    right = product(w, x)
     found = np.zeros_like(right)
-    result, operand = tensor_of(found), tensor_of(codes)
-    result.src[0], result.src[1], result.src[NEXT_WEIGHTS] = w, operand, follower
+    result = tensor_of(found)
+    op = product_of_codes(result, w, x, follower)
     for order in ([0, 1, 2], [2, 0, 1], [-1, -1, -1], [0], [-1, -1], list(range(40))):
         found[:] = np.nan
         for thread in order:
-            native.products(result, thread, len(order), number)
+            op(thread, len(order))
         np.testing.assert_array_equal(found, right)
         assert not any(result.op_params[8:16])
 
 
-def test_threads_that_run_at_once_leave_the_same_result(native, format_) -> None:
-    w, _numbers, _kept = weights_of(format_, 1200, 512)
+def test_threads_that_run_at_once_leave_the_same_result(product, product_of_codes, format_) -> None:
+    w, _numbers = weights_of(format_, 1200, 512)
     x = np.random.default_rng(9).standard_normal((3, 512)).astype(np.float32)
-    number, right = native.number(format_), multiply(native, format_, w, x)
-    codes = np.zeros((3, 512 // 32 * ENTRY // 4), np.float32)
-    run(native.columns, codes, [tensor_of(x)], number)
+    right = product(w, x)
     found = np.zeros_like(right)
-    result, operand = tensor_of(found), tensor_of(codes)
-    result.src[0], result.src[1] = w, operand
+    op = product_of_codes(found, w, x)
     with ThreadPoolExecutor(3) as pool:
         for _ in range(50):
             found[:] = np.nan
-            list(pool.map(lambda thread: native.products(result, thread, 3, number), range(3)))
+            list(pool.map(lambda thread: op(thread, 3), range(3)))
             np.testing.assert_array_equal(found, right)
 
 
 @pytest.mark.parametrize("columns", [15, 16, 17, 25, 33, 64, 130])
 def test_tiles_change_no_result(native_code_with_tiles, columns) -> None:
-    plain, tiled = (native_code_with_tiles.untried_products(tiles=tiles) for tiles in (False, True))
+    plain, tiled = (native_code_with_tiles.untried_formats(tiles=tiles) for tiles in (False, True))
     x = np.random.default_rng(columns).standard_normal((columns, 2304), np.float32)
     x[columns // 2, 40], x[-1, 300] = np.nan, np.inf
     for format_ in FORMATS:
-        weights, _, data = weights_of(format_, 72, 2304)
-        found, expected = (multiply(way, format_, weights, x) for way in (tiled, plain))
+        w, _numbers = weights_of(format_, 72, 2304)
+        found, expected = (multiply(native_code_with_tiles, way[format_], w, x) for way in (tiled, plain))
         assert found.tobytes() == expected.tobytes(), format_
-        del data
-
-
-def test_tiles_are_tried_and_their_time_is_compared_unless_they_are_emulated(
-    native_code_with_tiles, monkeypatch
-) -> None:
-    assert tiles(native_code_with_tiles) == ""
-    monkeypatch.setattr(native_trial, "EMULATED", "something else")
-    monkeypatch.setattr(native_trial, "FASTER", 0.0)
-    assert tiles(native_code_with_tiles).startswith("no faster for Q4_0, 16 columns")

@@ -1,4 +1,4 @@
-// A tensor of ggml, as in tools/ggml.cdef.h (the plugin checks that a libggml has this layout), and numbers in f16.
+// A tensor of ggml, as in plugins/ggml/tools/ggml.cdef.h (the plugin checks that a libggml has this layout), and numbers in f16.
 #pragma once
 
 #include <cstddef>

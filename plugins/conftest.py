@@ -1,0 +1,63 @@
+"""Fixtures of all plugins: the native code for this processor, and for others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from native_sources import EMULATED_TILES, compiled, native_library
+
+from backbay.internals import forced_cpu
+from backbay_native import ATTENTION, PRODUCTS, RECURRENCE, NativeCode
+from backbay_native.native_code import INSTRUCTIONS, TILES
+
+
+def opened(path: Path) -> NativeCode:
+    """The native code in a file."""
+    found = NativeCode(path)
+    if not found.instructions(ATTENTION):
+        pytest.skip("no native code for this processor")
+    return found
+
+
+def opened_for(kind: str, folder: Path) -> NativeCode:
+    """The native code for a kind of CPU: each loaded copy of the file limits itself once."""
+    if forced_cpu():
+        pytest.skip(f"all code is for {forced_cpu()}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BACKBAY_CPU", kind)
+        found = opened(Path(shutil.copy(native_library(), folder)))
+        assert not any(
+            map(found.why_not, (ATTENTION, RECURRENCE))
+        )  # children of trials see the variable, too
+    if found.instructions(PRODUCTS) != INSTRUCTIONS[kind]:
+        pytest.skip(f"this processor has less than {kind}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def native_code() -> NativeCode:
+    """The native code of the sources."""
+    return opened(native_library())
+
+
+@pytest.fixture(scope="session")
+def native_code_without_avx512(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The native code that processors without AVX-512 run."""
+    return opened_for("avx2", tmp_path_factory.mktemp("avx2"))
+
+
+@pytest.fixture(scope="session")
+def native_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The native code that processors with AVX-512, but without VNNI, run."""
+    return opened_for("avx512", tmp_path_factory.mktemp("avx512"))
+
+
+@pytest.fixture(scope="session")
+def native_code_with_tiles() -> NativeCode:
+    """The native code that processors with AMX run, whose instructions are emulated."""
+    made = opened(compiled(EMULATED_TILES))
+    if not made.instructions(TILES):
+        pytest.skip("no code for this processor")
+    return made
