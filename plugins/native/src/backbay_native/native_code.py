@@ -49,7 +49,7 @@ INSTRUCTIONS = {
 """The instructions that products take on each kind of CPU that BACKBAY_CPU names."""
 TRIAL = (sys.executable, "-m", "backbay_native.trial")
 TIMEOUT = 60.0  # seconds
-MISSING = "native code is not installed; remedy, in a clone of backbay: pip install ./plugins/native"
+MISSING = "no native code was compiled; remedy, with a C++ compiler, in a clone of backbay: pip install ./plugins/native"
 
 
 @final
