@@ -33,7 +33,7 @@ test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ##
 	$(BIN)/python lab/tools/test_cpus.py $(CPUS)
 
 test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and of models with the code for each kind of CPU
-	$(BIN)/python lab/tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/onnx/tests apps/engine/tests/models -m "not thorough"
+	$(BIN)/python lab/tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/native/tests plugins/onnx/tests apps/engine/tests/models -m "not thorough"
 
 cpus: $(VENV)/.cpus  ## compile ggml for other kinds of CPUs too
 

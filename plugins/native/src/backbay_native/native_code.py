@@ -51,7 +51,7 @@ INSTRUCTIONS = {
 TRIAL = (sys.executable, "-m", "backbay_native.trial")
 CODE, RETRY = "the faster native code", "the next process tries it again"
 TIMEOUT = 60.0  # seconds
-MISSING = "native code is not installed; remedy, in a clone of backbay: pip install ./plugins/native"
+MISSING = "no native code was compiled; remedy, with a C++ compiler, in a clone of backbay: pip install ./plugins/native"
 
 
 @final
