@@ -7,7 +7,7 @@ PACKAGES := core plugins/cpu_ref plugins/native plugins/onnx[cpu] conformance ap
 FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
-COMPILED := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
+COMPILED_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
 CPUS := x86-64 avx2 avx512 avx512-vnni amx
 PATIENT := -o faulthandler_timeout=0  # a test may take hours
 
@@ -205,7 +205,7 @@ $(VENV)/.cpus: $(VENV)/.installed
 	@touch $@
 
 # While the compiler works on ggml, pip installs the rest, and compiles native code. Objects of an earlier build are used again.
-$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED)
+$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED_FILES)
 	@echo "Making an environment in $(VENV), and compiling ggml for this CPU: about two minutes on two cores."
 	@$(PYTHON) -m venv $(VENV)
 	@$(call quietly,$(VENV)/build-tools.log,$(BIN)/python -m pip install "setuptools>=77" "scikit-build-core>=1.1" cmake ninja)
