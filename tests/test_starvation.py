@@ -56,7 +56,7 @@ def starved(model: Path, backend: str, limit: str, amount: int) -> subprocess.Co
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mib", [4, 8, 16, 32, 64, 160])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_little_address_space(model: Path, backend: str, mib: int) -> None:
     done = starved(model, backend, "AS", mib * MIB)
     if done.returncode:
