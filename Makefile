@@ -7,7 +7,7 @@ PACKAGES := core plugins/cpu_ref plugins/native plugins/onnx[cpu] conformance ap
 FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
-COMPILED := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
+COMPILED_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
 CPUS := x86-64 avx2 avx512 avx512-vnni amx
 PATIENT := -o faulthandler_timeout=0  # a test may take hours
 
@@ -25,7 +25,7 @@ help:  ## list the targets
 demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: seven to eight minutes on two cores of an EPYC (Zen 4)
+test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: about seven minutes on two cores of an EPYC (Zen 4)
 	$(BIN)/python -m pytest -n auto -m "not thorough"
 
 test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ## all sizes, backends and soaks, and each kind of CPU: an hour or more
@@ -33,7 +33,7 @@ test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ##
 	$(BIN)/python lab/tools/test_cpus.py $(CPUS)
 
 test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and of models with the code for each kind of CPU
-	$(BIN)/python lab/tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/onnx/tests apps/engine/tests/models -m "not thorough"
+	$(BIN)/python lab/tools/test_cpus.py $(CPUS) plugins/ggml/tests plugins/native/tests plugins/onnx/tests apps/engine/tests/models -m "not thorough"
 
 cpus: $(VENV)/.cpus  ## compile ggml for other kinds of CPUs too
 
@@ -205,7 +205,7 @@ $(VENV)/.cpus: $(VENV)/.installed
 	@touch $@
 
 # While the compiler works on ggml, pip installs the rest, and compiles native code. Objects of an earlier build are used again.
-$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED)
+$(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED_FILES)
 	@echo "Making an environment in $(VENV), and compiling ggml for this CPU: about two minutes on two cores."
 	@$(PYTHON) -m venv $(VENV)
 	@$(call quietly,$(VENV)/build-tools.log,$(BIN)/python -m pip install "setuptools>=77" "scikit-build-core>=1.1" cmake ninja)

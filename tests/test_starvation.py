@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from doc_blocks import ROOT
 from small_llama import write_small_llama
 
+PIPE = subprocess.PIPE
 BACKENDS = ["cpu_ref", "ggml", "onnx"]
 MIB = 1 << 20
 ANSWER = """
@@ -39,6 +42,8 @@ ABORTS = (
     "std::system_error",
 )
 """What a library says on standard error before it ends the process; docs/reference/faults.md tells of it."""
+WAITS_FOR_A_THREAD = re.compile(r'threading\.py", line \d+ in start\n')
+"""Where CPython stands that waits for ever for a thread which had no memory to begin (python/cpython#140746)."""
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +52,29 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def starved(model: Path, backend: str, limit: str, amount: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", ANSWER, str(model), backend, limit, str(amount)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    """What a starved process prints; one that hangs is asked where."""
+    command = [sys.executable, "-X", "faulthandler", "-c", ANSWER, str(model), backend, limit, str(amount)]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        try:
+            printed = process.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            printed = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, *printed)
 
 
 @pytest.mark.fault(
-    "little address space (ulimit -v)", "an answer, or an error with the limit; some libraries abort"
+    "little address space (ulimit -v)",
+    "an answer, or an error with the limit; some libraries abort, and CPython may wait for ever for a thread",
 )
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mib", [4, 8, 16, 32, 64, 160])
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 def test_little_address_space(model: Path, backend: str, mib: int) -> None:
     done = starved(model, backend, "AS", mib * MIB)
     if done.returncode:
-        assert any(text in done.stderr for text in ABORTS), done
+        aborted = any(text in done.stderr for text in ABORTS)
+        assert aborted or WAITS_FOR_A_THREAD.search(done.stderr), done
         return
     assert done.stdout.startswith("answer 3") or "ulimit -v" in done.stdout or "NoMemory" in done.stdout, done
 

@@ -8,8 +8,8 @@ from backbay_conformance.command import command
 
 
 def conform(*words: str) -> int:
-    """The exit status of the command, with one worker: a second one would only start, as there are few calls."""
+    """The exit status of the command."""
     parser = ArgumentParser()
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true")  # as the command line adds it
-    return command.run(parser.parse_args(["--jobs", "1", *words]))
+    return command.run(parser.parse_args(words))

@@ -67,7 +67,7 @@ class Theirs(Reference):
 def backbay_backend():
     return Theirs
 """
-OPS = "softmax,tri,sigmoid,silu,gelu,quick_gelu,swiglu,scaled_dot_product_attention,composites"
+OPS = "softmax,tri,sigmoid,silu,composites"
 
 
 @pytest.fixture(scope="module")

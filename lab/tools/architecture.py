@@ -21,10 +21,8 @@ PANELS = {  # title and folder, as they stand in the picture: the lowest row las
     "plugins/cpu_ref": "plugins/cpu_ref/src/backbay_cpu_ref",
     "core": "core/src/backbay",
 }
-LIBRARY, USERS = (
-    "plugins/native",
-    ("plugins/ggml", "plugins/onnx"),
-)  # below the panels of these two, which adjoin
+LIBRARY = "plugins/native"
+USERS = "plugins/ggml", "plugins/onnx"  # of the library, which lies below their panels: these adjoin
 ROOM_WIDTH, GAP, MARGIN, TITLE = 178, 10, 20, 34
 TALL, FLAT = 86, 44  # heights of a room in a narrow panel, and in a wide one
 LETTER = 6.2  # the width of a letter of a purpose

@@ -70,6 +70,18 @@ def test_a_plugin_that_works_is_not_tried_again(environment: Environment, marks:
     assert marks.read_text() == "x"
 
 
+def test_a_plugin_is_not_tried_again_where_the_folder_has_metadata_of_its_own(
+    environment: Environment, marks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `pip install .` leaves them in a clone: some processes name the folder, others call it ""."""
+    (tmp_path / "clone" / "workspace.egg-info").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "clone")
+    environment.install_backend("good", counted(marks))
+    assert environment.python(CHOOSE).stdout == "good: it works\n"
+    assert environment.backbay("list").returncode == 0
+    assert marks.read_text() == "x"
+
+
 def test_a_plugin_that_says_why_it_does_not_work_is_asked_each_time(
     environment: Environment, marks: Path
 ) -> None:

@@ -37,10 +37,10 @@ def kill(llm):
 @pytest.mark.fault("a worker dies in mid-answer", "whole answers, after a pause")
 def test_answers_go_on_in_the_next_worker(path):
     with load(path, "cpu_ref", **SIZES, worker=True) as llm:
-        alone = [llm.generate("go on", max_tokens=150, **kind) for kind in KINDS]
+        alone = [llm.generate("go on", max_tokens=100, **kind) for kind in KINDS]
         told = [[] for _ in KINDS]
         handles = [
-            llm.submit("go on", max_tokens=150, on_step=mine.append, **kind)
+            llm.submit("go on", max_tokens=100, on_step=mine.append, **kind)
             for mine, kind in zip(told, KINDS, strict=True)
         ]
         for _ in range(2):

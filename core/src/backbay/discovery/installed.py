@@ -86,18 +86,7 @@ def load_declared(hook: str, what: str, points: Sequence[Declared]) -> Any:
 
 def declared(group: str) -> dict[str, list[Declared]]:
     """All entry points of a group, sorted by name; several if distributions declare the same name."""
-    found: dict[str, list[Declared]] = {}
-    with naming_limits("looking for plugins"):
-        # importlib.metadata would find nothing if no file can be opened
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    for point in _points(group, _places()):
-        origin = "unknown", "unknown"
-        try:
-            origin = origin if point.dist is None else (point.dist.name, point.dist.version)
-        except Exception:  # noqa: BLE001  metadata that are no text
-            origin = "unreadable", "unknown"
-        found.setdefault(point.name, []).append(Declared(point.name, point.value, *origin))
-    return found
+    return {name: [*points] for name, points in _declared(group, _places()).items()}
 
 
 def _places() -> tuple[tuple[str, int], ...]:
@@ -110,18 +99,33 @@ def _places() -> tuple[tuple[str, int], ...]:
 
 
 @lru_cache(maxsize=64)
-def _points(group: str, places: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
-    """The entry points of a group, sorted by name. To look for them reads a file of each distribution."""
+def _declared(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, list[Declared]]:
+    """What `declared` gives for these places; to look there reads files of each distribution."""
+    found: dict[str, list[Declared]] = {}
+    with naming_limits("looking for plugins"):
+        # importlib.metadata would find nothing if no file can be opened
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    for point in sorted(_points(group), key=lambda point: point.name):
+        origin = "unknown", "unknown"
+        try:
+            origin = origin if point.dist is None else (point.dist.name, point.dist.version)
+        except Exception:  # noqa: BLE001  metadata that are no text
+            origin = "unreadable", "unknown"
+        found.setdefault(point.name, []).append(Declared(point.name, point.value, *origin))
+    return found
+
+
+def _points(group: str) -> Iterable[EntryPoint]:
     from importlib.metadata import distributions, entry_points
 
     with suppress(Exception):  # one unreadable entry_points.txt must not hide all others
-        return sorted(entry_points(group=group), key=lambda point: point.name)
+        return entry_points(group=group)
     found: dict[str, Iterable[EntryPoint]] = {}
     for distribution in distributions():
         with suppress(Exception):  # its metadata are unreadable
             # Import finds the first on sys.path.
             found.setdefault(distribution.name, distribution.entry_points.select(group=group))
-    return sorted((point for points in found.values() for point in points), key=lambda point: point.name)
+    return [point for points in found.values() for point in points]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _facts(entry: BackendEntry) -> Iterator[Any]:
 
 def _distributions() -> Iterator[State]:
     """The metadata folders of all installed distributions, which an installer replaces."""
-    for folder in dict.fromkeys(sys.path):
+    for folder in dict.fromkeys(map(os.path.abspath, sys.path)):  # "": a folder that others name
         with suppress(OSError):  # a folder that does not exist, or an archive
             metadata = [path for path in Path(folder).iterdir() if path.name.endswith(METADATA)]
             yield from sorted(map(_file, metadata))

@@ -17,7 +17,9 @@ LOCK = RLock()  # of the manager: pluggy has none
 
 
 def hook_result(hook: str, plugin: object, name: str) -> Any:
-    """The result of a plugin's hook, for the entry point with this name; an object without hooks is a result itself."""
+    """The result of a plugin's hook, for the entry point with this name; a class, or what has no hooks, is one itself."""
+    if isinstance(plugin, type):
+        return plugin
     from pluggy import PluginValidationError  # takes as long to import as the rest of core
 
     from .hook_specs import manager

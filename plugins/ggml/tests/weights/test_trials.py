@@ -72,7 +72,7 @@ def test_another_form_pays_where_the_trial_says_so(features, told, expected, mon
 
 @pytest.mark.fault("the trial of an arrangement of weights is killed", "plain weights; tried again next time")
 def test_a_trial_that_was_killed_is_not_remembered(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
     ends = iter([-signal.SIGKILL, -signal.SIGILL])
     asked: list[str] = []
 

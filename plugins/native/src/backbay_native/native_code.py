@@ -51,7 +51,7 @@ INSTRUCTIONS = {
 TRIAL = (sys.executable, "-m", "backbay_native.trial")
 CODE, RETRY = "the faster native code", "the next process tries it again"
 TIMEOUT = 60.0  # seconds
-MISSING = "native code is not installed; remedy, in a clone of backbay: pip install ./plugins/native"
+MISSING = "no native code was compiled; remedy, with a C++ compiler, in a clone of backbay: pip install ./plugins/native"
 
 
 @final
@@ -77,14 +77,17 @@ class NativeCode:
 
     def why_not(self, purpose: str) -> str:
         """Why the code for a purpose cannot be used; empty if it can."""
+        if purpose not in self._faults:  # each node of a graph asks
+            self._faults[purpose] = self._fault(purpose)
+        return self._faults[purpose]
+
+    def _fault(self, purpose: str) -> str:
         if self.path is None:
             return self._why_none
         if not self.instructions(purpose):
             return "there is none for this processor"
-        if purpose not in self._faults:
-            together = self._tried_together
-            self._faults[purpose] = together[purpose] if together else self._trial(purpose)
-        return self._faults[purpose]
+        together = self._tried_together
+        return together[purpose] if together else self._trial(purpose)
 
     def has(self, purpose: str) -> bool:
         return not self.why_not(purpose)

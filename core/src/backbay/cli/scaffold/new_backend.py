@@ -63,7 +63,7 @@ def run(args: Namespace) -> int:
         write_text(target, text)
     say(f"written: {folder}\n")
     say(f"  cd {folder}")
-    say("  pip install -e .[test]      # in an environment with backbay and backbay-conformance")
+    say("  pip install -e '.[test]'    # in an environment with backbay and backbay-conformance")
     say("  pytest")
     say(f"  backbay conform {args.name} --size smoke")
     say(f"  backbay conform {args.name} --next")
