@@ -18,6 +18,7 @@ from backbay.cli import (
     file_to_write,
     folder_to_write,
     next_kernels,
+    note,
     options_of,
     positive,
     say,
@@ -27,17 +28,19 @@ from backbay.cli import (
 )
 
 from .checks.model_calls import read_model_calls
-from .report.certificate import certify, changed, own_files, refusals, too_little
+from .report.certificate import certify, refusals, too_little
+from .report.digests import Digests, changed, own_files
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.report import Outcome, Report
+from .report.report import Outcome, Report, Speed
 from .report.terminal import Bar, show, show_failure
 from .runner.isolation import Pool, ask_worker
 from .runner.item_run import drawn_again, is_call
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item, RunSettings
+from .runner.speeds import speeds
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
 from .suite.lab import Opening, lab_with
@@ -195,7 +198,7 @@ def _tried(args: Namespace, device: str, stop: Stop) -> int:
     status = stop.status or (0 if report.ok else 1)
     if not args.certify:
         return status
-    return max(status, _certified(report, args.certify, at, changed(before, own_files(args.backend))))
+    return max(status, _certified(report, args.certify, at, before))
 
 
 def _measured(args: Namespace, device: str, stop: Stop) -> Report:
@@ -251,14 +254,27 @@ def _write_files(report: Report, args: Namespace, at: str) -> None:
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 
-def _certified(report: Report, folder: str, at: str, changes: str) -> int:
+def _certified(report: Report, folder: str, at: str, before: Digests) -> int:
+    """The exit status of a certificate, written if the run earns one; `before`: the plugin's files when it began."""
+    changes = changed(before, own_files(report.backend))
     reasons = [*refusals(report), *([changes] if changes else [])]
     if reasons:
         say("no certificate: " + "; ".join(reasons))
         return 1
-    written = certify(report, Path(folder), at)
+    report.speeds = _speeds(report)
+    written = certify(report, Path(folder), before, at)
     say("certificate: " + ", ".join(str(path) for path in written))
     return 0
+
+
+def _speeds(report: Report) -> list[Speed]:
+    """The speeds that stand beside the proof; without any, the proof holds as well."""
+    note("measuring the speed of some ops, beside the reference")
+    try:
+        return speeds(report.backend, report.opening)
+    except Exception as error:  # noqa: BLE001 it has kept the contract
+        note(f"no speeds: {type(error).__name__}: {error}")
+        return []
 
 
 def again(args: Namespace) -> int:

@@ -102,14 +102,14 @@ def test_certificates_need_a_clean_run() -> None:
 
 def test_a_certificate_says_what_was_proved(tmp_path: Path) -> None:
     clean = report(failed=False)
-    said = certificate(clean)
+    said = certificate(clean, {})
     assert said["counts"] == {"passed": 2, "failed": 0, "known": 0, "unsupported": 1}
     assert {op["name"]: op["state"] for op in said["ops"]} == {
         "add": "full",
         "exp": "composite",
         "sin": "unsupported",
     }
-    assert [path.suffix for path in certify(clean, tmp_path)] == [".json", ".html", ".svg"]
+    assert [path.suffix for path in certify(clean, tmp_path, {})] == [".json", ".html", ".svg"]
 
 
 def test_the_badge_is_svg_that_names_the_suite() -> None:

@@ -31,7 +31,7 @@ def test_the_calls_of_a_model_are_tried(report: Report) -> None:
 
 
 def test_reports_and_certificates_name_the_model(report: Report) -> None:
-    told = certificate(report)["like"]
+    told = certificate(report, {})["like"]
     assert told["model"] == MODEL.name
     assert told["calls"] == report.like.calls if report.like else False
     assert set(told["not_drawn"]) <= set(told["kinds"])

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from backbay.cli import write_text
-from backbay.discovery import entry
 
 from ..suite.profiles import PROFILES, SUITE_VERSION
+from .digests import SUITE, Digests, files_of, sources
 from .html import page
 from .report import Report
 
 SMALLEST = ("core",)  # the profiles that a certificate requires
 
-
 CERTIFIED = (
     *("suite", "backend", "opening", "seed", "size", "profiles"),
-    *("counts", "states", "tightness", "like", "facts", "seconds"),
+    *("planned", "counts", "states", "tightness", "like", "facts", "seconds", "speeds"),
 )
 """The parts of a report that a certificate repeats."""
+OF_AN_OP = "profile", "name", "dtype", "state", "passed", "unsupported", "worst", "precisions"
+TITLE = "backbay conformance"
 
 
 def refusals(report: Report) -> list[str]:
@@ -48,22 +47,21 @@ def too_little(size: str, profiles: Sequence[str]) -> list[str]:
     return small + [f"profile {profile} is left out" for profile in SMALLEST if profile not in profiles]
 
 
-def certificate(report: Report) -> dict[str, Any]:
+def certificate(report: Report, plugin: Digests) -> dict[str, Any]:
+    """The certificate of a report on the backend whose files have these digests."""
     full = report.as_dict()
-    ops = [
-        {key: cell[key] for key in ("profile", "name", "dtype", "state", "passed", "worst", "precisions")}
-        for cell in full["cells"]
-    ]
-    head = {"certificate": "backbay conformance", "issued": datetime.now(UTC).isoformat(timespec="seconds")}
-    return {**head, **{key: full[key] for key in CERTIFIED}, "ops": ops}
+    ops = [{key: cell[key] for key in OF_AN_OP} for cell in full["cells"]]
+    head = {"certificate": TITLE, "issued": datetime.now(UTC).isoformat(timespec="seconds")}
+    digests = {"suite": sources(files_of(SUITE)), "plugin": sources(plugin), "calls": report.digests}
+    return {**head, **{key: full[key] for key in CERTIFIED}, "digests": digests, "ops": ops}
 
 
-def certify(report: Report, folder: Path, at: str = "") -> list[Path]:
+def certify(report: Report, folder: Path, plugin: Digests, at: str = "") -> list[Path]:
     """Write the certificate, its page and its badge; `at` follows the backend's name in the files' names."""
     folder.mkdir(parents=True, exist_ok=True)
     name = report.backend.rpartition(":")[2] + at
     contents = {
-        f"{name}-certificate.json": json.dumps(certificate(report), indent=1) + "\n",
+        f"{name}-certificate.json": json.dumps(certificate(report, plugin), indent=1) + "\n",
         f"{name}-certificate.html": page(report),
         f"{name}-badge.svg": badge(report),
     }
@@ -85,29 +83,3 @@ def badge(report: Report) -> str:
 <g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
 <text x="{a / 2:g}" y="14">{left}</text><text x="{a + b / 2:g}" y="14">{right}</text></g></svg>
 """
-
-
-Digests = dict[Path, str]
-
-
-def own_files(backend: str) -> Digests:
-    """The digest of each file in the package of an installed backend, or of `module:Class`; nothing is imported."""
-    spec = find_spec(entry(backend).module.partition(":")[0].partition(".")[0])
-    found: Digests = {}
-    places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
-    for place in places:
-        for path in _files(Path(place)):
-            with path.open("rb") as file:
-                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
-
-
-def changed(before: Digests, after: Digests) -> str:
-    """What has changed, as a reason against a certificate; empty if nothing has."""
-    names = sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    return f"files of the plugin changed during the run: {', '.join(names)}" if names else ""
-
-
-def _files(place: Path) -> Iterator[Path]:
-    paths = place.rglob("*") if place.is_dir() else [place]
-    return (path for path in paths if path.is_file() and "__pycache__" not in path.parts)

@@ -7,7 +7,7 @@ from html import escape
 
 from ..numbers.comparison import ENOUGH, TIGHT
 from ..suite.profiles import SUITE_VERSION
-from .report import BINS, STATES, Cell, Outcome, Report
+from .report import BINS, STATES, Cell, Outcome, Report, Speed
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """
@@ -186,6 +186,19 @@ def _scenarios(report: Report) -> str:
     return f"<h2>Scenarios</h2>\n{_table(('passed', 'failed', 'time'), body)}" if body else ""
 
 
+def _speeds(report: Report) -> str:
+    rows: dict[tuple[str, str], list[Speed]] = {}
+    for speed in report.speeds:
+        rows.setdefault((speed.op, speed.dtype), []).append(speed)
+    body = {
+        key: "".join(f"<td>{speed.seconds * 1e3:.3g} ms, {speed.times:.3g} x</td>" for speed in row)
+        for key, row in rows.items()
+    }
+    heads = [f"{tokens} tokens" for tokens in sorted({speed.tokens for speed in report.speeds})]
+    told = "The ops of a Llama of 1B: milliseconds, and how many times faster than the reference in the same run."
+    return f'<h2>Speed</h2>\n<p class="faint">{told}</p>\n{_table(heads, body)}' if body else ""
+
+
 def _slowest(report: Report) -> str:
     lines = [
         f"<tr><td>{outcome.seconds * 1000:.1f} ms</td><td>{escape(outcome.item)}</td>"
@@ -195,4 +208,4 @@ def _slowest(report: Report) -> str:
     return f"<h2>What took longest</h2>\n<div class='scroll'><table>{''.join(lines)}</table></div>\n"
 
 
-PARTS = (_head, _matrix, _errors, _tightness, _failures, _scenarios, _slowest)
+PARTS = (_head, _matrix, _errors, _tightness, _failures, _scenarios, _speeds, _slowest)

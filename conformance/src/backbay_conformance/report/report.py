@@ -7,7 +7,8 @@ from typing import Any
 
 from ..numbers.comparison import ENOUGH, Shares
 from ..suite.lab import PLAIN, Opening
-from ..suite.profiles import SUITE_VERSION
+from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
+from .digests import digest
 
 
 @dataclass
@@ -50,6 +51,12 @@ class Outcome:
     @property
     def name(self) -> str:
         return self.item.split("/")[1]
+
+    @property
+    def turn(self) -> int:
+        """The turn of its item; -1 for a call that is tried again."""
+        last = self.item.rpartition("/")[2]
+        return int(last) if last.isdecimal() else -1
 
     @property
     def failed(self) -> bool:
@@ -163,6 +170,17 @@ class Like:
         }
 
 
+@dataclass(frozen=True)
+class Speed:
+    """The seconds of an op for some tokens, and how many times faster it is than the reference."""
+
+    op: str
+    dtype: str
+    tokens: int
+    seconds: float
+    times: float
+
+
 @dataclass
 class Report:
     """All outcomes of a run. It is `ok` if it ran to its end, something passed, and nothing failed but as known."""
@@ -182,15 +200,25 @@ class Report:
     planned: int = 0  # the number of calls of a whole run
     opening: Opening = PLAIN
     stopped: str = ""  # why the run ended before its end
+    speeds: list[Speed] = field(default_factory=list)  # of a backend that earns a certificate
+    first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
         self.cells.setdefault(key, Cell(*key)).add(outcome)
         if self.like is not None:
             self.like.add(outcome)
+        if outcome.dtype and 0 <= outcome.turn < FIRST_ROUND:
+            self.first_calls.setdefault(f"{outcome.profile}/{outcome.name}", {})[outcome.turn] = outcome.call
         self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
         if outcome.failed:
             self.failures.append(outcome)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """A digest of the first calls of each case."""
+        calls = sorted(self.first_calls.items())
+        return {group: digest(call for _, call in sorted(turns.items())) for group, turns in calls}
 
     @property
     def title(self) -> str:
@@ -279,6 +307,7 @@ class Report:
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}
                 for key, row in self.tightness.items()
             },
+            "speeds": [asdict(speed) for speed in self.speeds],
             "cells": [cell.as_dict() for cell in self.cells.values()],
             **{key: [outcome.as_dict() for outcome in part] for key, part in outcomes.items()},
         }

@@ -15,10 +15,10 @@ from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import PLAIN, SCENARIOS, Opening
-from ..suite.profiles import PROFILES, STANDARD
+from ..suite.profiles import FIRST_ROUND, PROFILES, STANDARD
 
-CALLS_BY_SIZE = {"tiny": 1, "smoke": 9, "default": 90, "nightly": 900}
-"""The number of calls of a case by size; the first nine combine each mode with each float type."""
+CALLS_BY_SIZE = {"tiny": 1, "smoke": FIRST_ROUND, "default": 90, "nightly": 900}
+"""The number of calls of a case by size."""
 FEW = 12  # names that an error lists
 RUN_SIZES = tuple(CALLS_BY_SIZE)
 DECLARING = (cases, scenarios)  # their import fills CASES and SCENARIOS
@@ -101,12 +101,17 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
     _known(size, RUN_SIZES, "size")
     counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
     planned: list[Item] = []
-    low, high = 0, CALLS_BY_SIZE["smoke"]
+    low, high = 0, FIRST_ROUND
     while any(count > low for count, _ in counts):
         for count, key in counts:
             planned += [Item(*key, turn) for turn in range(low, min(high, count))]
         low, high = high, 4 * high
     return planned
+
+
+def first_round(key: tuple[str, str], size: str) -> list[Item]:
+    """The first items of a case or scenario in a run of this size."""
+    return [Item(*key, turn) for turn in range(min(FIRST_ROUND, times(*key, size)))]
 
 
 def like_items(

@@ -15,3 +15,6 @@ def check_profile(profile: str, declared: str) -> None:
 
 SUITE_VERSION = "1.2"
 """The version in certificates and replay files; only the version that wrote a replay file can replay it."""
+
+FIRST_ROUND = 9
+"""The calls that a case gets before any other gets more; they combine each mode with each float type."""

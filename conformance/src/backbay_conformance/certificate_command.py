@@ -1,0 +1,76 @@
+"""Certificates of backends: whether one holds on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from backbay.cli import add_json, say, say_json, table, whole
+
+from .report.terminal import Bar, show_failure
+from .runner.verification import SAMPLE, Verification, read_certificate, verify
+
+MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
+
+
+class Certificate:
+    """Verify a certificate: run a sample of its calls on the backend installed here, and compare versions and counts.
+
+    Exit status 0: nothing contradicts it; 1: something does.
+    """
+
+    def add_arguments(self, parser: ArgumentParser, /) -> None:
+        add = parser.add_argument
+        add("action", choices=("verify",), help="verify: check the certificate on this machine")
+        add("file", type=Path, help="NAME-certificate.json, as `backbay conform NAME --certify` writes it")
+        add(
+            "--sample",
+            type=_sample,
+            default=SAMPLE,
+            metavar="N",
+            help="ops and scenarios, drawn at random, whose first calls are run again (%(default)s); or all",
+        )
+        add(
+            "--seed",
+            type=whole(0),
+            help="seed of the sample; by default another one each time, which is printed",
+        )
+        add(
+            "--jobs",
+            type=whole(1),
+            default=max(1, min(2, os.cpu_count() or 1)),
+            help="worker processes (%(default)s)",
+        )
+        add_json(parser)
+
+    def run(self, args: Namespace, /) -> int:
+        certificate = read_certificate(args.file)
+        with Bar(sys.stderr) as bar:
+            found = verify(certificate, sample=args.sample, seed=args.seed, jobs=args.jobs, progress=bar.step)
+        say_json(found.as_dict()) if args.json else _show(found)
+        return 0 if found.holds else 1
+
+
+def _sample(text: str) -> int | None:
+    if text == "all":
+        return None
+    try:
+        return whole(1)(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}, or all") from None
+
+
+def _show(found: Verification) -> None:
+    said = found.certificate
+    say(f"{said['backend']}: suite {said['suite']}, size {said['size']}, issued {said['issued']}\n")
+    say(table(("", "", ""), [(each.what, MARKS[each.agrees], each.found) for each in found.findings]))
+    for outcome in found.sample.failures:
+        show_failure(outcome, sys.stdout)
+    verdict = "holds here" if found.holds else "does not hold here"
+    say(f"\nthe certificate {verdict} (sample {found.seed}: `--seed {found.seed}` draws it again)")
+
+
+command = Certificate()
+"""What `backbay certificate` runs."""

@@ -1,0 +1,50 @@
+"""Digests of the files of a plugin and of the suite, and of the calls that the suite has drawn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from backbay.discovery import entry
+
+SUITE = __name__.partition(".")[0]
+
+Digests = dict[Path, str]
+
+
+def own_files(backend: str) -> Digests:
+    """The digest of each file in the package of an installed backend, or of `module:Class`; nothing is imported."""
+    return files_of(entry(backend).module.partition(":")[0].partition(".")[0])
+
+
+def files_of(package: str) -> Digests:
+    spec = find_spec(package)
+    found: Digests = {}
+    places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
+    for place in places:
+        for path in _files(Path(place)):
+            with path.open("rb") as file:
+                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def changed(before: Digests, after: Digests) -> str:
+    """What has changed, as a reason against a certificate; empty if nothing has."""
+    names = sorted(path.name for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return f"files of the plugin changed during the run: {', '.join(names)}" if names else ""
+
+
+def sources(digests: Digests) -> str:
+    """One digest of all Python files, wherever they lie: what a machine compiles for itself is left out."""
+    return digest(sorted(f"{path.name} {own}" for path, own in digests.items() if path.suffix == ".py"))
+
+
+def digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _files(place: Path) -> Iterator[Path]:
+    paths = place.rglob("*") if place.is_dir() else [place]
+    return (path for path in paths if path.is_file() and "__pycache__" not in path.parts)
