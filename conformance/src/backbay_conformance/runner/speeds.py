@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from math import inf
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, quants
 
 import backbay
 from backbay import Backend, BackendParams, Context, DType, Tensor, UnsupportedOpError
@@ -75,13 +75,18 @@ def _numbers(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def _product(dtype: DType) -> Made:
-    weights = quants.quantize(_numbers(WIDTH, WIDTH), GGMLQuantizationType(dtype.value)).tobytes()
-
     def product(ctx: Context, tokens: int) -> Tensor:
-        weight = ctx.from_bytes(dtype, weights, WIDTH, WIDTH)
+        weight = ctx.from_bytes(dtype, _blocks(dtype), WIDTH, WIDTH)
         return weight.mulmat(ctx, ctx.from_floats(_numbers(WIDTH, tokens)))
 
     return product
+
+
+@cache
+def _blocks(dtype: DType) -> bytes:
+    from gguf import GGMLQuantizationType, quants
+
+    return bytes(quants.quantize(_numbers(WIDTH, WIDTH), GGMLQuantizationType(dtype.value)).data)
 
 
 def _attention(ctx: Context, tokens: int) -> Tensor:
