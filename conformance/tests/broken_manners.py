@@ -6,6 +6,7 @@ import ctypes
 import gc
 import locale
 import logging
+import mmap
 import os
 import random
 import signal
@@ -52,6 +53,11 @@ def interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def shares_memory():
+    KEPT.append(mmap.mmap(-1, 1 << 20))  # shared, and of no file
+    KEPT[-1].write(b"x" * (1 << 20))
+
+
 def waits_forever():
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 
@@ -83,5 +89,6 @@ Logs = at_start(lambda: logging.root.addHandler(logging.NullHandler()))
 Descriptors = at_start(lambda: KEPT.append(os.open("/dev/null", os.O_RDONLY)))
 Threads = at_start(waits_forever)
 Leaks = at_start(lambda: KEPT.append(np.ones(1 << 20, np.uint8)))
+LeaksShared = at_start(shares_memory)
 LeaksAtRun = at_run(lambda: KEPT.append(np.ones(1 << 20, np.uint8)))
 LeaksOnce = at_start(lambda: len(KEPT) > 4 or KEPT.append(np.ones(4 << 20, np.uint8)))

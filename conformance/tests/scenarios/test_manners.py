@@ -87,6 +87,7 @@ def grown(name: str) -> Report:
         ("Threads", "12 threads"),
         ("Leaks", "MiB"),
         ("LeaksAtRun", "MiB"),
+        ("LeaksShared", "MiB"),
     ],
 )
 @pytest.mark.few(1)

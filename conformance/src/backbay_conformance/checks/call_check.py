@@ -152,11 +152,12 @@ def _claimed(traced: TracedCall) -> list[Array]:
         if opened and isinstance(error, DeclaredUnsupportedError):
             raise Declined(str(error)) from None
         raise Fault("over-claimed", f"supports() says yes, but: {error}") from error
+    except NotImplementedError as error:
+        raise Fault("over-claimed", f"supports() says yes, but: NotImplementedError: {error}") from error
     except ShapeError as error:  # tracing accepted the call's shapes: the kernel's result has another one
         raise Fault("shape", str(error)) from None
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise Fault("over-claimed", f"supports() says yes, but the call raises {what}") from error
+        raise Fault("raised", f"{type(error).__name__}: {error}") from error
 
 
 def _written(call: Call) -> list[Operand]:

@@ -40,7 +40,7 @@ from .lives import (
     product_of_each,
     write_weights,
 )
-from .process.bookings import PEAK, mib, resident
+from .process.bookings import PEAK, mib, own_pages
 
 VARIANTS = (0, 1)  # the file has two weights for each call, which differ only in their data
 
@@ -280,7 +280,7 @@ def growth(open_backend: Callable[[], Backend]) -> int:
     return_freed_memory()
     if not PEAK.exists():
         return 0
-    before = resident()["RssAnon"]
+    before = own_pages()
     with open_backend():
         return_freed_memory()
-        return resident()["RssAnon"] - before
+        return own_pages() - before

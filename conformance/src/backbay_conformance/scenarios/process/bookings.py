@@ -39,12 +39,12 @@ class Stage(NamedTuple):
 
     name: str
     most: int
-    anonymous: int
+    own: int  # anonymous pages, private and shared
     of_files: int
 
     def __str__(self) -> str:
-        most, anonymous, of_files = map(mib, self[1:])
-        return f"{self.name}: at most {most}; at the end {anonymous} of its own pages, {of_files} of files"
+        most, own, of_files = map(mib, self[1:])
+        return f"{self.name}: at most {most}; at the end {own} of its own pages, {of_files} of files"
 
 
 class Held(NamedTuple):
@@ -71,7 +71,7 @@ class Growth:
         now = resident()
         grown = {pages: now[pages] - self._before[pages] for pages in now}
         most = now["VmHWM"] - self._before["VmRSS"]
-        self.stages.append(Stage(stage, most, grown["RssAnon"], grown["RssFile"] + grown["RssShmem"]))
+        self.stages.append(Stage(stage, most, grown["RssAnon"] + grown["RssShmem"], grown["RssFile"]))
         PEAK.write_text("5")
 
 
@@ -238,6 +238,12 @@ MODELS: dict[str, Callable[[Path], Path]] = {"weights": model, "quantized weight
 
 def mib(size: int) -> str:
     return f"{size / (1 << 20):.1f} MiB"
+
+
+def own_pages() -> int:
+    """The bytes of this process that no file backs, private ones and those of shared mappings."""
+    now = resident()
+    return now["RssAnon"] + now["RssShmem"]
 
 
 def resident() -> dict[str, int]:

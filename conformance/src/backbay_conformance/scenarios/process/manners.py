@@ -30,7 +30,7 @@ from ...draw.operand import Operand
 from ...numbers.comparison import Fault
 from ...suite.lab import Lab, scenario
 from ..lives import drawn_weight, product_of_each, write_weights
-from .bookings import mib, resident
+from .bookings import mib, own_pages
 
 Stage = Callable[[str], None]  # called at the end of each stage of a use, with its name
 
@@ -247,7 +247,7 @@ def held() -> dict[str, int]:
     gc.collect()
     return_freed_memory()
     descriptors, threads = (len([*(PROCESS / part).iterdir()]) for part in ("fd", "task"))
-    return {"descriptors": descriptors, "threads": threads, "bytes": resident()["RssAnon"]}
+    return {"descriptors": descriptors, "threads": threads, "bytes": own_pages()}
 
 
 def settled(before: Mapping[str, int]) -> dict[str, int]:
