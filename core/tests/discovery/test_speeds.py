@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -68,6 +69,14 @@ def test_a_trial_is_kept_and_doctor_shows_it(environment: Environment) -> None:
     assert (told["backend"], told["load"], told["took"]) == ("b", "4 requests at once", 7.0)
     assert [each["seconds"] for each in told["speeds"]] == [None, 2.5]
     assert environment.backbay("cache", "clear", "speeds").returncode == 0
+    assert "speeds of backends" not in environment.backbay("doctor").stdout
+
+
+def test_doctor_leaves_out_backends_that_are_not_installed(environment: Environment) -> None:
+    for name in ("a", "b"):
+        environment.install_backend(name, EQUAL)
+    environment.python(KEEP)
+    shutil.rmtree(environment.site / "backbay_a-1.0.dist-info")
     assert "speeds of backends" not in environment.backbay("doctor").stdout
 
 

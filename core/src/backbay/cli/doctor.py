@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
     name, usable, said = _choice(probed)
     if args.json:
         listed = [as_dict(result) for result in probed]
-        trials = [asdict(trial) for trial in kept_trials()]
+        trials = [asdict(trial) for trial in _trials()]
         found = {"choice": name, "usable": usable, "reason": said, "speeds": trials}
         say_json({"system": _system(), "backends": listed, **found})
     else:
@@ -83,7 +83,7 @@ def _print(probed: list[ProbeResult], conclusion: str) -> None:
     for result in probed:
         say()
         _print_result(result)
-    if trials := kept_trials():
+    if trials := _trials():
         say()
         _print_trials(trials)
     say()
@@ -101,6 +101,12 @@ def _print_result(result: ProbeResult) -> None:
         rows.append(("  output", result.output))
     if rows:
         say(table(("", ""), rows))
+
+
+def _trials() -> list[SpeedTrial]:
+    """The speeds that were measured, also by other environments, of backends that are installed in this one."""
+    installed = backends()
+    return [trial for trial in kept_trials() if all(speed.backend in installed for speed in trial.speeds)]
 
 
 def _print_trials(trials: list[SpeedTrial]) -> None:
