@@ -162,6 +162,34 @@ def EightTokens(call):
     return call.right() * (1.01 if call.x.shape[-2] == 8 else 1)
 
 
+class Invariant(Reference):
+    """Promises that no row depends on others, or on the number of threads."""
+
+    def batch_invariant(self, op, specs):
+        return op in (ops.mulmat, ops.rms_norm)
+
+    thread_invariant = batch_invariant
+
+    def varies(self, node):
+        return False
+
+    def store(self, node, result, out):
+        beside = np.nextafter(result.astype(np.float32), np.inf) if self.varies(node) else result
+        super().store(node, beside, out)
+
+
+class VariesWithRows(Invariant):
+    """The products of eight rows and more are rounded otherwise."""
+
+    def varies(self, node):
+        return node.op is ops.mulmat and node.dim(1) >= 8
+
+
+class VariesWithThreads(Invariant):
+    def varies(self, node):
+        return node.op is ops.rms_norm and self.params.num_threads != 2
+
+
 class WrongTogether(Reference):
     """An addition after a product is wrong, as a fused kernel may be."""
 

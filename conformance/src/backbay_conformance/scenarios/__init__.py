@@ -4,6 +4,7 @@ from . import blocks as blocks
 from . import experts as experts
 from . import graphs as graphs
 from . import halves as halves
+from . import invariance as invariance
 from . import leaves as leaves
 from . import lives as lives
 from . import long as long

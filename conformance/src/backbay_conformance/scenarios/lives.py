@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -134,12 +135,12 @@ def open_drawn_weights(
 
 @contextmanager
 def open_weights(
-    lab: Lab, weights: dict[str, Operand], layers: int, alignment: int = ALIGNMENTS[0]
+    lab: Lab, weights: dict[str, Operand], layers: int, alignment: int = ALIGNMENTS[0], **params: Any
 ) -> Iterator[Backend]:
     """A backend with the weights of a file, which are not loaded yet."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_weights(Path(folder) / "weights.gguf", weights, layers, alignment)
-        with lab.fresh(path) as backend:
+        with lab.fresh(path, **params) as backend:
             yield backend
 
 

@@ -124,6 +124,17 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
             return KERNEL
         return composed(op, specs, self.supports)
 
+    def batch_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        """Whether each row of the op's result has the same bits, whichever other rows there are, and however many.
+
+        A row is the result for one column of a product, one row of a norm, or one token of attention.
+        """
+        return False
+
+    def thread_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        """Whether the op's result has the same bits with any number of threads."""
+        return False
+
     def precision_on(self, device: str, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         """The precision of an op on one device, for a backend whose devices compute differently."""
         return self.precision(op, specs)

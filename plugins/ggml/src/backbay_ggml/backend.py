@@ -44,12 +44,14 @@ from .plans.graph_plan import Services
 from .plans.multi_device_plan import MultiDevicePlan, Scheduler
 from .plans.thread_choice import ThreadChoice
 from .tensors.buffers import DeviceLeaf, LeafBuffer
+from .tensors.tensor_builder import four
 from .weights.model_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, ModelWeights, is_tied
 
 CACHE_PADDING = 32  # the block of quantized caches
 FLASH_CACHES = (DType.F16, DType.F32, DType.BF16, DType.Q8_0, DType.Q4_0)
 PERMUTED_CACHES = (DType.F16, DType.F32)
 USUAL_HEAD = 128
+BY_ROWS = frozenset({ops.rms_norm, ops.layer_norm, ops.l2_norm, ops.softmax})  # one thread computes each row
 HEADS, WIDTH, HEAD = map(whole, ("attention.head_count", "embedding_length", "attention.key_length"))
 
 
@@ -172,6 +174,19 @@ class Ggml(Backend):
         if verdict is None:
             return precision(self.library, op, specs, flash=self.flash)
         return precision_of_device(verdict, op, specs, flash=self.flash)
+
+    def batch_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        return not self.assignment.others and (op in BY_ROWS or self._multiplies_natively(op, specs))
+
+    def thread_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        return self.batch_invariant(op, specs)
+
+    def _multiplies_natively(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        weight = specs[0]
+        if op is not ops.mulmat or weight is None or four(weight)[2:] != (1, 1):
+            return False
+        as_stored = weight.dtype.name in self.library.native.formats
+        return as_stored and (self.weights is None or self.weights.on_cpu.multiplies_natively(weight.dtype))
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
         if op in self.kernels:

@@ -182,6 +182,14 @@ class OnnxBackend(Backend):
             flushes_subnormals=self.device.provider.flushes_subnormals,
         )
 
+    def batch_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        """Products by native code are; ONNX Runtime itself promises nothing."""
+        weight = specs[0]
+        return op is ops.mulmat and weight is not None and weight.dtype.name in self.native.formats
+
+    def thread_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
+        return self.batch_invariant(op, specs)
+
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         if self.device.has_memory and is_resident(spec, placement):
             return DeviceBuffer(self.device, spec.nbytes, self.params.debug)

@@ -80,9 +80,12 @@ class Arrangement:
         self.buffer_type = buffer_types(library)[name]
         self._sample: Ptr = self._lib.ggml_backend_buft_alloc_buffer(self.buffer_type, SAMPLE_BYTES)
 
+    def takes(self, dtype: DType) -> bool:
+        return dtype in self._types
+
     def tensor(self, dtype: DType, shape: tuple[int, ...]) -> Ptr | None:
         """A tensor in this arrangement, without data; None if products with it do not exist."""
-        if dtype not in self._types or len(shape) != 2 or 0 in shape:
+        if not self.takes(dtype) or len(shape) != 2 or 0 in shape:
             return None
         made = leaf_tensor(dtype, shape)
         made.buffer = self._sample

@@ -23,7 +23,7 @@ from ..devices.device import WEIGHTS, Device, rounded_up
 from ..library.abi import NULL, Ptr, address, ffi, leaf_tensor
 from ..library.library import Library
 from ..tensors.buffers import WeightBuffer
-from .arrangements import Arrangement, usable_arrangements
+from .arrangements import REPACK, Arrangement, usable_arrangements
 
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"  # policies
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
@@ -60,6 +60,12 @@ class CpuWeights:
             fitting = (each for each in tried if each.tensor(info.dtype, info.shape) is not None)
             self._chosen[info.name] = next(fitting, None)
         return self._chosen[info.name]
+
+    def multiplies_natively(self, dtype: DType) -> bool:
+        """Whether native code multiplies weights of this dtype wherever they are rearranged."""
+        return all(
+            each.name == REPACK and dtype in each.native for each in self._arrangements if each.takes(dtype)
+        )
 
     def is_copied(self, info: TensorInfo) -> bool:
         return bool(info.nbytes) and self.arrangement(info) is not None
