@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,12 @@ from .lives import STORED, drawn_weight, open_weights
 WIDTH, HEADS, HEAD, PAST = 256, 4, 64, 70
 MOST = 64  # rows
 NAME = "blk.0.ffn_down.weight"
-Made = tuple[Op[..., Tensor], list[Tensor], Tensor]
+AnyOp = Op[Any, Any]
+Made = tuple[AnyOp, list[Tensor], Tensor]
 """An op, its operands, and its result."""
 Trace = Callable[[Backend, Context, Array], Made]
 """Traces an op on rows of f32 numbers, each of WIDTH."""
-Promise = Callable[[Op[..., Tensor], Sequence[Spec | None]], bool]
+Promise = Callable[[AnyOp, Sequence[Spec | None]], bool]
 
 
 def product(backend: Backend, ctx: Context, rows: Array) -> Made:
@@ -48,7 +50,7 @@ def attention(backend: Backend, ctx: Context, rows: Array) -> Made:
     return ops.scaled_dot_product_attention, [query, key, value], result
 
 
-def norm(op: Op[..., Tensor], backend: Backend, ctx: Context, rows: Array) -> Made:
+def norm(op: AnyOp, backend: Backend, ctx: Context, rows: Array) -> Made:
     x = ctx.from_floats(rows)
     return op, [x], getattr(x, op.name)(ctx)
 
@@ -74,18 +76,19 @@ def a_row_depends_on_no_other(lab: Lab, draw: Draw) -> None:
 def a_row_depends_on_no_thread(lab: Lab, draw: Draw) -> None:
     """Where the backend promises it, results have the same bits with any number of threads."""
     (trace, weight, rows), counts = _drawn(draw), draw.pick((1, 2), (2, 3), (1, 4))
-    results = []
-    for count in counts:
-        with open_weights(lab, {NAME: weight}, 1, num_threads=count) as backend:
+
+    def computed(num_threads: int) -> Array:
+        with open_weights(lab, {NAME: weight}, 1, num_threads=num_threads) as backend:
             backend.load()
-            results.append(_computed(backend, trace, rows, backend.thread_invariant))
-    _compare(*results, f"{counts[0]} and {counts[1]} threads")
+            return _computed(backend, trace, rows, backend.thread_invariant)
+
+    _compare(computed(counts[0]), computed(counts[1]), f"{counts[0]} and {counts[1]} threads")
 
 
 def _drawn(draw: Draw) -> tuple[Trace, Operand, Array]:
     """What is traced, a weight, and rows: a product with a weight of each stored dtype, or another op."""
-    choice = draw.by_turn(*STORED, *OTHERS)
-    dtype, trace = (choice, product) if isinstance(choice, DType) else (DType.F32, choice)
+    products: list[tuple[DType, Trace]] = [(dtype, product) for dtype in STORED]
+    dtype, trace = draw.by_turn(*products, *[(DType.F32, trace) for trace in OTHERS])
     weight = drawn_weight(draw, dtype, (WIDTH, draw.pick(33, 1, 64)))
     rng = np.random.default_rng(weight.seed)
     return trace, weight, rng.standard_normal((2 + draw.below(MOST - 1), WIDTH), np.float32)
