@@ -198,6 +198,19 @@ def test_what_the_limit_forbids_is_refused_before_the_engine_runs() -> None:
             ctx.compute(x.sqrt(ctx))
 
 
+def test_a_refused_workspace_leaves_no_results_booked() -> None:
+    """A kernel of floats works in a copy of its operand, so that results fit, and the workspace does not."""
+    with (
+        Functional(None, BackendParams(max_memory={"CPU:0": 14_000})) as backend,
+        backend.new_context() as ctx,
+    ):
+        x = ctx.empty(DType.F16, 2000)
+        for _ in range(3):
+            with pytest.raises(NoMemoryError, match="workspace|working|graph"):
+                ctx.compute(x.sqrt(ctx))
+        assert backend.memory().total() == x.nbytes
+
+
 def test_a_kernel_with_other_parameters_is_refused_when_the_class_is_made() -> None:
     with pytest.raises(BackbayError, match="does not match its op sqrt"):
 

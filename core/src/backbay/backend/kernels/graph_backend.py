@@ -151,7 +151,11 @@ class GraphPlan(Plan):
             self.nbytes += sum(graph.nodes[index].nbytes for index, _ in self.program.written)
         backend.ledger.take(backend.graph_entry, self.nbytes, lambda: None)
         steps = [node for node in graph.nodes if node.op is not None and not node.op.view]
-        backend.workspace.take(self, max(map(backend.working_memory, steps), default=0))
+        try:
+            backend.workspace.take(self, max(map(backend.working_memory, steps), default=0))
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, cancel: Cancel | None) -> None:
         check_cancel(cancel)  # the engine runs the whole graph in one call, which nothing interrupts
