@@ -111,7 +111,7 @@ def l2_formula(x: Number, eps: float) -> Number:
     return x / length.clip(float(np.float32(eps)), np.inf)
 
 
-EPS = (1e-5, 1e-6, 0.5, 3.0, 0.0, 1e-2, 1e-5)
+EPS = (1e-5, 1e-6, 0.5, 3.0, 0.0, 1e-2, 1e-8)
 MODEST = Numbers("0", low=-250, high=250)  # a plain range
 BROKEN = Numbers("0n", low=-250, high=250)  # MODEST, with NaN: a NaN affects only its own row
 
