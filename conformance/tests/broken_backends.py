@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 
 from backbay import (
+    BackbayError,
     CancelledError,
     DeviceInfo,
     DType,
@@ -188,6 +189,61 @@ class VariesWithRows(Invariant):
 class VariesWithThreads(Invariant):
     def varies(self, node):
         return node.op is ops.rms_norm and self.params.num_threads != 2
+
+
+class Stale(Reference):
+    """A plan that has run 100 times gives the last result again."""
+
+    def run_plan(self, plan, cancel):
+        plan.runs = getattr(plan, "runs", 0) + 1
+        if plan.runs <= 100:
+            super().run_plan(plan, cancel)
+
+
+class DropsARun(Reference):
+    """After a graph was refused, the next run of any other is dropped."""
+
+    refused = False
+
+    def compile(self, graph):
+        try:
+            return super().compile(graph)
+        except BackbayError:
+            self.refused = True
+            raise
+
+    def run_plan(self, plan, cancel):
+        if not self.refused:
+            super().run_plan(plan, cancel)
+        self.refused = False
+
+
+class BindsOnce(Reference):
+    """Two operands that are views of one leaf are taken for one."""
+
+    def read_operand(self, reader, operand, arrays):
+        first = reader.args[0]
+        same = reader.op is ops.concat and operand.storage is first.storage and operand.shape == first.shape
+        return super().read_operand(reader, first if same else operand, arrays)
+
+
+class RefusesWithoutAName(Reference):
+    """Cannot make blocks, and does not say of which op or type."""
+
+    def compile(self, graph):
+        if any(node.op is not None and node.dtype.is_quantized for node in graph.nodes):
+            raise UnsupportedOpError("it cannot")
+        return super().compile(graph)
+
+
+class Asserts(Reference):
+    """A value of an option that it does not know is an assertion that fails."""
+
+    options = {**Reference.options, "speed": Option("fast", lambda text: text, "fast or exact")}
+
+    def start(self):
+        assert self.option_values["speed"] in ("fast", "exact")
+        super().start()
 
 
 class WrongTogether(Reference):

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 
@@ -47,6 +48,27 @@ class AtClose(Reference):
     def release(self):
         super().release()
         os.chdir("/")
+
+
+class LeavesCollectionOff(Reference):
+    """A compute works without the garbage collector, and one that is cancelled leaves it so."""
+
+    def run_plan(self, plan, cancel):
+        enabled = gc.isenabled()
+        gc.disable()
+        super().run_plan(plan, cancel)
+        if enabled:
+            gc.enable()
+
+
+class PoolsBySize(Reference):
+    """The memory of closed leaves is kept for leaves of the same size."""
+
+    def allocate(self, spec, placement):
+        buffer = super().allocate(spec, placement)
+        KEPT.append(buffer)
+        buffer.close = lambda: None
+        return buffer
 
 
 def interrupts():
@@ -89,6 +111,7 @@ Logs = at_start(lambda: logging.root.addHandler(logging.NullHandler()))
 Descriptors = at_start(lambda: KEPT.append(os.open("/dev/null", os.O_RDONLY)))
 Threads = at_start(waits_forever)
 Leaks = at_start(lambda: KEPT.append(np.ones(1 << 20, np.uint8)))
+Litters = at_start(tempfile.mkdtemp)
 LeaksShared = at_start(shares_memory)
 LeaksAtRun = at_run(lambda: KEPT.append(np.ones(1 << 20, np.uint8)))
 LeaksOnce = at_start(lambda: len(KEPT) > 4 or KEPT.append(np.ones(4 << 20, np.uint8)))

@@ -53,6 +53,7 @@ def restored() -> Iterator[None]:
         ("Seeds", "the state of random changed"),
         ("Environment", "os.environ changed once a backend was opened: OMP_NUM_THREADS was None, and is '3'"),
         ("StopsCollection", "gc.isenabled() changed"),
+        ("LeavesCollectionOff", "gc.isenabled() changed once a backend was cancelled"),
         ("Interrupts", "the signal handlers changed once a backend was opened: SIGINT was"),
         ("Moves", "the current directory changed"),
         ("AtClose", "the current directory changed once a backend was closed"),
@@ -88,6 +89,7 @@ def grown(name: str) -> Report:
         ("Leaks", "MiB"),
         ("LeaksAtRun", "MiB"),
         ("LeaksShared", "MiB"),
+        ("Litters", "12 files"),
     ],
 )
 @pytest.mark.few(1)
@@ -101,8 +103,15 @@ def test_a_pool_that_fills_once_is_no_leak() -> None:
     assert grown("LeaksOnce").ok
 
 
+@GROWTH
+def test_a_pool_of_closed_leaves_is_told() -> None:
+    scenario = "closed_leaves_of_many_sizes_leave_no_memory"
+    (failure,) = run("broken_manners:PoolsBySize", ops=[scenario], size="smoke", in_process=False).failures
+    assert "64 closed leaves of 1.0 MiB and more left" in failure.message
+
+
 def test_growth_counts_only_if_it_goes_on() -> None:
-    few, many = ({"descriptors": n, "threads": 0, "bytes": 0} for n in (3, 30))
+    few, many = ({"descriptors": n, "threads": 0, "files": 0, "bytes": 0} for n in (3, 30))
     assert excessive([many, many]) == ["30 descriptors"]
     assert not excessive([many, few])
 

@@ -25,6 +25,7 @@ from ..checks.model_calls import ModelCalls
 from ..draw.choices import Source, replayed
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
+from ..suite.profiles import WORKER
 from .group_run import Kinds, simplicity
 from .item_run import EXPLAINING
 from .search import search
@@ -66,7 +67,7 @@ class DiedError(Exception):
 class Worker:
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
-        self.folder = tempfile.TemporaryDirectory(prefix="backbay-conformance-", ignore_cleanup_errors=True)
+        self.folder = tempfile.TemporaryDirectory(prefix=WORKER, ignore_cleanup_errors=True)
         reading, writing = os.pipe()
         self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
         self.process = start_helper(

@@ -26,7 +26,7 @@ from backbay.ops import Yarn
 
 from ..draw.data import READABLE
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal, must_raise
+from ..numbers.comparison import Fault, must_equal, must_raise, require
 from ..numbers.encoding import decode
 from ..suite.lab import Lab, scenario
 
@@ -276,6 +276,9 @@ def results_are_readable_only_while_they_hold(lab: Lab, draw: Draw) -> None:
 def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
     """Too many nodes, wrong parameters, and uses after close are refused."""
     must_raise("an unknown option", OptionError, lambda: lab.fresh(options={"no_such_option_": 1}).close())
+    for name in type(lab.backend).options:
+        nonsense = {**lab.opening.options, name: "no such value of this option"}
+        _accepts_or_refuses(name, lambda nonsense=nonsense: lab.fresh(options=nonsense).close())
     must_raise("no threads", OptionError, lambda: lab.fresh(num_threads=0).close())
     must_raise("an unknown device", OptionError, lambda: lab.fresh(max_memory={"NO:7": 1}).close())
     backend = lab.fresh()
@@ -293,6 +296,20 @@ def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
     must_raise("tracing after the backend has closed", ClosedError, lambda: x.neg(ctx))
     must_raise("reading after the backend has closed", ClosedError, x.floats)
     foreign.close()
+
+
+def _accepts_or_refuses(name: str, act: Callable[[], object]) -> None:
+    """Raise Fault if an option's value ends in any error but those that a user can understand."""
+    try:
+        act()
+    except BackbayError as error:
+        require(
+            name in str(error), f"an unknown value of the option {name}: the error does not name it", error
+        )
+    except Exception as error:
+        raise Fault(
+            "errors", f"an unknown value of the option {name}: {type(error).__name__}: {error}"
+        ) from error
 
 
 @scenario("errors", tiny=1, smoke=1, default=1, nightly=1)
@@ -339,7 +356,9 @@ def _makes_blocks(backend: Backend, dtype: DType, what: str) -> bool:
         try:
             y = INTO_BLOCKS[what](ctx, x, dtype)
             ctx.forward(y).reserve()
-        except UnsupportedOpError:
+        except UnsupportedOpError as error:
+            if what not in str(error) and str(dtype) not in str(error):
+                raise Fault("errors", f"{told}: the error names neither: {error}") from error
             return False
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"

@@ -18,3 +18,6 @@ SUITE_VERSION = "1.2"
 
 FIRST_ROUND = 9
 """The calls that a case gets before any other gets more; they combine each mode with each float type."""
+
+WORKER = "backbay-conformance-"
+"""How the name of a worker's own folder for temporary files begins."""

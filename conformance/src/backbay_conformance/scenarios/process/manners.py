@@ -17,19 +17,22 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from backbay import DType
+from backbay import Backend, Debug, DType
 from backbay.internals import return_freed_memory
 
 from ...draw.draw import Draw
 from ...draw.operand import Operand
 from ...numbers.comparison import Fault
 from ...suite.lab import Lab, scenario
+from ...suite.profiles import WORKER
 from ..lives import drawn_weight, product_of_each, write_weights
+from ..threads import AfterLooks, cancelled
 from .bookings import mib, own_pages
 
 Stage = Callable[[str], None]  # called at the end of each stage of a use, with its name
@@ -41,7 +44,17 @@ def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambd
         ended("opened")
         product_of_each(backend, weights)
         ended("used")
+        cancel(backend)
+        ended("cancelled")
     ended("closed")
+
+
+def cancel(backend: Backend) -> None:
+    """Cancel a compute before it runs, and after some looks."""
+    with backend.new_context() as ctx:
+        x = ctx.from_floats(np.ones((4, 4)))
+        for looks in (0, 1, 3):
+            cancelled(partial(ctx.compute, x.mulmat(ctx, x), cancel=AfterLooks(looks)))
 
 
 @contextmanager
@@ -247,7 +260,13 @@ def held() -> dict[str, int]:
     gc.collect()
     return_freed_memory()
     descriptors, threads = (len([*(PROCESS / part).iterdir()]) for part in ("fd", "task"))
-    return {"descriptors": descriptors, "threads": threads, "bytes": own_pages()}
+    return {"descriptors": descriptors, "threads": threads, "files": files(), "bytes": own_pages()}
+
+
+def files() -> int:
+    """The files and folders in the temporary folder, if it is this process's own, as that of a worker is."""
+    folder = Path(tempfile.gettempdir())
+    return sum(1 for _ in folder.iterdir()) if folder.name.startswith(WORKER) else 0
 
 
 def settled(before: Mapping[str, int]) -> dict[str, int]:
@@ -262,7 +281,7 @@ def settled(before: Mapping[str, int]) -> dict[str, int]:
 
 def excessive(grown: list[dict[str, int]]) -> list[str]:
     """What grew with each opening, in all rounds."""
-    limits = {"descriptors": AGAIN, "threads": AGAIN, "bytes": AGAIN * MOST}
+    limits = {"descriptors": AGAIN, "threads": AGAIN, "files": AGAIN, "bytes": AGAIN * MOST}
     names = [name for name, limit in limits.items() if all(growth[name] >= limit for growth in grown)]
     return [told({name: grown[-1][name]}) for name in names]
 
@@ -270,3 +289,28 @@ def excessive(grown: list[dict[str, int]]) -> list[str]:
 def told(grown: Mapping[str, int]) -> str:
     shown = {name: mib(count) if name == "bytes" else f"{count} {name}" for name, count in grown.items()}
     return ", ".join(shown.values())
+
+
+SIZES, SIZE, STEP = (
+    64,
+    1 << 20,
+    1 << 14,
+)  # leaves, the bytes of the first, and how much larger each next one is
+POOL = SIZES * SIZE // 4  # bytes that a backend may keep of closed leaves
+
+
+@scenario("memory", smoke=1, default=2, nightly=4)
+def closed_leaves_of_many_sizes_leave_no_memory(lab: Lab, draw: Draw) -> None:
+    """Contexts with a leaf each, no two of one size, are closed one after the other: a pool must not keep them all."""
+    if not (PROCESS / "status").exists():
+        return  # only Linux tells pages by kind
+    with lab.fresh(debug=Debug()) as backend:
+        for n in range(-4, SIZES):
+            if n == 0:
+                before = held()["bytes"]
+            with backend.new_context() as ctx:
+                ctx.from_floats(np.ones((SIZE + n * STEP) // 4, np.float32))
+        grown = held()["bytes"] - before
+    draw.note(f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
+    if grown > POOL:
+        raise Fault("memory", f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
