@@ -277,8 +277,7 @@ def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
     """Too many nodes, wrong parameters, and uses after close are refused."""
     must_raise("an unknown option", OptionError, lambda: lab.fresh(options={"no_such_option_": 1}).close())
     for name in type(lab.backend).options:
-        nonsense = {**lab.opening.options, name: "no such value of this option"}
-        _accepts_or_refuses(name, lambda nonsense=nonsense: lab.fresh(options=nonsense).close())
+        _accepts_or_refuses(lab, name)
     must_raise("no threads", OptionError, lambda: lab.fresh(num_threads=0).close())
     must_raise("an unknown device", OptionError, lambda: lab.fresh(max_memory={"NO:7": 1}).close())
     backend = lab.fresh()
@@ -298,10 +297,10 @@ def limits_and_ends_are_kept(lab: Lab, draw: Draw) -> None:
     foreign.close()
 
 
-def _accepts_or_refuses(name: str, act: Callable[[], object]) -> None:
-    """Raise Fault if an option's value ends in any error but those that a user can understand."""
+def _accepts_or_refuses(lab: Lab, name: str) -> None:
+    """Raise Fault if an unknown value of an option ends in any error but those that a user can understand."""
     try:
-        act()
+        lab.fresh(options={**lab.opening.options, name: "no such value of this option"}).close()
     except BackbayError as error:
         require(
             name in str(error), f"an unknown value of the option {name}: the error does not name it", error
