@@ -8,7 +8,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import backbay
@@ -262,18 +261,22 @@ def _certified(report: Report, folder: str, at: str, changes: str) -> int:
 
 
 def again(args: Namespace) -> int:
-    written, item, choices = read_file(args.repro)
+    written, item, recorded = read_file(args.repro)
     opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
     backend, like = args.backend or written.backend, args.like or written.like
     settings = RunSettings(backend, written.seed, args.timeout, 0.0, opening=opening, like=like)
     with closing(Pool(settings)) as pool:
-        outcome = pool.again(item, choices)
+        outcome = pool.again(item, recorded)
+    if recorded.operands and outcome.call != recorded.call:
+        raise BackbayError(
+            f"{args.repro}: {item} is {outcome.call} now, not {recorded.call}; its program still runs"
+        )
     if outcome.failed:
         show_failure(outcome, sys.stdout, traces=args.debug)
     else:
         say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:
-        _dump(settings, Path(args.dump), item, replace(outcome, choices=choices))
+        _dump(settings, Path(args.dump), item, recorded)
     return int(outcome.failed)
 
 

@@ -18,7 +18,8 @@ class Outcome:
               over-claimed, under-claimed, crash, hang, or the name of a relation
     ratio     the largest error / bound, if results were compared with a bound
     tight     by check: the compared elements whose bound is finite and tight, and all compared elements
-    choices   the drawn choices; with item and seed they give the same call again
+    choices   the drawn choices; with the item they give the same call again
+    variant   which of a failed call's data its operands held, and, in `operands`, the bytes of each, packed
     """
 
     item: str
@@ -35,6 +36,8 @@ class Outcome:
     ratio: float | None = None
     seconds: float = 0.0
     choices: list[int] = field(default_factory=list)
+    variant: int = 0
+    operands: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
     script: str = ""
@@ -59,7 +62,7 @@ class Outcome:
         return {
             key: value
             for key, value in asdict(self).items()
-            if key != "trace" and value not in ("", None, [], {}, 0)
+            if key not in ("trace", "operands") and value not in ("", None, [], {}, 0)
         }
 
 

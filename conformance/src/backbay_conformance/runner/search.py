@@ -29,8 +29,9 @@ class ByTurn(HypothesisProvider):
 
     wanted: int | None = None
 
-    def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **others: Any) -> int:
+    def draw_integer(self, min_value: Any = None, max_value: Any = None, **others: Any) -> int:
         wanted, ByTurn.wanted = ByTurn.wanted, None
+        assert self._random is not None
         return self._random.randint(min_value, max_value) if wanted is None else wanted
 
 
