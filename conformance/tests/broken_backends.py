@@ -40,6 +40,11 @@ WrongSetRows = planted(ops.set_rows)(lambda call: call.right(src=call.src * 1.01
 WrongRows = planted(ops.rows)(lambda call: np.roll(call.right(), 1, -1))
 WrongShape = planted(ops.tanh, ops.rows)(lambda call: call.right().reshape(-1)[:-1])
 
+
+class Plain(Reference):
+    """Right, under another name."""
+
+
 Three = lacking(Reference, lambda op: op not in named("add", "neg", "mulmat"))
 """Little, and all of it right."""
 WithoutCopies = lacking(Reference, lambda op: op is ops.contiguous)

@@ -40,6 +40,7 @@ class Outcome:
     operands: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
+    difference: str = ""  # what is wrong with the witness' result, where that of the backend is right
     script: str = ""
     trace: str = ""  # the traceback of an error of the backend
     packed: bool = False  # the program holds data that nobody can read
@@ -97,6 +98,8 @@ class Cell:
     precisions: set[str] = field(default_factory=set)
     tight: Shares = field(default_factory=dict)
     why_not: str = ""  # the reason of the first unsupported call
+    differing: int = 0  # calls in which the witness differs from the formula, and the backend does not
+    difference: str = ""  # the first of them
 
     @property
     def state(self) -> str:
@@ -118,6 +121,9 @@ class Cell:
             self.why_not = self.why_not or outcome.message
         else:
             self.passed += 1
+        if outcome.difference:
+            self.differing += 1
+            self.difference = self.difference or f"{outcome.call}: {outcome.difference}"
         add_shares(self.tight, outcome.tight)
         for check in outcome.checks:
             self.checks[check] = self.checks.get(check, 0) + 1
@@ -185,6 +191,7 @@ class Report:
     planned: int = 0  # the number of calls of a whole run
     opening: Opening = PLAIN
     stopped: str = ""  # why the run ended before its end
+    against: str = ""  # the witness
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
@@ -253,6 +260,14 @@ class Report:
         return sorted(pair for pair in named if pair[0] < ENOUGH)
 
     @property
+    def witnessed(self) -> dict[str, int]:
+        """The number of calls that the witness computed, too, and of those in which it alone is wrong."""
+        return {
+            "compared": sum(cell.checks.get("against", 0) for cell in self.cells.values()),
+            "differing": sum(cell.differing for cell in self.cells.values()),
+        }
+
+    @property
     def states(self) -> dict[str, int]:
         found = [cell.state for cell in self.cells.values() if cell.dtype]
         return {state: found.count(state) for state in STATES}
@@ -277,6 +292,7 @@ class Report:
             "opening": self.opening.as_dict(),
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
+            "against": {"backend": self.against, **self.witnessed} if self.against else None,
             "like": self.like.as_dict() if self.like is not None else None,
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}

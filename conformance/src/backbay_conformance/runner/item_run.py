@@ -19,6 +19,7 @@ from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import RELATIONS, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
+from ..checks.witness import verdict
 from ..draw.choices import Source, replayed
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, measured
@@ -74,6 +75,8 @@ def run_item(
                 _run_scenario(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error, kind)
+        if lab.witness is not None and isinstance(error, Fault) and error.judged is not None:
+            outcome.message += verdict(lab.witness, error.judged)
         lab.discard()
     outcome.seconds = time.perf_counter() - started
     outcome.choices = draw.choices if outcome.failed else []
@@ -168,7 +171,7 @@ def _has_made_operands(lab: Lab, item: Item, failed: Outcome) -> bool:
 
 def _describe(outcome: Outcome, observed: Observed) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
-    outcome.kind = observed.kind
+    outcome.kind, outcome.difference = observed.kind, observed.difference
     if observed.precision is not None:
         outcome.precision = told(observed.precision)
 

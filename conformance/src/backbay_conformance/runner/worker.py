@@ -51,7 +51,7 @@ def main() -> None:
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
     try:
         line.say(trial_seconds=trial_seconds(entry(settings.backend).load()))
-        lab = lab_with(settings.backend, settings.opening)
+        lab = lab_with(settings.backend, settings.opening, settings.against)
         facts = lab.facts()
         logger.removeHandler(handler)
         found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCalls()
