@@ -35,10 +35,16 @@ Exits = planted(ops.tanh)(lambda call: os._exit(3))
 Hangs = planted(ops.tanh)(lambda call: time.sleep(600))
 Raises = planted(ops.tanh)(lambda call: 1 // 0)
 Coarse = planted(ops.mul)(lambda call: call.right() * 1.001)
+Unsigned = planted(ops.sqrt)(lambda call: np.abs(call.right()))
 WrongRope = planted(ops.rope)(lambda call: call.right() * 1.01)
 WrongSetRows = planted(ops.set_rows)(lambda call: call.right(src=call.src * 1.01))
 WrongRows = planted(ops.rows)(lambda call: np.roll(call.right(), 1, -1))
 WrongShape = planted(ops.tanh, ops.rows)(lambda call: call.right().reshape(-1)[:-1])
+
+
+class Plain(Reference):
+    """Right, under another name."""
+
 
 Three = lacking(Reference, lambda op: op not in named("add", "neg", "mulmat"))
 """Little, and all of it right."""
