@@ -168,12 +168,7 @@ class KernelBackend(Backend):
         return CPU
 
     def compile(self, graph: Graph) -> KernelPlan:
-        for node in graph.nodes:
-            if node.op is not None and not node.op.view and node.op not in self._calls:
-                raise UnsupportedOpError(
-                    f"backend {self.name!r}: supports() says yes to {node.op.name}, which has no kernel"
-                )
-            # A cast's target dtype is an attribute, which `supports` does not see.
+        for node in graph.nodes:  # a cast's target dtype is an attribute, which `supports` does not see
             if node.op is cast and (gap := encoding_gap(node.dtype)):
                 what = f"cast: {node.args[0]} to {node.dtype}: {gap}"
                 raise UnsupportedOpError(f"backend {self.name!r} cannot run {what}")
@@ -196,6 +191,10 @@ class KernelBackend(Backend):
         """Run one kernel; `arrays` holds the stored array of every node, by its index."""
         op = node.op
         assert op is not None
+        if op not in self._calls:
+            raise UnsupportedOpError(
+                f"backend {self.name!r}: supports() says yes to {op.name}, which has no kernel"
+            )
         self._scratch.reset()
         args = [
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
