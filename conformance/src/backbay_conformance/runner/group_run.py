@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from backbay.plugin import CachedValue
 
 from ..draw.choices import Source
+from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import Lab
 from ..suite.profiles import SUITE_VERSION
 from .item_run import BRIEFLY, Announce, explained, run_item, shown
-from .search import search
 from .selection import AGAIN, Item, RunSettings
 
 Kinds = set[tuple[str, str]]

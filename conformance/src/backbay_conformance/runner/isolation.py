@@ -23,12 +23,12 @@ from backbay.internals import exit_name, kill_helper, start_helper
 
 from ..checks.model_calls import ModelCalls
 from ..draw.choices import Source, replayed
+from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
-from .search import search
 from .selection import Item, RunSettings
 from .waiting import Patience
 

@@ -62,8 +62,8 @@ class Call:
     doubled: tuple[bool, ...] | None = None
     padded: tuple[Call, Callable[[Array], Array]] | None = None
     altered: dict[str, Any] = field(default_factory=dict)
-    variant: int = 0
-    recorded: dict[int, list[bytes]] = field(default_factory=dict)
+    variant: int = field(init=False, default=0)
+    recorded: dict[int, list[bytes]] = field(init=False, default_factory=dict)
     op: Op[Any, Any] = field(init=False)
 
     def operands(self) -> Iterator[Operand]:

@@ -17,7 +17,7 @@ from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, Hypoth
 
 from backbay.plugin import CachedValue
 
-from ..draw.choices import Source
+from .choices import Source
 
 Example = Callable[[Source, bool], bool]
 """Tries what a source draws, and whether Hypothesis has drawn it anew; True if it fails, and a smaller one should be
