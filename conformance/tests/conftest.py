@@ -11,6 +11,13 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own: calls that failed in another test would be tried first."""
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers find the broken backends too."""
     monkeypatch.syspath_prepend(str(HERE))

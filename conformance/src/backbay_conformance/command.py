@@ -116,6 +116,11 @@ class Conform:
             metavar="SECONDS",
             help="stop the run after this time, and report what has run",
         )
+        add(
+            "--resume",
+            action="store_true",
+            help="go on with the run that was stopped, if it had the same arguments, and the plugin is as it was",
+        )
         add("--known", help="a file of known failures: profile/name/dtype/check reason https://link")
         add(
             "--like",
@@ -197,9 +202,9 @@ class Conform:
 def _tried(args: Namespace, device: str, stop: Stop) -> int:
     """The exit status of a run on one device, reported."""
     before = own_files(args.backend) if args.certify else {}
-    report = _measured(args, device, stop)
+    at = f"-{device.replace(':', '')}" if args.devices else ""  # of one run of several, in the names of files
+    report = _measured(args, device, at, stop)
     show(report, sys.stdout, traces=args.debug)
-    at = f"-{device.replace(':', '')}" if args.devices else ""
     _write_files(report, args, at)
     status = stop.status or (0 if report.ok else 1)
     if not args.certify:
@@ -207,13 +212,18 @@ def _tried(args: Namespace, device: str, stop: Stop) -> int:
     return max(status, _certified(report, args.certify, at, before))
 
 
-def _measured(args: Namespace, device: str, stop: Stop) -> Report:
+def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
     known = read_known_failures(args.known) if args.known else []
     with Bar(sys.stderr) as bar:
 
         def ended() -> str:
             bar.tick()
             return stop.reason()
+
+        def tried(outcome: Outcome, total: int) -> None:
+            bar.step(outcome, total)
+            if outcome.failed and args.failures and not any(line.matches(outcome) for line in known):
+                _write_failures([outcome], args, at, Opening(options_of(args), device))
 
         return run(
             args.backend,
@@ -232,7 +242,8 @@ def _measured(args: Namespace, device: str, stop: Stop) -> Report:
             options=options_of(args),
             device=device,
             against=args.against,
-            progress=bar.step,
+            resume=args.resume,
+            progress=tried,
         )
 
 
@@ -246,19 +257,25 @@ def as_json(report: Report) -> str:
 
 
 def _write_files(report: Report, args: Namespace, at: str) -> None:
-    """Write the files that are asked for; `at`, the device of one run of several, goes into their names."""
+    """Write the files that are asked for."""
     for path, text in ((args.json, as_json), (args.html, page), (args.junit, junit)):
         if path:
             write_text(Path(path).with_stem(Path(path).stem + at), text(report))
     if args.failures and report.failures:
-        folder = Path(args.failures + at)
-        folder.mkdir(parents=True, exist_ok=True)
-        like = str(Path(args.like).absolute()) if args.like else ""
-        settings = RunSettings(report.backend, report.seed, opening=report.opening, like=like)
-        for outcome in report.failures:
-            path = folder / f"{outcome.item.replace('/', '-')}.json"
-            write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
+        folder = _write_failures(report.failures, args, at, report.opening)
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
+
+
+def _write_failures(failures: Sequence[Outcome], args: Namespace, at: str, opening: Opening) -> Path:
+    """Write a file for each failure, which `--repro` runs again."""
+    folder = Path(args.failures + at)
+    folder.mkdir(parents=True, exist_ok=True)
+    like = str(Path(args.like).absolute()) if args.like else ""
+    settings = RunSettings(args.backend, args.seed, opening=opening, like=like)
+    for outcome in failures:
+        path = folder / f"{outcome.item.replace('/', '-')}.json"
+        write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
+    return folder
 
 
 def _certified(report: Report, folder: str, at: str, before: Digests) -> int:

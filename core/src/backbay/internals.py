@@ -25,6 +25,7 @@ from .data.encoding import Bytes as Bytes
 from .data.encoding import dequantize as dequantize
 from .data.encoding import numpy_view as numpy_view
 from .data.encoding import quantize as quantize
+from .data.files import cache_folder as cache_folder
 from .data.files import replacing as replacing
 from .discovery.installed import load_declared as load_declared
 from .graph.graph import NodeKind as NodeKind

@@ -206,7 +206,7 @@ def test_a_refused_workspace_leaves_no_results_booked() -> None:
     ):
         x = ctx.empty(DType.F16, 2000)
         for _ in range(3):
-            with pytest.raises(NoMemoryError, match="workspace|working|graph"):
+            with pytest.raises(NoMemoryError):
                 ctx.compute(x.sqrt(ctx))
         assert backend.memory().total() == x.nbytes
 

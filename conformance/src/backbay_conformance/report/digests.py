@@ -42,7 +42,7 @@ def sources(digests: Digests) -> str:
 
 
 def digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
 
 
 def _files(place: Path) -> Iterator[Path]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from typing import Self, TextIO
+
+from backbay.cli import printable
 
 from ..numbers.comparison import ENOUGH, TIGHT
 from .report import STATES, Cell, Outcome, Report
@@ -13,18 +16,26 @@ from .report import STATES, Cell, Outcome, Report
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
 COLOURS["under-claimed"] = "33"
 MOST_REASONS = 12
-LETTERS: dict[str, str] = dict(zip(STATES, "FC-XOU", strict=True))
+LETTERS: dict[str, str] = dict(zip(STATES, ("ok", "co", "-", "XX", "OO", "UU"), strict=True))
 
 
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal
+SOON = 5.0  # seconds after which the time that is left can be told
+
+
+CLEAR = "\r" + " " * 110 + "\r"
 
 
 class Bar:
-    """The progress of a run: a line that is overwritten, or, without a terminal, a line every ten seconds."""
+    """The progress of a run: a line that is overwritten, or, without a terminal, a line every ten seconds.
+
+    The first failure of each kind is told at once, in a line of its own.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._done, self._failed = stream, 0, 0
         self._total, self._latest = 0, ""
+        self._kinds: set[tuple[str, str, str]] = set()
         self._visible = stream.isatty()
         self._started = time.monotonic()
         self._shown = 0.0 if self._visible else self._started
@@ -36,6 +47,11 @@ class Bar:
         self._done += 1
         self._failed += outcome.failed
         self._total, self._latest = total, outcome.item
+        if outcome.failed and _kind(outcome) not in self._kinds:
+            self._kinds.add(_kind(outcome))
+            line = f"FAILED {outcome.item} ({outcome.check}) {outcome.call}: {_first_line(outcome)}"
+            self._stream.write(f"{CLEAR if self._visible else ''}{printable(line)}\n")
+            self._stream.flush()
         if self._visible and (time.monotonic() - self._shown > 0.1 or self._done == total):
             filled = 30 * self._done // max(1, total)
             bar = "█" * filled + "░" * (30 - filled)
@@ -47,8 +63,10 @@ class Bar:
             self._show(f"{self._told()}, latest {self._latest or 'none'}\n")
 
     def _told(self) -> str:
-        failed = f", {self._failed} failed" if self._failed else ""
-        return f"{self._done}/{self._total or '?'}{failed} {time.monotonic() - self._started:.0f} s"
+        failed, seconds = f", {self._failed} failed" if self._failed else "", time.monotonic() - self._started
+        left = seconds * (self._total - self._done) / self._done if self._done and seconds > SOON else 0.0
+        more = f", about {left:.0f} s left" if left else ""
+        return f"{self._done}/{self._total or '?'}{failed} {seconds:.0f} s{more}"
 
     def _show(self, text: str) -> None:
         self._shown = time.monotonic()
@@ -57,7 +75,7 @@ class Bar:
 
     def __exit__(self, *error: object) -> None:
         if self._visible:
-            self._stream.write("\r" + " " * 100 + "\r")
+            self._stream.write(CLEAR)
 
 
 def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
@@ -72,6 +90,8 @@ def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
     lines += [*witnessed(report), *tightness(report), *([] if report.like is None else [str(report.like)])]
     if precisions := declarations(report.cells.values()):
         lines.append(f"declared precision, of activations and of sums: {precisions}")
+    if others := report.facts.get("scenarios"):
+        lines.append(f"scenarios of other packages ran, too: {', '.join(others)}")
     if "llama" in report.facts:
         lines.append(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}")
     counts = report.counts
@@ -133,17 +153,24 @@ def _some(names: list[str]) -> str:
 
 
 def matrix(report: Report, *, colour: bool) -> list[str]:
+    """The states of ops and dtypes, and of scenarios; ops without any kernel share a line."""
     dtypes = columns(report.cells.values())
     widths = [max(5, len(dtype)) for dtype in dtypes]
     head = " ".join(f"{d:>{w}}" for d, w in zip(dtypes, widths, strict=True))
     lines = [f"{'':<40} {head}"] if dtypes else []
+    lacking: list[str] = []
     for (profile, name), row in rows(report.cells.values()).items():
-        marks = [_mark(row[d], colour) if d in row else "." for d in dtypes]
-        cells = " ".join(" " * (w - 1) + mark for mark, w in zip(marks, widths, strict=True))
+        if {cell.state for cell in row.values()} == {"unsupported"}:
+            lacking.append(name)
+            continue
+        cells = " ".join(_mark(row.get(d), w, colour) for d, w in zip(dtypes, widths, strict=True))
         if "" in row:
             cells = "ok" if row[""].state == "full" else row[""].state
         lines.append(f"{profile + ' ' + name:<40} {cells}".rstrip())
-    key = "F full, C composite, - unsupported, X failing, O over-claimed, U under-claimed, . not drawn"
+    if lacking:
+        text = f"unsupported: {', '.join(dict.fromkeys(lacking))}"
+        lines += textwrap.wrap(text, 110, subsequent_indent="  ", break_on_hyphens=False)
+    key = "ok: its kernel, co: composite of core, - unsupported, XX failing, OO over-claimed, UU under-claimed, . not drawn"
     key += f", * {report.against} is wrong" if report.witnessed["differing"] else ""
     return [*lines, key] if dtypes else lines
 
@@ -164,9 +191,11 @@ def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
     )
 
 
-def _mark(cell: Cell, colour: bool) -> str:
-    letter = "*" if cell.differing and not cell.bad else LETTERS[cell.state]
-    return f"\x1b[{COLOURS[cell.state]}m{letter}\x1b[0m" if colour else letter
+def _mark(cell: Cell | None, width: int, colour: bool) -> str:
+    if cell is None:
+        return f"{'.':>{width}}"
+    mark = f"{'*' if cell.differing and not cell.bad else LETTERS[cell.state]:>{width}}"
+    return f"\x1b[{COLOURS[cell.state]}m{mark}\x1b[0m" if colour else mark
 
 
 def first_of_kind(failures: Iterable[Outcome]) -> list[Outcome]:

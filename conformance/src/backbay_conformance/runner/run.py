@@ -23,6 +23,7 @@ from ..suite.lab import Lab, Opening, lab_with
 from ..suite.profiles import STANDARD
 from .group_run import GroupRun
 from .isolation import ask_worker, isolated
+from .journal import Journal
 from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
@@ -46,6 +47,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     device: str = "",
     against: str = "",
+    resume: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Run the selected items on a backend: the name of an installed one, `module:Class`, or a class.
@@ -61,6 +63,7 @@ def run(
     known        known failures: they do not fail the run, but must occur
     options      of the backend, as BackendParams has them
     device       the device on which everything is placed; by default the backend chooses
+    resume       go on with the run with the same arguments that was stopped, in worker processes
     against      the witness, which computes each judged call, too; by default the reference, "none" for none
     """
     started = time.monotonic()
@@ -75,14 +78,7 @@ def run(
     )
     chosen = tuple(profiles or STANDARD)
     report = Report(name, seed, size, chosen, opening=opening, against=against)
-    planned: list[Item] = []
-    if like:
-        if not Path(like).is_file():
-            raise SelectionError(f"--like: there is no file {str(like)!r}")
-        load_extensions()
-        found = read_model_calls(lab, Path(like)) if lab else ask_worker(settings)[1]
-        planned = like_items(found.calls, ops, expression)
-        report.like = Like(Path(like).name, found.left_out)
+    planned = _of_the_model(report, settings, lab, ops, expression)
     if chosen != (LIKE,) or not like:
         others = [profile for profile in chosen if profile != LIKE or not like]
         planned += items(select(others, ops, expression), size)
@@ -91,27 +87,51 @@ def run(
         report.stopped = report.stopped or stop()
         return bool(report.stopped)
 
+    left, journal = planned, None
     if lab:
         report.facts.update(lab.facts())
         outcomes = run_items(lab, planned, replace(settings, shrink=0.0))
     else:
-        outcomes = isolated(settings, planned, jobs, report.facts, ended)
+        journal = Journal(settings, planned)
+        earlier, left = journal.resumed() if resume else ([], planned)
+        for outcome in earlier:
+            report.add(outcome)
+        outcomes = isolated(settings, left, jobs, report.facts, ended)
     unknown = 0
     with closing(outcomes):
         for outcome in outcomes:
             report.add(outcome)
+            if journal is not None:
+                journal.add(outcome)
             if progress is not None:
-                progress(outcome, len(planned))
+                progress(outcome, len(left))
             unknown += outcome.failed and not any(line.matches(outcome) for line in known)
             if stop_after is not None and unknown >= stop_after:
                 report.stopped = f"{unknown} failed"
             if ended():
                 break
+    if journal is not None:
+        journal.close(ended=not report.stopped)
     report.planned = len(planned)
     groups = ["/".join(key) for key in (*names(), *((LIKE, name) for _, name in CASES))]
     set_known_apart(report, known, groups)
     report.seconds = time.monotonic() - started
     return report
+
+
+def _of_the_model(
+    report: Report, settings: RunSettings, lab: Lab | None, ops: Sequence[str] | None, expression: str | None
+) -> list[Item]:
+    """The calls of the model that the run imitates, if it imitates one."""
+    if not settings.like:
+        return []
+    path = Path(settings.like)
+    if not path.is_file():
+        raise SelectionError(f"--like: there is no file {settings.like!r}")
+    load_extensions()
+    found = read_model_calls(lab, path) if lab else ask_worker(settings)[1]
+    report.like = Like(path.name, found.left_out)
+    return like_items(found.calls, ops, expression)
 
 
 def run_items(lab: Lab, planned: Iterable[Item], settings: RunSettings) -> Generator[Outcome]:

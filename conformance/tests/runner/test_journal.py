@@ -1,0 +1,57 @@
+"""A run that was stopped goes on where it ended, and makes the report that it would have made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import conform
+
+from backbay_conformance import Outcome, Report, run
+from backbay_conformance.runner.selection import SelectionError
+
+OPS = ["neg", "add", "sqrt"]
+
+
+def tried(**more: object) -> tuple[Report, list[str]]:
+    """A run, and the items that it has run."""
+    seen: list[str] = []
+
+    def progress(outcome: Outcome, total: int) -> None:
+        seen.append(outcome.item)
+
+    return run("cpu_ref", in_process=False, ops=OPS, progress=progress, **more), seen  # type: ignore[arg-type]
+
+
+def test_a_run_that_was_stopped_goes_on(cache: Path) -> None:
+    whole, all_items = tried()
+    runs = cache / "runs"
+    assert list(runs.iterdir()) == []  # it came to its end
+    looks = iter(range(10**6))
+    stopped, first = tried(stop=lambda: "enough" if next(looks) > 40 else "")
+    assert stopped.stopped == "enough"
+    assert 0 < len(first) < len(all_items)
+    with next(runs.iterdir()).open("a") as file:
+        file.write('{"item": "core/neg/')  # as a killed process leaves it
+    resumed, second = tried(resume=True)
+    assert resumed.ok
+    assert len(second) < len(all_items)
+    assert set(first) | set(second) == set(all_items)
+    assert resumed.counts == whole.counts
+    assert resumed.digests == whole.digests
+    assert list(runs.iterdir()) == []
+
+
+def test_what_was_not_stopped_cannot_go_on() -> None:
+    with pytest.raises(
+        SelectionError, match="no run of this backend, as it is now, with these arguments was stopped"
+    ):
+        conform("cpu_ref", "--op", "neg", "--size", "tiny", "--resume")
+
+
+def test_failures_are_told_and_written_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "failures"
+    words = ("--op", "tanh", "--size", "smoke", "--failures", str(folder), "--time-limit", "1000")
+    assert conform("broken_backends:Imprecise", *words, "--max-failures", "1") == 1
+    assert "FAILED core/tanh/" in capsys.readouterr().err
+    assert len(list(folder.iterdir())) == 1
