@@ -11,10 +11,11 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own: calls that failed in another test would be tried first."""
-    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(folder))
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,7 @@ def test_a_line_tells_of_progress_where_there_is_no_terminal(monkeypatch: pytest
             bar.tick()
     lines = stream.getvalue().splitlines()
     assert lines == [
-        "2/900 10 s, latest core/add/6",
-        "4/900 20 s, latest core/add/16",
-        "6/900 30 s, latest core/add/26",
+        "2/900 10 s, about 4490 s left, latest core/add/6",
+        "4/900 20 s, about 4480 s left, latest core/add/16",
+        "6/900 30 s, about 4470 s left, latest core/add/26",
     ]
