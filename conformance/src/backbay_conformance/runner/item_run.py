@@ -123,7 +123,7 @@ def _run_case(
         if observed.level is Level.NONE:
             outcome.status, outcome.message = "unsupported", observed.why_not
         else:
-            if lab.witness is not None and (own := testimony(lab.witness, call, draw.mode)) is not None:
+            if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
                 observed.note("against")
                 outcome.difference = own.fault
             try_relations(lab, call, draw, observed)
