@@ -10,7 +10,7 @@ import backbay
 from backbay import Backend, UnsupportedOpError
 
 from ..numbers.comparison import Fault, result_bound, same
-from ..numbers.encoding import Array, decode
+from ..numbers.encoding import LARGEST, Array, decode
 from ..numbers.number import Cost, Number
 from ..suite.case import Call
 from .judgement import Judged, cost_of, expect, judge
@@ -37,12 +37,16 @@ class Testimony:
 def testimony(witness: Backend, call: Call) -> Testimony | None:
     """What the witness computes for a call with its current data; None if it does not run it.
 
-    It is judged by its bounds: data that are exact in the precision of another backend need not be so in its own.
+    The data were drawn for another backend: they need not be exact in the precision of the witness, so only bounds
+    count, nor within the range of its activations.
     """
     layouts = [operand.layout for operand in call.operands()]
     try:
         with TracedCall(witness, call) as traced:
             own = Testimony([], cost_of(call, traced.level, traced.precision))
+            largest = LARGEST.get(own.cost.activation, np.inf)
+            if any(operand.activated and operand.peak > largest for operand in call.operands()):
+                return None
             traced.leave_out_copies()
             traced.write()
             try:
