@@ -24,7 +24,7 @@ from backbay import (
 from backbay.plugin import GRAPH, unsupported
 from backbay_conformance.machines.shadow import small_model
 from backbay_selftest import reference
-from backbay_selftest.correct import derived, lacking
+from backbay_selftest.correct import derived, half_precision_activations, lacking
 from backbay_selftest.faults import named, planted
 from backbay_selftest.planted.backends.claims import claiming
 
@@ -53,6 +53,7 @@ WithoutCopies = lacking(Reference, lambda op: op is ops.contiguous)
 WithoutSoftmax = lacking(Reference, lambda op: op is ops.softmax)
 Without = lacking(Reference, lambda op: op is ops.tanh)
 """No kernel for one op that has no composite."""
+Halves = half_precision_activations(Reference)
 Liar = claiming(Reference, ops.tanh)
 """Says that it runs what it cannot."""
 

@@ -76,3 +76,10 @@ def test_a_witness_that_does_not_run_an_op_is_no_fault() -> None:
     report = tried("cpu_ref", against="broken_backends:Without")
     assert report.ok
     assert report.witnessed == {"compared": 9, "differing": 0}
+
+
+def test_a_witness_of_less_precision_is_judged_by_its_own() -> None:
+    """Some data are beyond the range of its activations, f16, and are not compared."""
+    report = run("cpu_ref", ["core"], ops=["mulmat"], size="smoke", against="broken_backends:Halves")
+    assert report.ok
+    assert report.witnessed["differing"] == 0 < report.witnessed["compared"] < report.counts["passed"]

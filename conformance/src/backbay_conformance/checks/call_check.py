@@ -30,7 +30,6 @@ from ..suite.lab import Lab
 from .judgement import cost_of, judge
 from .model_calls import kind_of
 from .traced_call import TracedCall, make
-from .witness import testimony
 
 
 class Declined(Exception):  # noqa: N818 no error: the documentation leaves it to the backend
@@ -43,7 +42,6 @@ class Observed:
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
     why_not: str = ""  # the reason, if the call is unsupported
     ratio: float | None = None  # worst error / bound
-    difference: str = ""  # of the witness from the formula, which the backend keeps to
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
 
@@ -66,7 +64,7 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
             _expect_no_more(lab, call, mode, traced.precision)
             return observed
         try:
-            _check_runs(lab, traced, call, mode, observed)
+            _check_runs(traced, call, mode, observed)
         except Declined as declined:
             observed.level, observed.why_not = Level.NONE, str(declined)
         return observed
@@ -117,16 +115,13 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
     raise Fault("under-claimed", f"supports() says no, but {told}")
 
 
-def _check_runs(lab: Lab, traced: TracedCall, call: Call, mode: Mode, observed: Observed) -> None:
-    """A first run, beside it one of the witness, the same run again, and a run with other data."""
+def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) -> None:
+    """A first run, the same run again, and a run with other data."""
     cost = cost_of(call, observed.level, traced.precision)
     traced.write()
     first = _claimed(traced)
     observed.note("result", judge(call, traced, first, cost, mode))
     _check_leaves(traced, first)
-    if lab.witness is not None and (own := testimony(lab.witness, call, mode)) is not None:
-        observed.note("against")
-        observed.difference = own.fault
     if traced.backend.deterministic and not call.chance:
         traced.write(_written(call))
         again = traced.run()

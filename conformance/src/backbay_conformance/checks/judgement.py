@@ -147,7 +147,6 @@ class Judged:
     got: list[Array]
     dtypes: list[DType]
     cost: Cost
-    mode: Mode
 
 
 def judge(
@@ -157,7 +156,7 @@ def judge(
     try:
         return _worst(call, traced, got, cost, mode, check)
     except Fault as fault:
-        fault.judged = Judged(call, got, [tensor.dtype for tensor in traced.results], cost, mode)
+        fault.judged = Judged(call, got, [tensor.dtype for tensor in traced.results], cost)
         raise
 
 

@@ -19,7 +19,7 @@ from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import RELATIONS, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
-from ..checks.witness import verdict
+from ..checks.witness import testimony, verdict
 from ..draw.choices import Source, replayed
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, measured
@@ -123,6 +123,9 @@ def _run_case(
         if observed.level is Level.NONE:
             outcome.status, outcome.message = "unsupported", observed.why_not
         else:
+            if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
+                observed.note("against")
+                outcome.difference = own.fault
             try_relations(lab, call, draw, observed)
             _describe(outcome, observed)
     except Exception:
@@ -171,7 +174,7 @@ def _has_made_operands(lab: Lab, item: Item, failed: Outcome) -> bool:
 
 def _describe(outcome: Outcome, observed: Observed) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
-    outcome.kind, outcome.difference = observed.kind, observed.difference
+    outcome.kind = observed.kind
     if observed.precision is not None:
         outcome.precision = told(observed.precision)
 
