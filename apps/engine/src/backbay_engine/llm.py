@@ -18,9 +18,9 @@ from backbay.internals import naming_limits
 from .arguments import moment, token_ids, whole
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
-from .images.encoder import Encoder
+from .images.encoder import ImageEncoder
 from .images.prepared import Prepared
-from .images.prompts import Parts
+from .images.prompts import PromptParts
 from .local.port import LocalPort
 from .models.contract import Model
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
@@ -152,7 +152,9 @@ class LLM:
         return chat_request(prompt, self.template.source, self.tokenizer, tools, response_format)
 
     @naming_limits("a chat template")
-    def chat_prompt(self, /, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
+    def chat_prompt(
+        self, /, messages: Sequence[Mapping[str, Any]], **variables: Any
+    ) -> list[int] | PromptParts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
 
         def render(said: Sequence[Mapping[str, Any]]) -> str:
@@ -201,7 +203,7 @@ class LLM:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
         checked = self._prompting.checked(prompt)
-        return self._port.ask(Encode(checked)) if isinstance(checked, Parts) else list(checked)
+        return self._port.ask(Encode(checked)) if isinstance(checked, PromptParts) else list(checked)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -355,7 +357,7 @@ class LLM:
         return self._local("runner").runner
 
     @property
-    def encoder(self) -> Encoder | None:
+    def encoder(self) -> ImageEncoder | None:
         """The encoder of pictures; None if the model sees none."""
         sight = self._local("encoder").sight
         return None if sight is None else sight.encoder

@@ -12,7 +12,7 @@ from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, lab_for
 from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
-from backbay_engine.images.contract import Inputs
+from backbay_engine.images.contract import EncoderInputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.picture_cache import PictureLife
 from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps
@@ -68,6 +68,6 @@ def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(batch, "_sources", lambda step: np.arange(step.size, dtype=np.int32))
     with pytest.raises(Fault, match="mixed wrongly"):
         engine_mixed_steps(lab_for("cpu_ref"), Draw("fault"))
-    monkeypatch.setattr(Inputs, "fill", lambda self, pictures: None)
+    monkeypatch.setattr(EncoderInputs, "fill", lambda self, pictures: None)
     with pytest.raises(Fault, match="an encoder's rows differ"):
         engine_encoder_contexts(lab_for("cpu_ref"), Draw("fault"))

@@ -17,10 +17,10 @@ from backbay import BackbayError, Backend, Context, DType, Tensor, UnsupportedOp
 from backbay.cli import add_json, say, say_json, table
 
 from ..cache.contract import ROUNDOFFS
-from ..images.encoder import Pass
+from ..images.encoder import EncoderPass
 from ..images.picture import Image
 from ..images.prepared import Prepared
-from ..images.prompts import parts_of
+from ..images.prompts import prompt_parts
 from ..llm import LLM
 from ..local.sizes import dtype_of
 from ..port.prompting import UserPrompt
@@ -145,7 +145,7 @@ def ops(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[Difference]:
 
 
 def _pictures(prompt: UserPrompt) -> list[Image | Prepared]:
-    parts = parts_of(prompt)
+    parts = prompt_parts(prompt)
     return parts.pictures if parts is not None else []
 
 
@@ -253,7 +253,7 @@ def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[TracedPass]:
     encoder = llm.encoder
     if encoder is None:
         raise BackbayError("the model has no encoder")
-    whole = Pass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
+    whole = EncoderPass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
     try:
         start, *blocks = whole.states
         taps = {"encoder start": start, **{f"encoder blk.{n}": x for n, x in enumerate(blocks)}}

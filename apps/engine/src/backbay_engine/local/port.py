@@ -21,7 +21,7 @@ from backbay.plugin import Cancel, Entry, Progress
 from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
-from ..images.prompts import Parts
+from ..images.prompts import PromptParts
 from ..models import load_model
 from ..models.contract import Model
 from ..port.admissions import Admissions
@@ -189,7 +189,7 @@ class LocalPort(Port):
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
         request = self._jobs.compile(request)
-        if isinstance(request.prompt, Parts):
+        if isinstance(request.prompt, PromptParts):
             self._jobs.check(request)
             return self.require_sight().begin(request, request.prompt, self._jobs, self.runner, receiver)
         job = self._jobs.make(request, self._laid_out(request.prompt))
@@ -213,7 +213,7 @@ class LocalPort(Port):
             rows = [self._numbers(step, cancel) for step in text_steps(ids, self.facts.batch)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
-    def encode(self, parts: Parts) -> list[int]:
+    def encode(self, parts: PromptParts) -> list[int]:
         sight = self.require_sight()
         tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
         self._jobs.check_pictures(tokens)
@@ -229,7 +229,7 @@ class LocalPort(Port):
 
     def prompt_step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, whose tokens are all outputs, to look into; for one step at a time."""
-        if not isinstance(prompt, Parts):
+        if not isinstance(prompt, PromptParts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
         sight = self.require_sight()

@@ -16,8 +16,8 @@ from backbay.plugin import Cancel
 
 from ..images.picture import Image
 from ..images.prepared import Prepared
-from ..images.prompts import Parts
-from ..images.store import Counters
+from ..images.prompts import PromptParts
+from ..images.store import StoreCounters
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..snapshots import Snapshot
@@ -87,7 +87,7 @@ class Prepare(Question[Prepared]):
 class Encode(Question[list[int]]):
     """Asks for the token ids of a prompt of parts, with placeholders where rows of pictures go."""
 
-    parts: Parts
+    parts: PromptParts
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> list[int]:
         return port.encode(self.parts)
@@ -106,10 +106,10 @@ class EmbedPicture(Question[NDArray[np.float32]]):
 
 @final
 @dataclass(frozen=True)
-class GetCounters(Question[Counters]):
+class GetCounters(Question[StoreCounters]):
     """Asks for the counters of the store of pictures."""
 
-    def answer(self, port: LocalPort, cancel: Cancel | None) -> Counters:
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> StoreCounters:
         return port.require_sight().store.counters
 
 

@@ -15,7 +15,7 @@ from backbay.internals import close_after_fork
 from backbay.plugin import Cancel, Progress
 
 from ..errors import RequestError
-from ..images.prompts import Parts
+from ..images.prompts import PromptParts
 from ..runner.requests.generation import check_generation
 from ..runner.requests.handle import Handle, Leavable, OnStep, wait_for
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Request
@@ -197,7 +197,7 @@ def _sendable(request: Request[T], facts: Facts, tokenizer: Tokenizer | None) ->
     prompt, options, sampling = request.prompt, request.options, request.options.sampling
     if options.response_format is not None:
         check(options.response_format)
-    known = () if isinstance(prompt, Parts) else prompt
+    known = () if isinstance(prompt, PromptParts) else prompt
     check_generation(known, options, tokenizer, context=facts.context, vocabulary_size=facts.vocabulary_size)
     seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
     plain = replace(sampling, logit_bias=dict(sampling.logit_bias), seed=seed)
@@ -206,4 +206,4 @@ def _sendable(request: Request[T], facts: Facts, tokenizer: Tokenizer | None) ->
 
 def _prompt_length(message: Message) -> int:
     prompt = cast("AnyRequest", message).prompt
-    return 0 if isinstance(prompt, Parts) else len(prompt)
+    return 0 if isinstance(prompt, PromptParts) else len(prompt)

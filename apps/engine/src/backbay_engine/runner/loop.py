@@ -17,7 +17,7 @@ from backbay import BackbayError, CancelledError, ClosedError
 from backbay.internals import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
-from ..images.turns import Turns
+from ..images.turns import ProcessorTurns
 from .requests.generation import Generation
 from .requests.handle import Receiver
 from .requests.job import Job
@@ -52,7 +52,7 @@ class Runner:
         *,
         batch: int,
         context: int,
-        turns: Turns | None = None,
+        turns: ProcessorTurns | None = None,
         showing: PictureWriting | None = None,
         speculation: Speculation | None = None,
         shelf: PrefixStore | None = None,

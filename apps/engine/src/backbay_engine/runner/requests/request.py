@@ -15,7 +15,7 @@ from backbay.gguf import nearest
 
 from ...arguments import stop_strings, token_ids, whole
 from ...errors import RequestError, UnknownOptionError
-from ...images.prompts import Parts
+from ...images.prompts import PromptParts
 from ...text.formats import ResponseFormat, response_format_of
 from ...text.sampling import Constraint, SamplingParams
 from .answer import Completion
@@ -92,7 +92,7 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     return GenerationOptions(**own, sampling=sampling)
 
 
-Prompt: TypeAlias = Sequence[int] | Parts
+Prompt: TypeAlias = Sequence[int] | PromptParts
 """Checked token ids, or parts of which only the form is checked."""
 T_co = TypeVar("T_co", covariant=True)
 NUMBERS = count(1)
