@@ -12,7 +12,7 @@ import backbay
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
 from backbay_engine.cache.cells.bookkeeping import Cells
-from backbay_engine.cache.cells.storage import Mover, Storage
+from backbay_engine.cache.cells.storage import CellMover, CellStorage
 from backbay_engine.scenarios.causal_cache import CausalLife
 
 DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
@@ -72,8 +72,8 @@ def rows_outlive_a_change(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_turn_the_other_way(patch: pytest.MonkeyPatch) -> None:
-    run = Mover.run
-    patch.setattr(Mover, "run", lambda self, a, b, offset=0: run(self, a, b, -offset))
+    run = CellMover.run
+    patch.setattr(CellMover, "run", lambda self, a, b, offset=0: run(self, a, b, -offset))
 
 
 def shared_cells_are_turned(patch: pytest.MonkeyPatch) -> None:
@@ -87,8 +87,8 @@ def shared_cells_are_turned(patch: pytest.MonkeyPatch) -> None:
 
 
 def cells_move_without_their_values(patch: pytest.MonkeyPatch) -> None:
-    mover = Storage.mover
-    patch.setattr(Storage, "mover", lambda self, part, shift=None: mover(self, "keys", shift))
+    mover = CellStorage.mover
+    patch.setattr(CellStorage, "mover", lambda self, part, shift=None: mover(self, "keys", shift))
 
 
 @pytest.mark.parametrize(

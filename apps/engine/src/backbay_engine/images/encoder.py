@@ -15,7 +15,7 @@ import backbay
 from backbay import Backend, BackendMemory, BackendParams, Context, DType, Tensor
 from backbay.plugin import Cancel, Progress
 
-from ..steps.kept_contexts import KeptContexts
+from ..steps.kept_contexts import ContextCache
 from .contract import EncoderInputs, EncoderNetwork, VisionFamily
 from .prepared import Prepared
 
@@ -43,7 +43,7 @@ class ImageEncoder:
         self.family = family
         self._lock = RLock()  # the garbage collector may call close in the thread that encodes
         self.backend = backbay.open(family.file, backend, params)
-        self._passes: KeptContexts[EncoderPass] = KeptContexts(self.backend, KEPT)
+        self._passes: ContextCache[EncoderPass] = ContextCache(self.backend, KEPT)
         try:
             self.network = family.network(self.backend)
             self._reserve()

@@ -13,7 +13,7 @@ from ..models import load_model
 from ..port.contract import Facts
 from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
-from ..steps.step import worst_steps
+from ..steps.step import largest_steps
 from ..text.tokenizers.vocabulary import TOKENS
 from .picture_intake import open_text
 
@@ -58,7 +58,7 @@ def _draft_model(draft: Backend, facts: Facts, config: Config, parallel: int) ->
             batch=batch,
             vocabulary_size=facts.vocabulary_size,
         )
-        steps = worst_steps(batch, parallel, facts.context, decoding=True, uniform=cache.is_uniform)
+        steps = largest_steps(batch, parallel, facts.context, decoding=True, uniform=cache.is_uniform)
         source.step_cache.reserve([*model.worst_steps(steps)])
     except BaseException:
         cache.close()

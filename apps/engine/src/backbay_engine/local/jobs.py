@@ -17,7 +17,7 @@ from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job, RowsOfPictures, spans_in
 from ..runner.requests.prompt_jobs import Scoring, TokenScoring
 from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
-from ..steps.tokens import Token, places_in
+from ..steps.tokens import Token, picture_places
 from ..text.formats import Grammars
 from ..text.tokenizers import Tokenizer
 
@@ -55,7 +55,7 @@ class Jobs:
             raise RequestError("the prompt is empty")
         told = "the prompt has {} tokens with its pictures, the context holds {}"
         require_fit(told, len(tokens), context)
-        crossing = sum(1 for place in places_in(tokens) if place.picture.crosses)
+        crossing = sum(1 for place in picture_places(tokens) if place.picture.crosses)
         if crossing > self.pictures:
             raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")
         longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)

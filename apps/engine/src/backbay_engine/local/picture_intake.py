@@ -37,7 +37,7 @@ from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job
 from ..runner.requests.request import AnyRequest
-from ..steps.tokens import Token, seeing
+from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
 from .jobs import Jobs
 
@@ -114,7 +114,7 @@ class PictureIntake:
             self._place(next(left)) if isinstance(item, Image | Prepared) else item for item in parts.items
         ]
         tokens = prompt_tokens(items, self._tokenizer, begins=parts.begins, plain=self._plain)
-        return seeing(tokens) if self.family.crosses else tokens
+        return mark_visible_pictures(tokens) if self.family.crosses else tokens
 
     def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""

@@ -40,7 +40,7 @@ from ..runner.state import State
 from ..runner.step_cache import StepCache
 from ..runner.step_making import PictureWriting, make_step
 from ..snapshots import Snapshot
-from ..steps.step import PictureRows, Step, prompt_step, text_steps, worst_steps
+from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
 from ..steps.tokens import ids_of, text_length
 from ..text.formats import Grammars
 from .guessing import open_source
@@ -120,7 +120,7 @@ class LocalPort(Port):
         showing = self._showing()  # before the steps, which read what it writes
         uniform = self.cache is not None and self.cache.is_uniform
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
-        steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
+        steps = largest_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
         self.step_cache.reserve(steps + self._steps_with_pictures(steps))
         room = 0 if showing is None else showing.room

@@ -10,7 +10,7 @@ from typing import Protocol, final
 
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
-from ..steps.tokens import Token, before_picture, places_in
+from ..steps.tokens import Token, before_picture, picture_places
 
 _TICKS = count(1)
 
@@ -91,9 +91,9 @@ class Slots:
         held = slot.tokens
         keep, end = forgotten(held, keep)
         left = held[:keep] + held[end:]
-        crosses = any(place.picture.crosses for place in places_in(held))
+        crosses = any(place.picture.crosses for place in picture_places(held))
         try:
-            if any(place.picture.positions is not None for place in places_in(held)):
+            if any(place.picture.positions is not None for place in picture_places(held)):
                 raise CacheShiftError("the positions of pictures are not the places of their tokens")
             self.cache.remove(slot.sequence, keep, end)
         except CacheShiftError:
@@ -143,11 +143,11 @@ def forgotten(held: Sequence[Token], keep: int) -> tuple[int, int]:
 
     A picture that a limit cuts is kept, or goes, as a whole.
     """
-    for place in places_in(held):
+    for place in picture_places(held):
         if place.begin < keep < place.end:
             keep = place.end if place.end <= len(held) // 2 else place.begin
     end = keep + max(1, (len(held) - keep) // 2)
-    for place in places_in(held):
+    for place in picture_places(held):
         if place.begin < end < place.end:
             end = place.end
     return keep, end

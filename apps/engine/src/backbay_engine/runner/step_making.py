@@ -10,10 +10,10 @@ import numpy as np
 
 from backbay import CacheFullError
 
-from ..cache.attention.pictures import PictureCache, PictureWriter, names
+from ..cache.attention.pictures import PictureCache, PictureWriter, content_names
 from ..models.contract import Model
 from ..steps.step import Ints, PictureRows, Step
-from ..steps.tokens import PictureToken, Token, places_in
+from ..steps.tokens import PictureToken, Token, picture_places
 from .requests.job import Job, RowsOfPictures
 from .scheduler import Share
 from .slots import Slots
@@ -50,7 +50,7 @@ def make_step(shares: Sequence[Share]) -> tuple[Step, list[slice]]:
 
 def _rows_of(pictures: RowsOfPictures, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
     """The rows that replace these tokens, the first of which is at `first` in the step."""
-    for place in places_in(tokens):
+    for place in picture_places(tokens):
         replaced = [
             (first + at, token.row)
             for at in range(place.begin, place.end)
@@ -96,7 +96,7 @@ class PictureWriting:
 
     def has_room(self, job: Job, active: Sequence[Job]) -> bool:
         """Whether the job's pictures fit beside those of the active jobs."""
-        wanted = {name for each in (job, *active) for name in names(each.layout.shown)}
+        wanted = {name for each in (job, *active) for name in content_names(each.layout.shown)}
         return len(wanted) <= self._cache.regions
 
     def show(self, job: Job, slots: Slots) -> None:

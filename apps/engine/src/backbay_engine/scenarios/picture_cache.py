@@ -11,7 +11,7 @@ from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, number, scenario, walk
 
 from ..cache import CachePlan, PictureCache, PictureWriter, VisibleRows
-from ..cache.attention.pictures import names
+from ..cache.attention.pictures import content_names
 from ..steps.step import Step, next_step
 from .attention_life import HEAD, SCALE, SEQUENCES, Array, AttentionLife
 
@@ -48,7 +48,7 @@ class PictureLife(AttentionLife):
             place += 1 + choose.below(3)
         self.tell(f"show {wanted} to {sequence}")
         others = [held for n, held in enumerate(self.shown) if n != sequence]
-        needed = {name for held in (wanted, *others) for name in names(held)}
+        needed = {name for held in (wanted, *others) for name in content_names(held)}
         try:
             new = self.pictures.show(sequence, wanted)
         except CacheFullError as error:

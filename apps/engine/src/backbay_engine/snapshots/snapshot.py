@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from backbay.gguf import ModelFile
 
-from ..cache.cells.contents import Contents
+from ..cache.cells.contents import CacheContents
 from ..errors import DamagedSnapshotError, RequestError, SnapshotError
 from ..runner.requests.request import Generate, GenerationOptions
 from ..text.formats import ResponseFormat
@@ -46,7 +46,7 @@ class Snapshot:
 
     model: str
     tokens: tuple[int, ...]
-    contents: Contents = field(default_factory=Contents, repr=False)
+    contents: CacheContents = field(default_factory=CacheContents, repr=False)
     exact: int | None = None
     prompt: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Snapshot:
             return cls(
                 str(facts["model"]),
                 _ids(arrays[TOKENS]),
-                Contents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
+                CacheContents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
                 None if facts["exact"] is None else max(0, int(facts["exact"])),
                 _ids(arrays[PROMPT]),
                 options_from(facts["options"]),

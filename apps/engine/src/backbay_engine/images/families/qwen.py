@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import ModelFile, number, whole, wholes
 
-from ...models.architectures.decoders.qwen import deepstack_of
+from ...models.architectures.decoders.qwen import deepstack_blocks
 from ...models.keys import OLLAMA_DEEPSTACK
 from ...models.nn import Weights
 from ...models.nn.feed_forward import gelu
@@ -182,7 +182,7 @@ class Qwen3VLFamily(GridFamily):
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
         super().check_text(text, width, tokenizer)
-        taken = deepstack_of(text.metadata) if text.metadata.architecture in DEEP_TEXTS else 0
+        taken = deepstack_blocks(text.metadata) if text.metadata.architecture in DEEP_TEXTS else 0
         if taken != self.further:
             expected = f"a projector of rows with {taken} further vectors, as {text.path} takes"
             raise ModelFileError(self.file.path, None, expected, f"{self.further} further vectors")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...cache.attention.cross_attention import VisibleRows
 from ...steps.step import Ints
-from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, text_length
+from ...steps.tokens import PictureToken, Token, ids_of, mrope_positions, picture_places, text_length
 from ..slots import Slot
 from .handle import Receiver
 from .masks import MaskThread
@@ -78,11 +78,11 @@ class PromptLayout:
             text = text_length(sequence)
             return cls([Span(0, text + 1)] if text else ())
         shown, moves = list[VisibleRows](), False
-        for place in places_in(sequence):
+        for place in picture_places(sequence):
             picture, moves = place.picture, moves or place.picture.positions is not None
             if picture.crosses:
                 shown.append(VisibleRows(picture.content, place.begin, picture.crosses, picture.visible))
-        return cls(spans_in(sequence), shown, axes_of(sequence) if moves else None)
+        return cls(spans_in(sequence), shown, mrope_positions(sequence) if moves else None)
 
 
 class Job(ABC):
@@ -188,7 +188,7 @@ class Job(ABC):
 def spans_in(tokens: Sequence[Token]) -> list[Span]:
     """The tokens of pictures that see each other: those that rows replace; separators around them are text."""
     spans = []
-    for place in places_in(tokens):
+    for place in picture_places(tokens):
         if place.picture.sees_itself:
             here = range(place.begin, place.end)
             replaced = [at for at in here if isinstance(t := tokens[at], PictureToken) and t.row is not None]
