@@ -39,7 +39,7 @@ def qwen35_keys(settings: Settings) -> Keys:
     return qwen_next_keys(settings) | {"rope.dimension_sections": (sections + [0] * 4)[:4]}
 
 
-def regrouped(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
+def regroup_qkvz(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
     """Rows q, k, v, z of each key head in turn: first all of q, k and v, and all of z by themselves."""
     keys, key = settings.whole("linear_num_key_heads"), settings.whole("linear_key_head_dim")
     value = settings.whole("linear_num_value_heads") // keys * settings.whole("linear_value_head_dim")
@@ -92,7 +92,7 @@ QWEN35: Mapping[str, Change] = {
     r"conv1d\.weight$": lambda array, settings: _behind_keys(squeezed(array, settings), settings),
 }
 NEXT_NAMES = {**QWEN_NAMES, **TIME_STEPS}
-NEXT_CHANGES = {r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regrouped, **QWEN_NEXT}
+NEXT_CHANGES = {r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regroup_qkvz, **QWEN_NEXT}
 NEXT = Family("qwen3next", keys=qwen_next_keys, changes=NEXT_CHANGES, names=NEXT_NAMES)
 
 
