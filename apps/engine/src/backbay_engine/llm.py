@@ -24,15 +24,23 @@ from .images.prompts import PromptParts
 from .local.port import LocalPort
 from .models.contract import Model
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
-from .port.contract import Facts, Port
-from .port.prompting import Prompting, StoreView, require_one
+from .port.contract import ModelFacts, Port
+from .port.prompting import PictureStoreView, RequestMaker, require_one
 from .port.prompting import UserPrompt as Prompt
-from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore
+from .port.questions import (
+    Embed,
+    EmbedPicture,
+    ForgetAll,
+    GetMemory,
+    PreparePicture,
+    RestoreSnapshot,
+    Tokenize,
+)
 from .port.remote import RemotePort
 from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
-from .runner.requests.handle import Handle, OnStep, Pieces, wait_for
+from .runner.requests.handle import AnswerPieces, Handle, OnStep, wait_for
 from .runner.requests.request import Generate, Score, ScoreTokens, options_of
 from .runner.state import State
 from .runner.step_cache import StepCache
@@ -50,7 +58,7 @@ class LLM:
     """A model file on a backend. Made by `load`; a context manager."""
 
     def __init__(self, port: Port, choice: Choice | None = None) -> None:
-        self._port, self._prompting, self._choice = port, Prompting(port), choice
+        self._port, self._prompting, self._choice = port, RequestMaker(port), choice
         self._template: ChatTemplate | None = None
         self._close = weakref.finalize(self, port.close)
 
@@ -88,7 +96,7 @@ class LLM:
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt; gives the text piece by piece. Leaving the loop cancels the request."""
         handle = self.submit(prompt, **options)
-        return Pieces(handle, iter(handle), self)
+        return AnswerPieces(handle, iter(handle), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -113,7 +121,7 @@ class LLM:
         """
         chat, given = self._prepared(messages, options)
         handle = self.submit(chat.prompt, **given)
-        return Pieces(handle, chat.pieces(handle), self)
+        return AnswerPieces(handle, chat.pieces(handle), self)
 
     def _prepared(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
@@ -203,7 +211,7 @@ class LLM:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
         checked = self._prompting.checked(prompt)
-        return self._port.ask(Encode(checked)) if isinstance(checked, PromptParts) else list(checked)
+        return self._port.ask(Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -227,7 +235,7 @@ class LLM:
         """
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._port.ask(Restore(replace(snapshot, options={}, notes={})))  # the cache needs neither
+        self._port.ask(RestoreSnapshot(replace(snapshot, options={}, notes={})))  # the cache needs neither
         return snapshot
 
     # -- pictures ----------------------------------------------------------------------------------------
@@ -239,7 +247,7 @@ class LLM:
 
     def prepare(self, picture: Any) -> Prepared:
         """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
-        return self._port.ask(Prepare(self._prompting.picture(picture)))
+        return self._port.ask(PreparePicture(self._prompting.picture(picture)))
 
     @naming_limits("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
@@ -247,10 +255,10 @@ class LLM:
         return self._port.ask(EmbedPicture(self._prompting.picture(picture)))
 
     @property
-    def store(self) -> StoreView:
+    def store(self) -> PictureStoreView:
         """The store of the rows of pictures; RequestError if the model sees none."""
         self._prompting.require_sight()
-        return StoreView(self._port)
+        return PictureStoreView(self._port)
 
     # -- numbers -----------------------------------------------------------------------------------------
 
@@ -268,7 +276,7 @@ class LLM:
         """
         self._facts().require_text()
         handle = self._port.submit(ScoreTokens(self._prompting.tokens(prompt), whole("top", top, 0)))
-        return Pieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
+        return AnswerPieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
@@ -306,7 +314,7 @@ class LLM:
 
     def forget(self) -> None:
         """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""
-        self._port.ask(Forget())
+        self._port.ask(ForgetAll())
 
     # -- closing -----------------------------------------------------------------------------------------
 
@@ -373,7 +381,7 @@ class LLM:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> ModelFacts:
         """The facts of a model that is open."""
         self._port.check_open()
         return self._port.facts

@@ -14,7 +14,7 @@ from backbay_conformance.plugin import Draw, Fault, lab_for
 from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
 from backbay_engine.images.contract import EncoderInputs
 from backbay_engine.models import batch
-from backbay_engine.scenarios.picture_cache import PictureLife
+from backbay_engine.scenarios.picture_cache import PictureCacheMachine
 from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps
 
 SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
@@ -22,11 +22,11 @@ SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_of_pictures_live_on_every_backend(name: str) -> None:
-    live(PictureLife, lab_for(name), "pictures", 0, lives_on(name), actions=30)
+    live(PictureCacheMachine, lab_for(name), "pictures", 0, lives_on(name), actions=30)
 
 
 def test_caches_of_pictures_live_where_values_are_permuted_and_masks_padded() -> None:
-    live(PictureLife, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
+    live(PictureCacheMachine, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -61,7 +61,7 @@ def test_a_life_notices_what_is_wrong(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Fault):
-        live(PictureLife, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
+        live(PictureCacheMachine, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
 
 
 def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_header_with_other_facts_is_refused(whole: bytes, change: Callable[[An
 
 
 def test_wrong_facts_with_right_checksums_are_refused(whole: bytes) -> None:
-    arrays, facts = tensor_file.unpacked(whole, "here")
+    arrays, facts = tensor_file.unpack_tensors(whole, "here")
     wrong: list[dict[str, Any]] = [
         {},
         {**facts, "numbers": 3},
@@ -107,15 +107,15 @@ def test_wrong_facts_with_right_checksums_are_refused(whole: bytes) -> None:
     ]
     for each in wrong:
         with pytest.raises(DamagedSnapshotError):
-            Snapshot.from_bytes(tensor_file.packed(arrays, each))
+            Snapshot.from_bytes(tensor_file.pack_tensors(arrays, each))
 
 
 @pytest.mark.parametrize("name", ["tokens", "prompt"])
 def test_tokens_that_are_no_row_of_ids_are_refused(whole: bytes, name: str) -> None:
-    arrays, facts = tensor_file.unpacked(whole, "here")
+    arrays, facts = tensor_file.unpack_tensors(whole, "here")
     for wrong in (arrays[name].astype("<f4"), arrays[name].reshape(1, -1)):
         with pytest.raises(DamagedSnapshotError):
-            Snapshot.from_bytes(tensor_file.packed({**arrays, name: wrong}, facts))
+            Snapshot.from_bytes(tensor_file.pack_tensors({**arrays, name: wrong}, facts))
 
 
 def test_more_dimensions_than_numpy_has_are_refused(whole: bytes) -> None:

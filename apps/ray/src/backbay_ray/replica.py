@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 from backbay import BackendMemory, BackendUnavailableError
 from backbay_engine import Handle, State, TokenStep
 from backbay_engine.remote import (
-    Description,
     Generate,
     Message,
+    ModelDescription,
     Question,
     Request,
-    describe,
+    describe_model,
     pack_error,
     port_of,
 )
@@ -51,13 +51,13 @@ class Replica:
         self._llm = load_entry(settings, entry)
         self._port = port_of(self._llm)
         self._port.grammars.tried = True  # by the application
-        self._description = describe(self._port), self._port.memory()
+        self._description = describe_model(self._port), self._port.memory()
         self._watch = None if watch is None else watch(name)
         self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()
         self._seen, self._seen_at = State(), monotonic()
         log.info("the model %s is loaded", name)
 
-    async def describe(self) -> tuple[Description, BackendMemory]:
+    async def describe(self) -> tuple[ModelDescription, BackendMemory]:
         """What an application must know of the model."""
         return self._description
 

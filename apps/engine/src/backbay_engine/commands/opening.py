@@ -24,9 +24,9 @@ from ..loading import load
 from ..local.sizes import KV_DTYPES
 from ..models import load_model
 from ..models.keys import BLOCK_COUNT, CONTEXT_LENGTH
-from ..port.contract import Facts, Numbers
+from ..port.contract import ModelFacts, Numbers
 from ..port.options import STORE_BYTES, load_options
-from ..trials import fastest
+from ..trials import fastest_backend
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 LOADING = [
@@ -133,7 +133,7 @@ def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
     If `measuring` is False, no trial is made of which one is faster.
     """
     given = load_arguments(args, args.backend)
-    choice = fastest(args.model, args.backend, load_options(given), measuring=measuring)
+    choice = fastest_backend(args.model, args.backend, load_options(given), measuring=measuring)
     if choice is None:  # a backend is named
         open_model_file(args.model).close()
         choice = backbay.choose(args.backend)
@@ -148,7 +148,7 @@ def require_results(args: Namespace, wanted: Numbers) -> None:
     ) as backend:
         model = load_model(backend)
         generates = model.new_cache() is not None
-        Facts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
+        ModelFacts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:

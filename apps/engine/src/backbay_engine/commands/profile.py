@@ -12,7 +12,7 @@ from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
-from ..profiles import Load, PeakRates, Phase, ProfileLine, measure, measure_walls
+from ..profiles import PeakRates, Phase, ProfileLine, Workload, measure_peak_rates, measure_phases
 from .opening import (
     add_backend_arguments,
     add_model_arguments,
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    load = Load(args.prompt, args.depth, args.parallel, args.steps)
+    load = Workload(args.prompt, args.depth, args.parallel, args.steps)
     if not (load.prompt or load.steps):
         raise OptionError("--prompt 0 and --steps 0 leave nothing to profile; set one above 0")
     if args.context is None:
@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
         raise OptionError(f"--context must be at least {load.context} for so many tokens, got {args.context}")
     name = chosen_backend(args)
     with open_model(args, name) as llm:
-        phases, walls = measure(llm, load, measure_walls(args.threads or usable_cores()))
+        phases, walls = measure_phases(llm, load, measure_peak_rates(args.threads or usable_cores()))
     print_phases(name, phases, walls, args)
     return 0
 

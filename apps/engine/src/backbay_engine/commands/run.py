@@ -24,7 +24,7 @@ from ..port.prompting import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
 from ..text.answers import PlainReader
-from ..text.formats import FormatKind, ResponseFormat, check
+from ..text.formats import FormatKind, ResponseFormat, check_format
 from ..text.sampling import SamplingParams
 from .conversations import AnswerPrinter, SavedConversation
 from .opening import (
@@ -108,7 +108,7 @@ def format_type(kind: FormatKind) -> Callable[[str], ResponseFormat]:
     def parse(path: str) -> ResponseFormat:
         try:
             wanted = ResponseFormat(kind, Path(path).read_text("utf-8"))
-            check(wanted)
+            check_format(wanted)
         except (OSError, UnicodeError, BackbayError) as error:
             raise ArgumentTypeError(f"{path}: {error}") from None
         return wanted

@@ -31,7 +31,7 @@ from ..images.prompts import PlacedPicture, PromptParts, placeholder_tokens, pro
 from ..images.store import ImageStore, RowsLease
 from ..images.turns import ProcessorTurns, share_processors
 from ..models.keys import WIDTH
-from ..port.contract import SightFacts
+from ..port.contract import VisionFacts
 from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
@@ -39,7 +39,7 @@ from ..runner.requests.job import Job
 from ..runner.requests.request import AnyRequest
 from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
-from .jobs import Jobs
+from .jobs import JobMaker
 
 MOST_THREADS = 4
 
@@ -57,7 +57,7 @@ class PendingPictures:
 
     request: AnyRequest
     parts: PromptParts
-    jobs: Jobs
+    jobs: JobMaker
     runner: Runner
     prepared: list[Prepared | None]
     handle: Receiver[Any] = field(init=False)
@@ -85,7 +85,7 @@ class PictureIntake:
         turns: ProcessorTurns | None,
     ) -> None:
         self.family, self.encoder, self.turns = family, encoder, turns
-        self.facts = SightFacts(family.name, family.placeholder, family.marker)
+        self.facts = VisionFacts(family.name, family.placeholder, family.marker)
         self._tokenizer = tokenizer
         self._plain = placeholder_tokens(family.placeholder, tokenizer)
         turn = nullcontext if turns is None else turns.part
@@ -141,7 +141,7 @@ class PictureIntake:
         self,
         request: AnyRequest,
         parts: PromptParts,
-        jobs: Jobs,
+        jobs: JobMaker,
         runner: Runner,
         receiver: Callable[[Callable[[], None]], R],
     ) -> R:
@@ -278,7 +278,9 @@ class PictureIntake:
         return PlacedPicture(picture, self.family.place(picture, self._tokenizer))
 
 
-def open_text(path: Any, backend: str | type[Backend] | None, params: BackendParams) -> tuple[Backend, bool]:
+def open_text_backend(
+    path: Any, backend: str | type[Backend] | None, params: BackendParams
+) -> tuple[Backend, bool]:
     """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
     file = open_model(path)
     if not (holds := has_encoder(file)):
@@ -294,7 +296,7 @@ def own_projector(path: Any, options: LoadOptions) -> LoadOptions:
     return replace(options, projector=locate(path).projector)
 
 
-def open_sight(
+def open_image_encoder(
     path: Any,
     text: Backend,
     backend: str | type[Backend] | None,

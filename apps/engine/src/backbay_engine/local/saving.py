@@ -16,14 +16,14 @@ from ..cache.contract import Cache
 from ..errors import ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
-from ..runner.requests.generation import Generation
+from ..runner.requests.generation import GenerationJob
 from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
-from ..runner.requests.prompt_jobs import SlotCall
+from ..runner.requests.prompt_jobs import SlotCallJob
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.snapshot import continuation_options, fingerprint
+from ..snapshots.snapshot import continuation_options, model_fingerprint
 from ..steps.tokens import Token
 
 
@@ -38,7 +38,7 @@ class SlotSnapshots:
     def model(self) -> str:
         """The fingerprint of the model."""
         assert self._backend.model is not None
-        return fingerprint(self._backend.model)
+        return model_fingerprint(self._backend.model)
 
     def take(self, slot: Slot) -> Snapshot:
         """The snapshot of a slot."""
@@ -61,7 +61,7 @@ class SlotSnapshots:
 
 
 @final
-class Saver:
+class SnapshotSaver:
     """Takes snapshots between the steps of a runner. Any thread may call any method."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Saver:
         told = "the conversation has {} tokens, the context holds {}"
         require_fit(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        found: Snapshot = self._done(SlotCall(tokens, self._snapshots.take, computed=True))
+        found: Snapshot = self._done(SlotCallJob(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -102,11 +102,11 @@ class Saver:
         told = "the snapshot has {} tokens, the context holds {}"
         require_fit(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(SlotCall(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
+            self._done(SlotCallJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)
-        if not isinstance(job, Generation):
+        if not isinstance(job, GenerationJob):
             return None
         found = self._snapshots.take(job.slot) if job.done else Snapshot(self._snapshots.model, ())
         prompt = tuple(require_no_pictures(request.prompt))

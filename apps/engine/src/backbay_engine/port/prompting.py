@@ -20,7 +20,7 @@ from ..images.prompts import (
 from ..images.store import StoreCounters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
-from .contract import Facts, Port, SightFacts
+from .contract import ModelFacts, Port, VisionFacts
 from .questions import GetCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | PromptParts
@@ -37,7 +37,7 @@ def require_one(prompt: object) -> None:
 
 
 @final
-class Prompting:
+class RequestMaker:
     """Checks the prompts of users, and makes requests of them; RequestError if the model cannot serve it."""
 
     def __init__(self, port: Port) -> None:
@@ -91,7 +91,7 @@ class Prompting:
                 f"the picture is prepared for {picture.family}, this model takes those of {family}"
             )
 
-    def require_sight(self) -> SightFacts:
+    def require_sight(self) -> VisionFacts:
         self._port.check_open()
         return self._facts.require_sight()
 
@@ -133,12 +133,12 @@ class Prompting:
             raise RequestError(f"token ids must be in [0, {self._facts.vocabulary_size}), got {wrong}")
 
     @property
-    def _facts(self) -> Facts:
+    def _facts(self) -> ModelFacts:
         return self._port.facts
 
 
 @final
-class StoreView:
+class PictureStoreView:
     """The store of a model's pictures, wherever it is."""
 
     def __init__(self, port: Port) -> None:

@@ -73,7 +73,7 @@ class Embed(Question[NDArray[np.float32]]):
 
 @final
 @dataclass(frozen=True)
-class Prepare(Question[Prepared]):
+class PreparePicture(Question[Prepared]):
     """Asks for the pixels of a picture, as the encoder takes them."""
 
     picture: Image | Prepared
@@ -84,7 +84,7 @@ class Prepare(Question[Prepared]):
 
 @final
 @dataclass(frozen=True)
-class Encode(Question[list[int]]):
+class Tokenize(Question[list[int]]):
     """Asks for the token ids of a prompt of parts, with placeholders where rows of pictures go."""
 
     parts: PromptParts
@@ -135,7 +135,7 @@ class GetMemory(Question[BackendMemory]):
 
 @final
 @dataclass(frozen=True)
-class Forget(Question[None]):
+class ForgetAll(Question[None]):
     """Empties the cache, and the store of pictures, as soon as no request runs."""
 
     lane = Lane.IDLENESS
@@ -175,7 +175,7 @@ class SavePrompt(Question[Snapshot]):
 
 @final
 @dataclass(frozen=True)
-class Restore(Question[None]):
+class RestoreSnapshot(Question[None]):
     """Lets a sequence hold what a snapshot has, as soon as one is free."""
 
     snapshot: Snapshot

@@ -14,12 +14,12 @@ from ..cache.attention.pictures import PictureCache, PictureWriter, content_name
 from ..models.contract import Model
 from ..steps.step import Ints, PictureRows, Step
 from ..steps.tokens import PictureToken, Token, picture_places
-from .requests.job import Job, RowsOfPictures
-from .scheduler import Share
+from .requests.job import Job, PictureRowSource
+from .scheduler import StepShare
 from .slots import Slots
 
 
-def make_step(shares: Sequence[Share]) -> tuple[Step, list[slice]]:
+def make_step(shares: Sequence[StepShare]) -> tuple[Step, list[slice]]:
     """The step of these shares, and the rows of each share's results."""
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     results, spans = list[slice](), list[slice]()
@@ -48,7 +48,7 @@ def make_step(shares: Sequence[Share]) -> tuple[Step, list[slice]]:
     return _with_pictures(step, spans, rows, axes) if spans or rows or axes else step, results
 
 
-def _rows_of(pictures: RowsOfPictures, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
+def _rows_of(pictures: PictureRowSource, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
     """The rows that replace these tokens, the first of which is at `first` in the step."""
     for place in picture_places(tokens):
         replaced = [

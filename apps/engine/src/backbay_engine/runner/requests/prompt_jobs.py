@@ -16,9 +16,9 @@ from ...steps.tokens import Token, ids_of, text_length
 from ...text.sampling.sampler import Sampled, with_logprobs
 from ..slots import Slot
 from .answer import TokenStep
-from .job import Job, RowsOfPictures
+from .job import Job, PictureRowSource
 
-LOGITS = 1 << 25  # bytes of logits that one step of TokenScoring may have
+LOGITS = 1 << 25  # bytes of logits that one step of TokenScoreJob may have
 
 
 class PromptJob(Job):
@@ -40,10 +40,10 @@ class PromptJob(Job):
 
 
 @final
-class Scoring(PromptJob):
+class ScoreJob(PromptJob):
     """Collects the logits of all tokens, except of a text for an encoder. Nothing is reused: cached tokens have none."""
 
-    def __init__(self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None) -> None:
+    def __init__(self, prompt: Sequence[Token], pictures: PictureRowSource | None = None) -> None:
         super().__init__(prompt, pictures, reuse=False)
         self._rows: NDArray[np.float32] | None = None
         self._text = text_length(prompt)
@@ -64,7 +64,7 @@ class Scoring(PromptJob):
 
 
 @final
-class TokenScoring(PromptJob):
+class TokenScoreJob(PromptJob):
     """Tells the log-probability of each token of a prompt, with the most likely ones in its place.
 
     A step takes so few tokens that the logits of a long prompt are never there at once.
@@ -102,7 +102,7 @@ class TokenScoring(PromptJob):
 
 
 @final
-class SlotCall(PromptJob):
+class SlotCallJob(PromptJob):
     """Calls a function with a slot, once the slot holds the prompt; if not `computed`, the function brings what it holds."""
 
     def __init__(self, prompt: Sequence[Token], work: Callable[[Slot], Any], *, computed: bool) -> None:
