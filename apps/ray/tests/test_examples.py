@@ -10,7 +10,7 @@ from scripted_model import write_scripted_model
 from backbay import OptionError
 from backbay_ray.arguments import Arguments, Scale, arguments_of
 from backbay_ray.deployments import app, deployment_name
-from backbay_server.remote import Entry
+from backbay_server.remote import CatalogueEntry
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,12 +22,12 @@ def test_the_file_for_ray_serve_is_understood():
     arguments = arguments_of(application["args"])
     assert arguments.replicas == Scale(2, 4, 10, 300)
     [model] = arguments.settings().models
-    names = {deployment_name(Entry(Path(model).stem, Path(model))), "Ingress"}
+    names = {deployment_name(CatalogueEntry(Path(model).stem, Path(model))), "Ingress"}
     assert {deployment["name"] for deployment in application["deployments"]} == names
 
 
 def test_the_names_of_deployments_are_plain():
-    assert deployment_name(Entry("org/name:7b Q4_0", Path("x.gguf"))) == "Engine-org-name-7b-Q4_0"
+    assert deployment_name(CatalogueEntry("org/name:7b Q4_0", Path("x.gguf"))) == "Engine-org-name-7b-Q4_0"
 
 
 @pytest.mark.fault(

@@ -13,14 +13,14 @@ from starlette.types import Receive, Scope, Send
 
 from backbay_server.errors import TooLargeError, error_response
 from backbay_server.transport.request_checks import Drain
-from backbay_server.transport.server import Server, bound
+from backbay_server.transport.server import Server, bind_socket
 
 
 @contextmanager
 def served(app: Any, drain: Drain | None = None) -> Iterator[tuple[str, int]]:
     """The address at which an application is served."""
     listening = threading.Event()
-    made = bound("127.0.0.1", 0)
+    made = bind_socket("127.0.0.1", 0)
     servers: list[Server] = []
 
     async def cancel() -> None: ...

@@ -20,7 +20,7 @@ from backbay import OptionError
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
 from backbay_server import ServerSettings
-from backbay_server.remote import Catalogue, Entry, application
+from backbay_server.remote import Catalogue, CatalogueEntry, application
 
 from .arguments import Arguments, Scale, arguments_of
 from .link import RayLink
@@ -50,14 +50,14 @@ def app(args: Mapping[str, Any]) -> Application:
     return _ingress(arguments, settings).bind(*engines)
 
 
-def deployment_name(entry: Entry) -> str:
+def deployment_name(entry: CatalogueEntry) -> str:
     """The name of a model's deployment, as files and metrics have it."""
     return f"Engine-{re.sub(r'[^A-Za-z0-9._-]', '-', entry.name)}"
 
 
-def _require_distinct(entries: Sequence[Entry]) -> None:
+def _require_distinct(entries: Sequence[CatalogueEntry]) -> None:
     """OptionError if two models would have deployments of one name: Ray Serve would rename one of them in silence."""
-    taken = dict[str, Entry]()
+    taken = dict[str, CatalogueEntry]()
     for entry in entries:
         other = taken.setdefault(deployment_name(entry), entry)
         if other is not entry:
@@ -68,7 +68,7 @@ def _require_distinct(entries: Sequence[Entry]) -> None:
             )
 
 
-def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> Application:
+def _engine(arguments: Arguments, settings: ServerSettings, entry: CatalogueEntry) -> Application:
     """The replicas of a model."""
     from ray.serve import deployment
     from ray.serve.config import RequestRouterConfig
@@ -134,7 +134,7 @@ def _load(
     settings: ServerSettings,
     retries: int,
     loop: AbstractEventLoop,
-    entry: Entry,
+    entry: CatalogueEntry,
     progress: Callable[[float], None],
     cancel: Event,
 ) -> LLM:

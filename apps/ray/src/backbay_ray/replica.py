@@ -25,7 +25,7 @@ from backbay_engine.remote import (
     port_of,
 )
 from backbay_server import ServerSettings
-from backbay_server.remote import Bridge, Catalogue, Entry, load_entry
+from backbay_server.remote import Catalogue, CatalogueEntry, LoopBridge, load_entry
 
 from .same_model import require_same
 
@@ -53,7 +53,7 @@ class Replica:
         self._port.grammars.tried = True  # by the application
         self._description = describe_model(self._port), self._port.memory()
         self._watch = None if watch is None else watch(name)
-        self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()
+        self._bridges = WeakKeyDictionary[AbstractEventLoop, LoopBridge]()
         self._seen, self._seen_at = State(), monotonic()
         log.info("the model %s is loaded", name)
 
@@ -74,7 +74,7 @@ class Replica:
             message = replace(message, begin_by=message.begin_by - time() + monotonic())
         inbox = asyncio.Queue[Any]()
         loop = asyncio.get_running_loop()
-        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, Bridge(loop))
+        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, LoopBridge(loop))
         submit = partial(self._port.submit, message, partial(bridge.call, inbox.put_nowait))
         beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []
@@ -114,7 +114,7 @@ class Replica:
             )
 
 
-def entry_of(settings: ServerSettings, name: str) -> Entry:
+def entry_of(settings: ServerSettings, name: str) -> CatalogueEntry:
     """The model of a name, by the settings that all machines have."""
     found = Catalogue(settings.models, (), settings.aliases).named_so(name)
     assert found is not None  # the settings name it

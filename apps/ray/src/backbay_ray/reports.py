@@ -11,7 +11,7 @@ from typing import final
 from ray.serve.metrics import Gauge
 
 from backbay_engine import State
-from backbay_server.remote import TextLines
+from backbay_server.remote import TextFormatter
 
 SERVE = logging.getLogger("ray.serve")
 OURS = ("backbay", "backbay_engine", "backbay_ray", "backbay_server")
@@ -31,7 +31,7 @@ class IntoServe(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(TextLines())
+        self.setFormatter(TextFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         SERVE.log(record.levelno, "%s", self.format(record))

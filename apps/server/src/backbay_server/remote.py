@@ -2,9 +2,9 @@
 
 from .application import application as application
 from .catalogue import Catalogue as Catalogue
-from .catalogue import Entry as Entry
+from .catalogue import CatalogueEntry as CatalogueEntry
 from .catalogue import load_entry as load_entry
 from .errors import UnavailableError as UnavailableError
-from .generation.answer import Bridge as Bridge
+from .generation.answer import LoopBridge as LoopBridge
 from .transport.request_checks import read_keys as read_keys
-from .watching.logs import TextLines as TextLines
+from .watching.logs import TextFormatter as TextFormatter

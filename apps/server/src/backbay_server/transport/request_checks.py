@@ -36,7 +36,7 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.\-]+)(:\d{1,5})?", re.ASC
 _NAMES: Final = re.compile(rb"[\w\-]+( *, *[\w\-]+)*", re.ASCII)
 
 
-class Guard(ABC):
+class GuardMiddleware(ABC):
     """Middleware that refuses some requests."""
 
     closes: ClassVar[bool] = False  # the connection of a refused request, so that no more is sent
@@ -68,7 +68,7 @@ def header(scope: Scope, name: bytes) -> list[bytes]:
 
 
 @final
-class Hosts(Guard):
+class HostGuard(GuardMiddleware):
     """Serves requests for localhost, for addresses, and for the given names; `*` allows all names.
 
     A page of another site may have a name that resolves to this machine (DNS rebinding). An address cannot be rebound:
@@ -100,7 +100,7 @@ class Hosts(Guard):
 
 
 @final
-class Origins(Guard):
+class OriginGuard(GuardMiddleware):
     """Serves pages of this server and of the named origins, such as https://chat.example.com; `*` names all.
 
     Pages of other sites are refused; named ones are told so (CORS).
@@ -160,7 +160,7 @@ def _is_own(origin: bytes, scope: Scope) -> bool:
 
 
 @final
-class BodyLimit(Guard):
+class BodySizeGuard(GuardMiddleware):
     """Refuses bodies of more than `most` bytes: by their length before a byte is read, or as soon as they exceed it.
 
     If a body's length is not told, the application gets TooLargeError when it reads on.
@@ -225,13 +225,13 @@ def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
     return keys
 
 
-def is_open(path: str) -> bool:
+def is_open_route(path: str) -> bool:
     """Whether a path wants no key, and is served to the last."""
     return path in OPEN or path.startswith(PAGE)
 
 
 @final
-class Keys(Guard):
+class KeyGuard(GuardMiddleware):
     """Refuses requests without a key, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -239,7 +239,7 @@ class Keys(Guard):
         self._digests = tuple(sha256(key.encode()).digest() for key in keys)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        if is_open(scope["path"]):
+        if is_open_route(scope["path"]):
             return None
         given = [key for name, value in scope["headers"] if (key := _key(name, value))]
         # every digest is compared with every key, so that the time tells nothing
@@ -291,7 +291,7 @@ class Drain:
 
 
 @final
-class Draining(Guard):
+class DrainGuard(GuardMiddleware):
     """The middleware of a drain."""
 
     closes = True
@@ -301,10 +301,10 @@ class Draining(Guard):
         self._drain = drain
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        refused = self._drain.begun and not is_open(scope["path"])
+        refused = self._drain.begun and not is_open_route(scope["path"])
         return UnavailableError("the server is shutting down") if refused else None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        counted = nullcontext() if is_open(scope["path"]) else self._drain.counting()
+        counted = nullcontext() if is_open_route(scope["path"]) else self._drain.counting()
         with counted:
             await self._app(scope, receive, send)

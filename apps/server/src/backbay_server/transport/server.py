@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from backbay import BackbayError
 
-from .connections import Connection
+from .connections import BoundedConnection
 from .request_checks import Drain
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,11 @@ class Server(uvicorn.Server):
         cancel: Callable[[], Awaitable[None]],
         listening: Callable[[], None],
     ) -> None:
-        Connection.most_connections = connections_of(_files())
+        BoundedConnection.most_connections = connection_limit(_files())
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=BoundedConnection,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -117,7 +117,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket with an address; BackbayError if the address is taken or is not this machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -135,7 +135,7 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def connections_of(files: int) -> int:
+def connection_limit(files: int) -> int:
     """The most connections of a process that may open so many files; where these are few, half of them."""
     return max(files - SPARE_FILES, files // 2, 1)
 
