@@ -22,7 +22,7 @@ from backbay_engine.remote import RemotePort
 from backbay_server import ServerSettings
 from backbay_server.remote import Catalogue, CatalogueEntry, application
 
-from .arguments import Arguments, Scale, arguments_of
+from .arguments import DeploymentArguments, ReplicaScale, check_arguments
 from .link import RayLink
 from .replica import Replica
 from .same_model import fingerprint
@@ -40,7 +40,7 @@ FALLBACKS: Final = 8  # replicas that are tried after that of a session, while i
 
 def app(args: Mapping[str, Any]) -> Application:
     """The application for `serve run backbay_ray:app models=...`, and for files of `serve deploy`."""
-    arguments = arguments_of(args)
+    arguments = check_arguments(args)
     settings = arguments.settings()
     catalogue = Catalogue(settings.models, (), settings.aliases)
     if not catalogue.named:
@@ -68,12 +68,12 @@ def _require_distinct(entries: Sequence[CatalogueEntry]) -> None:
             )
 
 
-def _engine(arguments: Arguments, settings: ServerSettings, entry: CatalogueEntry) -> Application:
+def _engine(arguments: DeploymentArguments, settings: ServerSettings, entry: CatalogueEntry) -> Application:
     """The replicas of a model."""
     from ray.serve import deployment
     from ray.serve.config import RequestRouterConfig
 
-    from .reports import watch_of
+    from .reports import gauge_setter
 
     replicas = deployment(
         name=deployment_name(entry),
@@ -88,12 +88,12 @@ def _engine(arguments: Arguments, settings: ServerSettings, entry: CatalogueEntr
             request_router_class=ROUTER, request_router_kwargs={"num_fallback_replicas": FALLBACKS}
         ),
     )(Replica)
-    return replicas.bind(settings, entry.name, fingerprint(entry.path, entry.projector), watch_of)
+    return replicas.bind(settings, entry.name, fingerprint(entry.path, entry.projector), gauge_setter)
 
 
-def _number(arguments: Arguments) -> dict[str, Any]:
+def _number(arguments: DeploymentArguments) -> dict[str, Any]:
     """The number of replicas. Requests that wait count, so more than a replica's sequences ask for another replica."""
-    if not isinstance(arguments.replicas, Scale):
+    if not isinstance(arguments.replicas, ReplicaScale):
         return {"num_replicas": arguments.replicas}
     scale = arguments.replicas
     return {
@@ -108,7 +108,7 @@ def _number(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
+def _ingress(arguments: DeploymentArguments, settings: ServerSettings) -> Deployment:
     """The server's own application, which asks replicas."""
     from ray.serve import deployment, ingress
 

@@ -46,7 +46,7 @@ class Replica:
     def __init__(
         self, settings: ServerSettings, name: str, expected: str, watch: Callable[[str], Watch] | None = None
     ) -> None:
-        entry = entry_of(settings, name)
+        entry = find_entry(settings, name)
         require_same(name, entry.path, entry.projector, expected)
         self._llm = load_entry(settings, entry)
         self._port = port_of(self._llm)
@@ -114,7 +114,7 @@ class Replica:
             )
 
 
-def entry_of(settings: ServerSettings, name: str) -> CatalogueEntry:
+def find_entry(settings: ServerSettings, name: str) -> CatalogueEntry:
     """The model of a name, by the settings that all machines have."""
     found = Catalogue(settings.models, (), settings.aliases).named_so(name)
     assert found is not None  # the settings name it

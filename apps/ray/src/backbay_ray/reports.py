@@ -26,7 +26,7 @@ NAMES = {
 
 
 @final
-class IntoServe(logging.Handler):
+class ServeLogHandler(logging.Handler):
     """Hands lines to Ray Serve's log, formatted by ours: exceptions without their messages, which may quote a prompt."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ def share_logs() -> None:
     """Log to Ray Serve's log, which has a line for each request already."""
     for name in OURS:
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [IntoServe()], False
+        logger.handlers, logger.propagate = [ServeLogHandler()], False
         logger.setLevel(logging.INFO)
     logging.getLogger("backbay_server.requests").setLevel(logging.WARNING)
 
 
-def watch_of(model: str) -> Callable[[State, int], None]:
+def gauge_setter(model: str) -> Callable[[State, int], None]:
     """A function that sets the gauges of a model. From this call on, the replica logs to Ray Serve's log."""
     share_logs()
     made = {key: Gauge(name, what, tag_keys=("model_name",)) for key, (name, what) in NAMES.items()}

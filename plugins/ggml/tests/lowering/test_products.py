@@ -36,7 +36,7 @@ def model(request, tmp_path_factory):
 def pays(request, monkeypatch):
     """The dtypes whose products of one column take the other form, whatever pays on this machine."""
     types = frozenset(COLUMN_TYPES) if request.param == "other" else frozenset()
-    monkeypatch.setattr(matrix, "other_form_pays", lambda _: types)
+    monkeypatch.setattr(matrix, "faster_in_llamafile", lambda _: types)
     return types
 
 

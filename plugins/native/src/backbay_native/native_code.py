@@ -153,7 +153,7 @@ def find_native(variable: str) -> NativeCode:
     if named == OFF:
         return NativeCode(None, f"{variable}={OFF} turns it off")
     # A name without a folder would be looked for among the system's libraries.
-    path = Path(named).absolute() if named else installed()
+    path = Path(named).absolute() if named else installed_file()
     if path is None or not path.is_file():
         return NativeCode(None, f"{variable} names {named}, and there is no such file" if named else MISSING)
     try:
@@ -165,7 +165,7 @@ def find_native(variable: str) -> NativeCode:
     return code
 
 
-def installed() -> Path | None:
+def installed_file() -> Path | None:
     """The file of the installed package."""
     try:
         listed = distribution(DISTRIBUTION).files or []

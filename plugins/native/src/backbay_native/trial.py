@@ -21,7 +21,7 @@ from backbay import DType
 from backbay.internals import Array
 from backbay.plugin import decode
 
-from .calls import Tensor, multiply, run, tensor_of
+from .calls import Tensor, multiply_weights, run_op, tensor_of
 from .native_code import (
     ATTENTION,
     CONVOLUTION,
@@ -64,16 +64,16 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
     """Attention with a scale of 0.1, of tiles of 32 queries."""
     queries, heads, width, history = *q.shape[1:], k.shape[1]
     table = np.zeros((queries, 4 + history), np.int32)
-    run(code, "visible_cells", table, [mask], queries | 32 << 32)
+    run_op(code, "visible_cells", table, [mask], queries | 32 << 32)
     [scale] = struct.unpack("=I", struct.pack("=f", 0.1))
     operands = [q, k, v, mask, table]
     result = np.zeros((1, queries, heads, width), np.float32)
     if parts == 1:
-        run(code, "attention", result, operands, scale)
+        run_op(code, "attention", result, operands, scale)
         return result
     sums = np.zeros((queries, heads, parts, width + 2), np.float32)
-    run(code, "attention_parts", sums, operands, scale)
-    run(code, "attention_sum", result, [sums, table], history)
+    run_op(code, "attention_parts", sums, operands, scale)
+    run_op(code, "attention_sum", result, [sums, table], history)
     return result
 
 
@@ -83,7 +83,7 @@ def convolution(code: NativeCode) -> bool:
     result = np.zeros((2, 9, 300), np.float32)
     window = tensor_of(x)
     window.ne, window.nb = (12, 300, 2, 1), (300 * 4, 4, 12 * 300 * 4, 2 * 12 * 300 * 4)
-    run(code, "convolution", result, [window, kernels])
+    run_op(code, "convolution", result, [window, kernels])
     expected = sum(x[:, i : i + 9] * kernels[:, i] for i in range(4))
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
@@ -110,7 +110,7 @@ def recurrence(code: NativeCode) -> bool:
     names = {"delta_rule": "delta_rule", "ssm_scan": "selective_scan"}
     for case in recurrence_cases():
         result = np.zeros(case.expected.shape, np.float32)
-        run(code, names[case.op], result, case.operands)
+        run_op(code, names[case.op], result, case.operands)
         if not np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE):
             return False
     return True
@@ -120,12 +120,12 @@ def rows(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
     joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
-    run(code, "join", joined, [first, second], 4 * 4 + 1)
-    run(code, "join", side_by_side, [first, second], 4 * 4)
+    run_op(code, "join", joined, [first, second], 4 * 4 + 1)
+    run_op(code, "join", side_by_side, [first, second], 4 * 4)
     matrix, picked, places = table.reshape(5, 120), np.zeros((2, 120), np.float32), np.array([4, 1], np.int32)
-    run(code, "pick", picked, [matrix, places])
+    run_op(code, "pick", picked, [matrix, places])
     written = matrix.copy()
-    run(code, "put", written, [matrix, first.reshape(2, 120), places])
+    run_op(code, "put", written, [matrix, first.reshape(2, 120), places])
     expected = matrix.copy()
     expected[places] = first.reshape(2, 120)
     return (
@@ -155,7 +155,7 @@ def _multiplies(code: NativeCode, dtype: DType, format_: int) -> bool:
     x[:, ::32] = 127  # so that codes are exact
     weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
     matrix = tensor_of(data, dtype, (inner, rows))
-    found, alone = (multiply(code, format_, matrix, each) for each in (x, x[:1]))
+    found, alone = (multiply_weights(code, format_, matrix, each) for each in (x, x[:1]))
     return np.array_equal(found[:1], alone) and bool(
         np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max())
     )
@@ -165,7 +165,9 @@ def tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [code.untried_formats(tiles=tiles) for tiles in (False, True)]
     for dtype, columns in product(_dtypes(code), COUNTS):
-        results = [multiply(code, way[dtype.name], *_operands(dtype, 70, 768, columns)) for way in ways]
+        results = [
+            multiply_weights(code, way[dtype.name], *_operands(dtype, 70, 768, columns)) for way in ways
+        ]
         if results[0].tobytes() != results[1].tobytes():
             return f"other results for {dtype}, {columns} columns"
     if code.instructions(TILES) == EMULATED:
@@ -181,7 +183,7 @@ def tiles(code: NativeCode) -> str:
 def _seconds(code: NativeCode, format_: int, dtype: DType, columns: int) -> float:
     operands = _operands(dtype, 768, 1024, columns)
     begun = time.perf_counter()
-    multiply(code, format_, *operands)
+    multiply_weights(code, format_, *operands)
     return time.perf_counter() - begun
 
 

@@ -94,14 +94,14 @@ def test_errors_of_every_class_become_ours() -> None:
     ort = module.runtime()
     with (
         pytest.raises(backbay.BackbayError, match="while creating a session"),
-        module.translated("creating a session"),
+        module.translate_errors("creating a session"),
     ):
         ort.InferenceSession(b"no model", providers=["CPUExecutionProvider"])
-    with pytest.raises(MemoryError), module.translated("running"):
+    with pytest.raises(MemoryError), module.translate_errors("running"):
         raise RuntimeError("Failed to allocate memory for requested buffer of size 9")
-    with pytest.raises(backbay.CancelledError), module.translated("running"):
+    with pytest.raises(backbay.CancelledError), module.translate_errors("running"):
         raise RuntimeError("Exiting due to terminate flag being set to true.")
-    with pytest.raises(KeyError), module.translated("running"):  # ours stay what they are
+    with pytest.raises(KeyError), module.translate_errors("running"):  # ours stay what they are
         raise KeyError("own fault")
 
 

@@ -15,7 +15,7 @@ from backbay.internals import Bytes, replacing
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import LoweringSettings
-from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
+from ..lowering.lowered_model import LeafInput, LoweredModel, SizeValues
 from ..lowering.model_builder import external_tensor
 from ..ops import KERNELS
 from ..weights.store import WeightStore, named_data
@@ -59,7 +59,7 @@ def export(
     return path
 
 
-def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
+def _fix_sizes(model: ModelProto, lowered: LoweredModel, graph: Graph) -> None:
     fed = lowered.feeds.of(graph).arrays
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
@@ -86,7 +86,7 @@ class _WeightsFile:
     def __init__(self, weights: WeightStore, graph: Graph, file: Any) -> None:
         self._weights, self._graph, self._file = weights, graph, file
 
-    def place(self, model: ModelProto, lowered: Lowered) -> None:
+    def place(self, model: ModelProto, lowered: LoweredModel) -> None:
         weights = [leaf for leaf in lowered.leaves if self._graph.nodes[leaf.index].kind == "parameter"]
         for leaf in weights:
             self._place_input(model, leaf)

@@ -21,7 +21,7 @@ class TooMuchError(Exception):
     """The template's output exceeds its limit."""
 
 
-def render_template(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
+def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     render: Callable[[dict[str, Any]], str] | None = None
 
     def answer(variables: dict[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NO_ANSWER: Final = "no text can be an answer"
 
 
-def check_format(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
+def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     vocabulary: LLTokenizer | None = None
 
     def answer(request: dict[str, Any]) -> dict[str, str]:
