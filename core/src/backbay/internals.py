@@ -8,8 +8,8 @@ from __future__ import annotations
 from .backend.helper_processes import close_after_fork as close_after_fork
 from .backend.helper_processes import ended_from_outside as ended_from_outside
 from .backend.helper_processes import exit_name as exit_name
+from .backend.helper_processes import json_reporter as json_reporter
 from .backend.helper_processes import kill_helper as kill_helper
-from .backend.helper_processes import reporter as reporter
 from .backend.helper_processes import run_helper as run_helper
 from .backend.helper_processes import start_helper as start_helper
 from .backend.helper_processes import without_forks as without_forks
@@ -25,7 +25,7 @@ from .data.encoding import Bytes as Bytes
 from .data.encoding import dequantize as dequantize
 from .data.encoding import numpy_view as numpy_view
 from .data.encoding import quantize as quantize
-from .data.files import replacing as replacing
+from .data.files import replace_files as replace_files
 from .discovery.installed import load_declared as load_declared
 from .graph.graph import NodeKind as NodeKind
 from .graph.graph import Timings as Timings
@@ -36,10 +36,10 @@ from .graph.symbolic_sizes import Term as Term
 from .graph.symbolic_sizes import term_of as term_of
 from .memory.host_memory import keep_blocks as keep_blocks
 from .memory.host_memory import keep_large_blocks as keep_large_blocks
-from .memory.host_memory import naming_limits as naming_limits
 from .memory.host_memory import raise_if_starved as raise_if_starved
 from .memory.host_memory import return_freed_memory as return_freed_memory
 from .memory.host_memory import return_large_blocks as return_large_blocks
+from .memory.host_memory import translate_starvation as translate_starvation
 from .memory.ledger import Ledger as Ledger
 from .memory.report import human_bytes as human_bytes
 from .ops.declaration import REQUIRED as REQUIRED

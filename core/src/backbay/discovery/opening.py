@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..backend.backend import Backend
 from ..backend.helper_processes import without_forks
 from ..errors import BackendUnavailableError, describe
-from ..memory.host_memory import naming_limits, raise_if_starved
+from ..memory.host_memory import raise_if_starved, translate_starvation
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, declared, entry, load_declared
 from .registration import check_class
@@ -44,7 +44,7 @@ class Choice:
         return f"{self.name}: {self.reason}" + (f" ({others})" if others else "")
 
 
-@naming_limits("opening a backend")
+@translate_starvation("opening a backend")
 @without_forks()
 def open(
     path: str | os.PathLike[str] | ModelFile | None = None,
@@ -76,9 +76,9 @@ def open(
         try:
             return _opened(chosen.load(), chosen.name, model, params)
         except BackendUnavailableError:
-            from .probe import forget  # it worked when it was tried, perhaps hours ago
+            from .probe import forget_result  # it worked when it was tried, perhaps hours ago
 
-            forget(chosen)
+            forget_result(chosen)
             raise
     except BaseException:
         if model is not None:
@@ -144,7 +144,7 @@ def is_auto(backend: object = None) -> bool:
 
 def _best() -> Choice:
     # Only now: subprocess takes longer to import than most of core.
-    from .probe import ProbeResult, probe_all, rank, ranked
+    from .probe import ProbeResult, probe_all, rank, sort_results
 
     installed = backends()
     if not installed:
@@ -152,10 +152,10 @@ def _best() -> Choice:
             "no backend is installed; install one, for example "
             "from a clone of backbay: pip install ./plugins/cpu_ref"
         )
-    probed = ranked(probe_all(installed.values()))
+    probed = sort_results(probe_all(installed.values()))
     if not probed[0].works:  # an earlier process may have met a machine too busy to answer in time
         probe_all([result.entry for result in probed if result.age], again=True)
-        probed = ranked(probe_all(installed.values()))
+        probed = sort_results(probe_all(installed.values()))
     first, *others = probed
     if not first.works:
         reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in probed)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import ops
 from ..backend.backend import Backend
-from ..backend.helper_processes import reporter
+from ..backend.helper_processes import json_reporter
 from ..errors import BackbayError, describe
 from ..types.params import BackendParams
 from ..types.spec import DType
@@ -35,7 +35,7 @@ TOLERANCE = 0.02  # relative; enough for backends that round activations to 8 bi
 
 def main(request: dict[str, Any]) -> NoReturn:
     """Try the backend that a request names, then end the process at once."""
-    tell = reporter()
+    tell = json_reporter()
     faulthandler.enable()
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
 
@@ -46,7 +46,7 @@ def main(request: dict[str, Any]) -> NoReturn:
     reason = ""
     try:
         rivals = tuple(request["entry"]["rivals"])
-        examine(BackendEntry(**{**request["entry"], "rivals": rivals}), tell, extend)
+        examine_backend(BackendEntry(**{**request["entry"], "rivals": rivals}), tell, extend)
     except BackbayError as error:
         reason = " ".join(str(error).split())
     except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
@@ -56,7 +56,7 @@ def main(request: dict[str, Any]) -> NoReturn:
     os._exit(0)  # without waiting for threads that a library left behind
 
 
-def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) -> None:
+def examine_backend(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) -> None:
     """Import, start and compute; an error means that the backend does not work."""
     tell(stage="it was imported")
     kind = entry.load()

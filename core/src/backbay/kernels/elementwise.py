@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from .table import Array, extended, kernel, ranked
+from .table import Array, extended, kernel, with_rank
 
 kernel(ops.sqrt)(lambda xp, x: xp.sqrt(x))
 kernel(ops.exp)(lambda xp, x: xp.exp(x))
@@ -39,7 +39,7 @@ def fill(xp: Any, x: Array, value: float) -> Array:
 
 def repeated(xp: Any, t2: Array, x: Array) -> Array:
     """The second operand of arithmetic, repeated modulo to the shape of the first; extents of 1 broadcast."""
-    t2 = ranked(t2, x.ndim)
+    t2 = with_rank(t2, x.ndim)
     times = [1 if have == 1 else want // max(have, 1) for want, have in zip(x.shape, t2.shape, strict=True)]
     return xp.tile(t2, tuple(times))
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from backbay import BackbayError, Graph
-from backbay.internals import Bytes, replacing
+from backbay.internals import Bytes, replace_files
 
 from ..lowering.graph_lowering import lower
 from ..lowering.kernel_view import LoweringSettings
@@ -52,7 +52,7 @@ def export(
     model.CopyFrom(lowered.model)
     _fix_sizes(model, lowered, graph)
     path = folder / "model.onnx"
-    with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
+    with replace_files(folder / "weights.bin", path) as (weights_aside, model_aside):
         with weights_aside.open("wb") as file:
             _WeightsFile(weights, graph, file).place(model, lowered)
         model_aside.write_bytes(model.SerializeToString())
