@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import Backend, NoMemoryError
-from backbay_engine.steps.kept_contexts import ContextCache
+from backbay_engine.steps.context_cache import ContextCache
 
 
 @dataclass(eq=False)

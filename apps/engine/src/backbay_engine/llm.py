@@ -25,8 +25,6 @@ from .local.port import LocalPort
 from .models.contract import Model
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .port.contract import ModelFacts, Port
-from .port.prompting import PictureStoreView, RequestMaker, require_one
-from .port.prompting import UserPrompt as Prompt
 from .port.questions import (
     Embed,
     EmbedPicture,
@@ -37,6 +35,8 @@ from .port.questions import (
     Tokenize,
 )
 from .port.remote import RemotePort
+from .port.request_maker import PictureStoreView, RequestMaker, require_one
+from .port.request_maker import UserPrompt as Prompt
 from .port.saving import require_no_pictures, save
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
@@ -58,7 +58,7 @@ class LLM:
     """A model file on a backend. Made by `load`; a context manager."""
 
     def __init__(self, port: Port, choice: Choice | None = None) -> None:
-        self._port, self._prompting, self._choice = port, RequestMaker(port), choice
+        self._port, self._requests, self._choice = port, RequestMaker(port), choice
         self._template: ChatTemplate | None = None
         self._close = weakref.finalize(self, port.close)
 
@@ -87,7 +87,7 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; RequestError if the file has no vocabulary."""
-        return self._prompting.tokenizer()
+        return self._requests.tokenizer()
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """Continue a prompt: a text, token ids, or parts, which may be pictures. `submit` documents the options."""
@@ -168,7 +168,7 @@ class LLM:
         def render(said: Sequence[Mapping[str, Any]]) -> str:
             return self.template.render(said, **variables)
 
-        return self._prompting.chat(messages, render)
+        return self._requests.chat(messages, render)
 
     @property
     def template(self) -> ChatTemplate:
@@ -198,9 +198,9 @@ class LLM:
         begin_by = moment("deadline", deadline)
         self._facts().require_text()
         require_one(prompt)
-        checked_prompt = self._prompting.checked(prompt)
+        checked_prompt = self._requests.checked(prompt)
         checked = options_of(options, self.context)
-        self._prompting.check_ids((*checked.resume, *checked.shown))
+        self._requests.check_ids((*checked.resume, *checked.shown))
         tokenizer = self._port.tokenizer
         if checked.stop and tokenizer is None:
             raise RequestError(f"stop {checked.stop!r}: the file has no vocabulary, so no text to stop in")
@@ -210,7 +210,7 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
-        checked = self._prompting.checked(prompt)
+        checked = self._requests.checked(prompt)
         return self._port.ask(Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -225,7 +225,7 @@ class LLM:
         self._facts().require_text()
         if isinstance(source, Handle):
             return save(self._port, source)
-        return save(self._port, require_no_pictures(self._prompting.checked(source)))
+        return save(self._port, require_no_pictures(self._requests.checked(source)))
 
     @translate_starvation("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
@@ -247,17 +247,17 @@ class LLM:
 
     def prepare(self, picture: Any) -> Prepared:
         """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
-        return self._port.ask(PreparePicture(self._prompting.picture(picture)))
+        return self._port.ask(PreparePicture(self._requests.picture(picture)))
 
     @translate_starvation("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
         """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
-        return self._port.ask(EmbedPicture(self._prompting.picture(picture)))
+        return self._port.ask(EmbedPicture(self._requests.picture(picture)))
 
     @property
     def store(self) -> PictureStoreView:
         """The store of the rows of pictures; RequestError if the model sees none."""
-        self._prompting.require_sight()
+        self._requests.require_sight()
         return PictureStoreView(self._port)
 
     # -- numbers -----------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class LLM:
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._facts().require_text()
-        return wait_for(self._port.submit(Score(self._prompting.checked(prompt))))
+        return wait_for(self._port.submit(Score(self._requests.checked(prompt))))
 
     @translate_starvation("a request")
     def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
@@ -275,7 +275,7 @@ class LLM:
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
         """
         self._facts().require_text()
-        handle = self._port.submit(ScoreTokens(self._prompting.tokens(prompt), whole("top", top, 0)))
+        handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), whole("top", top, 0)))
         return AnswerPieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @translate_starvation("a request")
@@ -284,7 +284,7 @@ class LLM:
         self._facts().require_numbers("embeddings")
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a text or several, got {texts!r}")
-        ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        ids = [self._requests.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
             raise RequestError("there is nothing to embed: give one text at least")
         found = self._port.ask(Embed(ids))
@@ -301,7 +301,7 @@ class LLM:
             raise RequestError(f"a query and its texts are strings, got {reprlib.repr(wrong[0])}")
         if not texts:
             raise RequestError("there is nothing to rank: give one text at least")
-        pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
+        pairs = [self._requests.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
         return self._port.ask(Embed(pairs))[:, 0]
 
     def state(self) -> State:
@@ -372,7 +372,7 @@ class LLM:
 
     def step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""
-        return self._local("step").prompt_step(self._prompting.checked(prompt))
+        return self._local("step").prompt_step(self._requests.checked(prompt))
 
     def _local(self, wanted: str) -> LocalPort:
         if not isinstance(self._port, LocalPort):

@@ -14,8 +14,8 @@ from backbay_conformance.plugin import Draw, Fault, lab_for
 from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
 from backbay_engine.images.contract import EncoderInputs
 from backbay_engine.models import batch
+from backbay_engine.scenarios.image_encoder import engine_encoder_contexts, engine_mixed_steps
 from backbay_engine.scenarios.picture_cache import PictureCacheMachine
-from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps
 
 SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
 

@@ -12,7 +12,7 @@ from patience import wait_until
 
 from backbay import BackendParams, DType, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml, doctor
-from backbay_ggml.device_trial import (
+from backbay_ggml.device_trial_child import (
     ATTENDED,
     MEASURED,
     DeviceTrial,

@@ -48,7 +48,7 @@ INSTRUCTIONS = {
     "amx": "AVX-512 with VNNI",
 }
 """The instructions that products take on each kind of CPU that BACKBAY_CPU names."""
-TRIAL = (sys.executable, "-m", "backbay_native.trial")
+TRIAL = (sys.executable, "-m", "backbay_native.trial_child")
 CODE, RETRY = "the faster native code", "the next process tries it again"
 TIMEOUT = 60.0  # seconds
 MISSING = "no native code was compiled; remedy, with a C++ compiler, in a clone of backbay: pip install ./plugins/native"

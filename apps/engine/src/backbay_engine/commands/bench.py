@@ -18,7 +18,7 @@ from backbay.cli import add_json, note, say, say_json, table
 
 from ..arguments import LARGEST
 from ..llm import LLM
-from .opening import (
+from .model_arguments import (
     ProgressBar,
     add_backend_arguments,
     add_image_arguments,

@@ -22,9 +22,15 @@ from ..images.picture import Image
 from ..images.prepared import Prepared
 from ..images.prompts import prompt_parts
 from ..llm import LLM
-from ..local.sizes import dtype_of
-from ..port.prompting import UserPrompt
-from .opening import add_image_arguments, add_model_arguments, add_plot_argument, open_model, write_plot
+from ..local.load_checks import dtype_of
+from ..port.request_maker import UserPrompt
+from .model_arguments import (
+    add_image_arguments,
+    add_model_arguments,
+    add_plot_argument,
+    open_model,
+    write_plot,
+)
 from .plots import depth_chart
 
 TOKENS = 16

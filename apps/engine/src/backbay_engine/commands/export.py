@@ -13,7 +13,7 @@ from backbay.internals import human_bytes
 
 from ..arguments import LARGEST_BATCH
 from ..steps.step import prompt_step
-from .opening import add_backend_arguments, add_model_arguments, add_number_arguments, open_model
+from .model_arguments import add_backend_arguments, add_model_arguments, add_number_arguments, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:

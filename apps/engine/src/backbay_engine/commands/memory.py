@@ -13,7 +13,7 @@ from backbay.internals import human_bytes
 
 from ..images.opening import vision_family, vision_file
 from ..loading import estimate
-from .opening import (
+from .model_arguments import (
     add_backend_arguments,
     add_model_arguments,
     add_speculation_arguments,

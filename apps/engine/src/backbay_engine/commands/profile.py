@@ -13,7 +13,7 @@ from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
 from ..profiles import PeakRates, Phase, ProfileLine, Workload, measure_peak_rates, measure_phases
-from .opening import (
+from .model_arguments import (
     add_backend_arguments,
     add_model_arguments,
     add_number_arguments,

@@ -14,7 +14,7 @@ from backbay.internals import human_bytes
 
 from ..checkpoints.locations import name_of
 from ..writing import RECIPES, Recipe, write_model
-from .opening import ProgressBar, set_up_logging
+from .model_arguments import ProgressBar, set_up_logging
 
 BLOCK = 256  # numbers of a block of k-quants
 

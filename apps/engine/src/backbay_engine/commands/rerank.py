@@ -8,7 +8,7 @@ import numpy as np
 
 from backbay.cli import add_json, say, say_json, table
 
-from .opening import (
+from .model_arguments import (
     add_backend_arguments,
     add_model_arguments,
     add_text_arguments,

@@ -20,14 +20,14 @@ from ..errors import ContextOverflowError, RequestError
 from ..images.picture import Image
 from ..llm import LLM
 from ..port.chats import ChatRequest
-from ..port.prompting import UserPrompt
+from ..port.request_maker import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
 from ..text.answers import PlainReader
 from ..text.formats import FormatKind, ResponseFormat, check_format
 from ..text.sampling import SamplingParams
 from .conversations import AnswerPrinter, SavedConversation
-from .opening import (
+from .model_arguments import (
     add_backend_arguments,
     add_image_arguments,
     add_model_arguments,

@@ -15,7 +15,7 @@ import backbay
 from backbay import Backend, BackendMemory, BackendParams, Context, DType, Tensor
 from backbay.plugin import Cancel, Progress
 
-from ..steps.kept_contexts import ContextCache
+from ..steps.context_cache import ContextCache
 from .contract import EncoderInputs, EncoderNetwork, VisionFamily
 from .prepared import Prepared
 

@@ -39,7 +39,7 @@ from ..runner.requests.job import Job
 from ..runner.requests.request import AnyRequest
 from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
-from .jobs import JobMaker
+from .job_maker import JobMaker
 
 MOST_THREADS = 4
 

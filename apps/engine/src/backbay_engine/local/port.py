@@ -38,17 +38,17 @@ from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
 from ..runner.state import State
 from ..runner.step_cache import StepCache
-from ..runner.step_making import PictureWriting, make_step
+from ..runner.step_maker import PictureWriting, make_step
 from ..snapshots import Snapshot
 from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
 from ..steps.tokens import ids_of, text_length
 from ..text.formats import ConstraintMaker
-from .guessing import open_guess_source
-from .jobs import JobMaker
+from .guess_source import open_guess_source
+from .job_maker import JobMaker
+from .load_checks import context_of, dtype_of, tokenizer_of
 from .picture_intake import PictureIntake, open_image_encoder, open_text_backend, own_projector
 from .prefix_folder import PrefixFolder
 from .saving import SlotSnapshots, SnapshotSaver
-from .sizes import context_of, dtype_of, tokenizer_of
 
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")

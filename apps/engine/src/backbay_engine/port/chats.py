@@ -14,7 +14,7 @@ from ..runner.requests.handle import Handle
 from ..text.answers import AnswerForm, AnswerReader, Piece, Tools, call_format, form_of, joined, reader_of
 from ..text.formats import response_format_of
 from ..text.tokenizers import Tokenizer
-from .prompting import UserPrompt
+from .request_maker import UserPrompt
 
 CHAT_OPTIONS: Final = frozenset(
     ("tools", "tool_choice", "parallel_tool_calls", "response_format", "variables")

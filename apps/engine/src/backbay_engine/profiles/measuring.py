@@ -16,8 +16,8 @@ from backbay import OptionError
 from backbay.internals import ProfiledRun
 
 from ..llm import LLM
+from .op_costs import PeakRates, multiplications
 from .phase import MachineFacts, MeasuredSteps, Phase, phase_of
-from .work import PeakRates, multiplications
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone

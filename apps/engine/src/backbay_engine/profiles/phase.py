@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from backbay.internals import ProfiledRun
 from backbay.plugin import Node, Timing
 
-from . import work
-from .work import PeakRates
+from . import op_costs
+from .op_costs import PeakRates
 
 UNTOLD = "all ops together"
 OTHER = "no op of the graph"
@@ -92,9 +92,9 @@ def phase_of(name: str, usual: float, measured: MeasuredSteps, machine: MachineF
             nodes = [run.graph.nodes[index] for index in timing.nodes]
             part = _part(timing, [node for node in nodes if node.index not in seen], machine)
             seen.update(timing.nodes)  # a node may have several times, and is counted once
-            layers = [work.layer_label(node, machine.blocks) for node in nodes]
+            layers = [op_costs.layer_label(node, machine.blocks) for node in nodes]
             for lines, title in (
-                (phase.ops, _title(map(work.op_label, nodes)) if run.timings else UNTOLD),
+                (phase.ops, _title(map(op_costs.op_label, nodes)) if run.timings else UNTOLD),
                 (phase.layers, _title(layers) if run.timings else UNTOLD),
                 (phase.devices, timing.device),
             ):
@@ -113,7 +113,7 @@ def _title(names: Iterable[str]) -> str:
 
 
 def _part(timing: Timing, nodes: Sequence[Node], machine: MachineFacts) -> ProfileLine:
-    each = [(work.bytes_moved(node), work.multiplications(node)) for node in nodes]
+    each = [(op_costs.bytes_moved(node), op_costs.multiplications(node)) for node in nodes]
     on_host = timing.device == machine.host
     return ProfileLine(
         calls=len(nodes),

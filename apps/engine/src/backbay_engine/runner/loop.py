@@ -27,7 +27,7 @@ from .slots import PrefixStore, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
 from .step_cache import StepCache
-from .step_making import PictureWriting, make_step
+from .step_maker import PictureWriting, make_step
 
 log = logging.getLogger(__name__)
 

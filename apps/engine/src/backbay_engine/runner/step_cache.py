@@ -17,7 +17,7 @@ from backbay.plugin import Cancel
 from ..cache.contract import BoundCache, Cache, CachePlan
 from ..models.batch import Batch
 from ..models.contract import Model
-from ..steps.kept_contexts import ContextCache
+from ..steps.context_cache import ContextCache
 from ..steps.step import Step
 
 

@@ -25,7 +25,7 @@ from ..cache import Cache, CachePlan, CausalCache, LayeredCache
 from ..cache.cells.masks import Visibility
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.step import Step, next_step
-from .attention_life import (
+from .attention_machine import (
     BATCH,
     CAPACITY,
     HEAD,

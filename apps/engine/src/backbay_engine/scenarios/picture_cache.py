@@ -13,7 +13,7 @@ from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, n
 from ..cache import CachePlan, PictureCache, PictureWriter, VisibleRows
 from ..cache.attention.pictures import content_names
 from ..steps.step import Step, next_step
-from .attention_life import HEAD, SCALE, SEQUENCES, Array, AttentionMachine
+from .attention_machine import HEAD, SCALE, SEQUENCES, Array, AttentionMachine
 
 LONGEST, SPARE = 9, 2
 HEADS, KV_HEADS = 4, 2

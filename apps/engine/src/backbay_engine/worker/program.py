@@ -21,7 +21,7 @@ from ..local.port import LocalPort
 from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
-from .deaths import MUTE
+from .end_reasons import MUTE
 from .frames import Frame, FrameKind, FrameSender, read_frames
 from .messages import ModelDescription, WorkerSetup, describe_model, map_options, received_option
 from .reports import pack_error, send_records

@@ -23,7 +23,7 @@ from ..contract import (
     rows_in_runs,
 )
 from ..parts.block import Norm, TwoLayerPerceptron
-from ..parts.merged import rope_axes, rotate, square_coordinates
+from ..parts.patch_grids import rope_axes, rotate, square_coordinates
 from ..parts.patches import PatchEmbedding, Pixels, cut_patches, stack_pixels
 from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colour_scale, first_present
 from ..parts.towers import VisionTower

@@ -25,7 +25,7 @@ from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import EncoderInputs, EncoderNetwork, Pictures
 from ..parts.block import AttentionGroups
-from ..parts.merged import (
+from ..parts.patch_grids import (
     MERGE,
     GridFamily,
     PatchMerger,

@@ -18,8 +18,8 @@ from backbay import BackendEntry, BackendParams, CancelledError, Choice, OptionE
 from backbay.discovery import SpeedTrial
 from backbay_engine import estimate, load
 from backbay_engine.port.options import LoadOptions
-from backbay_engine.trials import choosing
-from backbay_engine.trials.choosing import fastest_backend, run_trial
+from backbay_engine.trials import backend_choice
+from backbay_engine.trials.backend_choice import fastest_backend, run_trial
 from backbay_engine.trials.measuring import LoadSpeed
 from backbay_engine.trials.process import TrialLimits, TrialOutcome
 
@@ -111,8 +111,8 @@ class Installed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
         self.seconds, self.measured, self.version = seconds, list[str](), "1"
         self.entries = [replace(each) for each in ENTRIES[: len(seconds)]]
-        monkeypatch.setattr(choosing, "choose", lambda _: self.choice())
-        monkeypatch.setattr(choosing, "try_task", self.attempt)
+        monkeypatch.setattr(backend_choice, "choose", lambda _: self.choice())
+        monkeypatch.setattr(backend_choice, "try_task", self.attempt)
         monkeypatch.setattr("backbay.discovery.probe.probe_all", self.probed)
 
     def choice(self) -> Choice:
@@ -123,7 +123,7 @@ class Installed:
         return [SimpleNamespace(entry=each, details={"library": self.version}) for each in entries]
 
     def attempt(
-        self, task: choosing.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
+        self, task: backend_choice.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
     ) -> TrialOutcome:
         self.measured.append(task.backend)
         assert task.options.context == 64
@@ -172,12 +172,14 @@ def test_of_two_that_start_together_one_waits_for_the_other(
         if len(looks) == 2:
             twice.set()
 
-    def attempt(task: choosing.TrialTask, limits: TrialLimits, waiting: Callable[[], None]) -> TrialOutcome:
+    def attempt(
+        task: backend_choice.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
+    ) -> TrialOutcome:
         assert twice.wait(PATIENCE)
         return installed.attempt(task, limits, waiting)
 
-    monkeypatch.setattr(choosing, "check_cancel", look)
-    monkeypatch.setattr(choosing, "try_task", attempt)
+    monkeypatch.setattr(backend_choice, "check_cancel", look)
+    monkeypatch.setattr(backend_choice, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
         choices = list(pool.map(lambda _: fastest_backend(path, None, OPTIONS), range(2)))
     assert [choice.name for choice in choices if choice is not None] == ["second", "second"]
@@ -189,13 +191,15 @@ def test_a_trial_that_waits_for_another_one_can_be_cancelled(
 ) -> None:
     cancel, entered = Event(), Event()
 
-    def attempt(task: choosing.TrialTask, limits: TrialLimits, waiting: Callable[[], None]) -> TrialOutcome:
+    def attempt(
+        task: backend_choice.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
+    ) -> TrialOutcome:
         entered.set()
         assert ended.wait(PATIENCE)
         return installed.attempt(task, limits, waiting)
 
     ended = Event()
-    monkeypatch.setattr(choosing, "try_task", attempt)
+    monkeypatch.setattr(backend_choice, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fastest_backend, path, None, OPTIONS)
         assert entered.wait(PATIENCE)
