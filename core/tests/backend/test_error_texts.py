@@ -7,7 +7,7 @@ import pytest
 from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
 from backbay.backend.kernels.kernel_table import decoding_gap, encoding_gap
 from backbay.errors import describe
-from backbay.types.params import unsupported
+from backbay.types.declarations import unsupported
 
 QUANTIZED = [dtype for dtype in DType if dtype.is_quantized]
 

@@ -20,7 +20,7 @@ class Traced(KernelBackend):
     kernels: Any = KernelTable()
 
     def supports(self, op: Any, specs: Any) -> Any:
-        from backbay.types.params import KERNEL
+        from backbay.types.declarations import KERNEL
 
         return KERNEL
 

@@ -13,16 +13,9 @@ from ..errors import BackbayError
 from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
 from ..ops.declaration import Op
-from ..types.params import (
-    KERNEL,
-    BackendParams,
-    CacheConfig,
-    DeviceInfo,
-    Option,
-    Placement,
-    Precision,
-    Support,
-)
+from ..types.cache_config import CacheConfig
+from ..types.declarations import KERNEL, DeviceInfo, Precision, Support
+from ..types.params import BackendParams, Option, Placement
 from ..types.spec import Spec
 from .helper_processes import without_forks
 

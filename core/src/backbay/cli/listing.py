@@ -16,7 +16,7 @@ from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, sort_result
 from backbay.discovery.records import version_of
 from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
-from backbay.types.params import Level
+from backbay.types.declarations import Level
 
 from .ops import declared_level
 from .output import add_json, note, say, say_json, table, timeout_seconds

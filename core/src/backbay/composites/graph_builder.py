@@ -16,7 +16,8 @@ from ..ops.declaration import REQUIRED, Op, str_spec
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
-from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Placement, Support, unsupported
+from ..types.declarations import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
+from ..types.params import Placement
 from ..types.spec import DType, Spec, span
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ..backend.helper_processes import ended_from_outside, exit_name, kill_helper, start_helper
 from ..data.files import age_text
-from ..types.params import DeviceInfo
+from ..types.declarations import DeviceInfo
 from .installed import BackendEntry
 from .records import DAY, verdict_file
 

@@ -16,7 +16,8 @@ from ...memory.host_memory import host_memory, return_large_blocks
 from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
-from ...types.params import Debug, DeviceInfo, Placement, Precision, Support, unsupported
+from ...types.declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.params import Debug, Placement
 from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress

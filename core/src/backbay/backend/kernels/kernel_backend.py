@@ -26,7 +26,8 @@ from ...memory.host_memory import host_memory
 from ...memory.ledger import Entry, Ledger, Workspace
 from ...ops import cast, copy
 from ...ops.declaration import Op
-from ...types.params import BackendParams, DeviceInfo, Placement, Precision, Support, unsupported
+from ...types.declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.params import BackendParams, Placement
 from ...types.spec import DType, Spec, same_shape
 from ...types.threads import cached_property
 from ..backend import Backend

@@ -13,7 +13,8 @@ from backbay.ops.declaration import OPS, Op
 from backbay.trace.context import Context
 from backbay.trace.tensor import Tensor
 from backbay.types.contract_version import CONTRACT_VERSION
-from backbay.types.params import COMPOSITE, KERNEL, BackendParams, Level, Support
+from backbay.types.declarations import COMPOSITE, KERNEL, Level, Support
+from backbay.types.params import BackendParams
 from backbay.types.spec import DType, Spec
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
