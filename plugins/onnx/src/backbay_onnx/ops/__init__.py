@@ -1,4 +1,4 @@
-"""The kernels, a module per family; importing this package fills their table."""
+"""The kernels, which make the ONNX nodes of one op, a module per family; importing this package fills their table."""
 
 from __future__ import annotations
 
