@@ -46,7 +46,7 @@ from .ops.declaration import REQUIRED as REQUIRED
 from .trace.recording import run_if_free as run_if_free
 from .trace.tensor import trace_op as trace_op
 from .types.cpu import forced_cpu as forced_cpu
-from .types.cpu import processor as processor
+from .types.cpu import processor_name as processor_name
 from .types.cpu import usable_cores as usable_cores
 from .types.declarations import COMPOSITE as COMPOSITE
 from .types.declarations import KERNEL as KERNEL

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, Choice
 from backbay.internals import translate_starvation
 
-from .arguments import moment, token_ids, whole
+from .arguments import moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
 from .images.encoder import ImageEncoder
@@ -275,7 +275,7 @@ class LLM:
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
         """
         self._facts().require_text()
-        handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), whole("top", top, 0)))
+        handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), whole_number("top", top, 0)))
         return AnswerPieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @translate_starvation("a request")

@@ -20,7 +20,7 @@ from backbay import OptionError
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
 from backbay_server import ServerSettings
-from backbay_server.remote import Catalogue, CatalogueEntry, application
+from backbay_server.remote import Catalogue, CatalogueEntry, build_application
 
 from .arguments import DeploymentArguments, ReplicaScale, check_arguments
 from .link import RayLink
@@ -117,7 +117,7 @@ def _ingress(arguments: DeploymentArguments, settings: ServerSettings) -> Deploy
 
         share_logs()
         loop = asyncio.get_running_loop()
-        return application(
+        return build_application(
             replace(settings, keys=arguments.keys()), partial(_load, settings, arguments.retries, loop)
         )
 

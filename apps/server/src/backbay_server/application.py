@@ -33,12 +33,12 @@ from .pictures import PictureFetcher
 from .settings import ServerSettings
 from .transport.request_checks import (
     BodySizeGuard,
-    Drain,
     DrainGuard,
     GuardMiddleware,
     HostGuard,
     KeyGuard,
     OriginGuard,
+    RequestDrain,
 )
 from .watching import Metrics, RequestLog
 from .watching.routes import routes as watching_routes
@@ -60,16 +60,16 @@ def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> S
         own = {"queue": chosen.queue, "worker": chosen.worker}
         return load_entry(chosen, entry, **own, progress=progress, cancel=cancel)
 
-    return application(chosen, load)
+    return build_application(chosen, load)
 
 
-def application(chosen: ServerSettings, load_model: Load) -> Starlette:
+def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
     """The server for these settings, over models that a function loads."""
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
     for entry in catalogue.named:
         open_model(entry.path).close()  # raises if it is damaged
     drain, metrics, fetcher = (
-        Drain(),
+        RequestDrain(),
         Metrics(),
         PictureFetcher(chosen.picture_hosts, most_bytes=chosen.max_body),
     )
@@ -94,7 +94,7 @@ def application(chosen: ServerSettings, load_model: Load) -> Starlette:
     return made
 
 
-def _middleware(settings: ServerSettings, drain: Drain, metrics: Metrics) -> list[Middleware]:
+def _middleware(settings: ServerSettings, drain: RequestDrain, metrics: Metrics) -> list[Middleware]:
     """What every request passes, the first one first."""
     keys = [Middleware(KeyGuard, settings.keys)] if settings.keys else []
     return [

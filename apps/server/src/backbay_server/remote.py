@@ -1,6 +1,6 @@
 """The door for applications over models in other processes; Ray's replicas stand on it, and it is promised to no others."""
 
-from .application import application as application
+from .application import build_application as build_application
 from .catalogue import Catalogue as Catalogue
 from .catalogue import CatalogueEntry as CatalogueEntry
 from .catalogue import load_entry as load_entry

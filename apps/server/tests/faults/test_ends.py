@@ -20,7 +20,7 @@ from scripted_model import write_scripted_model
 from starlette.types import Receive, Scope, Send
 from worker_processes import is_gone
 
-from backbay_server.transport.request_checks import Drain
+from backbay_server.transport.request_checks import RequestDrain
 from backbay_server.transport.server import Server, bind_socket
 
 
@@ -162,7 +162,7 @@ def test_a_signal_during_the_start_is_not_lost() -> None:
 
     async def cancel() -> None: ...
 
-    server = Server(lifespan, Drain(), drain_seconds=0, cancel=cancel, listening=lambda: None)
+    server = Server(lifespan, RequestDrain(), drain_seconds=0, cancel=cancel, listening=lambda: None)
     with bind_socket("127.0.0.1", 0) as port:
         thread = Thread(target=server.run, args=[[port]], daemon=True)
         thread.start()

@@ -26,7 +26,7 @@ from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
 from .item_run import EXPLAINING
 from .selection import Item, RunSettings
-from .shrink import Failing, shrink
+from .shrink import FailingChoices, shrink
 from .waiting import Patience
 
 STARTING = 120.0
@@ -221,13 +221,13 @@ class Pool:
             return casualty
         found = {tuple(casualty.choices): casualty}
 
-        def fails(choices: list[int]) -> Failing | None:
+        def fails(choices: list[int]) -> FailingChoices | None:
             with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
                 (outcome,) = pool.run([Try(tried.item, choices)])
             if outcome.check != casualty.check:
                 return None
             found[tuple(outcome.choices)] = outcome
-            return Failing(outcome.choices, outcome.elements)
+            return FailingChoices(outcome.choices, outcome.elements)
 
         smallest = shrink(casualty.choices, fails, 2 * self.settings.shrink, casualty.elements)
         return found[tuple(smallest)]

@@ -28,7 +28,7 @@ from ..suite.case import CASES, Call
 from ..suite.lab import SCENARIOS, Lab
 from .replay import PACKED, script
 from .selection import Item
-from .shrink import Failing, shrink
+from .shrink import FailingChoices, shrink
 
 SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}  # packages that no plugin owns
 
@@ -124,7 +124,7 @@ def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
         outcome.status, outcome.message = "unsupported", str(error)
 
 
-def explained(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
+def explain_failure(lab: Lab, item: Item, seed: int, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
     """The failure of a scenario, or of a call whose operands other ops have made, with the ops that are wrong by
     themselves: it runs again, and is watched.
     """
@@ -173,18 +173,18 @@ def shrunk(lab: Lab, item: Item, seed: int, failed: Outcome, backend: str, secon
     """The failure with the smallest choices found, and a program that reproduces it."""
     best = failed
 
-    def fails(choices: list[int]) -> Failing | None:
+    def fails(choices: list[int]) -> FailingChoices | None:
         nonlocal best
         again = run_item(lab, item, seed, choices)
         if not again.failed or again.check != failed.check:
             return None
         best = again
-        return Failing(again.choices, again.elements)
+        return FailingChoices(again.choices, again.elements)
 
     choices = shrink(failed.choices, fails, seconds, failed.elements)
     if best.choices != choices:
         best = run_item(lab, item, seed, choices)
-    best = explained(lab, item, seed, best)
+    best = explain_failure(lab, item, seed, best)
     best.seconds = failed.seconds
     with suppress(Exception):  # the replay file is enough
         best.script = program(lab, item, seed, best, backend)

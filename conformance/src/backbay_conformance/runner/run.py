@@ -19,7 +19,7 @@ from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, Opening, lab_with
 from ..suite.profiles import STANDARD
 from .isolation import Try, ask_worker, isolated
-from .item_run import BRIEFLY, explained, run_item
+from .item_run import BRIEFLY, explain_failure, run_item
 from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
@@ -110,6 +110,6 @@ def run_items(lab: Lab, planned: Iterable[Item], seed: int) -> Generator[Outcome
     try:
         for item in planned:
             outcome = run_item(lab, item, seed)
-            yield explained(lab, item, seed, outcome, BRIEFLY) if outcome.failed else outcome
+            yield explain_failure(lab, item, seed, outcome, BRIEFLY) if outcome.failed else outcome
     finally:
         lab.discard()

@@ -13,7 +13,7 @@ OTHERS = 8
 
 
 @dataclass(frozen=True)
-class Failing:
+class FailingChoices:
     """Choices that fail, and the number of elements of the call that they draw; 0 if it is not known."""
 
     choices: Choices
@@ -22,7 +22,7 @@ class Failing:
 
 def shrink(
     choices: Sequence[int],
-    fails: Callable[[Choices], Failing | None],
+    fails: Callable[[Choices], FailingChoices | None],
     seconds: float = 4.0,
     elements: int = 0,
 ) -> Choices:
@@ -33,19 +33,19 @@ def shrink(
     sought, whatever their choices; `elements` is the number of the first call.
     """
     deadline = time.monotonic() + seconds
-    best = _improve(Failing(list(choices), elements), fails, deadline, _simpler, _simplicity)
+    best = _improve(FailingChoices(list(choices), elements), fails, deadline, _simpler, _simplicity)
     if best.elements > 1:
         best = _improve(best, fails, deadline, _others, lambda found: (found.elements,))
     return best.choices
 
 
 def _improve(
-    best: Failing,
-    fails: Callable[[Choices], Failing | None],
+    best: FailingChoices,
+    fails: Callable[[Choices], FailingChoices | None],
     deadline: float,
     candidates: Callable[[Choices], Iterator[Choices]],
-    size: Callable[[Failing], tuple[int, ...]],
-) -> Failing:
+    size: Callable[[FailingChoices], tuple[int, ...]],
+) -> FailingChoices:
     """Take the first candidate that fails and is smaller, until none is."""
     improved = True
     while improved:
@@ -89,5 +89,5 @@ def _others(choices: Choices) -> Iterator[Choices]:
         yield [*choices[:i], *choices[i + 1 :]]
 
 
-def _simplicity(found: Failing) -> tuple[int, ...]:
+def _simplicity(found: FailingChoices) -> tuple[int, ...]:
     return len(found.choices), sum(choice.bit_length() for choice in found.choices)

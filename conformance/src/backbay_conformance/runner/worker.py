@@ -16,7 +16,7 @@ from backbay.discovery import entry, trial_seconds
 from ..checks.model_calls import ModelCalls, read_model_calls
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, Opening, lab_with
-from .item_run import BRIEFLY, explained, run_item, shrunk
+from .item_run import BRIEFLY, explain_failure, run_item, shrunk
 from .selection import Item, RunSettings
 
 Kinds = set[tuple[str, str]]  # a case or scenario, and the check that failed
@@ -85,7 +85,7 @@ def _try(
         line.say(call=vars(outcome), shrinking=True)
         kind = (item.group, outcome.check)
         if kind in shown:
-            outcome = explained(lab, item, seed, outcome, BRIEFLY)
+            outcome = explain_failure(lab, item, seed, outcome, BRIEFLY)
         else:
             outcome = shrunk(lab, item, seed, outcome, settings.backend, settings.shrink)
         shown.add(kind)

@@ -33,7 +33,7 @@ from ..types.spec import CONTRACT, Spec
 from .blocks import BlockNumbers
 from .helper_processes import close_after_fork, never_free, without_forks
 from .hooks import BackendHooks, Progress
-from .profiling import ProfiledRun, Profiler, profiled
+from .profiling import ProfiledRun, Profiler, profile_runs
 
 if TYPE_CHECKING:
     from ..gguf import Config, ModelFile
@@ -207,7 +207,7 @@ class Backend(BackendHooks):
 
         Contexts compile anew for it, and again afterwards. Without `nodes`, runs are as ever, and only they are timed.
         """
-        return profiled(self, self._recordings, nodes=nodes)
+        return profile_runs(self, self._recordings, nodes=nodes)
 
     @property
     @final

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
 from ..backend.helper_processes import without_forks
-from ..errors import BackendUnavailableError, describe
+from ..errors import BackendUnavailableError, describe_error
 from ..memory.host_memory import raise_if_starved, translate_starvation
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, declared, entry, load_declared
@@ -92,7 +92,7 @@ def _opened(kind: type[Backend], name: str, model: ModelFile | None, params: Bac
     except BaseException as error:
         raise_if_starved(error, f"opening backend {name!r}")
         if isinstance(error, (ImportError, OSError)):  # a library is missing, or cannot be loaded
-            raise BackendUnavailableError(f"backend {name!r}: {describe(error)}") from error
+            raise BackendUnavailableError(f"backend {name!r}: {describe_error(error)}") from error
         raise
     opened.name = name
     return opened

@@ -76,7 +76,7 @@ def as_bools(value: object) -> npt.NDArray[np.bool_] | None:
     return None if array is None else np.array(array, np.bool_)
 
 
-def describe(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value in words, short enough for a message."""
     if isinstance(value, str):
         return f"the string {value[:60]!r}{'...' if len(value) > 60 else ''}"
@@ -223,7 +223,7 @@ class Config:
         """The error for a value, or for the element of an array at `index`."""
         full = self.resolve(key) or key
         offset, where = self.offset(key), repr(full)
-        found = "no such key" if full not in self._values else describe(value)
+        found = "no such key" if full not in self._values else describe_value(value)
         if index is not None:
             where = f"element {index} of {where}"
             array = self._values[full]

@@ -56,13 +56,13 @@ class WeightCopies:
                 if derived is None:
                     read(info, copy)
                 else:
-                    join(derived.chunks(lambda part: read(part, np.empty(part.nbytes, np.uint8))), copy)
+                    join_bytes(derived.chunks(lambda part: read(part, np.empty(part.nbytes, np.uint8))), copy)
                 copy.flags.writeable = False
                 self._read[info.name] = copy
             return self._read[info.name]
 
 
-def join(chunks: Iterable[Bytes], target: Bytes) -> None:
+def join_bytes(chunks: Iterable[Bytes], target: Bytes) -> None:
     done = 0
     for chunk in chunks:
         target[done : done + chunk.size] = chunk

@@ -45,7 +45,7 @@ class Strings(Sequence[str]):
         buffer, offset, length_at = self._buffer, self._start, U64.unpack_from
         for _ in range(self._count):
             end = offset + 8 + length_at(buffer, offset)[0]
-            yield decode(self._path, buffer, offset + 8, end)
+            yield decode_string(self._path, buffer, offset + 8, end)
             offset = end
 
     def __repr__(self) -> str:
@@ -53,7 +53,9 @@ class Strings(Sequence[str]):
 
     def _at(self, offset: int) -> str:
         start = offset + 8
-        return decode(self._path, self._buffer, start, start + U64.unpack_from(self._buffer, offset)[0])
+        return decode_string(
+            self._path, self._buffer, start, start + U64.unpack_from(self._buffer, offset)[0]
+        )
 
     @cached_property
     def _offsets(self) -> array[int]:
@@ -66,7 +68,7 @@ class Strings(Sequence[str]):
         return offsets
 
 
-def decode(path: Path, buffer: bytes, start: int, end: int) -> str:
+def decode_string(path: Path, buffer: bytes, start: int, end: int) -> str:
     if end - start > MAX_STRING_BYTES:
         expected = f"a string of at most {MAX_STRING_BYTES} bytes"
         raise ModelFileError(path, start - 8, expected, f"a length of {end - start}")
@@ -119,7 +121,7 @@ class Metadata(Mapping[str, Value]):
         entry = self._entries[key]
         if entry.count is None:
             if entry.type is ValueType.STRING:
-                return decode(self._path, self._buffer, entry.offset, entry.end)
+                return decode_string(self._path, self._buffer, entry.offset, entry.end)
             value: int | float = SCALARS[entry.type].unpack_from(self._buffer, entry.offset)[0]
             return bool(value) if entry.type is ValueType.BOOL else value
         if entry.type is ValueType.STRING:

@@ -15,7 +15,7 @@ from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
 from .content import Content
-from .derived import WeightCopies, join, stack_experts
+from .derived import WeightCopies, join_bytes, stack_experts
 from .parts import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
@@ -137,7 +137,7 @@ class ModelFile:
                     made = derived.stored(chunks)
                 else:
                     made = np.empty(info.nbytes, np.uint8)
-                    join(chunks, made)
+                    join_bytes(chunks, made)
                     made.flags.writeable = False
                 self._made[info.name] = made
             return self._made[info.name]

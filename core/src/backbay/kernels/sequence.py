@@ -31,7 +31,7 @@ def rope(
     theta = xp.astype(place, xp.float32) * numbers(xp, base ** (-2 * power / dim))  # (tokens, pairs)
     if factors is not None:
         theta = theta / factors.reshape(-1)[:pairs]
-    angle, m = stretched(xp, theta, dim, base, scale, yarn)
+    angle, m = yarn_angles(xp, theta, dim, base, scale, yarn)
     cos, sin = m * xp.cos(angle)[:, None], m * xp.sin(angle)[:, None]  # (tokens, 1, pairs)
     y = with_rank(x, max(x.ndim, 3))  # ((batch,) tokens, heads, head_dim)
     apart, step = (1, 2) if mode == "normal" else (pairs, 1)  # within a pair, and from pair to pair
@@ -57,7 +57,7 @@ def pair_positions(
     return take(xp, positions.reshape(4, -1), component, 0).T, power
 
 
-def stretched(
+def yarn_angles(
     xp: Any, theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None
 ) -> tuple[Array, float]:
     """The angles, and the factor of the result."""

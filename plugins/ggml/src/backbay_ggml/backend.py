@@ -43,7 +43,7 @@ from .devices.device_verdict import WHOLE as TRIAL_SECONDS
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.library import load_library
 from .lowering import support
-from .lowering.support import coarsest_precision, precision, precision_of_device
+from .lowering.support import coarsest_precision, op_precision, precision_of_device
 from .ops import KERNELS
 from .plans.callbacks import StopFlag
 from .plans.cpu_plan import CpuPlan, PlanArena
@@ -177,7 +177,7 @@ class Ggml(Backend):
     def precision_on(self, device: str, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         verdict = next((each.verdict for each in self.all_devices if each.id == device), None)
         if verdict is None:
-            return precision(self.library, op, specs, flash=self.flash)
+            return op_precision(self.library, op, specs, flash=self.flash)
         return precision_of_device(verdict, op, specs, flash=self.flash)
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:

@@ -15,7 +15,7 @@ from pathlib import Path
 from backbay.internals import forced_cpu, human_bytes, run_helper
 from backbay_native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS
 
-from .devices.device import Device, device_description, find_devices, gpus, tried_gpus
+from .devices.device import Device, device_description, find_devices, reported_gpus, tried_gpus
 from .library.abi import NULL
 from .library.library import CODE, SUPPORTED, Library, c_string, load_library
 from .library.location import REBUILD, VARIABLE
@@ -204,4 +204,4 @@ def _huge_pages() -> str:
 
 if __name__ == "__main__":
     _library = load_library()
-    sys.stdout.write(", ".join(device_description(_library, handle) for handle in gpus(_library)))
+    sys.stdout.write(", ".join(device_description(_library, handle) for handle in reported_gpus(_library)))

@@ -24,7 +24,7 @@ from backbay_ggml.devices import device, device_verdict
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.trial_cases import CASES, PLAIN
 from backbay_ggml.library.library import load_library
-from backbay_ggml.lowering.support import precision
+from backbay_ggml.lowering.support import op_precision
 
 ON_CPU = BackendParams(gpu_layers=GPULayersList([]), num_threads=2)
 BLOCKS = (DType.Q8_1, DType.Q8_K)
@@ -44,7 +44,7 @@ def test_the_cpu_passes_its_own_trial(trial) -> None:
 
 @pytest.mark.parametrize("dtype", MEASURED)
 def test_measured_products_are_as_exact_as_the_cpu_declares(trial, dtype) -> None:
-    declared = precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
+    declared = op_precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
     assert trial.product(dtype, Tensor.mulmat) == in_codes(declared)
     assert trial.product(dtype, expert_product) == in_codes(declared)
 
@@ -53,7 +53,7 @@ def test_measured_products_are_as_exact_as_the_cpu_declares(trial, dtype) -> Non
 def test_measured_attention_is_as_exact_as_the_cpu_declares(trial, dtype) -> None:
     cache = Spec(dtype, (64, 2, 512))
     specs = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
-    declared = precision(load_library(), ops.scaled_dot_product_attention, specs, flash=True)
+    declared = op_precision(load_library(), ops.scaled_dot_product_attention, specs, flash=True)
     assert trial.attention(dtype) == in_codes(declared)
 
 

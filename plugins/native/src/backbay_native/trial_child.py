@@ -41,7 +41,7 @@ TIMED = (16, 64)
 FASTER = 0.95  # of the time without AMX
 
 
-def attention(code: NativeCode) -> bool:
+def check_attention(code: NativeCode) -> bool:
     """Whether attention of many queries at once, and of each one in parts, to causal histories in f32 and f16 is right."""
     rng = np.random.default_rng(1)
     q, k, v = (
@@ -77,7 +77,7 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
     return result
 
 
-def convolution(code: NativeCode) -> bool:
+def check_convolution(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     x, kernels = (rng.standard_normal(shape, np.float32) for shape in ((2, 12, 300), (300, 4)))
     result = np.zeros((2, 9, 300), np.float32)
@@ -88,7 +88,7 @@ def convolution(code: NativeCode) -> bool:
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
-def gates(code: NativeCode) -> bool:
+def check_gates(code: NativeCode) -> bool:
     """Whether silu is right, with another factor and without."""
     x, up = np.random.default_rng(3).standard_normal((2, 3000)).astype(np.float32) * np.float32(20)
     expected = x / (1 + np.exp(-x.astype(np.float64)))
@@ -105,7 +105,7 @@ def _gated(code: NativeCode, x: Array, up: Array | None) -> Array:
     return y
 
 
-def recurrence(code: NativeCode) -> bool:
+def check_recurrence(code: NativeCode) -> bool:
     """Whether both delta rules and the selective scan are right for some tokens and sequences."""
     names = {"delta_rule": "delta_rule", "ssm_scan": "selective_scan"}
     for case in recurrence_cases():
@@ -116,7 +116,7 @@ def recurrence(code: NativeCode) -> bool:
     return True
 
 
-def rows(code: NativeCode) -> bool:
+def check_rows(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
     joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
@@ -136,7 +136,7 @@ def rows(code: NativeCode) -> bool:
     )
 
 
-def products(code: NativeCode) -> bool:
+def check_products(code: NativeCode) -> bool:
     """Whether products of random weights in the formats of files are right; those of others are tried with ggml."""
     formats = code.untried_formats()
     plain = _dtypes(code)
@@ -161,7 +161,7 @@ def _multiplies(code: NativeCode, dtype: DType, format_: int) -> bool:
     )
 
 
-def tiles(code: NativeCode) -> str:
+def check_tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [code.untried_formats(tiles=tiles) for tiles in (False, True)]
     for dtype, columns in product(_dtypes(code), COUNTS):
@@ -195,13 +195,13 @@ def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Tensor
 
 
 TRIALS: dict[str, Callable[[NativeCode], bool | str]] = {
-    ATTENTION: attention,
-    CONVOLUTION: convolution,
-    GATES: gates,
-    PRODUCTS: products,
-    RECURRENCE: recurrence,
-    ROWS: rows,
-    TILES: tiles,
+    ATTENTION: check_attention,
+    CONVOLUTION: check_convolution,
+    GATES: check_gates,
+    PRODUCTS: check_products,
+    RECURRENCE: check_recurrence,
+    ROWS: check_rows,
+    TILES: check_tiles,
 }
 """Each tells whether all is right, or what is not."""
 

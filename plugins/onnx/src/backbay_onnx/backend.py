@@ -46,7 +46,7 @@ from .session.device import Device, choose_device
 from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
-from .session.runtime import runtime
+from .session.runtime import load_runtime
 from .weights.packing import LAYOUTS
 from .weights.store import WeightStore
 
@@ -96,7 +96,7 @@ class OnnxBackend(Backend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
-        runtime()
+        load_runtime()
         return_large_blocks()
         self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
 

@@ -9,10 +9,10 @@ from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GP
 from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.session.device import HOST, choose_device, provider_device
 from backbay_onnx.session.providers import GPU_PROVIDERS
-from backbay_onnx.session.runtime import runtime
+from backbay_onnx.session.runtime import load_runtime
 
-NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
-NO_WEBGPU = "WebGpuExecutionProvider" not in runtime().get_available_providers()
+NO_CUDA = "CUDAExecutionProvider" not in load_runtime().get_available_providers()
+NO_WEBGPU = "WebGpuExecutionProvider" not in load_runtime().get_available_providers()
 needs_none = pytest.mark.skipif(not NO_CUDA, reason="this ONNX Runtime is built with CUDA")
 
 

@@ -207,11 +207,11 @@ class SingleCache(Cache):
                 raise BackbayError(f"sequence must be in [0, {count}), got {sequence}")
 
 
-def check_prefix(source: int, length: int, end: int) -> None:
+def require_prefix(source: int, length: int, end: int) -> None:
     if not 0 <= length <= end:
         raise BackbayError(f"sequence {source} has {end} positions, so a prefix of {length} is impossible")
 
 
-def check_next(sequence: int, position: int, end: int) -> None:
+def require_next_positions(sequence: int, position: int, end: int) -> None:
     if position != end:
         raise BackbayError(f"sequence {sequence} continues at position {end}, not {position}")

@@ -22,9 +22,9 @@ from .contract import (
     CacheSizes,
     History,
     SingleCache,
-    check_next,
-    check_prefix,
     own_plan,
+    require_next_positions,
+    require_prefix,
 )
 
 ZEROS = 0  # the row of the initial state; never written
@@ -120,7 +120,7 @@ class RecurrentCache(SingleCache):
         for run in runs:
             held = self._sequence(run.sequence)
             row = held.at(held.end)
-            check_next(run.sequence, run.position, held.end)
+            require_next_positions(run.sequence, run.position, held.end)
             if row is None:
                 raise BackbayError(
                     f"sequence {run.sequence} cannot continue at position {held.end}: its state there is "
@@ -164,7 +164,7 @@ class RecurrentCache(SingleCache):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         origin, held = self._sequence(source), self._sequence(target)
-        check_prefix(source, length, origin.end)
+        require_prefix(source, length, origin.end)
         self._replace(held, [state for state in origin.states if state.position <= length])
         held.end = length
 

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from backbay import CancelledError
 
-from ..arguments import require_fit
+from ..arguments import require_fitting_prompt
 from ..errors import RequestError
 from ..port.contract import ModelFacts
 from ..runner.requests.answer import Timings
@@ -54,7 +54,7 @@ class JobMaker:
         if not tokens:
             raise RequestError("the prompt is empty")
         told = "the prompt has {} tokens with its pictures, the context holds {}"
-        require_fit(told, len(tokens), context)
+        require_fitting_prompt(told, len(tokens), context)
         crossing = sum(1 for place in picture_places(tokens) if place.picture.crosses)
         if crossing > self.pictures:
             raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")

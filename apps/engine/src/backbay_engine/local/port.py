@@ -18,7 +18,7 @@ from backbay.gguf import ModelFile
 from backbay.internals import without_forks
 from backbay.plugin import Cancel, Entry, Progress
 
-from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
+from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_cache_room, whole_number
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.prompts import PromptParts
@@ -41,7 +41,7 @@ from ..runner.step_cache import StepCache
 from ..runner.step_maker import PictureWriting, make_step
 from ..snapshots import Snapshot
 from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
-from ..steps.tokens import ids_of, text_length
+from ..steps.tokens import encoder_length, ids_of
 from ..text.formats import ConstraintMaker
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
@@ -60,8 +60,8 @@ class LocalPort(Port):
 
     @without_forks()
     def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions) -> None:
-        parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
-        batch = whole("batch", options.batch, 1, LARGEST_BATCH)
+        parallel = whole_number("parallel", options.parallel, 1, MOST_SEQUENCES)
+        batch = whole_number("batch", options.batch, 1, LARGEST_BATCH)
         self.places = Admissions(parallel, options.queue)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.sight: PictureIntake | None = None
@@ -73,7 +73,7 @@ class LocalPort(Port):
         self._opened.callback(self.backend.close)
         try:
             context = context_of(options.context, self.backend)
-            require_room(parallel, context)
+            require_cache_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
@@ -202,7 +202,7 @@ class LocalPort(Port):
         """The tokens of a prompt's sequence; RequestError if its text is too long for the encoder."""
         tokens = self.model.prompt(ids)
         room = min(self.facts.batch, self.facts.context)
-        if text_length(tokens) and len(tokens) > room:
+        if encoder_length(tokens) and len(tokens) > room:
             told = f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
             raise ContextOverflowError(f"{told}larger batch and context", len(ids), room - 1)
         return tokens

@@ -11,7 +11,7 @@ from typing import Any, final
 from backbay import Backend
 from backbay.internals import cached_property
 
-from ..arguments import require_fit
+from ..arguments import require_fitting_prompt
 from ..cache.contract import Cache
 from ..errors import ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
@@ -83,7 +83,7 @@ class SnapshotSaver:
         """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
         tokens = [*self._lay_out(prompt), *answer[:-1]]
         told = "the conversation has {} tokens, the context holds {}"
-        require_fit(told, len(tokens), self._runner.context)
+        require_fitting_prompt(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
         found: Snapshot = self._done(SlotCallJob(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
@@ -100,7 +100,7 @@ class SnapshotSaver:
                 f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
             )
         told = "the snapshot has {} tokens, the context holds {}"
-        require_fit(told, len(snapshot.tokens), self._runner.context)
+        require_fitting_prompt(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
             self._done(SlotCallJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 

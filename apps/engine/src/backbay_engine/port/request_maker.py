@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
-from ..arguments import conversation, require_fit, token_ids
+from ..arguments import conversation_messages, require_fitting_prompt, token_ids
 from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
@@ -47,7 +47,7 @@ class RequestMaker:
         self, messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
     ) -> list[int] | PromptParts:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has pictures."""
-        said = conversation(messages)
+        said = conversation_messages(messages)
         sight = self.require_sight() if has_pictures(said) else self._facts.sight
         if sight is None:
             return self.tokenizer().encode(render(said), add_special=False)
@@ -121,9 +121,13 @@ class RequestMaker:
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty")
-        require_fit("the prompt has {} tokens, the context holds {}", len(ids), self._facts.context)
+        require_fitting_prompt(
+            "the prompt has {} tokens, the context holds {}", len(ids), self._facts.context
+        )
         if not self._facts.generates:  # without a cache, a text cannot be split
-            require_fit("the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch)
+            require_fitting_prompt(
+                "the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch
+            )
         self.check_ids(ids)
         return ids
 

@@ -201,7 +201,7 @@ class LowRankRule(DeltaRule):
 
 
 @final
-class StateSpace(StateRule):
+class StateSpaceRule(StateRule):
     """The selective scan of Mamba 2; the states are read where they lie in the cache."""
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
@@ -244,7 +244,7 @@ def engine_low_rank_rule(lab: Lab, draw: Draw) -> None:
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_state_space(lab: Lab, draw: Draw) -> None:
     """The selective scan over prompts that are cut anywhere, its states in the recurrent cache."""
-    cut_prompts(lab, draw, StateSpace(draw))
+    cut_prompts(lab, draw, StateSpaceRule(draw))
 
 
 # -- latent attention ------------------------------------------------------------------------------------------

@@ -131,12 +131,12 @@ def _count_on(axes: Ints, position: int) -> int:
     return end
 
 
-def text_tokens(ids: Sequence[int]) -> list[int]:
+def encoder_tokens(ids: Sequence[int]) -> list[int]:
     """The tokens of a text for the encoder, at the begin of a sequence: numbers below 0."""
     return [~token for token in ids[:-1]] + [~(token | LAST) for token in ids[-1:]]
 
 
-def text_length(sequence: Sequence[Token]) -> int:
+def encoder_length(sequence: Sequence[Token]) -> int:
     """The number of tokens for the encoder that a sequence begins with."""
     return next(
         (at for at, token in enumerate(sequence) if not isinstance(token, int) or token >= 0), len(sequence)

@@ -21,7 +21,7 @@ from backbay.gguf import ModelFile
 from backbay.internals import human_bytes, usable_cores
 from backbay.plugin import Cancel, check_cancel
 
-from ..arguments import MOST_SEQUENCES, whole
+from ..arguments import MOST_SEQUENCES, whole_number
 from ..port.options import LoadOptions, Path
 from ..worker.messages import sendable_option
 from .measuring import ROOM, Clock, TrialTask
@@ -46,7 +46,7 @@ def fastest_backend(
     """
     if not is_auto(backend):
         return None
-    parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
+    parallel = whole_number("parallel", options.parallel, 1, MOST_SEQUENCES)
     with open_model(path) as model:  # first: trying backends takes longer
         choice, seconds = choose("auto"), trial_seconds()
         if options.params.options:

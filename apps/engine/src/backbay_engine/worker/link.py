@@ -21,7 +21,7 @@ from backbay.discovery import open_model
 from backbay.internals import require_cancel
 from backbay.plugin import Cancel, Progress
 
-from ..arguments import whole
+from ..arguments import whole_number
 from ..port.calls import RemoteCall
 from ..port.contract import ModelFacts
 from ..port.options import BackendName, LoadOptions, Path
@@ -36,7 +36,7 @@ from .frames import Frame, FrameKind
 from .messages import (
     ModelDescription,
     WorkerSetup,
-    importable,
+    import_place,
     map_options,
     require_sendable,
     sendable_option,
@@ -68,10 +68,10 @@ class PipeLink(ProcessLink):
 
     def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions, retries: int) -> None:
         super().__init__()
-        self._retries = whole("retries", retries, 0)
+        self._retries = whole_number("retries", retries, 0)
         open_model(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
-        chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
+        chosen = import_place(backend) if isinstance(backend, type) else backbay.choose(backend).name
         sent = map_options(replace(options, queue=None), sendable_option)  # requests wait here
         self._setup = WorkerSetup(sendable_option(path), chosen, sent, log_levels())
         require_sendable(self._setup)

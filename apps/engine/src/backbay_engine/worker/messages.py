@@ -54,7 +54,7 @@ class WorkerSetup:
 def sendable_option(value: Any) -> Any:
     """An option in a form that another process takes: no path, no class of a backend, no view of a mapping."""
     if isinstance(value, type):
-        return importable(value)
+        return import_place(value)
     if isinstance(value, BackendParams):
         return replace(value, max_memory=dict(value.max_memory), options=dict(value.options))
     return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -70,7 +70,7 @@ def map_options(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptio
     return replace(options, **{name: change(getattr(options, name)) for name in NAMES})
 
 
-def importable(kind: type[Backend]) -> BackendClass:
+def import_place(kind: type[Backend]) -> BackendClass:
     """Where a worker finds a class; OptionError if it cannot import it."""
     module, name = kind.__module__, kind.__qualname__
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:

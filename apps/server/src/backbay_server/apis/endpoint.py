@@ -16,7 +16,7 @@ from ..generation import Generator
 from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
-from ..transport.request_checks import Drain
+from ..transport.request_checks import RequestDrain
 from ..watching import Metrics
 from .fields import check_refused
 
@@ -32,7 +32,7 @@ class AppServices:
     catalogue: Catalogue
     pool: ModelPool
     generator: Generator
-    drain: Drain
+    drain: RequestDrain
     metrics: Metrics
 
 

@@ -63,7 +63,7 @@ class GuardMiddleware(ABC):
         await self._app(scope, receive, send)
 
 
-def header(scope: Scope, name: bytes) -> list[bytes]:
+def header_value(scope: Scope, name: bytes) -> list[bytes]:
     return [value for each, value in scope["headers"] if each == name]
 
 
@@ -80,7 +80,7 @@ class HostGuard(GuardMiddleware):
         self._names = frozenset(name.lower().rstrip(".") for name in names)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        given = header(scope, b"host")
+        given = header_value(scope, b"host")
         if not given or (len(given) == 1 and self._allows(given[0].decode("latin-1").strip())):
             return None  # none: no browser; checks of load balancers may send none
         return ForbiddenError("the header Host names none of this server's hosts; see --allow-host")
@@ -111,7 +111,7 @@ class OriginGuard(GuardMiddleware):
         self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        given = header(scope, b"origin")
+        given = header_value(scope, b"origin")
         if not given or (len(given) == 1 and (self._names(given[0]) or _is_own(given[0], scope))):
             return None
         return ForbiddenError("pages of this origin may not use the server; see --allow-origin")
@@ -121,12 +121,12 @@ class OriginGuard(GuardMiddleware):
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; the browser of a page of a named origin may show it the answer."""
-        given = header(scope, b"origin")
+        given = header_value(scope, b"origin")
         if not given or not self._names(given[0]):
             await self._app(scope, receive, send)
             return
         allowed = [(b"access-control-allow-origin", given[0]), (b"vary", b"origin")]
-        if scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
+        if scope["method"] == "OPTIONS" and header_value(scope, b"access-control-request-method"):
             await _preflight(scope, allowed)(scope, receive, send)
             return
 
@@ -144,17 +144,17 @@ def _preflight(scope: Scope, allowed: list[tuple[bytes, bytes]]) -> Response:
     answer = Response(status_code=204)
     answer.raw_headers += [*allowed, (b"access-control-allow-methods", b"GET, POST, DELETE")]
     answer.raw_headers.append((b"access-control-max-age", b"600"))
-    for names in header(scope, b"access-control-request-headers"):
+    for names in header_value(scope, b"access-control-request-headers"):
         if _NAMES.fullmatch(names.strip()) and len(names) <= 1024:
             answer.raw_headers.append((b"access-control-allow-headers", names.strip()))
-    if header(scope, b"access-control-request-private-network") == [b"true"]:
+    if header_value(scope, b"access-control-request-private-network") == [b"true"]:
         answer.raw_headers.append((b"access-control-allow-private-network", b"true"))
     return answer
 
 
 def _is_own(origin: bytes, scope: Scope) -> bool:
     """Whether a page comes from this server, under the name by which the request asks for it."""
-    host = header(scope, b"host")
+    host = header_value(scope, b"host")
     scheme, _, rest = origin.lower().partition(b"://")
     return scheme in {b"http", b"https"} and len(host) == 1 and rest == host[0].strip().lower()
 
@@ -173,7 +173,7 @@ class BodySizeGuard(GuardMiddleware):
         self._most = most
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        lengths = header(scope, b"content-length")
+        lengths = header_value(scope, b"content-length")
         fits = all(len(each) <= MOST_DIGITS and int(each) <= self._most for each in lengths)
         return None if fits else self._error()
 
@@ -256,7 +256,7 @@ def _key(name: bytes, value: bytes) -> bytes:
 
 
 @final
-class Drain:
+class RequestDrain:
     """Counts requests; once it has begun, new ones get 503. Requests for open routes are answered all the time."""
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ class DrainGuard(GuardMiddleware):
 
     closes = True
 
-    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+    def __init__(self, app: ASGIApp, drain: RequestDrain) -> None:
         super().__init__(app)
         self._drain = drain
 

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from backbay import BackbayError
 
 from .connections import BoundedConnection
-from .request_checks import Drain
+from .request_checks import RequestDrain
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE = 75  # seconds; clients drop idle connections earlier, so that none is closed under a request
@@ -42,7 +42,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        drain: Drain,
+        drain: RequestDrain,
         *,
         drain_seconds: float,
         cancel: Callable[[], Awaitable[None]],

@@ -28,7 +28,7 @@ def rope(
     theta = place * base ** (-2 * power / dim)  # (tokens, pairs)
     if factors is not None:
         theta = theta / factors.reshape(-1)[:pairs]
-    angle, m = stretch(theta, dim, base, scale, yarn)
+    angle, m = yarn_angles(theta, dim, base, scale, yarn)
     cos, sin = m * np.cos(angle)[:, None], m * np.sin(angle)[:, None]  # (tokens, 1, pairs)
 
     y = np.array(x, ndmin=3)  # ((batch,) tokens, heads, head_dim)
@@ -52,7 +52,7 @@ def pair_positions(positions: Array, dim: int, mode: str, sections: Sequence[int
     return components[:, component[pair % component.size]], pair
 
 
-def stretch(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Array, float]:
+def yarn_angles(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Array, float]:
     """The angles, and the factor of the result."""
     if yarn is None or yarn.ext_factor == 0:
         return scale * theta, yarn.attn_factor if yarn else 1.0

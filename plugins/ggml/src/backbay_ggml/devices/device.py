@@ -193,7 +193,7 @@ def find_devices(library: Library, endpoints: Iterable[str], patience: float = P
 def tried_gpus(library: Library) -> Iterator[tuple[str, Ptr, DeviceVerdict | None]]:
     """The GPUs that ggml reports, with their verdicts."""
     count: Counter[str] = Counter()
-    for handle in gpus(library):
+    for handle in reported_gpus(library):
         kind = driver_name(library, handle)
         id = f"{kind}:{count[kind]}"
         count[kind] += 1
@@ -203,12 +203,13 @@ def tried_gpus(library: Library) -> Iterator[tuple[str, Ptr, DeviceVerdict | Non
 def untried_gpus(library: Library) -> int:
     """The number of kinds of GPUs that have no verdict yet."""
     kinds = {
-        f"{driver_name(library, handle)} {device_description(library, handle)}" for handle in gpus(library)
+        f"{driver_name(library, handle)} {device_description(library, handle)}"
+        for handle in reported_gpus(library)
     }
     return sum(not is_known(library, kind) for kind in kinds)
 
 
-def gpus(library: Library) -> list[Ptr]:
+def reported_gpus(library: Library) -> list[Ptr]:
     return [handle for handle in library.devices() if library.lib.ggml_backend_dev_type(handle) in GPUS]
 
 

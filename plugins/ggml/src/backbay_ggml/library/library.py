@@ -20,7 +20,7 @@ from backbay.internals import forced_cpu, raise_if_starved, without_forks
 from backbay_native import find_native
 
 from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
-from .location import VARIABLE, locate
+from .location import VARIABLE, locate_library
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -198,7 +198,7 @@ def load_library() -> Library:
     global _loaded  # noqa: PLW0603 - ggml's own state is one per process
     with without_forks(), _lock:
         if _loaded is None:
-            _loaded = Library(locate())
+            _loaded = Library(locate_library())
         return _loaded
 
 

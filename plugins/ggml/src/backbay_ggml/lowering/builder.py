@@ -208,7 +208,7 @@ class Builder(TensorBuilder):
         return made
 
 
-def lower(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
+def lower_graph(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
     """Lower a graph by kernels; `bind` gives a leaf or weight its tensor."""
     for node in graph.nodes:
         _check_extent(node)

@@ -96,7 +96,7 @@ def _why_not_made(library: Library, x: Spec) -> str:
 # -- precision -------------------------------------------------------------------------------------------
 
 
-def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> Precision:
+def op_precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> Precision:
     """The dtypes that activations are rounded to, and that sums are kept in."""
     first = specs[0]
     if first is not None and op in PRODUCTS:

@@ -45,15 +45,15 @@ def _bytes(g: Builder, x: Node) -> Ptr:
 def repeat(g: Builder, x: Node, dim: int, n: int) -> Ptr:
     ne = list(four_dimensions(x))
     ne[dim] *= n
-    return repeated(g, x, tuple(ne))
+    return repeat_to_shape(g, x, tuple(ne))
 
 
 @kernel(ops.repeat_4d)
 def repeat_4d(g: Builder, x: Node, dim0: int, dim1: int = 1, dim2: int = 1, dim3: int = 1) -> Ptr:
-    return repeated(g, x, (dim0, dim1, dim2, dim3))
+    return repeat_to_shape(g, x, (dim0, dim1, dim2, dim3))
 
 
-def repeated(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
+def repeat_to_shape(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
     if x.dtype is not DType.I64:
         return g.call("repeat_4d", g.dense(x), *ne)
     made, have = g.dense(x), list(four_dimensions(x))

@@ -17,7 +17,7 @@ from ..devices.device import Device, rounded_up
 from ..devices.op_placement import OpPlacement
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool, tensor_address, view_owner
 from ..library.library import Library
-from ..lowering.builder import Builder, lower
+from ..lowering.builder import Builder, lower_graph
 from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..weights.model_weights import ModelWeights
@@ -111,7 +111,7 @@ class GraphPlan(Plan):
     def build(self) -> Self:
         """Lower the graph, and allocate; if that fails, nothing stays allocated."""
         try:
-            lower(self._builder, self._nodes, KERNEL_CALLS, self._bind)
+            lower_graph(self._builder, self._nodes, KERNEL_CALLS, self._bind)
             self._build()
         except BaseException:
             self.close()

@@ -162,7 +162,7 @@ def _shape(state: WrittenState) -> tuple[Term, ...]:
     return tuple(map(term_of, state.shape))
 
 
-def lower(
+def lower_graph(
     graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: LoweringSettings
 ) -> LoweredModel:
     b = Lowering(graph, kernels, settings)

@@ -19,7 +19,7 @@ from ..session.native import NO_NATIVE
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, PartInput, onnx_type
 from .states import WrittenState, find_states, ids_are_checked
-from .views import strided
+from .views import strided_view
 
 
 class Operand:
@@ -243,11 +243,11 @@ class Lowering(Emitter):
         """The value of a view of its storage now."""
         state = self.states.get(node.storage.index)
         if state is not None and state.window is not None:
-            return strided(
+            return strided_view(
                 self, node, self.state_of(node).latest, raw=False, window=(state.begin, state.elements)
             )
         if op.name == "view":
-            return strided(self, node, self._value(node.storage, form), raw=form == "raw")
+            return strided_view(self, node, self._value(node.storage, form), raw=form == "raw")
         return str(self._lowered(node, op, form))
 
     def _leaf(self, node: Node, form: Form) -> str:

@@ -16,7 +16,7 @@ from backbay.internals import POISON, Bytes
 from backbay.plugin import HostBuffer
 
 from ..session.device import Device
-from ..session.runtime import runtime, translate_errors
+from ..session.runtime import load_runtime, translate_errors
 
 
 def lies_on_device(spec: Spec, placement: Placement) -> bool:
@@ -40,7 +40,7 @@ class DeviceBuffer(Buffer):
     def __init__(self, device: Device, nbytes: int, debug: Debug = Debug()) -> None:
         self.device, self.nbytes = device, nbytes
         with translate_errors(f"taking memory of {device.id}"):
-            self._value: Any = runtime().OrtValue.ortvalue_from_shape_and_type(
+            self._value: Any = load_runtime().OrtValue.ortvalue_from_shape_and_type(
                 [max(nbytes, 1)], np.uint8, device.provider.memory, device.number
             )
         if debug.poison:

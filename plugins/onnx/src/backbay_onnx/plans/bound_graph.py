@@ -16,7 +16,7 @@ from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, SizeValu
 from ..memory.buffers import DeviceBuffer, LeafBuffer
 from ..session.device import Device
 from ..session.providers import HOST_PROVIDER
-from ..session.runtime import runtime
+from ..session.runtime import load_runtime
 from ..weights.store import decode_floats, named_data
 from .compiled import BackendParts, CompiledGraph
 
@@ -66,7 +66,7 @@ class SessionBinding:
         self.bound = session.io_binding()
         self._inner = self.bound._iobinding
         self._session = session  # must outlive the binding
-        make = runtime().OrtDevice.make
+        make = load_runtime().OrtDevice.make
         self._host, self._device = (
             make(memory, number)._get_c_device()
             for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))

@@ -13,7 +13,7 @@ from backbay.internals import Ledger, return_freed_memory
 from backbay.plugin import CPU, Entry, Workspace
 from backbay_native import NativeCode
 
-from ..lowering.graph_lowering import lower
+from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import LoweredModel
 from ..memory.buffers import lies_on_device
@@ -120,7 +120,7 @@ class SessionCache:
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )
-        lowered = lower(graph, KERNELS, settings)
+        lowered = lower_graph(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:

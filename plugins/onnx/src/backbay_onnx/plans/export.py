@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from backbay import BackbayError, Graph
 from backbay.internals import Bytes, replace_files
 
-from ..lowering.graph_lowering import lower
+from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import LeafInput, LoweredModel, SizeValues
 from ..lowering.model_builder import external_tensor
@@ -44,7 +44,7 @@ def export(
         if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
             raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
     settings = LoweringSettings(exact=exact, usual=False, exported=True, standard=standard, names=names)
-    lowered = lower(graph, KERNELS, settings)
+    lowered = lower_graph(graph, KERNELS, settings)
     if standard and (own := sorted({node.op_type for node in lowered.model.graph.node if node.domain})):
         raise BackbayError(f"the model needs {', '.join(own)}, which has no form in standard ONNX ops here")
     folder.mkdir(parents=True, exist_ok=True)

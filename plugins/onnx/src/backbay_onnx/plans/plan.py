@@ -10,7 +10,7 @@ from backbay import Graph, Node, Plan
 from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, stop_when_cancelled
 
-from ..session.runtime import runtime, translate_errors
+from ..session.runtime import load_runtime, translate_errors
 from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes
 from .compiled import BackendParts, SessionCache
 
@@ -142,6 +142,6 @@ class OnnxPlan(Plan):
 @contextmanager
 def cancellable_run_options(cancel: Cancel | None) -> Iterator[Any]:
     """Run options that end a run once `cancel` is set; None where nobody can cancel."""
-    options = None if cancel is None else runtime().RunOptions()
+    options = None if cancel is None else load_runtime().RunOptions()
     with stop_when_cancelled(cancel, lambda: setattr(options, "terminate", True)):
         yield options

@@ -17,7 +17,7 @@ from backbay.internals import Bytes, usable_cores, without_forks
 
 from .device import Device, lacks_float16
 from .providers import ExecutionProvider
-from .runtime import runtime, translate_errors
+from .runtime import load_runtime, translate_errors
 
 RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories of ONNX Runtime's
 
@@ -97,7 +97,7 @@ class SharedPool:
         with without_forks(), self._lock:
             if self._threads is None and shared:
                 try:
-                    runtime().set_global_thread_pool_sizes(wanted, 1)
+                    load_runtime().set_global_thread_pool_sizes(wanted, 1)
                     self._threads = wanted
                 except RuntimeError:
                     self._threads = 0
@@ -154,7 +154,7 @@ DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
 
 def session_options(num_threads: int | None, *, shared: bool, native: Path | None = None) -> Any:
     """The options of every session; `native` is a file of custom ops."""
-    ort = runtime()
+    ort = load_runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = False  # it takes twice the memory of a step, and makes none faster
@@ -182,7 +182,7 @@ def create_session(
         setting = device.provider.cpu_nodes_setting  # only a provider with it is worth a trial of float16
         if setting and (left := cpu_nodes(model, device.provider, float16=not lacks_float16(device))):
             options.add_session_config_entry(setting, "\n".join(left))
-        session = runtime().InferenceSession(
+        session = load_runtime().InferenceSession(
             model.SerializeToString(),
             options,
             providers=device.session_providers(limit),

@@ -18,7 +18,7 @@ from backbay import BackendUnavailableError, GPULayers, OptionError
 from backbay.plugin import CPU
 
 from .providers import GPU_PROVIDERS, HOST_PROVIDER, ExecutionProvider
-from .runtime import runtime
+from .runtime import load_runtime
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def provider_device(provider: ExecutionProvider, number: int = 0) -> Device:
 @cache
 def why_unusable(device: Device) -> str:
     """Why a device cannot be used; empty if a session was seen to run on it, with memory there."""
-    ort, provider = runtime(), device.provider
+    ort, provider = load_runtime(), device.provider
     if provider.refused:
         return provider.refused
     if provider.name not in ort.get_available_providers():
@@ -95,7 +95,7 @@ def lacks_float16(device: Device) -> bool:
 
 def _doubled(device: Device, dtype: Any) -> list[float]:
     """1 and 2, doubled in place in the memory that sessions on the device are bound to."""
-    ort = runtime()
+    ort = load_runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(

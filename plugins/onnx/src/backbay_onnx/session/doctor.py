@@ -12,7 +12,7 @@ from backbay_native import ATTENTION, GATES, PRODUCTS, RECURRENCE
 from .device import provider_device, why_unusable
 from .native import native_code
 from .providers import GPU_PROVIDERS
-from .runtime import DISTRIBUTIONS, is_installed, runtime
+from .runtime import DISTRIBUTIONS, is_installed, load_runtime
 
 ENGINE = "ONNX Runtime"
 
@@ -22,7 +22,7 @@ def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
     found = [f"{name} {metadata.version(name)}" for name in DISTRIBUTIONS if is_installed(name)]
     facts = {"installed": ", ".join(found) or f"none of {', '.join(DISTRIBUTIONS)}"}
     try:
-        ort = runtime()
+        ort = load_runtime()
     except BackendUnavailableError as error:
         return {**facts, ENGINE: str(error)}
     devices = [provider_device(provider) for provider in GPU_PROVIDERS]

@@ -7,7 +7,7 @@ from functools import cache
 from backbay import BackbayError
 from backbay_native import NativeCode, find_native
 
-from .runtime import runtime, translate_errors
+from .runtime import load_runtime, translate_errors
 
 VARIABLE = "BACKBAY_ONNX_NATIVE"  # names the file, or turns it off
 DOMAIN = "backbay"  # of the custom ops
@@ -21,7 +21,7 @@ def native_code() -> NativeCode:
     if code.path is not None:
         try:
             with translate_errors("registering native code"):
-                runtime().SessionOptions().register_custom_ops_library(str(code.path))
+                load_runtime().SessionOptions().register_custom_ops_library(str(code.path))
         except BackbayError as error:
             return NativeCode(None, str(error))
     return code

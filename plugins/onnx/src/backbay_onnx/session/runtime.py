@@ -41,7 +41,7 @@ NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
 
 
 @cache
-def runtime() -> Any:
+def load_runtime() -> Any:
     """The onnxruntime module; BackendUnavailableError with a remedy if it is missing, broken, or installed twice."""
     installed = [name for name in DISTRIBUTIONS if is_installed(name)]
     if len(installed) > 1:

@@ -18,7 +18,7 @@ from ..cells.bookkeeping import FEW, Cells, TokenRun, token_runs
 from ..cells.contents import CacheContents, read_cells, write_cells
 from ..cells.masks import HIDDEN, NUMPY, MaskRows, Rows, Visibility
 from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
-from ..contract import CachePlan, CacheSizes, Shift, check_next, check_prefix, own_plan
+from ..contract import CachePlan, CacheSizes, Shift, own_plan, require_next_positions, require_prefix
 
 BUCKET = 256
 PAYS = 16  # moving a cell costs as much as attending to this many
@@ -127,7 +127,7 @@ class CausalCache(CellCache):
             sequence = run.sequence
             self.check(sequence)
             end = ends.get(sequence, cells.end[sequence])
-            check_next(sequence, run.position, end)
+            require_next_positions(sequence, run.position, end)
             if cells.begin[sequence] > self.visibility.first(cells.end[sequence]):
                 raise BackbayError(
                     f"sequence {sequence} cannot continue at position {end}: it would see positions from "
@@ -173,7 +173,7 @@ class CausalCache(CellCache):
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         cells = self.cells
         self.check(source, target)
-        check_prefix(source, length, cells.end[source])
+        require_prefix(source, length, cells.end[source])
         if source == target:
             self.remove(source, length)
             return

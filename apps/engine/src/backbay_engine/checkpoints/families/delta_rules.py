@@ -136,7 +136,7 @@ RWKV_NAMES = {
 MIXES = "rwkvag"  # the order of the six mixtures of a token and the one before it
 
 
-def rwkv(arrays: Arrays, settings: Settings) -> Arrays:
+def stack_rwkv(arrays: Arrays, settings: Settings) -> Arrays:
     """RWKV-7's tensors under names of one kind; the six mixtures of a block stacked."""
     found, ours = Arrays(), Family("rwkv7", names=RWKV_NAMES)
     for name, array in arrays.items():
@@ -171,7 +171,9 @@ def rwkv(arrays: Arrays, settings: Settings) -> Arrays:
 QWEN35_DENSE = Family("qwen35", keys=qwen35_keys, changes=QWEN35, names=NEXT_NAMES)
 FAMILIES: Families = {
     "Qwen3NextForCausalLM": NEXT,
-    **dict.fromkeys(("Rwkv7ForCausalLM", "RWKV7ForCausalLM"), Family("rwkv7", keys=rwkv_keys, prepare=rwkv)),
+    **dict.fromkeys(
+        ("Rwkv7ForCausalLM", "RWKV7ForCausalLM"), Family("rwkv7", keys=rwkv_keys, prepare=stack_rwkv)
+    ),
     **dict.fromkeys(("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"), QWEN35_DENSE),
     **dict.fromkeys(
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),

@@ -138,7 +138,7 @@ def transposed_down(array: LazyArray, _settings: Settings) -> Mapping[str, LazyA
     return {"down_proj.weight": array.transposed()}
 
 
-def mxfp4(arrays: Arrays, _settings: Settings) -> Arrays:
+def join_mxfp4(arrays: Arrays, _settings: Settings) -> Arrays:
     """Blocks and scales joined to GGUF's MXFP4; gates and the other branch stand in turns."""
     found = dict(arrays)
     for name in [name for name in arrays if name.endswith("_blocks")]:
@@ -173,7 +173,7 @@ def _packed(blocks: LazyArray, scales: LazyArray) -> LazyArray:
 GPTOSS = Family(
     "gpt-oss",
     keys=gptoss_keys,
-    prepare=mxfp4,
+    prepare=join_mxfp4,
     changes={r"gate_up_proj(_bias)?$": split_gate_rows, r"down_proj$": transposed_down},
     names={r"sinks$": "sinks.weight", r"down_proj_bias$": "down_proj.bias"},
 )

@@ -29,7 +29,7 @@ from ..parts.patch_grids import (
     MERGE,
     GridFamily,
     PatchMerger,
-    SlicedEmbedding,
+    TimeSlicedEmbedding,
     patch_coordinates,
     rotary_positions,
     rotate,
@@ -116,7 +116,7 @@ class _Qwen25VL(VisionTower):
         super().__init__(shape)
         self.family, self.base = family, BASE.of(config, 1e4)
         self.full = self._full_blocks()
-        self.embedding = SlicedEmbedding(weights.at("v."), family.patch, self.width)
+        self.embedding = TimeSlicedEmbedding(weights.at("v."), family.patch, self.width)
         self.declare(weights, None)
         names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
         widths = self.width, self.width * family.merge**2, family.width
@@ -203,7 +203,7 @@ class _Qwen3VL(VisionTower):
             raise OLLAMA_DEEPSTACK.refuse(family.config, f"blocks below {self.blocks}")
         self.keeps = tuple(block + 1 for block in family.deep)
         v = weights.at("v.")
-        self.embedding = SlicedEmbedding(v, family.patch, self.width)
+        self.embedding = TimeSlicedEmbedding(v, family.patch, self.width)
         table = f"{first_present(v, 'position_embd', 'pos_embed')}.weight"
         self.side = isqrt(v.extent(table, 1) or 0)
         self.positions = v.need(table, self.width, self.side**2)

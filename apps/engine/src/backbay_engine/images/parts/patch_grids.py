@@ -64,7 +64,7 @@ class GridFamily(VisionFamily):
 
 
 @final
-class SlicedEmbedding:
+class TimeSlicedEmbedding:
     """An embedding of patches by a matrix for each slice of time, or by one for all."""
 
     def __init__(self, weights: Weights, patch: int, width: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from numpy.typing import NDArray
 
 from ...errors import ContextOverflowError, RequestError
-from ...steps.tokens import Token, ids_of, plain_ids, text_length
+from ...steps.tokens import Token, encoder_length, ids_of, plain_ids
 from ...text.sampling.sampler import Sampled, Sampler, require_known_biases
 from ...text.sampling.stops import StopMatcher
 from ...text.tokenizers import Tokenizer
@@ -103,7 +103,7 @@ class GenerationJob(Job):
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
     ) -> None:
-        self.options, self.text_end = options, text_length(prompt)
+        self.options, self.text_end = options, encoder_length(prompt)
         self.sampler = Sampler(options.sampling, vocabulary_size)
         ids = prompt if pictures is None else ids_of(prompt)
         self.sampler.accept(islice(ids, self.text_end, None))  # type: ignore[arg-type]  # all are ids
@@ -253,7 +253,7 @@ def answer_sequence(
     """
     tokens = [*prompt, *options.resume] if options.resume else prompt
     while answer.reason is None and len(tokens) > context and options.resume:
-        keep = kept_tokens(options, text_length(prompt), context)
+        keep = kept_tokens(options, encoder_length(prompt), context)
         if keep is None:
             answer.reason = "length"
             if len(tokens) > context + 1:  # an answer's last token needs no place

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...cache.attention.cross_attention import VisibleRows
 from ...steps.step import Ints
-from ...steps.tokens import PictureToken, Token, ids_of, mrope_positions, picture_places, text_length
+from ...steps.tokens import PictureToken, Token, encoder_length, ids_of, mrope_positions, picture_places
 from ..slots import Slot
 from .handle import Receiver
 from .masks import MaskThread
@@ -75,7 +75,7 @@ class PromptLayout:
     @classmethod
     def of(cls, sequence: Sequence[Token], *, pictures: bool) -> PromptLayout:
         if not pictures:
-            text = text_length(sequence)
+            text = encoder_length(sequence)
             return cls([StepSpan(0, text + 1)] if text else ())
         shown, moves = list[VisibleRows](), False
         for place in picture_places(sequence):

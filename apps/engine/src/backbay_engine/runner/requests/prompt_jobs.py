@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backbay import CancelledError
 
 from ...errors import LogitsError, RequestError
-from ...steps.tokens import Token, ids_of, text_length
+from ...steps.tokens import Token, encoder_length, ids_of
 from ...text.sampling.sampler import Sampled, with_logprobs
 from ..slots import Slot
 from .answer import TokenStep
@@ -46,7 +46,7 @@ class ScoreJob(PromptJob):
     def __init__(self, prompt: Sequence[Token], pictures: PictureRowSource | None = None) -> None:
         super().__init__(prompt, pictures, reuse=False)
         self._rows: NDArray[np.float32] | None = None
-        self._text = text_length(prompt)
+        self._text = encoder_length(prompt)
 
     def wanted(self, count: int) -> Sequence[int]:
         return range(max(self._text - self.done, 0), count)
@@ -72,7 +72,7 @@ class TokenScoreJob(PromptJob):
 
     def __init__(self, prompt: Sequence[Token], *, top: int, vocabulary_size: int) -> None:
         super().__init__(prompt, reuse=False)
-        if text_length(prompt):
+        if encoder_length(prompt):
             raise RequestError("the model encodes its prompt, whose tokens have no probabilities")
         self._top, self._most = top, max(1, LOGITS // (4 * vocabulary_size))
         self._told = 0  # tokens

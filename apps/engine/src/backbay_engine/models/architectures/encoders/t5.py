@@ -15,7 +15,7 @@ from backbay.gguf import whole
 
 from ....cache import BoundEncoderDecoderCache, Cache, CausalCache, EncoderCache, EncoderDecoderCache
 from ....steps.step import Ints, Step
-from ....steps.tokens import text_ids, text_tokens
+from ....steps.tokens import encoder_tokens, text_ids
 from ... import keys, nn
 from ...batch import Batch
 from ...contract import Model
@@ -128,7 +128,7 @@ class T5(Model):
         return EncoderDecoderCache(causal, EncoderCache(self.context))
 
     def prompt(self, ids: Sequence[int]) -> Sequence[int]:
-        return [*text_tokens(ids), self.start]
+        return [*encoder_tokens(ids), self.start]
 
     def worst_steps(self, steps: Sequence[Step]) -> Sequence[Step]:
         """Before them a step full of a text, which makes the cells that they see."""
