@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from backbay import BackbayError
-from backbay.data.files import replace_files, write_text
+from backbay.data.files import replacing, write_text
 
 
 def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path):
     path = tmp_path / "report.txt"
     path.write_text("old")
-    with replace_files(path) as (aside,):
+    with replacing(path) as (aside,):
         aside.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -27,7 +27,7 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path):
     first.write_text("old")
 
     def write_half() -> None:
-        with replace_files(first, second) as (aside, other):
+        with replacing(first, second) as (aside, other):
             aside.write_text("new")
             other.write_text("new")
             raise ZeroDivisionError
@@ -66,7 +66,7 @@ def test_an_error_is_ours_where_nothing_can_be_removed_either(tmp_path):
 @pytest.mark.fault("two threads of a program write one file", "the file is one of the two, whole")
 def test_two_writers_of_one_file_do_not_share_their_half_files(tmp_path):
     path = tmp_path / "report.txt"
-    with replace_files(path) as (first,):
+    with replacing(path) as (first,):
         first.write_text("first")
         write_text(path, "second, which is longer")
         assert path.read_text() == "second, which is longer"

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from backbay import BackendUnavailableError, ClosedError
-from backbay.internals import translate_starvation
+from backbay.internals import naming_limits
 from backbay.memory import host_memory as starvation
 
 
@@ -30,7 +30,7 @@ from backbay.memory import host_memory as starvation
 def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, limit: str) -> None:
     with (
         pytest.raises(BackendUnavailableError, match=limit) as caught,
-        translate_starvation("loading the moon"),
+        naming_limits("loading the moon"),
     ):
         raise error
     assert "loading the moon: the system refused: " in str(caught.value)
@@ -39,10 +39,10 @@ def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, li
 
 def test_python_itself_fails_where_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     error = SystemError("initialization of _x raised unreported exception")
-    with pytest.raises(SystemError), translate_starvation("a request"):
+    with pytest.raises(SystemError), naming_limits("a request"):
         raise error
     monkeypatch.setattr(starvation, "_soft", lambda name: 400 << 20 if name == "AS" else None)
-    with pytest.raises(BackendUnavailableError, match="ulimit -v"), translate_starvation("a request"):
+    with pytest.raises(BackendUnavailableError, match="ulimit -v"), naming_limits("a request"):
         raise error
 
 
@@ -56,6 +56,6 @@ def test_python_itself_fails_where_memory_is_limited(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_other_errors_pass(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, translate_starvation("loading the moon"):
+    with pytest.raises(type(error)) as caught, naming_limits("loading the moon"):
         raise error
     assert caught.value is error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backbay import BackendUnavailableError
-from backbay.internals import forced_cpu, processor_name
+from backbay.internals import forced_cpu, processor
 from backbay.types.cpu import KINDS, VARIABLE
 
 
@@ -21,7 +21,7 @@ def test_a_kind_that_is_asked_for_is_part_of_what_the_processor_is(
 ) -> None:
     monkeypatch.setenv(VARIABLE, kind)
     assert forced_cpu() == kind
-    assert processor_name().endswith(kind)
+    assert processor().endswith(kind)
 
 
 @pytest.mark.fault("BACKBAY_CPU names no kind of CPU", "BackendUnavailableError naming the kinds")

@@ -11,7 +11,7 @@ from repacked import repacked
 
 from backbay import DType
 from backbay.plugin import decode
-from backbay_native import FORMATS, MOST_ALONE, PRODUCTS, multiply_weights, tensor_of
+from backbay_native import FORMATS, MOST_ALONE, PRODUCTS, multiply, tensor_of
 from backbay_native.calls import custom_op, encode_columns
 from backbay_native.trial_cases import SCALES, random_blocks
 
@@ -48,7 +48,7 @@ def format_(request, native):
 def product(native, format_):
     """Multiplies weights in the format and columns."""
     code, formats = native
-    return partial(multiply_weights, code, formats[format_])
+    return partial(multiply, code, formats[format_])
 
 
 @pytest.fixture
@@ -194,7 +194,5 @@ def test_tiles_change_no_result(native_code_with_tiles, columns) -> None:
     x[columns // 2, 40], x[-1, 300] = np.nan, np.inf
     for format_ in FORMATS:
         w, _numbers = weights_of(format_, 72, 2304)
-        found, expected = (
-            multiply_weights(native_code_with_tiles, way[format_], w, x) for way in (tiled, plain)
-        )
+        found, expected = (multiply(native_code_with_tiles, way[format_], w, x) for way in (tiled, plain))
         assert found.tobytes() == expected.tobytes(), format_

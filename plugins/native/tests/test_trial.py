@@ -19,7 +19,7 @@ from backbay_native import (
     RECURRENCE,
     ROWS,
     NativeCode,
-    multiply_weights,
+    multiply,
     trial_child,
 )
 from backbay_native.native_code import INSTRUCTIONS, WITH_TILES
@@ -177,7 +177,7 @@ def test_tiles_with_other_results_are_not_used(
     wrong = FORMATS.index("Q8_0") + WITH_TILES
 
     def faulty(code, format_, weights, x):
-        return multiply_weights(code, format_, weights, x) + np.float32(format_ == wrong and len(x) == 31)
+        return multiply(code, format_, weights, x) + np.float32(format_ == wrong and len(x) == 31)
 
-    monkeypatch.setattr(trial_child, "multiply_weights", faulty)
+    monkeypatch.setattr(trial_child, "multiply", faulty)
     assert trial_child.check_tiles(native_code_with_tiles) == "other results for q8_0, 31 columns"

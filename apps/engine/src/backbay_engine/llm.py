@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, BackendMemory, Choice
-from backbay.internals import translate_starvation
+from backbay.internals import naming_limits
 
 from .arguments import moment, token_ids, whole_number
 from .cache.contract import Cache
@@ -159,7 +159,7 @@ class LLM:
         prompt = self.chat_prompt(messages, **given)
         return chat_request(prompt, self.template.source, self.tokenizer, tools, response_format)
 
-    @translate_starvation("a chat template")
+    @naming_limits("a chat template")
     def chat_prompt(
         self, /, messages: Sequence[Mapping[str, Any]], **variables: Any
     ) -> list[int] | PromptParts:
@@ -180,7 +180,7 @@ class LLM:
             raise RequestError("the file has no chat template; write the prompt out, and use generate")
         return self._template
 
-    @translate_starvation("a request")
+    @naming_limits("a request")
     def submit(
         self, prompt: Prompt, *, on_step: OnStep | None = None, deadline: float | None = None, **options: Any
     ) -> Handle[Completion]:
@@ -219,7 +219,7 @@ class LLM:
 
     # -- snapshots ---------------------------------------------------------------------------------------
 
-    @translate_starvation("a snapshot")
+    @naming_limits("a snapshot")
     def save(self, source: Handle[Completion] | Prompt) -> Snapshot:
         """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
         self._facts().require_text()
@@ -227,7 +227,7 @@ class LLM:
             return save(self._port, source)
         return save(self._port, require_no_pictures(self._requests.checked(source)))
 
-    @translate_starvation("a snapshot")
+    @naming_limits("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
         """Let the cache hold what a snapshot has, or its file; gives the snapshot.
 
@@ -249,7 +249,7 @@ class LLM:
         """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
         return self._port.ask(PreparePicture(self._requests.picture(picture)))
 
-    @translate_starvation("a request")
+    @naming_limits("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
         """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
         return self._port.ask(EmbedPicture(self._requests.picture(picture)))
@@ -262,13 +262,13 @@ class LLM:
 
     # -- numbers -----------------------------------------------------------------------------------------
 
-    @translate_starvation("a request")
+    @naming_limits("a request")
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._facts().require_text()
         return wait_for(self._port.submit(Score(self._requests.checked(prompt))))
 
-    @translate_starvation("a request")
+    @naming_limits("a request")
     def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
         """The log-probability of each token of a prompt, and the `top` most likely tokens in its place, as they come.
 
@@ -278,7 +278,7 @@ class LLM:
         handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), whole_number("top", top, 0)))
         return AnswerPieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
-    @translate_starvation("a request")
+    @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._facts().require_numbers("embeddings")
@@ -290,7 +290,7 @@ class LLM:
         found = self._port.ask(Embed(ids))
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
-    @translate_starvation("a request")
+    @naming_limits("a request")
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._facts().require_numbers("scores")

@@ -8,7 +8,7 @@ from threading import Event
 from typing import Unpack
 
 from backbay import BackendMemory, OptionError
-from backbay.internals import require_cancel, translate_starvation
+from backbay.internals import naming_limits, require_cancel
 
 from .llm import LLM
 from .local.port import LocalPort
@@ -20,7 +20,7 @@ from .worker.link import PipeLink
 RETRIES = 2
 
 
-@translate_starvation("loading a model")
+@naming_limits("loading a model")
 def load(
     path: Path,
     backend: BackendName | None = None,

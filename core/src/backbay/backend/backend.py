@@ -21,7 +21,7 @@ from ..errors import (
     OptionError,
 )
 from ..graph.graph import Cancel, Graph, Plan, check_cancel, require_cancel
-from ..memory.host_memory import return_freed_memory, translate_starvation
+from ..memory.host_memory import naming_limits, return_freed_memory
 from ..memory.ledger import Entry, Ledger
 from ..memory.report import BackendMemory, human_bytes
 from ..trace.context import Context
@@ -162,7 +162,7 @@ class Backend(BackendHooks):
                 raise CancelledError("the load was cancelled; the weights are not loaded") from error
             report(1.0)
 
-    @translate_starvation("loading the weights")
+    @naming_limits("loading the weights")
     def _read(self, report: Progress, cancel: Cancel | None) -> None:
         assert self.model is not None  # else there is nothing to load
         rest = report

@@ -133,7 +133,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def json_reporter() -> Callable[..., None]:
+def reporter() -> Callable[..., None]:
     """In a helper process: tells facts as a line of JSON on standard output, which is for these lines alone from now on.
 
     What plugins, libraries and drivers print there goes to standard error.

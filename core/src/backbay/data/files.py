@@ -34,7 +34,7 @@ logger = logging.getLogger("backbay.cache")
 
 
 @contextmanager
-def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
+def replacing(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     """Temporary paths, to write to in the block. If the block succeeds, they take the places of `paths`, else they vanish.
 
     So an old file stays whole until the new one is, a link is replaced and not followed, and a full disk leaves
@@ -57,7 +57,7 @@ def replace_files(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
-    with replace_files(path) as (aside,):
+    with replacing(path) as (aside,):
         aside.write_text(text, encoding="utf-8")
 
 

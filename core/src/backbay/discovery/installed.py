@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend.backend import Backend
 from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe_error
-from ..memory.host_memory import raise_if_starved, translate_starvation
+from ..memory.host_memory import naming_limits, raise_if_starved
 from .registration import backend_class, class_at, hook_result
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _places() -> tuple[tuple[str, int], ...]:
 def _declared(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, list[Declared]]:
     """What `declared` gives for these places; to look there reads files of each distribution."""
     found: dict[str, list[Declared]] = {}
-    with translate_starvation("looking for plugins"):
+    with naming_limits("looking for plugins"):
         # importlib.metadata would find nothing if no file can be opened
         os.close(os.open(os.devnull, os.O_RDONLY))
     for point in sorted(_points(group), key=lambda point: point.name):

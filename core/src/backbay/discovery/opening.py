@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..backend.backend import Backend
 from ..backend.helper_processes import without_forks
 from ..errors import BackendUnavailableError, describe_error
-from ..memory.host_memory import raise_if_starved, translate_starvation
+from ..memory.host_memory import naming_limits, raise_if_starved
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, declared, entry, load_declared
 from .registration import check_class
@@ -44,7 +44,7 @@ class Choice:
         return f"{self.name}: {self.reason}" + (f" ({others})" if others else "")
 
 
-@translate_starvation("opening a backend")
+@naming_limits("opening a backend")
 @without_forks()
 def open(
     path: str | os.PathLike[str] | ModelFile | None = None,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import ops
 from ..backend.backend import Backend
-from ..backend.helper_processes import json_reporter
+from ..backend.helper_processes import reporter
 from ..errors import BackbayError, describe_error
 from ..types.params import BackendParams
 from ..types.spec import DType
@@ -35,7 +35,7 @@ TOLERANCE = 0.02  # relative; enough for backends that round activations to 8 bi
 
 def main(request: dict[str, Any]) -> NoReturn:
     """Try the backend that a request names, then end the process at once."""
-    tell = json_reporter()
+    tell = reporter()
     faulthandler.enable()
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
 

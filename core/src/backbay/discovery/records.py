@@ -19,7 +19,7 @@ from typing import Any, final
 
 from ..data.files import FOLDER, OFF, CachedValue, cache_files
 from ..types.contract_version import CONTRACT_VERSION
-from ..types.cpu import processor_name, usable_cores
+from ..types.cpu import processor, usable_cores
 from .installed import BackendEntry
 from .opening import Choice
 
@@ -183,7 +183,7 @@ class KeptTrial:
         probed = [(each.entry, each.details) for each in probe_all((choice.entry, *choice.equals))]
         backends = [(e.name, e.distribution, e.version, sorted(details.items())) for e, details in probed]
         self._names = {entry.name for entry, _ in probed}
-        self._value = CachedValue(SPEEDS, label, [backends, processor_name(), usable_cores(), *facts])
+        self._value = CachedValue(SPEEDS, label, [backends, processor(), usable_cores(), *facts])
 
     def recall(self) -> SpeedTrial | None:
         """The trial, if it was kept; for a day only, if it would not last."""

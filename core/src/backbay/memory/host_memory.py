@@ -178,7 +178,7 @@ except ImportError:  # not on Windows
 
 
 @contextmanager
-def translate_starvation(doing: str) -> Iterator[None]:
+def naming_limits(doing: str) -> Iterator[None]:
     """Raise BackendUnavailableError if the system refuses what the block needs. Also a decorator."""
     try:
         yield

@@ -27,7 +27,7 @@ def forced_cpu() -> str:
     return kind
 
 
-def processor_name() -> str:
+def processor() -> str:
     """The model and flags of this machine's CPU, where the system tells them, and the kind that code is limited to."""
     info = Path("/proc/cpuinfo")
     if not info.exists():

@@ -16,7 +16,7 @@ from typing import final
 import numpy as np
 
 from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Tensor
-from backbay.internals import Array, Bytes, json_reporter
+from backbay.internals import Array, Bytes, reporter
 
 from .backend import Ggml
 from .devices import device_verdict
@@ -193,7 +193,7 @@ def step_outcome(step: Callable[[], str | tuple[DType, DType]]) -> dict[str, str
 
 def main(arguments: Sequence[str]) -> int:
     """Run the steps from a number on."""
-    tell = json_reporter()
+    tell = reporter()
     device, first = arguments[0], int(arguments[1])
     device_verdict.leave_untried()
     with ExitStack() as opened:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .calls import multiply_weights as multiply_weights
+from .calls import multiply as multiply
 from .calls import tensor_of as tensor_of
 from .native_code import ATTENTION as ATTENTION
 from .native_code import CONVOLUTION as CONVOLUTION

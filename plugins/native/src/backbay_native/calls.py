@@ -71,7 +71,7 @@ def run_op(
         op(thread, THREADS)
 
 
-def multiply_weights(code: NativeCode, format_: int, weights: Tensor, x: Array) -> Array:
+def multiply(code: NativeCode, format_: int, weights: Tensor, x: Array) -> Array:
     """The products of weights in a format, by its number, and columns."""
     count, inner = x.shape
     result = np.zeros((count, weights.ne[1]), np.float32)

@@ -22,7 +22,7 @@ from backbay.internals import (
     ended_from_outside,
     exit_name,
     forced_cpu,
-    processor_name,
+    processor,
     raise_if_starved,
     run_helper,
 )
@@ -126,7 +126,7 @@ class NativeCode:
         """
         assert self.path is not None
         status = self.path.stat()
-        facts = [str(self.path), status.st_size, status.st_mtime_ns, platform.machine(), processor_name()]
+        facts = [str(self.path), status.st_size, status.st_mtime_ns, platform.machine(), processor()]
         answer = CachedValue("trials", "-".join(["native", *purpose]), facts)
         if isinstance(known := answer.recall(), str):
             return known

@@ -21,7 +21,7 @@ from backbay import DType
 from backbay.internals import Array
 from backbay.plugin import decode
 
-from .calls import Tensor, multiply_weights, run_op, tensor_of
+from .calls import Tensor, multiply, run_op, tensor_of
 from .native_code import (
     ATTENTION,
     CONVOLUTION,
@@ -155,7 +155,7 @@ def _multiplies(code: NativeCode, dtype: DType, format_: int) -> bool:
     x[:, ::32] = 127  # so that codes are exact
     weights = decode(data.reshape(rows, -1, dtype.type_size), dtype).reshape(rows, inner).astype(np.float64)
     matrix = tensor_of(data, dtype, (inner, rows))
-    found, alone = (multiply_weights(code, format_, matrix, each) for each in (x, x[:1]))
+    found, alone = (multiply(code, format_, matrix, each) for each in (x, x[:1]))
     return np.array_equal(found[:1], alone) and bool(
         np.allclose(found, x @ weights.T, rtol=CLOSE, atol=CLOSE * np.abs(x @ weights.T).max())
     )
@@ -165,9 +165,7 @@ def check_tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [code.untried_formats(tiles=tiles) for tiles in (False, True)]
     for dtype, columns in product(_dtypes(code), COUNTS):
-        results = [
-            multiply_weights(code, way[dtype.name], *_operands(dtype, 70, 768, columns)) for way in ways
-        ]
+        results = [multiply(code, way[dtype.name], *_operands(dtype, 70, 768, columns)) for way in ways]
         if results[0].tobytes() != results[1].tobytes():
             return f"other results for {dtype}, {columns} columns"
     if code.instructions(TILES) == EMULATED:
@@ -183,7 +181,7 @@ def check_tiles(code: NativeCode) -> str:
 def _seconds(code: NativeCode, format_: int, dtype: DType, columns: int) -> float:
     operands = _operands(dtype, 768, 1024, columns)
     begun = time.perf_counter()
-    multiply_weights(code, format_, *operands)
+    multiply(code, format_, *operands)
     return time.perf_counter() - begun
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay.internals import replace_files
+from backbay.internals import replacing
 
 from ..errors import DamagedSnapshotError
 
@@ -59,7 +59,7 @@ def unpack_tensors(
 
 def write_file(path: Path, data: bytes | bytearray) -> None:
     """Write a file, whole or not at all: what was there stays until the new one is complete."""
-    with replace_files(path) as (aside,):
+    with replacing(path) as (aside,):
         aside.write_bytes(data)
 
 

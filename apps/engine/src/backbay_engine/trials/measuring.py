@@ -20,7 +20,7 @@ from typing import NoReturn, TypeAlias
 import numpy as np
 
 from backbay import BackbayError, BackendUnavailableError
-from backbay.internals import json_reporter
+from backbay.internals import reporter
 
 from ..local.port import LocalPort
 from ..port.contract import Port
@@ -122,7 +122,7 @@ class TrialTask:
 
 def main() -> NoReturn:
     """Measure the task that standard input holds, tell the result, and end at once."""
-    tell = json_reporter()
+    tell = reporter()
     try:
         tell(speed=asdict(run_task(pickle.load(sys.stdin.buffer), lambda: tell(loaded=True))))  # noqa: S301
     except Exception as error:  # noqa: BLE001  a plugin may raise anything

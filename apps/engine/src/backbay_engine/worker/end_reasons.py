@@ -17,7 +17,7 @@ _HINTS = {
 
 
 def end_reason(status: int, kills: int | None, root: Path = Path("/")) -> str:
-    """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
+    """The reason in words, by a process's exit status and the count of `count_memory_kills` when it started."""
     if status == MUTE:
         return "ended: it had no memory left, not even to tell of it"
     child = getattr(signal, "SIGCHLD", None)  # not on Windows

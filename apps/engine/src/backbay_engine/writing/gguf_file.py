@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, DType, OptionError
 from backbay.gguf import Config, ModelFile, Strings, TensorInfo, ValueType
-from backbay.internals import numpy_view, replace_files, usable_cores
+from backbay.internals import numpy_view, replacing, usable_cores
 from backbay.plugin import Cancel, check_cancel, decode, encode
 
 from . import k_quants
@@ -60,7 +60,7 @@ def write_model(
     _check(infos, dtypes, model)
     total, done = sum(info.nbytes for info in infos) or 1, 0
     with (
-        replace_files(target) as (aside,),
+        replacing(target) as (aside,),
         aside.open("wb") as file,
         ThreadPoolExecutor(usable_cores()) as workers,
     ):

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, final
 
 from backbay import DType
-from backbay.internals import ended_from_outside, exit_name, processor_name, run_helper
+from backbay.internals import ended_from_outside, exit_name, processor, run_helper
 from backbay.plugin import CachedValue
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, temporary_pool
@@ -189,7 +189,7 @@ def _kept(library: Library, name: str) -> CachedValue:
     files = sorted(library.path.parent.glob("libggml*"))
     if library.native.path is not None:
         files.append(library.native.path)
-    facts: list[Any] = [library.version, str(library.path), platform.machine(), processor_name()]
+    facts: list[Any] = [library.version, str(library.path), platform.machine(), processor()]
     facts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return CachedValue("trials", f"ggml-{name.lower()}", facts)
 

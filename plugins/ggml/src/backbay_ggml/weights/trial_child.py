@@ -19,7 +19,7 @@ import numpy as np
 
 from backbay import DType, Spec
 from backbay.internals import Array, Bytes
-from backbay_native import multiply_weights, tensor_of
+from backbay_native import multiply, tensor_of
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool
 from ..library.library import Library, load_library
@@ -105,7 +105,7 @@ def _takes_native(library: Library, arrangement: Arrangement, dtype: DType) -> b
     rearranged = np.frombuffer(ffi.buffer(packed.data, data.size), np.uint8)
     x = np.random.default_rng(3).standard_normal((5, INNER)).astype(np.float32)
     found, right = (
-        multiply_weights(native, native.formats[format_], tensor_of(blocks, dtype, (INNER, ROWS)), x)
+        multiply(native, native.formats[format_], tensor_of(blocks, dtype, (INNER, ROWS)), x)
         for format_, blocks in ((name, rearranged), (dtype.name, data))
     )
     return np.array_equal(found, right)

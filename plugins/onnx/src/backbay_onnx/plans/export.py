@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from backbay import BackbayError, Graph
-from backbay.internals import Bytes, replace_files
+from backbay.internals import Bytes, replacing
 
 from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
@@ -52,7 +52,7 @@ def export(
     model.CopyFrom(lowered.model)
     _fix_sizes(model, lowered, graph)
     path = folder / "model.onnx"
-    with replace_files(folder / "weights.bin", path) as (weights_aside, model_aside):
+    with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
         with weights_aside.open("wb") as file:
             _WeightsFile(weights, graph, file).place(model, lowered)
         model_aside.write_bytes(model.SerializeToString())
