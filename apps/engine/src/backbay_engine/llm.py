@@ -37,7 +37,7 @@ from .port.questions import (
 from .port.remote import RemotePort
 from .port.request_maker import PictureStoreView, RequestMaker, require_one
 from .port.request_maker import UserPrompt as Prompt
-from .port.saving import require_no_pictures, save
+from .port.saving import require_no_pictures, save_snapshot
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
 from .runner.requests.handle import AnswerPieces, Handle, OnStep, wait_for
@@ -224,8 +224,8 @@ class LLM:
         """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
         self._facts().require_text()
         if isinstance(source, Handle):
-            return save(self._port, source)
-        return save(self._port, require_no_pictures(self._requests.checked(source)))
+            return save_snapshot(self._port, source)
+        return save_snapshot(self._port, require_no_pictures(self._requests.checked(source)))
 
     @naming_limits("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:

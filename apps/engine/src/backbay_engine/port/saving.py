@@ -16,7 +16,7 @@ from .contract import Port
 from .questions import SavePrompt, SaveRunning
 
 
-def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
+def save_snapshot(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
     """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
     if not isinstance(source, Handle):
         return port.ask(SavePrompt(source))
