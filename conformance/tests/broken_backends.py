@@ -12,6 +12,7 @@ import numpy as np
 
 from backbay import (
     BackbayError,
+    BackendUnavailableError,
     CancelledError,
     DeviceInfo,
     DType,
@@ -56,6 +57,11 @@ Without = lacking(Reference, lambda op: op is ops.tanh)
 Halves = half_precision_activations(Reference)
 Liar = claiming(Reference, ops.tanh)
 """Says that it runs what it cannot."""
+
+
+class Shut(Reference):
+    def start(self):
+        raise BackendUnavailableError("no device")
 
 
 class StartsSlowly(Reference):
