@@ -10,7 +10,6 @@ from . import lives as lives
 from . import long as long
 from . import memory as memory
 from . import misuse as misuse
-from . import one_weight as one_weight
 from . import plans as plans
 from . import process as process
 from . import settings as settings

@@ -19,20 +19,20 @@ from backbay import Backend, BackendParams, DeviceInfo, DType, Level, NoMemoryEr
 from backbay.internals import return_freed_memory
 from backbay.plugin import decode
 
-from ..cases.index import rows_call
-from ..cases.matrix import expert_call, product
-from ..checks.judgement import cost_of, judge
-from ..checks.traced_call import TracedCall, make
-from ..draw.data import READABLE, Numbers
-from ..draw.draw import FLOATS, Draw
-from ..draw.layout import Layout
-from ..draw.model_file import write_model
-from ..draw.operand import Operand
-from ..numbers.comparison import Fault, require
-from ..numbers.encoding import Array
-from ..suite.case import Call
-from ..suite.lab import Lab, scenario
-from .lives import (
+from ...cases.index import rows_call
+from ...cases.matrix import expert_call, product
+from ...checks.judgement import cost_of, judge
+from ...checks.traced_call import TracedCall, make
+from ...draw.data import READABLE, Numbers
+from ...draw.draw import FLOATS, Draw
+from ...draw.layout import Layout
+from ...draw.model_file import write_model
+from ...draw.operand import Operand
+from ...numbers.comparison import Fault, require
+from ...numbers.encoding import Array
+from ...suite.case import Call
+from ...suite.lab import Lab, scenario
+from ..lives import (
     drawn_weight,
     drawn_weights,
     load_and_compare,
@@ -40,7 +40,7 @@ from .lives import (
     product_of_each,
     write_weights,
 )
-from .process.bookings import PEAK, mib, own_pages
+from ..process.bookings import PEAK, mib, own_pages
 
 VARIANTS = (0, 1)  # the file has two weights for each call, which differ only in their data
 
