@@ -70,13 +70,17 @@ def arguments(op: Op[Any, Any], inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     names = [parameter.name for parameter in op.parameters]
     for name in inputs:
         if name not in names:
-            raise BackbayError(f"{op.name} has no parameter {name!r}{nearest(name, names)}; it has {op.signature}")
+            raise BackbayError(
+                f"{op.name} has no parameter {name!r}{nearest(name, names)}; it has {op.signature}"
+            )
     given = [inputs.get(parameter.name, parameter.default) for parameter in op.parameters]
     missing = [name for name, value in zip(names, given, strict=True) if value is REQUIRED]
     if missing:
         raise BackbayError(f"{op.name} needs {', '.join(missing)}")
     operands = [op.parameters[i].name for i in op.operands]
-    return tuple(_operand(value) if name in operands else value for name, value in zip(names, given, strict=True))
+    return tuple(
+        _operand(value) if name in operands else value for name, value in zip(names, given, strict=True)
+    )
 
 
 def _operand(given: Any) -> Any:
@@ -90,6 +94,8 @@ def _operand(given: Any) -> Any:
         array = np.asarray(given)
         known = {kind: dtype for dtype, kind in NUMPY.items() if dtype is not DType.BF16}
         if array.dtype not in known:
-            raise BackbayError(f"no tensor has elements of {array.dtype}; there are {', '.join(map(str, known))}")
+            raise BackbayError(
+                f"no tensor has elements of {array.dtype}; there are {', '.join(map(str, known))}"
+            )
         dtype = known[array.dtype]
     return Operand(dtype, (), Numbers(), Layout(), 0).of(array)

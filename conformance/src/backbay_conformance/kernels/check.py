@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import closing
-from itertools import islice
+from contextlib import closing, suppress
+from itertools import groupby, islice
 from typing import Any
 
 from backbay import DType
@@ -14,13 +14,23 @@ from backbay.plugin import Op, Precision
 
 from ..checks.traced_call import told
 from ..draw.draw import Draw
-from ..report.report import Outcome, Report
+from ..report.report import Outcome
 from ..runner.group_run import GroupRun
 from ..runner.isolation import isolated
 from ..runner.selection import Item, RunSettings, SelectionError, times
 from ..suite.case import CASES
 from ..suite.lab import Opening, lab_with
-from .one_kernel import Kernel, OneKernel, dtypes_of, imported, named, native_of, op_of, precision_of
+from .one_kernel import (
+    Kernel,
+    OneKernel,
+    as_numpy,
+    dtypes_of,
+    imported,
+    named,
+    native_of,
+    op_of,
+    precision_of,
+)
 from .program import program
 
 SHRINKING = 1.0
@@ -50,15 +60,17 @@ class KernelCheck:
         seed: int = 0,
     ) -> None:
         self.op, self.seed = op_of(op), seed
-        self.options = {
+        self.options: dict[str, Any] = {
             "kernel": imported(kernel),
             "op": self.op,
             "native": native_of(native),
             "precision": precision_of(precision),
             "dtypes": dtypes_of(dtypes),
         }
+        if self.options["native"] is as_numpy and not self.options["dtypes"]:
+            self.options["dtypes"] = tuple(dtype for dtype in DType if dtype is not DType.BF16)
         self.lab = lab_with(OneKernel, Opening(self.options))
-        self.lab.backend  # noqa: B018 opening it checks the kernel's signature
+        self.lab.backend.close()  # opening it checks the kernel's signature
         self.items = self._planned(size)
 
     def _planned(self, size: str) -> list[Item]:
@@ -68,23 +80,24 @@ class KernelCheck:
             count = times(profile, name, size)
             turns: Iterable[int] = range(count)
             if wanted:
-                drawn = ((turn, CASES[profile, name].draw(Draw(f"{self.seed}", turn))) for turn in range(ROUNDS * count))
+                drawn = (
+                    (turn, CASES[profile, name].draw(Draw(f"{self.seed}", turn)))
+                    for turn in range(ROUNDS * count)
+                )
                 turns = islice((turn for turn, call in drawn if call.dtype in map(str, wanted)), count)
             planned += [Item(profile, name, turn) for turn in turns]
         if not planned:
-            raise SelectionError(f"no call of {self.op.name} has a first operand of {', '.join(map(str, wanted))}")
+            raise SelectionError(
+                f"no call of {self.op.name} has a first operand of {', '.join(map(str, wanted))}"
+            )
         return planned
 
     def run(self, done: Callable[[Outcome], None]) -> None:
         """Judge the calls in this process."""
         settings = RunSettings(OneKernel.__name__, self.seed, shrink=SHRINKING)
-        try:
-            for profile, name in dict.fromkeys((item.profile, item.name) for item in self.items):
-                GroupRun(self.lab, settings, set(), done).run(
-                    [item for item in self.items if (item.profile, item.name) == (profile, name)]
-                )
-        finally:
-            self.lab.discard()
+        with closing(self.lab.backend):
+            for _, items in groupby(self.items, key=lambda item: item.group):
+                GroupRun(self.lab, settings, set(), done).run(list(items))
 
     def run_isolated(self, done: Callable[[Outcome], None]) -> None:
         """Judge the calls in another process: a crash or a hang is a failed call."""
@@ -102,12 +115,12 @@ class KernelCheck:
         with closing(isolated(settings, self.items)) as outcomes:
             for outcome in outcomes:
                 done(outcome)
-        self.lab.discard()
 
     def with_program(self, outcome: Outcome) -> Outcome:
         """The failed outcome, with a program that calls the kernel."""
         profile, name, turn = outcome.item.split("/")
-        outcome.script = program(self.lab, Item(profile, name, int(turn)), outcome)
+        with suppress(Exception), closing(self.lab.backend):  # without a program, the message is enough
+            outcome.script = program(self.lab, Item(profile, name, int(turn)), outcome)
         return outcome
 
 
@@ -125,16 +138,15 @@ def check_kernel(
     """Raise AssertionError, with the smallest failing call and a program, unless a kernel computes its op.
 
     kernel      a function with the op's parameters, as a KernelBackend has them, or its name as `module:function`
-    native      False: it gets floats as f32 arrays of NumPy. True: it gets NumPy's views of the operands as stored. A
-                function such as `torch.from_dlpack`: it gets what this function makes of a HostArray
+    native      False: it gets floats as f32 arrays of NumPy. True: it gets NumPy's views of the operands as stored;
+                bf16, which NumPy lacks, only if `dtypes` has it. A function such as `torch.from_dlpack`: it gets what
+                this function makes of a HostArray
     precision   the dtype of its sums, or "f16/f32": it rounds activations to f16, and sums in f32
     dtypes      only calls whose floats and quantized operands have these dtypes
     size        tiny, smoke, default or nightly: the number of calls
     isolate     judge it in a process of its own, as a kernel may crash; the process must be able to import it
     """
-    check = KernelCheck(
-        kernel, op, native=native, precision=precision, dtypes=dtypes, size=size, seed=seed
-    )
+    check = KernelCheck(kernel, op, native=native, precision=precision, dtypes=dtypes, size=size, seed=seed)
     counts: list[str] = []
 
     def done(outcome: Outcome) -> None:

@@ -60,7 +60,8 @@ class ConformKernel:
         started = time.monotonic()
 
         def done(outcome: Outcome) -> None:
-            report.add(check.with_program(outcome) if outcome.script else outcome)
+            shown = outcome.script or outcome.check in ("crash", "hang")
+            report.add(check.with_program(outcome) if shown else outcome)
 
         check.run_isolated(done)
         report.seconds = time.monotonic() - started

@@ -12,7 +12,11 @@ from ..numbers.encoding import Array
 
 UINT, BFLOAT = 1, 4  # DLPack's codes of kinds; NumPy has no bfloat16, and holds its bits as uint16
 KIND = 20  # where a DLTensor has its kind's code: behind the pointer, the device and the number of dimensions
-TO_HOST = ("cpu", "get", "copy_to_host")  # the methods of PyTorch, CuPy and numba that copy an array to the host
+TO_HOST = (
+    "cpu",
+    "get",
+    "copy_to_host",
+)  # the methods of PyTorch, CuPy and numba that copy an array to the host
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

@@ -36,7 +36,9 @@ def imported(function: Kernel | str) -> Kernel:
         module = import_module(name)
         found = attrgetter(attribute)(module)
     except AttributeError:
-        raise BackbayError(f"module {name!r} has no {attribute!r}{nearest(attribute, vars(module))}") from None
+        raise BackbayError(
+            f"module {name!r} has no {attribute!r}{nearest(attribute, vars(module))}"
+        ) from None
     except (Exception, SystemExit) as error:
         raise BackbayError(f"{function} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
@@ -131,7 +133,9 @@ class OneKernel(KernelBackend):
         """The reason if the kernel is not to be called with these operands; else empty."""
         dtypes = self.option_values["dtypes"]
         others = [s.dtype for s in specs if isinstance(s, Spec) and not s.dtype.is_integer]
-        return next((f"{dtype} is none of the dtypes" for dtype in others if dtypes and dtype not in dtypes), "")
+        return next(
+            (f"{dtype} is none of the dtypes" for dtype in others if dtypes and dtype not in dtypes), ""
+        )
 
     def run_node(self, node: Node, arrays: Sequence[Array]) -> None:
         if gap := self._gap(list(node.operands)):
@@ -157,7 +161,10 @@ class OneKernel(KernelBackend):
 
     def _store(self, node: Node, result: Array, out: Array) -> None:
         """Store a result that must have the node's dtype and shape."""
-        kernel, wanted = f"the kernel of {node.op and node.op.name}", NUMPY.get(node.dtype, np.dtype(np.uint8))
+        kernel, wanted = (
+            f"the kernel of {node.op and node.op.name}",
+            NUMPY.get(node.dtype, np.dtype(np.uint8)),
+        )
         if result.dtype != wanted:
             raise DTypeError(f"{kernel} returned {result.dtype}, not {node.dtype}")
         if not same_shape(result.shape[::-1], out.shape[::-1]):

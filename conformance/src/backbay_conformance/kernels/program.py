@@ -80,7 +80,9 @@ def _arguments(call: Call) -> Iterator[str]:
     """The arguments of the call, as core gives them to the kernel."""
     for parameter, value in zip(call.op.parameters, call.args, strict=True):
         if parameter.variadic:
-            yield from (f"{parameter.name}{i}" if isinstance(v, Operand) else repr(v) for i, v in enumerate(value))
+            yield from (
+                f"{parameter.name}{i}" if isinstance(v, Operand) else repr(v) for i, v in enumerate(value)
+            )
         else:
             shown = parameter.name if isinstance(value, Operand) else repr(value)
             yield f"{parameter.name}={shown}" if parameter.keyword_only else shown
@@ -105,7 +107,10 @@ def _made(name: str, operand: Operand, traced: TracedCall, way: str) -> list[str
         view = np.atleast_1d(strided(storage.view(np.uint8), tensor))
         placed = f"np.ndarray({view.shape}, {name}.dtype, {name}, {tensor.offset}, {view.strides})"
     if not way:
-        return [f"{name} = {_array(storage if placed else view)}", *([f"{name} = {placed}"] if placed else [])]
+        return [
+            f"{name} = {_array(storage if placed else view)}",
+            *([f"{name} = {placed}"] if placed else []),
+        ]
     brain = ", True" if operand.dtype is DType.BF16 else ""
     return [
         f"{name} = {_array(storage.reshape(-1))}",
