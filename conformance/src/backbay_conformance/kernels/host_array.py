@@ -87,6 +87,7 @@ def on_host(array: Any) -> Array:
     """The elements of an array of any library; bfloat16 as uint16."""
     for name in TO_HOST:
         array = getattr(array, name, lambda same=array: same)()
-    if not isinstance(array, np.ndarray):
-        array = np.from_dlpack(Recoded(array, BFLOAT, UINT))
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    held = (
+        array if isinstance(array, (np.ndarray, np.generic)) else np.from_dlpack(Recoded(array, BFLOAT, UINT))
+    )
+    return np.asarray(held.view(np.uint16) if held.dtype.name == "bfloat16" else held)

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from backbay import OPS, BackbayError, BackendParams, DType, DTypeError, ShapeError
+from backbay import OPS, BackbayError, BackendParams, DType, DTypeError
 from backbay.discovery import entry
 from backbay.gguf import ModelFile, nearest
 from backbay.internals import same_shape
 from backbay.plugin import KernelBackend, Node, Op, Option, Precision, Spec, Support, unsupported
 
-from ..numbers.encoding import NUMPY, Array
+from ..numbers.comparison import Fault
+from ..numbers.encoding import Array
 from ..runner.selection import SelectionError
 from .host_array import HostArray, on_host
 
@@ -161,12 +162,10 @@ class OneKernel(KernelBackend):
 
     def _store(self, node: Node, result: Array, out: Array) -> None:
         """Store a result that must have the node's dtype and shape."""
-        kernel, wanted = (
-            f"the kernel of {node.op and node.op.name}",
-            NUMPY.get(node.dtype, np.dtype(np.uint8)),
-        )
-        if result.dtype != wanted:
-            raise DTypeError(f"{kernel} returned {result.dtype}, not {node.dtype}")
-        if not same_shape(result.shape[::-1], out.shape[::-1]):
-            raise ShapeError(f"{kernel} returned shape {result.shape}, not {out.shape}")
+        if result.dtype != out.dtype:
+            raise Fault("dtype", f"the kernel returned {result.dtype}, not {node.dtype}")
+        assert node.op is not None
+        held = result.size == out.size if node.op.moves else same_shape(result.shape[::-1], out.shape[::-1])
+        if not held:
+            raise Fault("shape", f"the kernel returned the shape {result.shape}, not {out.shape}")
         out[...] = result.reshape(out.shape)

@@ -20,13 +20,12 @@ from ..numbers.encoding import NUMPY, Array
 from ..numbers.number import Number
 from ..report.report import Outcome
 from ..runner.item_run import drawn_again
+from ..runner.replay import FEW, LONGEST
 from ..runner.selection import Item
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .one_kernel import OneKernel, as_numpy, named
 
-FEW = 64
-"""The most numbers of an array that a program shows; more are packed into a text."""
 PACKED = "np.frombuffer(bytearray(zlib.decompress(base64.b85decode({data!r}))), np.{dtype})"
 
 
@@ -37,8 +36,8 @@ def program(lab: Lab, item: Item, outcome: Outcome) -> str:
     assert isinstance(backend, OneKernel)
     imports, function = _imported(backend.kernels[call.op], "kernel")
     lines = ["import base64, zlib", "import numpy as np", "from numpy import inf, nan", imports]
-    if any(isinstance(value, (DType, Yarn)) for value in call.args):
-        lines += ["from backbay import DType", "from backbay.ops import Yarn"]
+    kinds = {type(value) for value in call.args} & {DType, Yarn}
+    lines += [f"from {kind.__module__} import {kind.__name__}" for kind in kinds]
     way = ""
     if backend.native not in (None, as_numpy):
         imports, way = _imported(backend.native, "native")
@@ -53,6 +52,8 @@ def program(lab: Lab, item: Item, outcome: Outcome) -> str:
             within = f", 'within', {result_bound(want, dtype).tolist()}" if bounded else ""
             lines.append(f"print('expected', {value.tolist()}{within})")
     text = "\n".join(filter(None, lines)) + "\n"
+    if len(text) > LONGEST:
+        return "# the program is too large to print\n"
     return text if "zlib." in text else text.partition("\n")[2]
 
 
