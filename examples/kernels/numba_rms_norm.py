@@ -20,9 +20,5 @@ def rms_norm(x, weight=None, eps=1e-5):
     return norm_row(x, np.float32([1]).repeat(x.shape[-1]) if weight is None else weight, eps)
 
 
-def prove(**settings):
-    check_kernel(rms_norm, "rms_norm", native=True, dtypes="f32", **settings)
-
-
-if __name__ == "__main__":
-    prove()
+def test_rms_norm():
+    check_kernel(rms_norm, "rms_norm", native=True, dtypes="f32")

@@ -1,4 +1,4 @@
-"""The root mean square norm in PyTorch, in the tensors' own dtypes, and its proof."""
+"""The root mean square norm in PyTorch, in the tensors' own dtypes, and its proof: pytest examples/kernels/torch_rms_norm.py."""
 
 import torch
 
@@ -11,9 +11,5 @@ def rms_norm(x, weight=None, eps=1e-5):
     return (y if weight is None else y * weight.float()).to(x.dtype)
 
 
-def prove(**settings):
-    check_kernel(rms_norm, "rms_norm", native=torch.from_dlpack, **settings)
-
-
-if __name__ == "__main__":
-    prove()
+def test_rms_norm():
+    check_kernel(rms_norm, "rms_norm", native=torch.from_dlpack)

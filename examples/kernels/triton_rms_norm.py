@@ -1,4 +1,7 @@
-"""The root mean square norm in Triton, and its proof: without a GPU, run it with TRITON_INTERPRET=1."""
+"""The root mean square norm in Triton, and its proof.
+
+Without a GPU: TRITON_INTERPRET=1 pytest examples/kernels/triton_rms_norm.py
+"""
 
 import torch
 import triton
@@ -8,32 +11,29 @@ from backbay_conformance import check_kernel
 
 
 @triton.jit
-def norm_row(x, weight, y, n, eps, a, b, c, d, w, BLOCK: tl.constexpr):
-    p, q, r = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row, out = x + p * a + q * b + r * c, y + ((p * tl.num_programs(1) + q) * tl.num_programs(2) + r) * n
-    total = tl.zeros([BLOCK], tl.float32)
+def norm_rows(x, weight, y, rows, q, r, n, a, b, c, d, w, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+    at = x + row // r // q * a + row // r % q * b + row % r * c
+    total = tl.zeros([ROWS], tl.float32)
     for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        part = tl.load(row + i * d, i < n, 0.0).to(tl.float32)
-        total += part * part
-    root = tl.sqrt(tl.sum(total) / n + eps)
+        i = start + tl.arange(0, BLOCK)[None, :]
+        part = tl.load(at + i * d, (row < rows) & (i < n), 0.0).to(tl.float32)
+        total += tl.sum(part * part, 1)
+    root = tl.sqrt(total / n + eps)[:, None]
     for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        part = tl.load(row + i * d, i < n, 0.0).to(tl.float32) / root
-        tl.store(out + i, part * tl.load(weight + i * w, i < n, 0.0).to(tl.float32), i < n)
+        i = start + tl.arange(0, BLOCK)[None, :]
+        part = tl.load(at + i * d, (row < rows) & (i < n), 0.0).to(tl.float32) / root
+        factor = tl.load(weight + i * w, i < n, 0.0).to(tl.float32)
+        tl.store(y + row * n + i, part * factor, (row < rows) & (i < n))
 
 
 def rms_norm(x, weight=None, eps=1e-5):
-    x, weight = x[(None,) * (4 - x.dim())], x.new_ones(x.shape[-1]) if weight is None else weight
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    norm_row[x.shape[:3]](x, weight, y, x.shape[-1], eps, *x.stride(), *weight.stride(), BLOCK=256)
+    x, y = x[(None,) * (4 - x.dim())], torch.empty_like(x, memory_format=torch.contiguous_format)
+    weight, (_, q, r, n) = x.new_ones(x.shape[3]) if weight is None else weight, x.shape
+    sizes = x.numel() // n, q, r, n, *x.stride(), *weight.stride()
+    norm_rows[(triton.cdiv(sizes[0], 64),)](x, weight, y, *sizes, eps, ROWS=64, BLOCK=64)
     return y
 
 
-def prove(**settings):
-    # Not bf16, which Triton's interpreter truncates, where a GPU rounds.
-    check_kernel(rms_norm, "rms_norm", native=torch.from_dlpack, dtypes="f32,f16", **settings)
-
-
-if __name__ == "__main__":
-    prove(size="smoke")
+def test_rms_norm():  # in bf16, Triton's interpreter truncates where a GPU rounds
+    check_kernel(rms_norm, "rms_norm", native=torch.from_dlpack, dtypes="f32,f16", size="smoke")

@@ -17,6 +17,7 @@ from ..draw.draw import Draw
 from ..report.report import Outcome
 from ..runner.group_run import GroupRun
 from ..runner.isolation import isolated
+from ..runner.item_run import drawn_again
 from ..runner.selection import Item, RunSettings, SelectionError, times
 from ..suite.case import CASES
 from ..suite.lab import Opening, lab_with
@@ -119,8 +120,14 @@ class KernelCheck:
     def with_program(self, outcome: Outcome) -> Outcome:
         """The failed outcome, with a program that calls the kernel."""
         profile, name, turn = outcome.item.split("/")
-        with suppress(Exception), closing(self.lab.backend):  # without a program, the message is enough
-            outcome.script = program(self.lab, Item(profile, name, int(turn)), outcome)
+        with (
+            suppress(Exception),
+            closing(self.lab.backend) as backend,
+        ):  # without a program, the message is enough
+            assert isinstance(backend, OneKernel)
+            call, expected, _, dtypes = drawn_again(self.lab, Item(profile, name, int(turn)), outcome)
+            outcome.call = str(call)  # without the layouts that need other ops
+            outcome.script = program(backend, call, next(iter(expected), None), dtypes[0])
         return outcome
 
 

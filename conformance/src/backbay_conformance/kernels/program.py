@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b85encode
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 from zlib import compress
 
@@ -18,43 +19,41 @@ from ..draw.operand import Operand
 from ..numbers.comparison import result_bound
 from ..numbers.encoding import NUMPY, Array
 from ..numbers.number import Number
-from ..report.report import Outcome
-from ..runner.item_run import drawn_again
 from ..runner.replay import FEW, LONGEST
-from ..runner.selection import Item
 from ..suite.case import Call
-from ..suite.lab import Lab
 from .one_kernel import OneKernel, as_numpy, named
 
 PACKED = "np.frombuffer(bytearray(zlib.decompress(base64.b85decode({data!r}))), np.{dtype})"
 
 
-def program(lab: Lab, item: Item, outcome: Outcome) -> str:
-    """The text of the program for a failed call."""
-    call, expected, _, dtypes = drawn_again(lab, item, outcome)
-    backend = lab.backend
-    assert isinstance(backend, OneKernel)
-    imports, function = _imported(backend.kernels[call.op], "kernel")
+def program(backend: OneKernel, call: Call, expected: Number | Array | None, dtype: DType) -> str:
+    """The text of a program that makes a call's operands, calls the kernel, and prints its result of a dtype."""
+    imports, kernel = _imported(backend.kernels[call.op], "kernel")
     lines = ["import base64, zlib", "import numpy as np", "from numpy import inf, nan", imports]
     kinds = {type(value) for value in call.args} & {DType, Yarn}
     lines += [f"from {kind.__module__} import {kind.__name__}" for kind in kinds]
-    way = ""
+    native = ""
     if backend.native not in (None, as_numpy):
-        imports, way = _imported(backend.native, "native")
+        imports, native = _imported(backend.native, "native")
         lines += [imports, "from backbay_conformance import HostArray"]
     with TracedCall(backend, call) as traced:
         for name, operand in _operands(call):
-            lines += _made(name, operand, traced, way)
-    lines += [f"y = {function}({', '.join(_arguments(call))})", f"print({_result(call)})"]
-    for want, dtype in zip(expected[:1], dtypes, strict=False):
-        value, bounded = (want.value, True) if isinstance(want, Number) else (want, False)
-        if value.size <= FEW:
-            within = f", 'within', {result_bound(want, dtype).tolist()}" if bounded else ""
-            lines.append(f"print('expected', {value.tolist()}{within})")
+            lines += _made(name, operand, traced, native)
+    lines += [f"y = {kernel}({', '.join(_arguments(call))})", f"print({_result(call)})"]
+    lines += _expected(expected, dtype)
     text = "\n".join(filter(None, lines)) + "\n"
     if len(text) > LONGEST:
         return "# the program is too large to print\n"
     return text if "zlib." in text else text.partition("\n")[2]
+
+
+def _expected(expected: Number | Array | None, dtype: DType) -> list[str]:
+    if expected is None or prod(expected.shape) > FEW:
+        return []
+    if not isinstance(expected, Number):
+        return [f"print('expected', {expected.tolist()})"]
+    within = result_bound(expected, dtype).tolist()
+    return [f"print('expected', {expected.value.tolist()}, 'within', {within})"]
 
 
 def _imported(function: Callable[..., Any] | None, instead: str) -> tuple[str, str]:
@@ -81,42 +80,39 @@ def _arguments(call: Call) -> Iterator[str]:
     """The arguments of the call, as core gives them to the kernel."""
     for parameter, value in zip(call.op.parameters, call.args, strict=True):
         if parameter.variadic:
-            yield from (
-                f"{parameter.name}{i}" if isinstance(v, Operand) else repr(v) for i, v in enumerate(value)
-            )
+            yield from (_shown(f"{parameter.name}{i}", one) for i, one in enumerate(value))
         else:
-            shown = parameter.name if isinstance(value, Operand) else repr(value)
+            shown = _shown(parameter.name, value)
             yield f"{parameter.name}={shown}" if parameter.keyword_only else shown
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, Operand):
+        return name
+    return f"DType.{value.name}" if isinstance(value, DType) else repr(value)
 
 
 def _result(call: Call) -> str:
     return "y" if call.op.writes is None else call.op.parameters[call.op.writes].name
 
 
-def _made(name: str, operand: Operand, traced: TracedCall, way: str) -> list[str]:
+def _made(name: str, operand: Operand, traced: TracedCall, native: str) -> list[str]:
     """The lines that make an operand as the kernel gets it."""
     backend, call = traced.backend, traced.call
     assert isinstance(backend, OneKernel)
-    kept = backend.native is not None or call.op.moves or operand.dtype.is_integer
-    if not kept and NUMPY.get(operand.dtype) != backend.float_dtype:
+    stored = backend.native is not None or call.op.moves or operand.dtype.is_integer
+    if not stored and NUMPY.get(operand.dtype) != backend.float_dtype:
         return [f"{name} = {_array(operand.decoded.astype(backend.float_dtype))}"]
-    if any(step.makes for step in operand.layout.steps) or not operand.layout.steps:
-        storage, view, placed = operand.stored, np.atleast_1d(operand.stored), ""
-    else:
-        storage = operand.layout.embed(operand.stored).reshape(-1)
-        tensor = traced.tensors[operand]
-        view = np.atleast_1d(strided(storage.view(np.uint8), tensor))
-        placed = f"np.ndarray({view.shape}, {name}.dtype, {name}, {tensor.offset}, {view.strides})"
-    if not way:
-        return [
-            f"{name} = {_array(storage if placed else view)}",
-            *([f"{name} = {placed}"] if placed else []),
-        ]
-    brain = ", True" if operand.dtype is DType.BF16 else ""
-    return [
-        f"{name} = {_array(storage.reshape(-1))}",
-        f"{name} = {way}(HostArray({placed or f'{name}.reshape{view.shape}'}, {name}{brain}))",
-    ]
+    whole, view = operand.stored.reshape(-1), name
+    if operand.stored.ndim > 1:
+        view = f"{name}.reshape{operand.stored.shape}"
+    if operand.layout.steps and not any(step.makes for step in operand.layout.steps):
+        whole, tensor = operand.layout.embed(operand.stored).reshape(-1), traced.tensors[operand]
+        placed = strided(whole.view(np.uint8), tensor)
+        view = f"np.ndarray({placed.shape}, {name}.dtype, {name}, {tensor.offset}, {placed.strides})"
+    kind = ", True" if operand.dtype is DType.BF16 else ""
+    view = f"{native}(HostArray({view}, {name}{kind}))" if native else view
+    return [f"{name} = {_array(whole)}", *([] if view == name else [f"{name} = {view}"])]
 
 
 def _array(array: Array) -> str:
