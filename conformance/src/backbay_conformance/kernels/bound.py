@@ -26,7 +26,7 @@ from .one_kernel import dtype_of, op_of, precision_of
 
 
 class Bound(NamedTuple):
-    """The expected elements in float64, or as stored if an op only moves them, and the allowed error of each."""
+    """The expected elements in float64, or as stored where bits must match, and the allowed error of each."""
 
     expected: Array
     error: Array

@@ -127,7 +127,10 @@ class KernelCheck:
             assert isinstance(backend, OneKernel)
             call, expected, _, dtypes = drawn_again(self.lab, Item(profile, name, int(turn)), outcome)
             outcome.call = str(call)  # without the layouts that need other ops
-            outcome.script = program(backend, call, next(iter(expected), None), dtypes[0])
+            outcome.packed, outcome.script = (
+                False,
+                program(backend, call, next(iter(expected), None), dtypes[0]),
+            )
         return outcome
 
 

@@ -65,7 +65,7 @@ class ConformKernel:
 
         check.run_isolated(done)
         report.seconds = time.monotonic() - started
-        show(report, sys.stdout, traces=args.debug)
+        show(report, sys.stdout, traces=args.debug, way="--json FILE writes")
         if args.json:
             write_text(Path(args.json), json.dumps(report.as_dict(), indent=1) + "\n")
         return 0 if report.ok else 1
