@@ -20,7 +20,10 @@ def test_the_kernels_of_the_reference_pass(op) -> None:
     check_kernel(KERNELS[op], op, precision="f64", size="tiny")
 
 
-@pytest.mark.parametrize("settings", [{}, {"native": True}, {"native": kernels.copied, "dtypes": "f32,f16"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"size": "smoke"}, {"native": True, "size": "smoke"}, {"native": kernels.copied, "dtypes": "f32,f16"}],
+)
 def test_a_right_kernel_passes_on_every_kind_of_array(settings) -> None:
     check_kernel(kernels.right, "rms_norm", **settings)
 
