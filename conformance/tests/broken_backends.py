@@ -23,7 +23,7 @@ from backbay import (
 from backbay.plugin import GRAPH, unsupported
 from backbay_conformance.machines.shadow import small_model
 from backbay_selftest import reference
-from backbay_selftest.correct import derived, lacking
+from backbay_selftest.correct import derived, half_precision_activations, lacking
 from backbay_selftest.faults import named, planted
 from backbay_selftest.planted.backends.claims import claiming
 
@@ -34,10 +34,16 @@ Exits = planted(ops.tanh)(lambda call: os._exit(3))
 Hangs = planted(ops.tanh)(lambda call: time.sleep(600))
 Raises = planted(ops.tanh)(lambda call: 1 // 0)
 Coarse = planted(ops.mul)(lambda call: call.right() * 1.001)
+Unsigned = planted(ops.sqrt)(lambda call: np.abs(call.right()))
 WrongRope = planted(ops.rope)(lambda call: call.right() * 1.01)
 WrongSetRows = planted(ops.set_rows)(lambda call: call.right(src=call.src * 1.01))
 WrongRows = planted(ops.rows)(lambda call: np.roll(call.right(), 1, -1))
 WrongShape = planted(ops.tanh, ops.rows)(lambda call: call.right().reshape(-1)[:-1])
+
+
+class Plain(Reference):
+    """Right, under another name."""
+
 
 Three = lacking(Reference, lambda op: op not in named("add", "neg", "mulmat"))
 """Little, and all of it right."""
@@ -46,6 +52,7 @@ WithoutCopies = lacking(Reference, lambda op: op is ops.contiguous)
 WithoutSoftmax = lacking(Reference, lambda op: op is ops.softmax)
 Without = lacking(Reference, lambda op: op is ops.tanh)
 """No kernel for one op that has no composite."""
+Halves = half_precision_activations(Reference)
 Liar = claiming(Reference, ops.tanh)
 """Says that it runs what it cannot."""
 

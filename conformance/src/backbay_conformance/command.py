@@ -8,7 +8,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import backbay
@@ -27,6 +26,7 @@ from backbay.cli import (
 )
 
 from .checks.model_calls import read_model_calls
+from .checks.witness import witness_name
 from .report.certificate import certify, changed, own_files, refusals, too_little
 from .report.html import page
 from .report.junit import junit
@@ -118,6 +118,12 @@ class Conform:
             "--like",
             metavar="MODEL",
             help="also try the calls that this GGUF model makes; with --profile like, try only these",
+        )
+        add(
+            "--against",
+            default="",
+            metavar="NAME",
+            help="a backend that computes each judged call, too (cpu_ref, if it is installed); none: no backend",
         )
         add_options(parser)
         where = parser.add_mutually_exclusive_group()
@@ -222,6 +228,7 @@ def _measured(args: Namespace, device: str, stop: Stop) -> Report:
             known=known,
             options=options_of(args),
             device=device,
+            against=args.against,
             progress=bar.step,
         )
 
@@ -262,18 +269,25 @@ def _certified(report: Report, folder: str, at: str, changes: str) -> int:
 
 
 def again(args: Namespace) -> int:
-    written, item, choices = read_file(args.repro)
+    written, item, recorded = read_file(args.repro)
     opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
     backend, like = args.backend or written.backend, args.like or written.like
-    settings = RunSettings(backend, written.seed, args.timeout, 0.0, opening=opening, like=like)
+    against = witness_name(args.against, backend)
+    settings = RunSettings(
+        backend, written.seed, args.timeout, 0.0, opening=opening, like=like, against=against
+    )
     with closing(Pool(settings)) as pool:
-        outcome = pool.again(item, choices)
+        outcome = pool.again(item, recorded)
+    if recorded.operands and outcome.call != recorded.call:
+        raise BackbayError(
+            f"{args.repro}: {item} is {outcome.call} now, not {recorded.call}; its program still runs"
+        )
     if outcome.failed:
         show_failure(outcome, sys.stdout, traces=args.debug)
     else:
         say(f"{outcome.item} {outcome.status}: {outcome.call}")
     if args.dump:
-        _dump(settings, Path(args.dump), item, replace(outcome, choices=choices))
+        _dump(settings, Path(args.dump), item, recorded)
     return int(outcome.failed)
 
 

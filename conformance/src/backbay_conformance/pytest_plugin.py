@@ -79,6 +79,7 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A worker process of this test process, in which the backend runs."""
     from backbay.cli import parse_option
 
+    from .checks.witness import witness_name
     from .runner.isolation import Pool
     from .runner.selection import RunSettings
     from .suite.lab import Opening
@@ -89,6 +90,8 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     if seed is None:
         seed = int(option("--hypothesis-seed", None) or 0)
     opening = Opening(options, option("--backbay-device"))
-    pool = Pool(RunSettings(backend_of(request.config), seed, timeout, opening=opening, keeps=True))
+    backend = backend_of(request.config)
+    against = witness_name("", backend)
+    pool = Pool(RunSettings(backend, seed, timeout, opening=opening, against=against, keeps=True))
     yield pool
     pool.close()

@@ -13,10 +13,10 @@ from backbay_conformance.checks.traced_call import TracedCall, make
 from backbay_conformance.draw.choices import Source
 from backbay_conformance.draw.data import Mode
 from backbay_conformance.draw.draw import Draw
+from backbay_conformance.draw.search import search
 from backbay_conformance.numbers.encoding import Array, decode
 from backbay_conformance.report.report import Outcome
 from backbay_conformance.runner.item_run import run_item
-from backbay_conformance.runner.search import search
 from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import SCENARIOS, Lab, lab_for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -139,10 +139,30 @@ def expect(call: Call, cost: Cost) -> list[Any]:
     return list(expected) if isinstance(expected, list) else [expected]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A call with its results, and the cost by which they were judged."""
+
+    call: Call
+    got: list[Array]
+    dtypes: list[DType]
+    cost: Cost
+
+
 def judge(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str = ""
 ) -> float | None:
     """The largest error / bound, or None if no result has a bound; Fault if a result is wrong."""
+    try:
+        return _worst(call, traced, got, cost, mode, check)
+    except Fault as fault:
+        fault.judged = Judged(call, got, [tensor.dtype for tensor in traced.results], cost)
+        raise
+
+
+def _worst(
+    call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str
+) -> float | None:
     other = flushed(call) if cost.flushes else None
     if call.verify is not None:
         _verify(call, other, got[0], check)
@@ -169,10 +189,9 @@ def judge(
                 other=second,
             )
         except Fault as fault:
-            if fault.place is None:
-                raise
-            told = fault.message + operands_at(call, fault.place, want.shape)
-            raise Fault(fault.check, told, fault.place) from None
+            if fault.place is not None:
+                fault.message += operands_at(call, fault.place, want.shape)
+            raise
         if ratio is not None:
             worst = max(worst or 0.0, ratio)
     return worst

@@ -56,7 +56,8 @@ def _judged(
                 del traced.results[1:]  # copies of a view
             judge(call, traced, traced.run() if got is None else [got], cost, draw.mode, check)
         except Fault as fault:
-            raise Fault(fault.check, f"{fault.message}\n  in {way or call}", fault.place) from fault.__cause__
+            fault.message += f"\n  in {way or call}"
+            raise
     return True
 
 
@@ -149,7 +150,8 @@ def each_has_its_attributes(lab: Lab, call: Call, draw: Draw, cost: Cost) -> boo
             try:
                 judge(each, traced, [got], cost, draw.mode, "together")
             except Fault as fault:
-                raise Fault(fault.check, f"{fault.message}\n  in a graph of {call} and {other}") from None
+                fault.message += f"\n  in a graph of {call} and {other}"
+                raise
     return True
 
 

@@ -11,6 +11,7 @@ from backbay import BackbayError, Backend, UnsupportedOpError
 
 from ..draw.choices import Source
 from ..draw.draw import Draw
+from ..draw.search import search
 from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
 
@@ -137,8 +138,6 @@ def run_machine(
     shrink: bool = True,
 ) -> list[Failure]:
     """Run lives that Hypothesis draws from a seed; return the first failure, as short as it becomes in some seconds."""
-    from ..runner.search import search
-
     lab = backend if isinstance(backend, Lab) else lab_for(backend)
     called = f"run_machine({machine.__name__}, {lab.name!r}, seed={seed}, steps={steps}, examples={examples})"
     failures: list[Failure] = []

@@ -67,12 +67,18 @@ def _below_scale(value: Array, bound: Array | float, *, blocks: bool) -> Array:
 class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an error of the suite
     """A breach of the contract, with the check that noticed it and a message.
 
-    `place` is the index of the first wrong element in the array of the result, if elements were compared.
+    `place` is the index of the first wrong element in the array of the result, if elements were compared; `judged` is
+    then what was judged.
     """
 
+    judged: Any = None
+
     def __init__(self, check: str, message: str, place: tuple[int, ...] | None = None) -> None:
-        super().__init__(f"{check}: {message}")
+        super().__init__(check, message)
         self.check, self.message, self.place = check, message, place
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.message}"
 
 
 def compare(

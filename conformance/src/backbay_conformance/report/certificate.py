@@ -22,7 +22,7 @@ SMALLEST = ("core",)  # the profiles that a certificate requires
 
 CERTIFIED = (
     *("suite", "backend", "opening", "seed", "size", "profiles"),
-    *("counts", "states", "tightness", "like", "facts", "seconds"),
+    *("counts", "states", "tightness", "against", "like", "facts", "seconds"),
 )
 """The parts of a report that a certificate repeats."""
 

@@ -93,6 +93,7 @@ def _cell(cell: Cell | None) -> str:
         return '<td class="none">·</td>'
     checks = ", ".join(f"{name} {count}" for name, count in cell.checks.items())
     told = f"{cell.state}: {cell.passed} passed, {cell.failed} failed; {checks}; {', '.join(sorted(cell.precisions))}"
+    told += f"; the witness is wrong in {cell.differing}: {cell.difference}" if cell.differing else ""
     told += f"; {cell.unsupported} unsupported: {cell.why_not}" if cell.unsupported else ""
     return f'<td class="{cell.state}" title="{escape(told)}">{cell.failed or cell.passed or cell.unsupported}</td>'
 

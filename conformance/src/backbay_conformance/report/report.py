@@ -18,7 +18,8 @@ class Outcome:
               over-claimed, under-claimed, crash, hang, or the name of a relation
     ratio     the largest error / bound, if results were compared with a bound
     tight     by check: the compared elements whose bound is finite and tight, and all compared elements
-    choices   the drawn choices; with item and seed they give the same call again
+    choices   the drawn choices; with the item they give the same call again
+    variant   which of a failed call's data its operands held, and, in `operands`, the bytes of each, packed
     """
 
     item: str
@@ -35,8 +36,11 @@ class Outcome:
     ratio: float | None = None
     seconds: float = 0.0
     choices: list[int] = field(default_factory=list)
+    variant: int = 0
+    operands: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
+    difference: str = ""  # what is wrong with the witness' result, where that of the backend is right
     script: str = ""
     trace: str = ""  # the traceback of an error of the backend
     packed: bool = False  # the program holds data that nobody can read
@@ -59,7 +63,7 @@ class Outcome:
         return {
             key: value
             for key, value in asdict(self).items()
-            if key != "trace" and value not in ("", None, [], {}, 0)
+            if key not in ("trace", "operands") and value not in ("", None, [], {}, 0)
         }
 
 
@@ -94,6 +98,8 @@ class Cell:
     precisions: set[str] = field(default_factory=set)
     tight: Shares = field(default_factory=dict)
     why_not: str = ""  # the reason of the first unsupported call
+    differing: int = 0  # calls in which the witness differs from the formula, and the backend does not
+    difference: str = ""  # the first of them
 
     @property
     def state(self) -> str:
@@ -115,6 +121,9 @@ class Cell:
             self.why_not = self.why_not or outcome.message
         else:
             self.passed += 1
+        if outcome.difference:
+            self.differing += 1
+            self.difference = self.difference or f"{outcome.call}: {outcome.difference}"
         add_shares(self.tight, outcome.tight)
         for check in outcome.checks:
             self.checks[check] = self.checks.get(check, 0) + 1
@@ -182,6 +191,7 @@ class Report:
     planned: int = 0  # the number of calls of a whole run
     opening: Opening = PLAIN
     stopped: str = ""  # why the run ended before its end
+    against: str = ""  # the witness
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
@@ -250,6 +260,14 @@ class Report:
         return sorted(pair for pair in named if pair[0] < ENOUGH)
 
     @property
+    def witnessed(self) -> dict[str, int]:
+        """The number of calls that the witness computed, too, and of those in which it alone is wrong."""
+        return {
+            "compared": sum(cell.checks.get("against", 0) for cell in self.cells.values()),
+            "differing": sum(cell.differing for cell in self.cells.values()),
+        }
+
+    @property
     def states(self) -> dict[str, int]:
         found = [cell.state for cell in self.cells.values() if cell.dtype]
         return {state: found.count(state) for state in STATES}
@@ -274,6 +292,7 @@ class Report:
             "opening": self.opening.as_dict(),
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
+            "against": {"backend": self.against, **self.witnessed} if self.against else None,
             "like": self.like.as_dict() if self.like is not None else None,
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}

@@ -74,7 +74,7 @@ def show(
     if more:
         stream.write(f"\nand {more} more like these; {way} them all\n")
     lines = [f"! {line}" for line in (*report.complaints, report.ending) if line]
-    lines += [*tightness(report), *([] if report.like is None else [str(report.like)])]
+    lines += [*witnessed(report), *tightness(report), *([] if report.like is None else [str(report.like)])]
     if precisions := declarations(report.cells.values()):
         lines.append(f"declared precision, of activations and of sums: {precisions}")
     if "llama" in report.facts:
@@ -98,6 +98,16 @@ def reasons(cells: Iterable[Cell]) -> list[str]:
     lines = [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
     more = [f"and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
     return [*lines[:MOST_REASONS], *more]
+
+
+def witnessed(report: Report) -> list[str]:
+    """The calls that the witness computed, too, and for each op and dtype the first in which it alone is wrong."""
+    if not report.against:
+        return []
+    counts, cells = report.witnessed, [cell for cell in report.cells.values() if cell.differing]
+    told = f"{counts['compared']} calls against {report.against}: {counts['differing']} differ"
+    shown = [f"  {report.against} is wrong, {report.backend} is not: {cell.difference}" for cell in cells]
+    return [told, *shown[:MOST_REASONS]]
 
 
 def tightness(report: Report) -> list[str]:
@@ -139,6 +149,7 @@ def matrix(report: Report, *, colour: bool) -> list[str]:
             cells = "ok" if row[""].state == "full" else row[""].state
         lines.append(f"{profile + ' ' + name:<40} {cells}".rstrip())
     key = "F full, C composite, - unsupported, X failing, O over-claimed, U under-claimed, . not drawn"
+    key += f", * {report.against} is wrong" if report.witnessed["differing"] else ""
     return [*lines, key] if dtypes else lines
 
 
@@ -159,7 +170,7 @@ def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
 
 
 def _mark(cell: Cell, colour: bool) -> str:
-    letter = LETTERS[cell.state]
+    letter = "*" if cell.differing and not cell.bad else LETTERS[cell.state]
     return f"\x1b[{COLOURS[cell.state]}m{letter}\x1b[0m" if colour else letter
 
 

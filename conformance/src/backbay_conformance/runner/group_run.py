@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from backbay.plugin import CachedValue
 
 from ..draw.choices import Source
+from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import Lab
 from ..suite.profiles import SUITE_VERSION
 from .item_run import BRIEFLY, Announce, explained, run_item, shown
-from .search import search
 from .selection import AGAIN, Item, RunSettings
 
 Kinds = set[tuple[str, str]]
@@ -63,7 +63,7 @@ class GroupRun:
                 if new:
                     self._passed_or_known(item, outcome)
                 return False
-            elif not outcome.failed or outcome.check != failed.check:
+            elif not is_alike(outcome, failed):
                 return False
             elif best is None or simplicity(outcome) < simplicity(best):
                 best = outcome
@@ -84,6 +84,11 @@ class GroupRun:
             self.shrinking(outcome)
             outcome = explained(self.lab, item, outcome, BRIEFLY)
         self.done(outcome)
+
+
+def is_alike(outcome: Outcome, failed: Outcome) -> bool:
+    """Whether an outcome is a failure of the same kind: the op still has to fail in the dtype in which it failed."""
+    return outcome.failed and (outcome.check, outcome.dtype) == (failed.check, failed.dtype)
 
 
 def simplicity(outcome: Outcome) -> tuple[int, list[int]]:

@@ -23,11 +23,11 @@ from backbay.internals import exit_name, kill_helper, start_helper
 
 from ..checks.model_calls import ModelCalls
 from ..draw.choices import Source, replayed
+from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
-from .group_run import Kinds, simplicity
-from .item_run import EXPLAINING
-from .search import search
+from .group_run import Kinds, is_alike, simplicity
+from .item_run import EXPLAINING, is_call
 from .selection import Item, RunSettings
 from .waiting import Patience
 
@@ -166,9 +166,9 @@ class Pool:
                 deaths[left[min(count, len(left)) - 1].group] += 1
             left = [item for item in left[count:] if deaths[item.group] < ENOUGH]
 
-    def again(self, item: Item, choices: list[int]) -> Outcome:
-        """The outcome of an item with recorded choices."""
-        (outcome,) = self._until_death([item], {"items": [astuple(item)], "choices": choices})
+    def again(self, item: Item, recorded: Outcome) -> Outcome:
+        """The outcome of a recorded failure's item, with its choices and data."""
+        (outcome,) = self._until_death([item], {"items": [astuple(item)], "recorded": vars(recorded)})
         return outcome
 
     def asking(self, item: Item, source: Source) -> Outcome:
@@ -206,7 +206,7 @@ class Pool:
             self.close()
             if not known.failed:  # else the worker died while shrinking a failure
                 known.status, known.check, known.message = "failed", error.check, str(error)
-            yield self._smaller(tried, known)
+            yield self._described(tried, self._smaller(tried, known))
 
     def _patience(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""
@@ -234,7 +234,7 @@ class Pool:
             recorded = replayed(first)
             with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
                 outcome = pool.asking(item, lambda n, _: source(n, recorded(n, None) if new else None))
-            if outcome.check != casualty.check:
+            if not is_alike(outcome, casualty):
                 return False
             best = min(best, outcome, key=simplicity)
             return True
@@ -242,6 +242,15 @@ class Pool:
         if first:
             search(example, 1, item.seed(self.settings.seed), seconds=2 * self.settings.shrink)
         return best
+
+    def _described(self, item: Item, casualty: Outcome) -> Outcome:
+        """The casualty with its data and its program; another worker draws the call, and does not run it."""
+        if not (is_call(item) and casualty.choices):
+            return casualty
+        job = {"items": [astuple(item)], "described": vars(casualty)}
+        with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
+            (outcome,) = pool._until_death([item], job)
+        return outcome if outcome.choices else casualty
 
     def kill(self) -> None:
         """End the worker's process, from another thread; its lane notices."""

@@ -19,6 +19,7 @@ from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import RELATIONS, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
+from ..checks.witness import testimony, verdict
 from ..draw.choices import Source, replayed
 from ..draw.draw import Draw
 from ..numbers.comparison import Fault, measured
@@ -27,7 +28,7 @@ from ..numbers.number import Number
 from ..report.report import Outcome
 from ..suite.case import CASES, Call
 from ..suite.lab import SCENARIOS, Lab
-from .replay import PACKED, script
+from .replay import PACKED, record_data, script, take_data
 from .selection import Item
 
 SHARED = {"abc", "backbay", "backbay_conformance", "builtins"}  # packages that no plugin owns
@@ -44,8 +45,6 @@ def origin(error: BaseException, kind: type[Any]) -> str:
     return places[-1] if places else ""
 
 
-FIRST_RUN = ("bound", "exact", "bits", "property", "repeat", "raised", "guards", "inputs", "over-claimed")
-"""Checks that use a call's first data; all other checks use the second data."""
 OF_NO_OP = ("memory", "threads", "errors", "guards", "crash", "hang")
 """Checks of scenarios whose failures no single op explains."""
 KEPT = 1 << 25
@@ -55,8 +54,13 @@ EXPLAINING, BRIEFLY = 4.0, 2.0
 Announce = Callable[[Outcome], None]
 
 
-def run_item(lab: Lab, item: Item, source: Source, announce: Announce | None = None) -> Outcome:
-    """Run an item with the choices of a source. `announce` is called before each call is tried."""
+def run_item(
+    lab: Lab, item: Item, source: Source, announce: Announce | None = None, recorded: Outcome | None = None
+) -> Outcome:
+    """Run an item with the choices of a source, and the data of a recorded failure, if given.
+
+    `announce` is called before each call is tried.
+    """
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
     draw = Draw(source, item.turn)
@@ -65,10 +69,14 @@ def run_item(lab: Lab, item: Item, source: Source, announce: Announce | None = N
         draw.cache = lab.backend.cache_config()
         kind = type(lab.backend)
         with measured() as outcome.tight:
-            run = _run_case if is_call(item) else _run_scenario
-            run(lab, item, draw, outcome, announce)
+            if is_call(item):
+                _run_case(lab, item, draw, outcome, announce, recorded)
+            else:
+                _run_scenario(lab, item, draw, outcome, announce)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error, kind)
+        if lab.witness is not None and isinstance(error, Fault) and error.judged is not None:
+            outcome.message += verdict(lab.witness, error.judged)
         lab.discard()
     outcome.seconds = time.perf_counter() - started
     outcome.choices = draw.choices if outcome.failed else []
@@ -93,20 +101,36 @@ def drawn_call(lab: Lab, item: Item, draw: Draw) -> Call:
     return model_call(lab, calls[item.turn], draw)
 
 
-def _run_case(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
+def _run_case(
+    lab: Lab,
+    item: Item,
+    draw: Draw,
+    outcome: Outcome,
+    announce: Announce | None,
+    recorded: Outcome | None,
+) -> None:
     call = drawn_call(lab, item, draw)
     outcome.dtype, outcome.mode, outcome.call = call.dtype, draw.mode, str(call)
     outcome.elements = sum(prod(operand.shape) for operand in call.operands())
     if announce is not None:
         outcome.choices = draw.choices
         announce(outcome)
-    observed = try_call(lab, call, draw.mode)
-    _describe(outcome, observed)
-    if observed.level is Level.NONE:
-        outcome.status, outcome.message = "unsupported", observed.why_not
-    else:
-        try_relations(lab, call, draw, observed)
+    if recorded is not None:
+        take_data(call, recorded)
+    try:
+        observed = try_call(lab, call, draw.mode)
         _describe(outcome, observed)
+        if observed.level is Level.NONE:
+            outcome.status, outcome.message = "unsupported", observed.why_not
+        else:
+            if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
+                observed.note("against")
+                outcome.difference = own.fault
+            try_relations(lab, call, draw, observed)
+            _describe(outcome, observed)
+    except Exception:
+        record_data(call, outcome)
+        raise
 
 
 def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
@@ -175,20 +199,23 @@ def shown(lab: Lab, item: Item, failed: Outcome, backend: str) -> Outcome:
     """The failure explained, with a program that reproduces it."""
     best = explained(lab, item, failed)
     with suppress(Exception):  # the replay file is enough
-        best.script = program(lab, item, best, backend)
-        best.packed = PACKED in best.script
+        describe(lab, item, best, backend)
         if best.script and right_alone(lab, item, best):
             told = f"the fault is in the check {_described(best.check)}"
             best.message += f"\n  the program alone is right: {told}"
     return best
 
 
-def program(lab: Lab, item: Item, outcome: Outcome, backend: str) -> str:
+def describe(lab: Lab, item: Item, outcome: Outcome, backend: str) -> None:
+    """Add to a failed call its data, and a program that reproduces it; nothing runs."""
     if not is_call(item):
-        return ""
+        return
     call, expected, *_ = drawn_again(lab, item, outcome)
+    record_data(call, outcome)
     first = expected[0] if expected else None
-    return script(call, backend, lab.backend.params, first.value if isinstance(first, Number) else first)
+    shown = first.value if isinstance(first, Number) else first
+    outcome.script = script(call, backend, lab.backend.params, shown)
+    outcome.packed = PACKED in outcome.script
 
 
 def right_alone(lab: Lab, item: Item, outcome: Outcome) -> bool:
@@ -213,8 +240,9 @@ def _described(check: str) -> str:
 def _traced_again(lab: Lab, item: Item, outcome: Outcome) -> Iterator[tuple[Draw, Call, TracedCall]]:
     draw = drawn_from(lab, item, outcome)
     call = drawn_call(lab, item, draw)
+    take_data(call, outcome)
     with TracedCall(lab.backend, call) as traced:
-        make(call, draw.mode, traced.precision, 0 if outcome.check in FIRST_RUN else 1)
+        make(call, draw.mode, traced.precision, outcome.variant)
         yield draw, call, traced
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from base64 import b85encode
+from base64 import b85decode, b85encode
 from pathlib import Path
 from typing import Any
-from zlib import compress
+from zlib import compress, decompress
 
 import numpy as np
 
@@ -27,11 +27,30 @@ LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
 FEW = 64  # the most numbers of a leaf that a program shows; more are packed into a text
 PACKED = "data("  # the call by which a program unpacks the data of a leaf
+MOST_RECORDED = 1 << 22
+"""The most bytes of a call's operands in a replay file; a larger call's data are drawn again."""
+
+
+def record_data(call: Call, outcome: Outcome) -> None:
+    """Note the data that a failed call's operands hold."""
+    held = [operand.raw for operand in call.operands() if operand.raw is not None]
+    if sum(raw.nbytes for raw in held) <= MOST_RECORDED:
+        outcome.variant, outcome.operands = call.variant, [_packed(raw.tobytes()) for raw in held]
+
+
+def take_data(call: Call, recorded: Outcome) -> None:
+    """Let the call have the data of a recorded failure, if it is the same call."""
+    if recorded.operands and str(call) == recorded.call:
+        call.recorded = {recorded.variant: [decompress(b85decode(text)) for text in recorded.operands]}
+
+
+def _packed(data: bytes) -> str:
+    return b85encode(compress(data, 9)).decode()
 
 
 def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:
-    """The contents of a replay file: the run, the item, its choices, and the failure."""
-    kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "script")
+    """The contents of a replay file: the run, the call with its choices and data, and the failure."""
+    kept = ("item", "choices", "dtype", "mode", "check", "message", "call", "variant", "operands", "script")
     return {
         "suite": SUITE_VERSION,
         "backend": settings.backend,
@@ -42,25 +61,22 @@ def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:
     }
 
 
-def read_file(path: str | Path) -> tuple[RunSettings, Item, list[int]]:
-    """The run, the item and the choices of a replay file."""
+def read_file(path: str | Path) -> tuple[RunSettings, Item, Outcome]:
+    """The run, the item and the failure of a replay file."""
     try:
         data = json.loads(Path(path).read_text())
-        version, (profile, name, turn) = data["suite"], data["item"].split("/")
-        opening, like = Opening.from_dict(data), str(data.get("like", ""))
-        run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=like)
-        found = (
-            run,
-            Item(profile, name, AGAIN if turn == "again" else int(turn)),
-            [int(n) for n in data["choices"]],
-        )
+        if data["suite"] != SUITE_VERSION:
+            raise BackbayError(
+                f"{path} was written by suite {data['suite']}, this is {SUITE_VERSION}; its program still runs"
+            )
+        (profile, name, turn), opening = data["item"].split("/"), Opening.from_dict(data)
+        run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=str(data["like"]))
+        kept = {key: data[key] for key in ("item", "check", "call", "variant", "operands", "choices")}
+        return run, Item(profile, name, AGAIN if turn == "again" else int(turn)), Outcome(**kept)
     except OSError as error:
         raise BackbayError(f"the replay file {path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BackbayError(f"{path} is not a replay file of this suite: {error!r}") from error
-    if version != SUITE_VERSION:
-        raise BackbayError(f"{path} was written by version {version} of the suite, this is {SUITE_VERSION}")
-    return found
 
 
 def dump(folder: Path, call: Call, expected: list[Any], got: list[Array], dtypes: list[DType]) -> list[Path]:
@@ -126,7 +142,7 @@ def _leaf(operand: Operand) -> str:
         made = "from_ints" if kind.is_integer else "from_floats"
         numbers = _literal(decode(raw, kind).reshape(-1).tolist())
         return f"ctx.empty(DType.{kind.name}{shape}).{made}({numbers}){steps}"
-    text = b85encode(compress(operand.bytes(), 9)).decode()
+    text = _packed(operand.bytes())
     return f"ctx.from_bytes(DType.{source.name}, {PACKED}{text!r}){shape}){steps}"
 
 

@@ -14,6 +14,7 @@ from backbay import Backend
 from backbay.discovery import entry
 
 from ..checks.model_calls import LIKE, read_model_calls
+from ..checks.witness import witness_name
 from ..report.known_failures import KnownFailure, set_known_apart
 from ..report.report import Like, Outcome, Report
 from ..suite.case import CASES
@@ -44,6 +45,7 @@ def run(
     known: Sequence[KnownFailure] = (),
     options: Mapping[str, Any] | None = None,
     device: str = "",
+    against: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Run the selected items on a backend: the name of an installed one, `module:Class`, or a class.
@@ -59,16 +61,20 @@ def run(
     known        known failures: they do not fail the run, but must occur
     options      of the backend, as BackendParams has them
     device       the device on which everything is placed; by default the backend chooses
+    against      the witness, which computes each judged call, too; by default the reference, "none" for none
     """
     started = time.monotonic()
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
     opening = Opening(dict(options or {}), device)
-    lab = lab_with(backend, opening) if in_process else None
+    against = witness_name(against, name)
+    lab = lab_with(backend, opening, against) if in_process else None
     if lab is None and ":" in name:
         entry(name).load()  # mistakes in the name show here; an installed backend is left to the workers
-    settings = RunSettings(name, seed, timeout, opening=opening, like=str(like or ""), keeps=not in_process)
+    settings = RunSettings(
+        name, seed, timeout, opening=opening, like=str(like or ""), against=against, keeps=not in_process
+    )
     chosen = tuple(profiles or STANDARD)
-    report = Report(name, seed, size, chosen, opening=opening)
+    report = Report(name, seed, size, chosen, opening=opening, against=against)
     planned: list[Item] = []
     if like:
         if not Path(like).is_file():

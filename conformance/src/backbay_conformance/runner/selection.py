@@ -61,6 +61,7 @@ class RunSettings:
     keeps: bool = False  # failing calls for the next run, which tries them first
     opening: Opening = PLAIN
     like: str = ""  # the model whose calls are tried
+    against: str = ""  # the witness
 
 
 def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:

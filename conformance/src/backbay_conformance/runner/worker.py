@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..report.report import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, Opening, lab_with
 from .group_run import GroupRun, Kinds
-from .item_run import run_item
+from .item_run import describe, run_item
 from .selection import Item, RunSettings
 
 
@@ -50,7 +51,7 @@ def main() -> None:
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
     try:
         line.say(trial_seconds=trial_seconds(entry(settings.backend).load()))
-        lab = lab_with(settings.backend, settings.opening)
+        lab = lab_with(settings.backend, settings.opening, settings.against)
         facts = lab.facts()
         logger.removeHandler(handler)
         found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCalls()
@@ -61,8 +62,14 @@ def main() -> None:
     for text in sys.stdin:
         job = json.loads(text)
         items = [Item(*item) for item in job["items"]]
-        if "choices" in job:
-            _try_again(line, lab, items[0], replayed(job["choices"]))
+        if "recorded" in job:
+            failed = Outcome(**job["recorded"])
+            _try_again(line, lab, items[0], replayed(failed.choices), failed)
+        elif "described" in job:
+            casualty = Outcome(**job["described"])
+            with suppress(Exception):  # the choices are enough
+                describe(lab, items[0], casualty, settings.backend)
+            line.say(done=vars(casualty))
         elif "asks" in job:
             _try_again(line, lab, items[0], partial(_asked, line))
         else:
@@ -96,8 +103,8 @@ def _run(line: Line, lab: Lab, items: list[Item], settings: RunSettings, small: 
         run.run(list(group))
 
 
-def _try_again(line: Line, lab: Lab, item: Item, source: Source) -> None:
-    line.say(done=vars(run_item(lab, item, source, lambda known: line.say(call=vars(known)))))
+def _try_again(line: Line, lab: Lab, item: Item, source: Source, recorded: Outcome | None = None) -> None:
+    line.say(done=vars(run_item(lab, item, source, lambda known: line.say(call=vars(known)), recorded)))
 
 
 def _asked(line: Line, n: int, by_turn: int | None) -> int:

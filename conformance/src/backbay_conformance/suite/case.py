@@ -43,6 +43,8 @@ class Call:
     doubled   for each operand whether it may be doubled, for another call
     padded    the same call with padding that does not change the result, and a function that cuts the padding off
     altered   other values of some attributes, by name, for another call with the same operands
+    variant   which of its data the operands hold: 0 the first, 1 the other
+    recorded  by variant, the bytes of the operands of a failed call, in place of new data
     """
 
     args: tuple[Any, ...]
@@ -60,6 +62,8 @@ class Call:
     doubled: tuple[bool, ...] | None = None
     padded: tuple[Call, Callable[[Array], Array]] | None = None
     altered: dict[str, Any] = field(default_factory=dict)
+    variant: int = field(init=False, default=0)
+    recorded: dict[int, list[bytes]] = field(init=False, default_factory=dict)
     op: Op[Any, Any] = field(init=False)
 
     def operands(self) -> Iterator[Operand]:

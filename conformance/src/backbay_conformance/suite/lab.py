@@ -87,18 +87,28 @@ class Lab:
         name: str,
         spec: str = "",
         opening: Opening = PLAIN,
+        against: str = "",
     ) -> None:
-        self.name = name
+        self.name, self.against = name, against
         self.spec, self.opening = spec, opening  # what another process opens the same backend with
         self._open = open_backend
         self.model_calls: dict[str, list[Node]] = {}  # by op: the calls of the model that a run imitates
         self._backend: Backend | None = None
+        self._witness: Backend | None = None
 
     @property
     def backend(self) -> Backend:
         if self._backend is None or self._backend.closed:
             self._backend = self._open(GUARDED, None)
         return self._backend
+
+    @property
+    def witness(self) -> Backend | None:
+        """The backend that computes each judged call beside the one under test, if the run has one."""
+        if self.against and self._witness is None:
+            self._witness = backbay.open(None, self.against, BackendParams(num_threads=1))
+            vars(self._witness)["cache_config"] = self.backend.cache_config  # calls are drawn for it
+        return self._witness
 
     def fresh(self, model: Path | None = None, **params: Any) -> Backend:
         """Open another backend, with the weights of a file if given; the caller closes it."""
@@ -125,10 +135,11 @@ class Lab:
         }
 
     def discard(self) -> None:
-        """Close the shared backend, in whatever state a fault left it."""
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            backend.close()
+        """Close the shared backend, in whatever state a fault left it, and the witness."""
+        for opened in (self._backend, self._witness):
+            if opened is not None:
+                opened.close()
+        self._backend = self._witness = None
 
 
 def reach(backend: Backend) -> dict[str, Any]:
@@ -145,7 +156,7 @@ def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = No
     return lab_with(backend, Opening(options or {}, device))
 
 
-def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
+def lab_with(backend: str | type[Backend], opening: Opening, against: str = "") -> Lab:
     kind = entry(backend).load() if isinstance(backend, str) else backend  # once, not at each opening
     spec = backend if isinstance(backend, str) else ""
     name = spec if spec and ":" not in spec else kind.__name__
@@ -162,7 +173,7 @@ def lab_with(backend: str | type[Backend], opening: Opening) -> Lab:
         # In layer 0, unless they name another: leaves of no layer lie on the host.
         return with_contexts(backend, lambda ctx: ctx.layer(0))
 
-    return Lab(opened, name, spec, opening)
+    return Lab(opened, name, spec, opening, against)
 
 
 @contextmanager

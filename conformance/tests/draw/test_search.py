@@ -8,9 +8,9 @@ import pytest
 
 from backbay.plugin import CachedValue
 from backbay_conformance import run
+from backbay_conformance.draw import search as searching
 from backbay_conformance.draw.choices import Source
-from backbay_conformance.runner import search as searching
-from backbay_conformance.runner.search import search
+from backbay_conformance.draw.search import search
 
 
 def pairs_from(seen: list[tuple[int, int, bool]], fails: tuple[int, int] = (900, 900)) -> searching.Example:

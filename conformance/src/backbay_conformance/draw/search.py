@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
 from random import Random
 from typing import Any
 from unittest import SkipTest
@@ -18,7 +17,7 @@ from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, Hypoth
 
 from backbay.plugin import CachedValue
 
-from ..draw.choices import Source
+from .choices import Source
 
 Example = Callable[[Source, bool], bool]
 """Tries what a source draws, and whether Hypothesis has drawn it anew; True if it fails, and a smaller one should be
@@ -26,15 +25,14 @@ sought."""
 
 
 class ByTurn(HypothesisProvider):
-    """Hypothesis' own choices, but for those that a new example takes by its turn."""
+    """Choices of equal chance, as `flag(one_in)` promises, but for those that a new example takes by its turn."""
 
     wanted: int | None = None
 
-    def draw_integer(self, min_value: int | None = None, max_value: int | None = None, **others: Any) -> int:
-        if ByTurn.wanted is None:
-            return super().draw_integer(min_value, max_value, **others)
+    def draw_integer(self, min_value: Any = None, max_value: Any = None, **others: Any) -> int:
         wanted, ByTurn.wanted = ByTurn.wanted, None
-        return wanted
+        assert self._random is not None
+        return self._random.randint(min_value, max_value) if wanted is None else wanted
 
 
 NAME = "backbay"  # of this way of drawing, as Hypothesis' settings take it
@@ -66,11 +64,6 @@ class OutOfTimeError(BaseException):
     """Ends a search, also within code that catches all errors."""
 
 
-@cache
-def _below(n: int) -> st.SearchStrategy[int]:
-    return st.integers(0, n - 1)
-
-
 def search(
     example: Example, count: int, seed: str, *, kept: CachedValue | None = None, seconds: float = 4.0
 ) -> None:
@@ -80,21 +73,19 @@ def search(
     """
     deadline, best = 0.0, []  # type: float, list[int]
 
-    def tried(draw: Callable[[st.SearchStrategy[int]], int]) -> bool:
+    def tried(data: Any) -> bool:
         nonlocal deadline, best
         if deadline and time.monotonic() > deadline:
             raise OutOfTimeError
         choices: list[int] = []
 
         def source(n: int, by_turn: int | None) -> int:
-            ByTurn.wanted = by_turn
-            choices.append(draw(_below(n)))
-            ByTurn.wanted = None  # a choice that is made again asks nobody
+            ByTurn.wanted = by_turn  # not drawn from a strategy, whose span would cost more than the choice
+            choices.append(int(data.conjecture_data.draw_integer(0, n - 1)))
             return choices[-1]
 
-        ByTurn.wanted = 1
-        choices.append(draw(_below(2)))
-        new, ByTurn.wanted = ByTurn.wanted is None, None
+        source(2, 1)
+        new = ByTurn.wanted is None  # a choice that is made again asks nobody
         if not choices[0]:  # the simplest example, which Hypothesis tries before all others
             return False
         fails = example(source, new)
@@ -111,9 +102,9 @@ def search(
         if kept is not None:  # a seed would let Hypothesis use no database
             again = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
             with suppress(NoSuchExample, SkipTest):  # nothing is kept, or it passes now
-                find(st.composite(tried)(), bool, settings=again, database_key=FailingExamples.KEY)
+                find(st.data(), tried, settings=again, database_key=FailingExamples.KEY)
         if not best:
             drawn = settings(how, phases=phases, database=None)
-            find(st.composite(tried)(), bool, settings=drawn, random=Random(seed))
+            find(st.data(), tried, settings=drawn, random=Random(seed))
     if kept is not None and best:
         FailingExamples(kept).save(FailingExamples.KEY, choices_to_bytes(best))
