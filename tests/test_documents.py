@@ -124,7 +124,7 @@ def test_the_kernel_of_conformance_is_found_wrong_by_its_bounds():
     wrong, within = [block.text for block in blocks("docs/conformance.md") if "rms_norm" in block.text][::3]
     names = {"__name__": "norm"}
     exec(wrong, names)
-    with pytest.raises(AssertionError, match=r"rms_norm\(f32\[1\] contiguous"):
+    with pytest.raises(AssertionError, match=r"rms_norm\(f32\["):
         names["check_kernel"](names["rms_norm"], "rms_norm")
     x = np.full((1, 3), 1e-3, np.float32)
     names |= {"x": x, "y": names["rms_norm"](x, eps=1e-6), "bound": bound}

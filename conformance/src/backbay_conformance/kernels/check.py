@@ -18,7 +18,7 @@ from ..report.report import Outcome
 from ..runner.group_run import GroupRun
 from ..runner.isolation import isolated
 from ..runner.item_run import drawn_again
-from ..runner.selection import Item, RunSettings, SelectionError, times
+from ..runner.selection import RUN_SIZES, Item, RunSettings, SelectionError, times
 from ..suite.case import CASES
 from ..suite.lab import Opening, lab_with
 from .one_kernel import (
@@ -34,8 +34,6 @@ from .one_kernel import (
 )
 from .program import program
 
-SHRINKING = 1.0
-"""Seconds for making a failing call small."""
 ROUNDS = 27
 """So many times the calls of a size are drawn at most, until enough of them have the wanted dtypes."""
 
@@ -75,6 +73,8 @@ class KernelCheck:
         self.items = self._planned(size)
 
     def _planned(self, size: str) -> list[Item]:
+        if size not in RUN_SIZES:
+            raise SelectionError(f"no size {size!r}; there are {', '.join(RUN_SIZES)}")
         wanted = self.options["dtypes"]
         planned = []
         for profile, name in [key for key, case in CASES.items() if case.op is self.op and key[0] != "large"]:
@@ -95,7 +95,7 @@ class KernelCheck:
 
     def run(self, done: Callable[[Outcome], None]) -> None:
         """Judge the calls in this process."""
-        settings = RunSettings(OneKernel.__name__, self.seed, shrink=SHRINKING)
+        settings = RunSettings(OneKernel.__name__, self.seed)
         with closing(self.lab.backend):
             for _, items in groupby(self.items, key=lambda item: item.group):
                 GroupRun(self.lab, settings, set(), done).run(list(items))
@@ -112,7 +112,7 @@ class KernelCheck:
             "dtypes": ",".join(map(str, self.options["dtypes"])),
         }
         name = f"{OneKernel.__module__}:{OneKernel.__name__}"
-        settings = RunSettings(name, self.seed, shrink=SHRINKING, opening=Opening(texts))
+        settings = RunSettings(name, self.seed, opening=Opening(texts))
         with closing(isolated(settings, self.items)) as outcomes:
             for outcome in outcomes:
                 done(outcome)

@@ -18,7 +18,7 @@ from backbay.internals import same_shape
 from backbay.plugin import KernelBackend, Node, Op, Option, Precision, Spec, Support, unsupported
 
 from ..numbers.comparison import Fault
-from ..numbers.encoding import Array
+from ..numbers.encoding import SIGNIFICAND, Array
 from ..runner.selection import SelectionError
 from .host_array import HostArray, on_host
 
@@ -70,8 +70,11 @@ def precision_of(given: Precision | str) -> Precision:
     """The precision that is given, or written as in reports: the type of sums, or `activations/sums`."""
     if isinstance(given, Precision):
         return given
-    activation, _, accumulate = given.rpartition("/")
-    return Precision(dtype_of(activation or "f32"), dtype_of(accumulate))
+    activation, _, sums = given.rpartition("/")
+    accumulate = dtype_of(sums)
+    if accumulate not in SIGNIFICAND:
+        raise BackbayError(f"sums are in one of {', '.join(map(str, SIGNIFICAND))}, not {sums}")
+    return Precision(dtype_of(activation or "f32"), accumulate)
 
 
 def dtype_of(given: DType | str) -> DType:
