@@ -77,7 +77,9 @@ def test_only_the_wanted_dtypes_come() -> None:
 
 
 def test_a_crash_is_a_failed_call_if_the_kernel_is_isolated() -> None:
-    check_kernel(kernels.right, "rms_norm", isolate=True, native=kernels.copied, dtypes="f32", size="smoke")
+    flushing = Precision(DType.F32, DType.F32, flushes_subnormals=True)
+    settings = {"native": kernels.copied, "dtypes": "f32", "size": "smoke", "precision": flushing}
+    check_kernel(kernels.right, "rms_norm", isolate=True, **settings)
     with pytest.raises(AssertionError, match=r"rms_norm\(f32.*\n  crash: the process ended with .*3"):
         check_kernel(kernels.ends_its_process, "rms_norm", isolate=True, size="tiny")
 

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
+from dataclasses import astuple
 from itertools import groupby, islice
 from typing import Any
 
 from backbay import DType
 from backbay.plugin import Op, Precision
 
-from ..checks.traced_call import told
 from ..draw.draw import Draw
 from ..report.report import Outcome
 from ..runner.group_run import GroupRun
@@ -81,11 +81,10 @@ class KernelCheck:
             count = times(profile, name, size)
             turns: Iterable[int] = range(count)
             if wanted:
-                drawn = (
-                    (turn, CASES[profile, name].draw(Draw(f"{self.seed}", turn)))
-                    for turn in range(ROUNDS * count)
-                )
-                turns = islice((turn for turn, call in drawn if call.dtype in map(str, wanted)), count)
+                drawn = CASES[profile, name].draw
+                many = range(ROUNDS * count)
+                fitting = (n for n in many if drawn(Draw(f"{self.seed}", n)).dtype in map(str, wanted))
+                turns = islice(fitting, count)
             planned += [Item(profile, name, turn) for turn in turns]
         if not planned:
             raise SelectionError(
@@ -108,7 +107,7 @@ class KernelCheck:
             "kernel": named(self.options["kernel"]),
             "op": self.op.name,
             "native": named(native) if native is not None else "",
-            "precision": told(self.options["precision"]),
+            "precision": [*map(str, astuple(self.options["precision"]))],
             "dtypes": ",".join(map(str, self.options["dtypes"])),
         }
         name = f"{OneKernel.__module__}:{OneKernel.__name__}"
@@ -120,17 +119,12 @@ class KernelCheck:
     def with_program(self, outcome: Outcome) -> Outcome:
         """The failed outcome, with a program that calls the kernel."""
         profile, name, turn = outcome.item.split("/")
-        with (
-            suppress(Exception),
-            closing(self.lab.backend) as backend,
-        ):  # without a program, the message is enough
+        with suppress(Exception), closing(self.lab.backend) as backend:  # the message is enough
             assert isinstance(backend, OneKernel)
             call, expected, _, dtypes = drawn_again(self.lab, Item(profile, name, int(turn)), outcome)
             outcome.call = str(call)  # without the layouts that need other ops
-            outcome.packed, outcome.script = (
-                False,
-                program(backend, call, next(iter(expected), None), dtypes[0]),
-            )
+            outcome.script = program(backend, call, next(iter(expected), None), dtypes[0])
+            outcome.packed = False  # only a short program is shown
         return outcome
 
 
@@ -156,6 +150,7 @@ def check_kernel(
     size        tiny, smoke, default or nightly: the number of calls
     isolate     judge it in a process of its own, as a kernel may crash; the process must be able to import it
     """
+    __tracebackhide__ = True  # of pytest
     check = KernelCheck(kernel, op, native=native, precision=precision, dtypes=dtypes, size=size, seed=seed)
     counts: list[str] = []
 

@@ -66,10 +66,13 @@ def op_of(name: str | Op[Any, Any]) -> Op[Any, Any]:
     return op
 
 
-def precision_of(given: Precision | str) -> Precision:
-    """The precision that is given, or written as in reports: the type of sums, or `activations/sums`."""
+def precision_of(given: Precision | str | Sequence[str]) -> Precision:
+    """The precision that is given, as such, by its fields' texts, or as the dtype of sums or `activations/sums`."""
     if isinstance(given, Precision):
         return given
+    if not isinstance(given, str):
+        activation, sums, flushes, weight = given
+        return Precision(dtype_of(activation), dtype_of(sums), flushes == "True", dtype_of(weight))
     activation, _, sums = given.rpartition("/")
     accumulate = dtype_of(sums)
     if accumulate not in SIGNIFICAND:
@@ -152,10 +155,9 @@ class OneKernel(KernelBackend):
         args = [self._operand(arg, arrays) if isinstance(arg, Node) else arg for arg in node.args]
         result = self._calls[op](*args)
         if op.writes is None:
-            self._store(node, on_host(result), arrays[node.index])
-        else:
-            assert isinstance(target, Node)
-            arrays[target.index][...] = on_host(args[op.writes]).reshape(arrays[target.index].shape)
+            return self._store(node, on_host(result), arrays[node.index])
+        assert isinstance(target, Node)
+        arrays[target.index][...] = on_host(args[op.writes]).reshape(arrays[target.index].shape)
         return None
 
     def _operand(self, operand: Node, arrays: Sequence[Array]) -> Any:
