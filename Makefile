@@ -154,7 +154,7 @@ $(VENV)/vulkan/.installed: lab/devices/software_vulkan.sh lab/devices/vulkan_fau
 		./$(LIBGGML) cmake ninja pytest
 	lab/devices/software_vulkan.sh $(VENV)/software-vulkan $(VENV)/vulkan/bin/python
 	cp $(VENV)/software-vulkan/libggml-vulkan.so \
-		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate; print(locate().parent)')"
+		"$$($(VENV)/vulkan/bin/python -c 'from backbay_ggml.library.location import locate_library; print(locate_library().parent)')"
 	touch $@
 
 $(VENV)/cuda/.installed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backbay_engine.text import bounded_task
-from backbay_ggml.library.location import locate
+from backbay_ggml.library.location import locate_library
 
 MISSING = """
 import mmap, os, pkgutil, sys
@@ -88,4 +88,4 @@ def test_the_library_is_found_under_the_names_of_each_system(
 ):
     (tmp_path / name).touch()
     monkeypatch.setenv("BACKBAY_GGML_LIB", str(tmp_path))
-    assert locate() == tmp_path / name
+    assert locate_library() == tmp_path / name

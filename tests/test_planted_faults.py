@@ -181,7 +181,7 @@ def hunt(tool, tmp_path, monkeypatch):
             for name, walk in walks.items()
         ]
         tool.tracing.Trace(tests, set()).write(tmp_path / "trace.json")
-        fault = tool.places.Fault("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
+        fault = tool.places.PlantedFault("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
         return tool.hunting.Hunt(
             tmp_path, tmp_path, tmp_path / "seen.jsonl", dict.fromkeys(range(10), fault), 1
         ), copy

@@ -11,6 +11,7 @@ from collections import Counter
 import numpy as np
 
 from backbay import (
+    BackendUnavailableError,
     CancelledError,
     DeviceInfo,
     DType,
@@ -55,6 +56,11 @@ Without = lacking(Reference, lambda op: op is ops.tanh)
 Halves = half_precision_activations(Reference)
 Liar = claiming(Reference, ops.tanh)
 """Says that it runs what it cannot."""
+
+
+class Shut(Reference):
+    def start(self):
+        raise BackendUnavailableError("no device")
 
 
 class StartsSlowly(Reference):

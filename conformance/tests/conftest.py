@@ -11,8 +11,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(autouse=True)
-def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers find the broken backends too."""
+def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Workers find the broken backends too, and no failures that another test has kept."""
+    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.syspath_prepend(str(HERE))
     path = ":".join(entry for entry in sys.path if entry)
     monkeypatch.setenv("PYTHONPATH", path)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from backbay_engine.commands.plots import curves
+from backbay_engine.commands.plots import line_chart
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "lab" / "bench" / "measured"
@@ -37,7 +37,7 @@ def columns(found: dict[str, Any]) -> str:
     counts = sorted(int(key) for key in found if key.isdecimal())
     series = {side: [found[str(count)][side]["median"] for count in counts] for side in found[str(counts[0])]}
     title = f"tokens per second, {found['shape']} in {found['dtype']}, {found['threads']} threads"
-    return curves(title, "sequences at once", counts, series, even=True)
+    return line_chart(title, "sequences at once", counts, series, even=True)
 
 
 def depth(found: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def depth(found: dict[str, Any]) -> str:
         for side in by_depth[str(depths[0])]:
             series[f"{side}, {count} at once"] = [by_depth[str(each)][side]["median"] for each in depths]
     title = f"milliseconds of a step, cache in {found['cache']}, {found['threads']} threads"
-    return curves(title, "tokens of depth", depths, series)
+    return line_chart(title, "tokens of depth", depths, series)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from sides import write_json
 from backbay_engine.images.picture import Image
 from backbay_engine.images.preparations.contract import Preparation
 from backbay_engine.images.preparations.stretched import CentreCrop, SmartResize, Squash
-from backbay_engine.images.preparations.tiles import Anyres, Canvas
+from backbay_engine.images.preparations.tiles import Anyres, PaddedCanvas
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -30,7 +30,7 @@ PREPARATIONS: dict[str, Preparation] = {
     "gemma3": Squash(size=896, tokens=256, **HALF),
     "llava 1.5": CentreCrop(size=336, tokens=(336 // 14) ** 2, **CLIP),
     "llava 1.6": Anyres(size=336, patch=14, pinpoints=PINPOINTS, **CLIP),
-    "mllama": Canvas(size=560, patch=14, **CLIP),
+    "mllama": PaddedCanvas(size=560, patch=14, **CLIP),
     "qwen2.5-vl, 1024 tokens": SmartResize(**CLIP).limited(1024),
     "qwen2.5-vl, 15301 tokens": SmartResize(**CLIP),
 }

@@ -38,7 +38,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageP
 
 from backbay_engine.images.picture import Image
 from backbay_engine.images.preparations.stretched import LongestEdge, SmartResize
-from backbay_engine.images.preparations.tiles import Anyres, Split
+from backbay_engine.images.preparations.tiles import Anyres, SplitTiles
 from backbay_engine.images.prepared import Prepared
 
 REFERENCES = Path(__file__).parents[2] / "apps" / "engine" / "tests" / "data" / "images" / "preparations.json"
@@ -59,7 +59,7 @@ class Reference:
         longest = ours["pixtral"]
         assert isinstance(anyres, Anyres)
         assert isinstance(smart, SmartResize)
-        assert isinstance(split, Split)
+        assert isinstance(split, SplitTiles)
         assert isinstance(longest, LongestEdge)
         self.size, self.patch = size, patch
         limits = {"size": {"shortest_edge": smart.min_pixels, "longest_edge": smart.max_pixels}}

@@ -25,7 +25,7 @@ from backbay import OPS, Backend, Tensor  # noqa: E402
 from backbay_engine.cache import CacheSizes  # noqa: E402
 from backbay_engine.models import Model, load_model  # noqa: E402
 from backbay_engine.models.batch import Batch  # noqa: E402
-from backbay_engine.steps.step import worst_steps  # noqa: E402
+from backbay_engine.steps.step import largest_steps  # noqa: E402
 
 TARGET = ROOT / "src" / "backbay_engine" / "models" / "op_users.py"
 BATCH, PARALLEL, CONTEXT = 128, 4, 256
@@ -72,7 +72,7 @@ def ops_of(backend: Backend, model: Model) -> set[str]:
         cache.open(backend, CacheSizes(PARALLEL, CONTEXT, BATCH, backbay.DType.F32))
     uniform = cache is not None and cache.is_uniform
     with recorded() as asked:
-        steps = worst_steps(BATCH, PARALLEL, CONTEXT, decoding=cache is not None, uniform=uniform)
+        steps = largest_steps(BATCH, PARALLEL, CONTEXT, decoding=cache is not None, uniform=uniform)
         for step in model.worst_steps(steps):
             with backend.new_context() as ctx:
                 bound = None if cache is None else cache.bind(ctx.input(), cache.worst(step))

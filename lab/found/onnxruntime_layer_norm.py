@@ -3,7 +3,7 @@ the mean of the squares, which leaves no digits.
 
 project: ONNX Runtime
 effect: wrong features wherever the mean of a row is much larger than its spread; NaN for some rows
-workaround: plugins/onnx/src/backbay_onnx/ops/norm.py: centred
+workaround: plugins/onnx/src/backbay_onnx/ops/norm.py: subtract_mean
 thread: https://github.com/microsoft/onnxruntime/issues/28463
 shown: 1.20.1, 1.24.4, 1.25.1, 1.26.0
 right: 1.27.0, 1.28.0, 1.29.0, 1.30.0, 1.31.1, 1.32.0

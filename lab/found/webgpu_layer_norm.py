@@ -4,7 +4,7 @@ the mean of the squares, which leaves no digits.
 project: ONNX Runtime on WebGPU
 needs: onnxruntime-webgpu and a Vulkan driver, such as Mesa's lavapipe
 effect: wrong features wherever the mean of a row is much larger than its spread
-workaround: plugins/onnx/src/backbay_onnx/ops/norm.py: centred
+workaround: plugins/onnx/src/backbay_onnx/ops/norm.py: subtract_mean
 thread: https://github.com/microsoft/onnxruntime/pull/28743
 shown: 1.27.0
 right: none

@@ -24,7 +24,7 @@ from typing import Any
 
 from copies import Stopped
 from hunting import Hunt, read_lines
-from places import Fault, all_faults, draw
+from places import PlantedFault, all_faults, draw
 from table import read_verdicts, table
 from tracing import trace
 
@@ -68,9 +68,9 @@ def read_draw(given: argparse.Namespace) -> dict[str, Any]:
     return json.loads((given.results / "faults.json").read_text())
 
 
-def faults_of(given: argparse.Namespace) -> dict[int, Fault]:
+def faults_of(given: argparse.Namespace) -> dict[int, PlantedFault]:
     drawn = read_draw(given)["faults"]
-    return {id: Fault(**{**fault, "probe": tuple(fault["probe"])}) for id, fault in enumerate(drawn)}
+    return {id: PlantedFault(**{**fault, "probe": tuple(fault["probe"])}) for id, fault in enumerate(drawn)}
 
 
 def draw_faults(given: argparse.Namespace) -> int:

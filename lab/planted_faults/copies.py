@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from places import Fault
+from places import PlantedFault
 from planting import plant
 
 HERE = Path(__file__).parent
@@ -93,7 +93,7 @@ class Run:
 class Copy:
     """One copy, in which one run happens at a time."""
 
-    def __init__(self, original: Path, work: Path, name: str, faults: Mapping[int, Fault]) -> None:
+    def __init__(self, original: Path, work: Path, name: str, faults: Mapping[int, PlantedFault]) -> None:
         self.base, self.folder, self.faults = work / "base", work / name, faults
         self.root, self.settings = self.folder / "workspace", self.folder / "settings.json"
         mirror(self.base, self.root)

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from copies import Copy, Run, stopped
-from places import Fault
+from places import PlantedFault
 from tracing import ALL, Test, Trace
 
 CHUNK = 240  # seconds of tests in a run of a group
@@ -26,7 +26,7 @@ class Hunt:
     """The hunt for all faults; what is known stands in two files of JSON lines, and is not looked for again."""
 
     def __init__(
-        self, root: Path, work: Path, results: Path, faults: Mapping[int, Fault], workers: int
+        self, root: Path, work: Path, results: Path, faults: Mapping[int, PlantedFault], workers: int
     ) -> None:
         self.faults, self.workers, self.trace = faults, workers, Trace.read(work / "trace.json")
         if not self.trace.sound:

@@ -20,7 +20,7 @@ UNSWAPPED = {"max", "min", "cast", "isinstance", "issubclass", "NewType", "TypeV
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlantedFault:
     """One change of a file; `probe` is the expression that runs when the place runs."""
 
     path: str
@@ -37,7 +37,7 @@ class _Places(ast.NodeVisitor):
     """Collects the faults of a file: only where running code can show them, so not in annotations or messages."""
 
     def __init__(self, path: str, text: bytes) -> None:
-        self.path, self.text, self.faults = path, text, list[Fault]()
+        self.path, self.text, self.faults = path, text, list[PlantedFault]()
         self.lines = [0]
         for line in text.splitlines(keepends=True):
             self.lines.append(self.lines[-1] + len(line))
@@ -51,7 +51,7 @@ class _Places(ast.NodeVisitor):
         start, end = changed
         line = self.text.count(b"\n", 0, start) + 1
         before = self.text[start:end].decode()
-        self.faults.append(Fault(self.path, line, kind, before, after, start, end, self.span(probe)))
+        self.faults.append(PlantedFault(self.path, line, kind, before, after, start, end, self.span(probe)))
 
     def replace_symbol(self, kind: str, start: int, end: int, turned: dict[str, str], probe: ast.AST) -> None:
         """A fault of the operator that stands alone between two operands."""
@@ -156,13 +156,13 @@ def _is_text(node: ast.AST) -> bool:
     return text or isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple))
 
 
-def faults_of(path: str, text: bytes) -> list[Fault]:
+def faults_of(path: str, text: bytes) -> list[PlantedFault]:
     places = _Places(path, text)
     places.visit(ast.parse(text))
     return places.faults
 
 
-def all_faults(root: Path) -> list[Fault]:
+def all_faults(root: Path) -> list[PlantedFault]:
     folders = [folder for source in SOURCES for folder in sorted(root.glob(source))]
     modules = [
         path for folder in folders for path in sorted(folder.rglob("*.py")) if "templates" not in path.parts
@@ -170,14 +170,14 @@ def all_faults(root: Path) -> list[Fault]:
     return [fault for path in modules for fault in faults_of(str(path.relative_to(root)), path.read_bytes())]
 
 
-def draw(faults: list[Fault], seed: int, count: int) -> list[Fault]:
+def draw(faults: list[PlantedFault], seed: int, count: int) -> list[PlantedFault]:
     """Faults at random, each kind as often as the others, no two of which change the same text."""
-    chance, kinds = random.Random(seed), defaultdict[str, list[Fault]](list)
+    chance, kinds = random.Random(seed), defaultdict[str, list[PlantedFault]](list)
     for fault in faults:
         kinds[fault.kind].append(fault)
     for each in kinds.values():
         chance.shuffle(each)
-    drawn: list[Fault] = []
+    drawn: list[PlantedFault] = []
     while len(drawn) < count and any(kinds.values()):
         for kind in sorted(kinds):
             fault = kinds[kind].pop() if kinds[kind] else None
@@ -186,5 +186,5 @@ def draw(faults: list[Fault], seed: int, count: int) -> list[Fault]:
     return sorted(drawn, key=lambda fault: (fault.path, fault.start))
 
 
-def _overlap(a: Fault, b: Fault) -> bool:
+def _overlap(a: PlantedFault, b: PlantedFault) -> bool:
     return a.path == b.path and a.start < b.end and b.start < a.end

@@ -7,12 +7,14 @@ from collections.abc import Collection, Mapping
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from places import Fault
+from places import PlantedFault
 
 LOADED = "exec(__import__('importlib.machinery').machinery.SourceFileLoader('probe', {!r}).get_code('probe'), {{}})"
 
 
-def plant(root: Path, faults: Mapping[int, Fault], planted: Collection[int], probe: Path | None) -> None:
+def plant(
+    root: Path, faults: Mapping[int, PlantedFault], planted: Collection[int], probe: Path | None
+) -> None:
     """Write the planted faults into a copy of the sources; with a probe, all places note that they run."""
     ids = faults if probe else planted
     for path in {faults[id].path for id in ids}:
@@ -23,7 +25,7 @@ def plant(root: Path, faults: Mapping[int, Fault], planted: Collection[int], pro
 
 
 def planted_text(
-    text: bytes, faults: Mapping[int, Fault], planted: Collection[int], probe: Path | None
+    text: bytes, faults: Mapping[int, PlantedFault], planted: Collection[int], probe: Path | None
 ) -> bytes:
     edits: list[tuple[int, int, int, int, bytes]] = []  # start, order among those that start there, end, text
     for id, fault in faults.items():

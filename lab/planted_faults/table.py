@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from places import Fault
+from places import PlantedFault
 
 HEAD = """# Planted faults
 
@@ -30,7 +30,7 @@ REAL = ("tested", "long")
 
 def table(
     draw: Mapping[str, object],
-    faults: Mapping[int, Fault],
+    faults: Mapping[int, PlantedFault],
     seen: Mapping[int, str | None],
     verdicts: Mapping[str, str],
 ) -> str:
@@ -58,7 +58,7 @@ def table(
     return "".join(pages)
 
 
-def _package(fault: Fault) -> str:
+def _package(fault: PlantedFault) -> str:
     return fault.path.partition("/src/")[0]
 
 
@@ -80,7 +80,7 @@ def _summary(short: int, counts: Counter[str]) -> str:
     )
 
 
-def _list(faults: Mapping[int, Fault], verdicts: Mapping[str, str]) -> str:
+def _list(faults: Mapping[int, PlantedFault], verdicts: Mapping[str, str]) -> str:
     rows = ["| fault | place | kind | before | after | verdict |", "|---|---|---|---|---|---|"]
     for id, fault in faults.items():
         texts = f"{_code(fault.before)} | {_code(fault.after)}"

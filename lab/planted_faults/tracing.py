@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from copies import Copy, Run, mirror
-from places import Fault
+from places import PlantedFault
 
 ALL = ("-m", "")  # the long tests too
 
@@ -45,7 +45,7 @@ class Trace:
         places = len(hits) // (1 + len(self.tests))
         return {place for place in range(places) if hits[number * places + place]}
 
-    def choose(self, id: int, fault: Fault, budget: float) -> list[str]:
+    def choose(self, id: int, fault: PlantedFault, budget: float) -> list[str]:
         """The short tests that run a place, the nearest and cheapest first, until the seconds are spent.
 
         What runs while a module is imported can be seen by any test, as can what the first test has left in a cache.
@@ -76,7 +76,7 @@ def _nearness(path: str, test: str) -> int:
     return len(rooms & set(test.partition("::")[0].removesuffix(".py").replace("test_", "").split("/")))
 
 
-def trace(root: Path, work: Path, faults: Mapping[int, Fault], options: Sequence[str]) -> Trace:
+def trace(root: Path, work: Path, faults: Mapping[int, PlantedFault], options: Sequence[str]) -> Trace:
     """Copy the workspace, and run all tests of the copy once; those that fail then run again without probes."""
     shutil.rmtree(work / "base", ignore_errors=True)
     mirror(root, work / "base")

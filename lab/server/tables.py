@@ -19,7 +19,7 @@ from starlette.routing import Route
 from backbay_server import app, command, errors
 from backbay_server.apis import ENDPOINTS
 from backbay_server.apis.endpoint import Endpoint
-from backbay_server.apis.fields import uses
+from backbay_server.apis.fields import field_uses
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIELDS = "reference/server-fields.md"
@@ -142,7 +142,7 @@ def _table(struct: type, names: Names) -> Iterator[str]:
     yield from ("| field | type | use | |", "|---|---|---|---|")
     if info.tag_field is not None:
         yield f'| `{info.tag_field}` | "{info.tag}" | taken | tells this part from others |'
-    by_name = uses(struct)
+    by_name = field_uses(struct)
     for field in info.fields:
         use = by_name[field.encode_name]
         name = f"`{field.encode_name}`" + (", required" if field.required else "")

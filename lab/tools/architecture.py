@@ -22,9 +22,15 @@ PANELS = {  # title and folder, as they stand in the picture: the lowest row las
     "core": "core/src/backbay",
 }
 LIBRARY = "plugins/native"
+FLAT_PACKAGES = {  # title and folder of those without rooms that stand in layers
+    "apps/ray": "apps/ray/src/backbay_ray",
+    "conformance/selftest": "conformance/selftest/src/backbay_selftest",
+    LIBRARY: "plugins/native/src/backbay_native",
+}
+LAB = "| `lab` | What proves and measures, beside the tests: [its folders](../../lab/README.md). |"
 USERS = "plugins/ggml", "plugins/onnx"  # of the library, which lies below their panels: these adjoin
 ROOM_WIDTH, GAP, MARGIN, TITLE = 178, 10, 20, 34
-TALL, FLAT = 86, 44  # heights of a room in a narrow panel, and in a wide one
+TALL, LOW = 86, 44  # heights of a room in a narrow panel, and in a wide one
 LETTER = 6.2  # the width of a letter of a purpose
 
 
@@ -42,8 +48,7 @@ def rooms(folder: Path) -> dict[str, Room]:
     """The rooms of a package by name."""
     package, found = folder.name, {}
     for inside in sorted(path for path in folder.iterdir() if (path / "__init__.py").exists()):
-        purpose = ast.get_docstring(ast.parse((inside / "__init__.py").read_text())) or ""
-        found[inside.name] = Room(inside.name, purpose.partition("\n\n")[0].replace("\n", " "))
+        found[inside.name] = Room(inside.name, purpose(inside))
     for room in found.values():
         for path in (folder / room.name).rglob("*.py"):
             here = [package, *path.relative_to(folder).with_suffix("").parts]
@@ -52,6 +57,12 @@ def rooms(folder: Path) -> dict[str, Room]:
                 if parts[0] == package and len(parts) > 1 and parts[1] in found and parts[1] != room.name:
                     room.imports.add(parts[1])
     return found
+
+
+def purpose(folder: Path) -> str:
+    """The first sentences of a package's docstring."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    return text.partition("\n\n")[0].replace("\n", " ")
 
 
 def _imported(tree: ast.Module, here: list[str]) -> set[str]:
@@ -103,6 +114,8 @@ def table() -> str:
             f"| `{room.name}/` | {room.purpose} |" for row in levels(rooms(ROOT / folder)) for room in row
         ]
         parts.append(f"## {title}\n\n| room | what is in it |\n|---|---|\n" + "\n".join(rows))
+    flat = [f"| `{title}` | {purpose(ROOT / folder)} |" for title, folder in FLAT_PACKAGES.items()]
+    parts.append("## without rooms\n\n| folder | what is in it |\n|---|---|\n" + "\n".join([*flat, LAB]))
     return "\n\n".join(parts)
 
 
@@ -119,14 +132,14 @@ def picture() -> str:
         places[title] = x, width
         x += width + MARGIN
     tallest = max(height for _, height, _ in drawn)
-    core_height, core_body = _panel("core", core, x - 2 * MARGIN, FLAT)
+    core_height, core_body = _panel("core", core, x - 2 * MARGIN, LOW)
     top = MARGIN + tallest + 50  # of the library
     bottom = top + TITLE + 50
     parts = [_moved(left, MARGIN + tallest - height, body) for left, height, body in drawn]
     for title, (left, width) in places.items():
         parts.append(_arrow(left + width / 2, MARGIN + tallest, top if title in USERS else bottom))
     (left, _), (last, width) = (places[title] for title in USERS)
-    parts.append(_moved(left, top, _panel(LIBRARY, [], last + width - left, FLAT)[1]))
+    parts.append(_moved(left, top, _panel(LIBRARY, [], last + width - left, LOW)[1]))
     parts.append(_arrow((left + last + width) / 2, top + TITLE, bottom))
     parts.append(_moved(MARGIN, bottom, core_body))
     return _page(x, bottom + core_height + MARGIN, parts)

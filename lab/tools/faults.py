@@ -37,7 +37,7 @@ AREAS = {  # heading, and the folders of its tests; the first that fits is taken
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     """A row of the page: what goes wrong, what the user sees, and the test that injects it."""
 
     what: str
@@ -49,7 +49,7 @@ class Fault:
         return f"| {self.what} | {self.outcome} | [`{self.test}`](../../{self.path}) |"
 
 
-def faults_of(path: Path) -> Iterator[Fault]:
+def faults_of(path: Path) -> Iterator[InjectedFault]:
     """The faults that a test file injects: on whole tests, and on single cases of one."""
     text = path.read_text()
     if "mark.fault(" not in text:
@@ -61,7 +61,7 @@ def faults_of(path: Path) -> Iterator[Fault]:
             if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.fault":
                 what, outcome = (ast.literal_eval(word) for word in call.args)
                 where = str(path.relative_to(ROOT))
-                yield Fault(what, outcome, where, test.name.removeprefix("test_"))
+                yield InjectedFault(what, outcome, where, test.name.removeprefix("test_"))
 
 
 def area(path: str) -> str:

@@ -16,7 +16,7 @@ from backbay_engine.cache import CacheSizes, EncoderDecoderCache
 from backbay_engine.models import Model
 from backbay_engine.runner.step_cache import StepCache
 from backbay_engine.steps.step import Step
-from backbay_engine.steps.tokens import text_tokens
+from backbay_engine.steps.tokens import encoder_tokens
 
 VOCABULARY = 64
 SEQUENCES = 3
@@ -109,7 +109,7 @@ def run_script(
     cache.open(backend, CacheSizes(SEQUENCES, capacity=CAPACITY, batch=64, dtype=dtype))
     kept, ends, found = StepCache(model, cache), [0] * SEQUENCES, []
     held: list[list[int]] = [[] for _ in range(SEQUENCES)]
-    text = text_tokens(TEXTS[0]) if isinstance(cache, EncoderDecoderCache) else []
+    text = encoder_tokens(TEXTS[0]) if isinstance(cache, EncoderDecoderCache) else []
     try:
         for action in script:
             match action:

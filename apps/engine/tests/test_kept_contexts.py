@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import Backend, NoMemoryError
-from backbay_engine.steps.kept_contexts import KeptContexts
+from backbay_engine.steps.context_cache import ContextCache
 
 
 @dataclass(eq=False)
@@ -26,8 +26,8 @@ def backend() -> Iterator[Backend]:
         yield opened
 
 
-def keeping(backend: Backend, count: int, limit: int = 3) -> tuple[KeptContexts[Shape], list[Shape]]:
-    kept = KeptContexts[Shape](backend, limit)
+def keeping(backend: Backend, count: int, limit: int = 3) -> tuple[ContextCache[Shape], list[Shape]]:
+    kept = ContextCache[Shape](backend, limit)
     return kept, [kept.add(n, Shape) for n in range(count)]
 
 

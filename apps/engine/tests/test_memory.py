@@ -48,13 +48,13 @@ def ask_for_everything(llm: LLM) -> list[Completion]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_all_runs_within_what_was_told(path: Path, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
-    run = storage.Mover.run
+    run = storage.CellMover.run
 
-    def noted(self: storage.Mover, sources: Any, targets: Any, offset: int = 0) -> None:
+    def noted(self: storage.CellMover, sources: Any, targets: Any, offset: int = 0) -> None:
         moved.append(offset)
         run(self, sources, targets, offset)
 
-    monkeypatch.setattr(storage.Mover, "run", noted)
+    monkeypatch.setattr(storage.CellMover, "run", noted)
     with within(path, backend, SIZES) as llm:
         promised = llm.memory().total()
         answers = ask_for_everything(llm)

@@ -20,7 +20,7 @@ from backbay.discovery import open_model
 from backbay_engine import load
 from backbay_engine.checkpoints.locations import name_of
 from backbay_engine.writing import RECIPES, write_model
-from backbay_engine.writing.gguf_file import stored as quantized
+from backbay_engine.writing.gguf_file import encode_rows as quantized
 
 # of the mean square, on normal weights; ggml's own quantizers give the same to the third digit
 ERRORS = {

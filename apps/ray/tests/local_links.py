@@ -14,7 +14,7 @@ from typing import Any
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
 from backbay_ray.link import RayLink, ReplicaLostError, Replicas, ReplicasBusyError
-from backbay_ray.replica import Replica, entry_of
+from backbay_ray.replica import Replica, find_entry
 from backbay_ray.same_model import fingerprint
 from backbay_server import ServerSettings
 
@@ -100,7 +100,7 @@ def settings_of(model: Path, **given: Any) -> ServerSettings:
 
 def replica_of(model: Path, **given: Any) -> Replica:
     settings = settings_of(model, **given)
-    entry = entry_of(settings, model.stem)
+    entry = find_entry(settings, model.stem)
     return Replica(settings, entry.name, fingerprint(entry.path, entry.projector))
 
 

@@ -21,7 +21,7 @@ from backbay_engine import LLM
 from backbay_engine.remote import Question
 from backbay_ray.replica import Replica
 from backbay_server.generation.generator import THREADS
-from backbay_server.remote import application
+from backbay_server.remote import build_application
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ async def client_over(path: Path, link: LocalReplicas) -> AsyncIterator[httpx.As
     def load(entry: Any, progress: Any, cancel: Any) -> LLM:
         return model_of(link, loop, name=entry.name)
 
-    served = application(settings_of(path), load)
+    served = build_application(settings_of(path), load)
     async with served.router.lifespan_context(served):
         transport = httpx.ASGITransport(served)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=300) as client:

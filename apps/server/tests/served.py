@@ -12,21 +12,23 @@ from patience import PATIENCE
 from starlette.types import Receive, Scope, Send
 
 from backbay_server.errors import TooLargeError, error_response
-from backbay_server.transport.request_checks import Drain
-from backbay_server.transport.server import Server, bound
+from backbay_server.transport.request_checks import RequestDrain
+from backbay_server.transport.server import Server, bind_socket
 
 
 @contextmanager
-def served(app: Any, drain: Drain | None = None) -> Iterator[tuple[str, int]]:
+def served(app: Any, drain: RequestDrain | None = None) -> Iterator[tuple[str, int]]:
     """The address at which an application is served."""
     listening = threading.Event()
-    made = bound("127.0.0.1", 0)
+    made = bind_socket("127.0.0.1", 0)
     servers: list[Server] = []
 
     async def cancel() -> None: ...
 
     def serve() -> None:
-        server = Server(app, drain or Drain(), drain_seconds=PATIENCE, cancel=cancel, listening=listening.set)
+        server = Server(
+            app, drain or RequestDrain(), drain_seconds=PATIENCE, cancel=cancel, listening=listening.set
+        )
         servers.append(server)
         server.run([made])
 

@@ -14,7 +14,7 @@ from scripted_model import write_scripted_model
 from backbay import DType
 from backbay.cli import main
 from backbay_engine.cache import CausalCache
-from backbay_server.catalogue.entries import Entry, load_entry
+from backbay_server.catalogue.entries import CatalogueEntry, load_entry
 from backbay_server.command import add_arguments, settings_of
 
 
@@ -127,6 +127,6 @@ def test_the_dtype_of_caches_reaches_the_engine(model: Path, dtype: str) -> None
     parser = ArgumentParser()
     add_arguments(parser)
     settings = settings_of(parser.parse_args([str(model), "--kv-dtype", dtype, "--backend", "cpu_ref"]))
-    with load_entry(settings, Entry("scripted", model)) as llm:
+    with load_entry(settings, CatalogueEntry("scripted", model)) as llm:
         assert isinstance(llm.cache, CausalCache)
         assert llm.cache.storage.dtype == DType[dtype.upper()]

@@ -7,11 +7,11 @@ import re
 import msgspec
 
 from backbay_server.apis import ENDPOINTS
-from backbay_server.openapi import document
+from backbay_server.openapi import openapi_document
 
 
 def test_every_endpoint_is_described():
-    paths = document(ENDPOINTS)["paths"]
+    paths = openapi_document(ENDPOINTS)["paths"]
     for each in ENDPOINTS:
         operation = paths[re.sub(r":\w+}", "}", each.path)][each.method.lower()]
         assert operation["summary"].endswith("."), each.path
@@ -19,13 +19,13 @@ def test_every_endpoint_is_described():
 
 
 def test_every_reference_has_its_schema():
-    text = msgspec.json.encode(document(ENDPOINTS)).decode()
-    schemas = document(ENDPOINTS)["components"]["schemas"]
+    text = msgspec.json.encode(openapi_document(ENDPOINTS)).decode()
+    schemas = openapi_document(ENDPOINTS)["components"]["schemas"]
     assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) <= schemas.keys()
 
 
 def test_a_schema_says_what_happens_to_a_field():
-    schemas = document(ENDPOINTS)["components"]["schemas"]
+    schemas = openapi_document(ENDPOINTS)["components"]["schemas"]
     fields = schemas["CompletionRequest"]["properties"]
     assert fields["prompt"]["x-backbay"] == "taken"
     assert fields["user"]["x-backbay"] == "ignored"
@@ -33,7 +33,7 @@ def test_a_schema_says_what_happens_to_a_field():
 
 
 def test_every_field_of_a_request_has_a_use():
-    schemas = document(ENDPOINTS)["components"]["schemas"]
+    schemas = openapi_document(ENDPOINTS)["components"]["schemas"]
     bodies = [each.body for each in ENDPOINTS if each.body is not None]
     named = msgspec.json.schema_components(bodies)[1]
     missing = [
@@ -46,6 +46,6 @@ def test_every_field_of_a_request_has_a_use():
 
 
 def test_an_answer_whose_fields_a_request_chooses_may_have_few():
-    schemas = document(ENDPOINTS)["components"]["schemas"]
+    schemas = openapi_document(ENDPOINTS)["components"]["schemas"]
     assert schemas["CompletionFields"]["required"] == []
     assert {"content", "stop_type", "timings"} < set(schemas["CompletionFields"]["properties"])

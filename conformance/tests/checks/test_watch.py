@@ -13,7 +13,7 @@ def failures(name: str, profile: str, scenario: str, size: str = "smoke") -> lis
 
 @pytest.mark.parametrize("scenario", ["feed_forward", "sums_and_shared_parts"])
 def test_an_op_that_is_wrong_only_at_one_extent_is_named(scenario: str) -> None:
-    found = failures("EightTokens", "graph", scenario)
+    found = failures("EightTokens", "graph", scenario, "default")
     assert found
     for outcome in found:
         assert outcome.message.endswith("; wrong by themselves: mulmat")

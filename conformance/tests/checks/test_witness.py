@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from commands import conform
 
+from backbay import BackendUnavailableError
 from backbay_conformance import CASES, Call, Draw, Report, run
 from backbay_conformance.report.terminal import show
 
@@ -76,6 +77,13 @@ def test_a_witness_that_does_not_run_an_op_is_no_fault() -> None:
     report = tried("cpu_ref", against="broken_backends:Without")
     assert report.ok
     assert report.witnessed == {"compared": 9, "differing": 0}
+
+
+def test_a_witness_that_cannot_be_opened_ends_the_run_at_once() -> None:
+    with pytest.raises(
+        BackendUnavailableError, match="the witness, 'broken_backends:Shut', cannot be opened"
+    ):
+        tried("cpu_ref", against="broken_backends:Shut", in_process=False)
 
 
 def test_a_witness_of_less_precision_is_judged_by_its_own() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from backbay.plugin import CachedValue
@@ -58,8 +56,7 @@ def test_an_example_that_fails_once_ends_the_search() -> None:
     assert len(seen) == 4
 
 
-def test_what_failed_is_tried_first_until_it_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+def test_what_failed_is_tried_first_until_it_passes() -> None:
     kept = CachedValue("failures", "numbers", [])
     search(pairs_from([], (7, 3)), 50, "first", kept=kept)
     seen: list[tuple[int, int, bool]] = []
@@ -69,10 +66,7 @@ def test_what_failed_is_tried_first_until_it_passes(tmp_path: Path, monkeypatch:
     assert kept.recall() is None
 
 
-def test_a_failed_call_of_a_run_is_the_first_of_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
+def test_a_failed_call_of_a_run_is_the_first_of_the_next() -> None:
     chosen = {"ops": ["tanh"], "profiles": ["core"], "size": "smoke", "in_process": False}
     (first, *_) = run("broken_backends:Imprecise", **chosen).failures  # type: ignore[arg-type]
     report = run("broken_backends:Imprecise", seed=1, **chosen)  # type: ignore[arg-type]

@@ -43,7 +43,8 @@ def test_a_message_shows_the_operands_at_the_first_wrong_element() -> None:
 
 def test_the_operands_are_those_of_the_expected_value() -> None:
     outcome = next(o for o in failures("Coarse", "mul") if o.check == "exact" and "t2[" in o.message)
-    first, second = (float(part.split(" = ")[1]) for part in outcome.message.split("  with ")[1].split("; "))
+    told = outcome.message.split("  with ")[1].partition("\n")[0]
+    first, second = (float(part.split(" = ")[1]) for part in told.split("; "))
     assert f"expected {first * second!r}" in outcome.message
 
 
@@ -140,11 +141,7 @@ def test_the_dumped_bound_holds_the_rounding_of_the_result(tmp_path: Path) -> No
 
     failures, data = tmp_path / "failures", tmp_path / "data"
     conform("broken_backends:Imprecise", "--size", "smoke", "--op", "tanh", "--failures", str(failures))
-    one = next(
-        path
-        for path in failures.iterdir()
-        if (found := json.loads(path.read_text()))["dtype"] == "f16" and found["check"] == "bound"
-    )
+    one = next(path for path in failures.iterdir() if json.loads(path.read_text())["dtype"] == "f16")
     conform("cpu_ref", "--repro", str(one), "--dump", str(data))
     expected, bound, got = (np.load(data / f"{name}0.npy") for name in ("expected", "bound", "got"))
     assert (np.abs(got.astype(np.float64) - expected) <= bound).all()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .memory.report import BackendMemory
 
 
-def shortened(value: object, most: int = 1000) -> str:
+def shorten(value: object, most: int = 1000) -> str:
     """A text for a message: the beginning and the end of what a file holds, if that is long."""
     text = str(value)
     if len(text) <= most:
@@ -33,7 +33,7 @@ def reason_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error of a plugin's code in one line, with the name of its class; core's own errors say enough."""
     if isinstance(error, BackendUnavailableError):
         return str(error)
@@ -134,5 +134,5 @@ class ModelFileError(BackbayError, ValueError):
     ) -> None:
         self.path, self.offset = os.fspath(path), offset
         where = self.path if offset is None else f"{self.path} at byte {offset}"
-        super().__init__(f"{where}: expected {shortened(expected)}, found {shortened(found)}")
+        super().__init__(f"{where}: expected {shorten(expected)}, found {shorten(found)}")
         self.expected, self.found = expected, found

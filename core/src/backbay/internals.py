@@ -48,8 +48,8 @@ from .trace.tensor import trace_op as trace_op
 from .types.cpu import forced_cpu as forced_cpu
 from .types.cpu import processor as processor
 from .types.cpu import usable_cores as usable_cores
-from .types.params import COMPOSITE as COMPOSITE
-from .types.params import KERNEL as KERNEL
+from .types.declarations import COMPOSITE as COMPOSITE
+from .types.declarations import KERNEL as KERNEL
 from .types.params import MAX_THREADS as MAX_THREADS
 from .types.spec import blocks as blocks
 from .types.spec import contiguous_strides as contiguous_strides

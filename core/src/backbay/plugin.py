@@ -42,12 +42,12 @@ from .memory.host_memory import host_memory as host_memory
 from .memory.ledger import Entry as Entry
 from .memory.ledger import Workspace as Workspace
 from .ops.declaration import Op as Op
-from .types.params import DeviceInfo as DeviceInfo
+from .types.declarations import DeviceInfo as DeviceInfo
+from .types.declarations import Precision as Precision
+from .types.declarations import Support as Support
+from .types.declarations import unsupported as unsupported
 from .types.params import Option as Option
 from .types.params import Placement as Placement
-from .types.params import Precision as Precision
-from .types.params import Support as Support
-from .types.params import unsupported as unsupported
 from .types.spec import DType as DType
 from .types.spec import Spec as Spec
 

@@ -6,8 +6,8 @@ import pytest
 
 from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
 from backbay.backend.kernels.kernel_table import decoding_gap, encoding_gap
-from backbay.errors import describe
-from backbay.types.params import unsupported
+from backbay.errors import describe_error
+from backbay.types.declarations import unsupported
 
 QUANTIZED = [dtype for dtype in DType if dtype.is_quantized]
 
@@ -36,8 +36,8 @@ def test_a_refusal_without_a_reason_ends_with_the_operands(backend: Backend) -> 
 
 
 def test_an_error_of_somebody_else_is_described_by_its_class_if_it_says_nothing() -> None:
-    assert describe(ValueError()) == "ValueError"
-    assert describe(ValueError("too large\nby far")) == "ValueError: too large"
+    assert describe_error(ValueError()) == "ValueError"
+    assert describe_error(ValueError("too large\nby far")) == "ValueError: too large"
 
 
 def test_a_message_quotes_long_texts_of_a_file_in_part():

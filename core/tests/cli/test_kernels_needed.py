@@ -9,7 +9,7 @@ import pytest
 
 import backbay
 from backbay import Backend, Context, DType, KernelTable, Tensor, UnsupportedOpError, ops
-from backbay.cli.scaffold.kernels_needed import HISTORY, TOKENS, VOCABULARY, kernels_needed, llama
+from backbay.cli.scaffold.kernels_needed import HISTORY, TOKENS, VOCABULARY, kernels_needed, trace_llama
 
 INPUTS = {
     "tokens": np.array([3, 39, 0, 7, 7]),
@@ -45,14 +45,14 @@ def with_only(reference: Any, ops: set[Any]) -> Any:
 
 def logits(kind: type[Backend]) -> np.ndarray[Any, Any]:
     with backbay.open(backend=kind) as backend, backend.new_context() as ctx:
-        y = llama(ctx, filled)
+        y = trace_llama(ctx, filled)
         ctx.compute(y)
         return y.floats()
 
 
 def test_the_listed_kernels_suffice_and_compute_the_same() -> None:
     reference: Any = backbay.backends()["cpu_ref"].load()
-    needed = set(kernels_needed(llama).kernels)
+    needed = set(kernels_needed(trace_llama).kernels)
     assert 0 < len(needed) <= 30
 
     smallest = with_only(reference, needed)
@@ -65,7 +65,7 @@ def test_the_listed_kernels_suffice_and_compute_the_same() -> None:
 
 def test_none_of_the_listed_kernels_can_be_left_out() -> None:
     reference: Any = backbay.backends()["cpu_ref"].load()
-    needed = set(kernels_needed(llama).kernels)
+    needed = set(kernels_needed(trace_llama).kernels)
     for missing in needed:
         with pytest.raises(UnsupportedOpError, match=rf"(run {missing.name}:|needs {missing.name}, which)"):
             logits(with_only(reference, needed - {missing}))

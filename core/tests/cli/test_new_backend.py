@@ -15,7 +15,7 @@ from environment import GOOD, Environment
 
 from backbay import CONTRACT_VERSION
 from backbay.cli import main
-from backbay.cli.scaffold.new_backend import TEMPLATES, files
+from backbay.cli.scaffold.new_backend import TEMPLATES, repository_files
 
 KINDS = ("kernels", "graph")
 SOURCE = "https://example.org/team/backbay"
@@ -25,7 +25,7 @@ STARTERS = ["mulmat", "add", "mul", "sigmoid", "rms_norm", "contiguous", "copy"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_file_names_the_backend(kind: str) -> None:
-    written = files("my_engine", kind)
+    written = repository_files("my_engine", kind)
     assert written["src/backbay_my_engine/backend.py"].count("class MyEngineBackend") == 1
     assert f'contract_version = "{CONTRACT_VERSION}"' in written["src/backbay_my_engine/backend.py"]
     assert {".gitignore", ".gitlab-ci.yml", ".github/workflows/conformance.yml", "known-failures.txt"} <= set(
@@ -41,14 +41,14 @@ def test_every_file_names_the_backend(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kernels_are_those_that_its_own_test_needs(kind: str) -> None:
-    kernels = files("mine", kind)["src/backbay_mine/kernels.py"]
+    kernels = repository_files("mine", kind)["src/backbay_mine/kernels.py"]
     assert re.findall(r"@kernel\(ops.(\w+)\)", kernels) == STARTERS
     assert "`backbay conform mine --next`" in kernels
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_lines_are_at_most_120_characters_long(kind: str) -> None:
-    for path, text in files("mine", kind, "https://example.org/backbay").items():
+    for path, text in repository_files("mine", kind, "https://example.org/backbay").items():
         assert max(map(len, text.splitlines())) <= 120, path
 
 

@@ -10,8 +10,8 @@ from environment import GOOD, Environment
 
 import backbay
 from backbay import OPS, DType, KernelBackend, KernelTable, Level, Op, Spec, Support, UnsupportedOpError, ops
-from backbay.composites.graph_builder import by_kernels, parts
-from backbay.types.params import KERNEL, unsupported
+from backbay.composites.graph_builder import composite_parts, level_by_kernels
+from backbay.types.declarations import KERNEL, unsupported
 
 F32 = Spec(DType.F32, (4, 3))
 
@@ -53,7 +53,7 @@ def test_the_error_names_what_was_traced_and_what_is_missing() -> None:
 )
 def test_a_composite_is_complete_with_the_parts_that_it_is_said_to_have(op: Op[Any, Any]) -> None:
     specs = [operand(op, i) for i in op.operands]
-    needed = {part for part, _ in parts(op, specs)}
+    needed = {part for part, _ in composite_parts(op, specs)}
     unknown = op.varies or op in (ops.chunk, ops.chunk_sections)  # the last two are made of views
     assert bool(needed) is not unknown
 
@@ -70,18 +70,18 @@ def test_a_composite_is_complete_with_the_parts_that_it_is_said_to_have(op: Op[A
 
 def test_parts_are_found_for_the_operands_at_hand() -> None:
     half = Spec(DType.F16, (4, 3))
-    assert ops.cast not in {part for part, _ in parts(ops.silu, [F32, None])}
-    casts = [(part, given) for part, given in parts(ops.silu, [half, None]) if part is ops.cast]
+    assert ops.cast not in {part for part, _ in composite_parts(ops.silu, [F32, None])}
+    casts = [(part, given) for part, given in composite_parts(ops.silu, [half, None]) if part is ops.cast]
     assert [(part, given[0].dtype) for part, given in casts if given[0]] == [
         (ops.cast, DType.F16),
         (ops.cast, DType.F32),
     ]
     view = Spec(DType.F32, (4, 3), (4, 64), 32)  # a view of something larger
-    (copied,) = parts(ops.duplicate, [view])
+    (copied,) = composite_parts(ops.duplicate, [view])
     assert copied[0] is ops.contiguous
     assert copied[1][0] is not None
     assert (copied[1][0].strides, copied[1][0].offset) == (view.strides, view.offset)
-    (written,) = parts(ops.set, [view, Spec(DType.F32, (4,))])
+    (written,) = composite_parts(ops.set, [view, Spec(DType.F32, (4,))])
     assert written[0] is ops.copy
 
 
@@ -141,4 +141,4 @@ def test_the_table_of_ops_tells_it_too(environment: Environment) -> None:
     assert rows["silu"] == "unsupported"
     assert rows["sqr"] == "unsupported"
     assert rows["repeat_4d"] == "composite"
-    assert by_kernels(ops.sqr, {ops.mul}).level is Level.COMPOSITE
+    assert level_by_kernels(ops.sqr, {ops.mul}).level is Level.COMPOSITE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from environment import Environment
 
-from backbay.data.files import CachedValue, cache_folder, kept
+from backbay.data.files import CachedValue, cache_files, cache_folder
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_value_is_replaced_and_forgotten(folder: Path) -> None:
     value.forget()
     value.forget()
     assert value.recall() is None
-    assert kept() == []
+    assert cache_files() == []
 
 
 def test_a_value_expires(folder: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, monkeypatch: p
     value.keep(1)
     assert value.recall() is None
     value.forget()
-    assert kept() == []
+    assert cache_files() == []
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path) -> None:

@@ -16,7 +16,7 @@ from patience import PATIENCE
 from backbay.discovery import probe as probe_module
 from backbay.discovery.installed import BackendEntry
 from backbay.discovery.probe import ProbeResult, probe, probe_all
-from backbay.discovery.records import kept_verdict
+from backbay.discovery.records import verdict_file
 
 SEGFAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 HANG = "import time; time.sleep(600)"
@@ -224,7 +224,7 @@ def keep(result: ProbeResult) -> None:
 
 def date(result: ProbeResult) -> None:
     """Give the file of a kept result the time of the test's clock."""
-    place = kept_verdict(result.entry)
+    place = verdict_file(result.entry)
     assert place is not None
     assert place.path is not None
     if place.path.exists():
@@ -239,16 +239,16 @@ def test_a_hang_is_believed_for_longer_each_time(clock: list[float]) -> None:
     for minutes in (10, 40, 160, 640, 1440, 1440):
         keep(ProbeResult(ENTRY, "it hung", died=True, hangs=1))
         clock[0] += 60 * minutes - 30
-        found = probe_module.recall(ENTRY)
+        found = probe_module.kept_result(ENTRY)
         assert found is not None
         assert found.reason.startswith("it hung (seen ")
         clock[0] += 60
-        assert probe_module.recall(ENTRY) is None
+        assert probe_module.kept_result(ENTRY) is None
 
 
 def write(result: ProbeResult) -> None:
     """Put a result into the cache folder as it is."""
-    place = kept_verdict(result.entry)
+    place = verdict_file(result.entry)
     assert place is not None
     place.keep({**asdict(result), "entry": result.entry.name, "time": time.time()})
     date(result)
@@ -258,27 +258,27 @@ def write(result: ProbeResult) -> None:
 def test_any_number_of_hangs_is_believed_for_a_day_at_most(clock: list[float], hangs: int) -> None:
     result = ProbeResult(ENTRY, "it hung", died=True, hangs=hangs)
     write(result)
-    assert probe_module.recall(ENTRY) is not None
+    assert probe_module.kept_result(ENTRY) is not None
     assert result.seconds_kept <= 86400
 
 
 @pytest.mark.parametrize("hangs", ["many", None, float("inf"), float("nan")])
 def test_a_number_of_hangs_that_is_none_is_ignored(clock: list[float], hangs: object) -> None:
     write(ProbeResult(ENTRY, "it hung", died=True, hangs=hangs))  # type: ignore[arg-type]
-    assert probe_module.recall(ENTRY) is None
+    assert probe_module.kept_result(ENTRY) is None
 
 
 def test_a_plugin_that_works_after_a_hang_begins_anew(clock: list[float]) -> None:
     for result in ({"reason": "it hung", "died": True, "hangs": 1}, {}) * 2:
         keep(ProbeResult(ENTRY, **result))
         clock[0] += 700
-        assert (probe_module.recall(ENTRY) is None) == bool(result)
+        assert (probe_module.kept_result(ENTRY) is None) == bool(result)
 
 
 def test_a_crash_is_believed_for_a_day(clock: list[float]) -> None:
     keep(ProbeResult(ENTRY, "it crashed", died=True))
     clock[0] += 86000
-    assert probe_module.recall(ENTRY) is not None
+    assert probe_module.kept_result(ENTRY) is not None
 
 
 @pytest.mark.parametrize(
@@ -295,4 +295,4 @@ def test_the_end_of_a_plugin_that_was_killed_or_got_no_memory_is_not_kept(
     result = verdict_on(f"import os, signal, sys; {end}")
     assert (result.died, result.passing) == (True, True)
     keep(result)
-    assert probe_module.recall(result.entry) is None
+    assert probe_module.kept_result(result.entry) is None

@@ -10,7 +10,7 @@ import pytest
 from backbay import Backend, DType, Graph, KernelBackend, KernelTable
 from backbay.composites.graph_builder import build_graph
 from backbay.errors import BackbayError
-from backbay.graph.symbolic_sizes import Guards, Size, Symbols, evaluate, program
+from backbay.graph.symbolic_sizes import Guards, Size, Symbols, evaluate_term, program
 
 
 class Traced(KernelBackend):
@@ -20,7 +20,7 @@ class Traced(KernelBackend):
     kernels: Any = KernelTable()
 
     def supports(self, op: Any, specs: Any) -> Any:
-        from backbay.types.params import KERNEL
+        from backbay.types.declarations import KERNEL
 
         return KERNEL
 
@@ -66,8 +66,8 @@ def test_a_size_is_found_again_in_another_graph(backend: Backend) -> None:
     reshape = next(node for node in first.nodes if node.op and node.op.name == "reshape")
     shape = symbols.size(reshape, "shape")
     assert isinstance(shape, tuple)
-    assert [evaluate(size.term, first) for size in shape] == [8, 8, 8]
-    assert [evaluate(size.term, second) for size in shape] == [8, 8, 3]
+    assert [evaluate_term(size.term, first) for size in shape] == [8, 8, 8]
+    assert [evaluate_term(size.term, second) for size in shape] == [8, 8, 3]
     assert symbols.guards.hold(second)
 
 
@@ -114,8 +114,8 @@ def test_arithmetic_follows_the_graph(backend: Backend) -> None:
     symbols = Symbols(graph)
     tokens = _heads_and_tokens(symbols, graph)[1]
     results = [tokens * 3 + 1, tokens - 2, tokens // 4, tokens % 4, tokens.max(8), tokens * tokens]
-    assert [evaluate(size.term, graph) for size in results] == [19, 4, 1, 2, 8, 36]
-    assert [evaluate(size.term, other) for size in results] == [31, 8, 2, 2, 10, 100]
+    assert [evaluate_term(size.term, graph) for size in results] == [19, 4, 1, 2, 8, 36]
+    assert [evaluate_term(size.term, other) for size in results] == [31, 8, 2, 2, 10, 100]
     assert program([size.term for size in results])(other) == (31, 8, 2, 2, 10, 100)
     assert (symbols.constant(4) * 3 + 1).constant == 13
     assert tokens.divides(12) and tokens.at_most(6)
@@ -127,9 +127,11 @@ def test_a_program_answers_as_terms_do_where_a_divisor_is_nothing(backend: Backe
     tokens = _heads_and_tokens(Symbols(graph), graph)[1]
     nothing = tokens - 10
     results = [tokens // nothing, tokens % nothing, (tokens // nothing).max(nothing - 1)]
-    assert [evaluate(size.term, other) for size in results] == [0, 0, 0]
+    assert [evaluate_term(size.term, other) for size in results] == [0, 0, 0]
     assert program([size.term for size in results])(other) == (0, 0, 0)
-    assert program([size.term for size in results])(graph) == tuple(evaluate(s.term, graph) for s in results)
+    assert program([size.term for size in results])(graph) == tuple(
+        evaluate_term(s.term, graph) for s in results
+    )
 
 
 def test_a_view_has_strides_and_an_offset_of_its_own(backend: Backend) -> None:
@@ -137,13 +139,13 @@ def test_a_view_has_strides_and_an_offset_of_its_own(backend: Backend) -> None:
     symbols = Symbols(graph)
     view = next(node for node in graph.nodes if node.op and node.op.name == "view")
     stride, offset = symbols.stride(view, 1), symbols.offset(view)
-    assert [evaluate(stride.term, g) for g in (graph, other)] == [32, 64]
+    assert [evaluate_term(stride.term, g) for g in (graph, other)] == [32, 64]
     reshaped = symbols.size(
         next(node for node in graph.nodes if node.op and node.op.name == "reshape"), "shape"
     )
     assert isinstance(reshaped, tuple)
     assert program([stride.term, offset.term, *[size.term for size in reshaped]])(other) == (64, 0, 16, 4, 6)
-    assert evaluate(offset.term, graph) == 0
+    assert evaluate_term(offset.term, graph) == 0
 
 
 def test_a_size_is_no_condition(backend: Backend) -> None:

@@ -28,7 +28,10 @@ from backbay.memory import host_memory as starvation
     ],
 )
 def test_what_the_system_refuses_is_an_error_with_the_limit(error: Exception, limit: str) -> None:
-    with pytest.raises(BackendUnavailableError, match=limit) as caught, naming_limits("loading the moon"):
+    with (
+        pytest.raises(BackendUnavailableError, match=limit) as caught,
+        naming_limits("loading the moon"),
+    ):
         raise error
     assert "loading the moon: the system refused: " in str(caught.value)
     assert caught.value.__cause__ is error

@@ -24,7 +24,7 @@ DEADLY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGKILL, signal.
 
 
 @dataclass(frozen=True)
-class Fault:
+class InjectedFault:
     name: str
     inject: Callable[[Host, random.Random], None]
     errors: tuple[type[BackbayError], ...] = ()  # what requests that run meanwhile may end in
@@ -180,35 +180,35 @@ def command(process: int) -> str:
         return ""
 
 
-def faults_of(way: str, server: int | None) -> list[Fault]:
+def faults_of(way: str, server: int | None) -> list[InjectedFault]:
     """The faults that a model which was opened in this way survives."""
     found = [
-        Fault("Ctrl-C", interrupted),
-        Fault("a forked child asks", forked),
-        Fault("a forked pool asks", pooled),
-        Fault("the file is replaced", replaced),
-        Fault("the file is deleted", deleted),
-        Fault("closed and opened again", reopened, (ClosedError,)),
-        Fault("the template's process is killed", template_killed),
+        InjectedFault("Ctrl-C", interrupted),
+        InjectedFault("a forked child asks", forked),
+        InjectedFault("a forked pool asks", pooled),
+        InjectedFault("the file is replaced", replaced),
+        InjectedFault("the file is deleted", deleted),
+        InjectedFault("closed and opened again", reopened, (ClosedError,)),
+        InjectedFault("the template's process is killed", template_killed),
     ]
     if way == "mapped":
-        found.append(Fault("the file is overwritten", overwritten, (ModelFileError, ClosedError)))
+        found.append(InjectedFault("the file is overwritten", overwritten, (ModelFileError, ClosedError)))
     if way in ("copied", "worker"):
         gone = (ClosedError, ModelFileError, BackendUnavailableError)
         errors = gone if way == "worker" else (ClosedError,)
         found += [
-            Fault("the file is overwritten", overwritten, errors),
-            Fault("the file is cut short", cut_short, errors),
+            InjectedFault("the file is overwritten", overwritten, errors),
+            InjectedFault("the file is cut short", cut_short, errors),
         ]
     if way == "worker":
         found += [
-            Fault("the worker is killed", worker_killed, (BackendUnavailableError,)),
-            Fault("the worker stands still", worker_stopped),
+            InjectedFault("the worker is killed", worker_killed, (BackendUnavailableError,)),
+            InjectedFault("the worker stands still", worker_stopped),
         ]
     if server is not None:
         lost = (BackendUnavailableError, ClosedError)
         found += [
-            Fault("the relay is killed", relay_killed, lost),
-            Fault("the server stands still", server_stopped(server)),
+            InjectedFault("the relay is killed", relay_killed, lost),
+            InjectedFault("the server stands still", server_stopped(server)),
         ]
     return found

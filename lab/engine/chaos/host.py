@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults import Fault, faults_of
+from faults import InjectedFault, faults_of
 
 from backbay import BackbayError, BackendParams, ClosedError
 from backbay_engine import LLM, RequestError, load
@@ -171,7 +171,7 @@ def say(event: str, **told: Any) -> None:
         os._exit(1)
 
 
-def inject(host: Host, fault: Fault, rng: random.Random) -> None:
+def inject(host: Host, fault: InjectedFault, rng: random.Random) -> None:
     begun = time.monotonic()
     say("fault", name=fault.name)
     with host.window(fault.name, *fault.errors):

@@ -47,7 +47,7 @@ from converted import convert, save, write_llava
 from truths import SIZES, Truth, nmse, picture, truth
 
 import backbay
-from backbay_engine.images.encoder import Encoder
+from backbay_engine.images.encoder import ImageEncoder
 from backbay_engine.images.opening import vision_family, vision_file
 
 KINDS = {
@@ -98,7 +98,7 @@ def compare(path: Path, backend: str, truths: dict[str, Truth], *, transcribed: 
     """The errors of each picture, of all together, and against the transcription; those over the limit in bold."""
     file = vision_file(path)
     assert file is not None
-    encoder = Encoder(vision_family(file), backend)
+    encoder = ImageEncoder(vision_family(file), backend)
     try:
         encoder.load()
         prepared = {name: encoder.family.prepare(each.rgb) for name, each in truths.items()}

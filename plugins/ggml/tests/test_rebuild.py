@@ -29,19 +29,19 @@ def installed(tmp_path, monkeypatch):
 
 def test_the_folder_that_the_package_came_from_is_built_again(installed) -> None:
     installed(FOLDER)
-    assert rebuild.command()[-1] == FOLDER["url"]
+    assert rebuild.build_command()[-1] == FOLDER["url"]
 
 
 @pytest.mark.parametrize("origin", [None, {"url": "file:///tmp/some.whl", "archive_info": {}}])
 def test_what_came_as_a_wheel_has_no_folder_to_build(origin, installed) -> None:
     installed(origin)
     with pytest.raises(SystemExit, match="was not built from a folder; in a clone of backbay: pip install"):
-        rebuild.command()
+        rebuild.build_command()
 
 
 def test_settings_of_the_environment_are_kept_and_come_last(monkeypatch) -> None:
     monkeypatch.setenv("CMAKE_ARGS", "-DGGML_RPC=OFF")
-    assert rebuild.options(["-DGGML_CUDA=ON"]).split() == ["-DGGML_CUDA=ON", "-DGGML_RPC=OFF"]
+    assert rebuild.cmake_options(["-DGGML_CUDA=ON"]).split() == ["-DGGML_CUDA=ON", "-DGGML_RPC=OFF"]
 
 
 def test_show_prints_the_command_and_runs_nothing(capsys, monkeypatch, installed) -> None:

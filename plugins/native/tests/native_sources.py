@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from backbay_native import OFF
-from backbay_native.native_code import STEM, installed
+from backbay_native.native_code import STEM, installed_file
 
 VARIABLE = "BACKBAY_GGML_NATIVE"
 SOURCES = Path(__file__).parents[1] / "cpp"
@@ -29,7 +29,7 @@ def native_library() -> Path:
     """The file with the native code of the sources, or the one that the environment names."""
     if os.environ.get(VARIABLE, OFF) != OFF:
         return Path(os.environ[VARIABLE])
-    path, newest = installed(), max(source.stat().st_mtime for source in sources())
+    path, newest = installed_file(), max(source.stat().st_mtime for source in sources())
     return path if path and path.is_file() and path.stat().st_mtime >= newest else compiled()
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from pathlib import Path
 from backbay import DType
 from backbay_native import NativeCode, tensor_of
-from backbay_native.calls import run
+from backbay_native.calls import run_op
 
 code = NativeCode(Path({str(code.path)!r}))
 dtype, width, history, page = DType[{dtype.name!r}], 96, 5, mmap.PAGESIZE
@@ -43,7 +43,7 @@ def cache():
     return tensor_of(held[-1][length - size : length], dtype, (width, 1, history))
 
 result, query = np.ones(({queries}, 1, width), np.float32), np.ones(({queries}, 1, width), np.float32)
-run(code, "attention", result, [query, cache(), cache()], 0x3f800000)
+run_op(code, "attention", result, [query, cache(), cache()], 0x3f800000)
 assert not result.any()  # all values are 0
 """
     done = subprocess.run(

@@ -12,7 +12,7 @@ from repacked import repacked
 from backbay import DType
 from backbay.plugin import decode
 from backbay_native import FORMATS, MOST_ALONE, PRODUCTS, multiply, tensor_of
-from backbay_native.calls import custom_op, encoded
+from backbay_native.calls import custom_op, encode_columns
 from backbay_native.trial_cases import SCALES, random_blocks
 
 X8 = {"Q4_0_X8": DType.Q4_0, "Q4_K_X8": DType.Q4_K}
@@ -57,7 +57,7 @@ def product_of_codes(native, format_):
     code, formats = native
     number = formats[format_]
     return lambda result, w, x, *following: custom_op(
-        code, "products", result, [w, encoded(code, number, x), *following], number
+        code, "products", result, [w, encode_columns(code, number, x), *following], number
     )
 
 

@@ -20,7 +20,7 @@ from backbay_native import (
     ROWS,
     NativeCode,
     multiply,
-    trial,
+    trial_child,
 )
 from backbay_native.native_code import INSTRUCTIONS, WITH_TILES
 
@@ -165,10 +165,10 @@ def test_a_trial_for_one_kind_of_cpu_tells_nothing_of_another(library, monkeypat
 def test_tiles_are_tried_and_their_time_is_compared_unless_they_are_emulated(
     native_code_with_tiles: NativeCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert trial.tiles(native_code_with_tiles) == ""
-    monkeypatch.setattr(trial, "EMULATED", "something else")
-    monkeypatch.setattr(trial, "FASTER", 0.0)
-    assert trial.tiles(native_code_with_tiles).startswith("no faster for q4_0, 16 columns: ")
+    assert trial_child.check_tiles(native_code_with_tiles) == ""
+    monkeypatch.setattr(trial_child, "EMULATED", "something else")
+    monkeypatch.setattr(trial_child, "FASTER", 0.0)
+    assert trial_child.check_tiles(native_code_with_tiles).startswith("no faster for q4_0, 16 columns: ")
 
 
 def test_tiles_with_other_results_are_not_used(
@@ -179,5 +179,5 @@ def test_tiles_with_other_results_are_not_used(
     def faulty(code, format_, weights, x):
         return multiply(code, format_, weights, x) + np.float32(format_ == wrong and len(x) == 31)
 
-    monkeypatch.setattr(trial, "multiply", faulty)
-    assert trial.tiles(native_code_with_tiles) == "other results for q8_0, 31 columns"
+    monkeypatch.setattr(trial_child, "multiply", faulty)
+    assert trial_child.check_tiles(native_code_with_tiles) == "other results for q8_0, 31 columns"

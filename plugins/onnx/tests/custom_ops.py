@@ -10,7 +10,7 @@ import numpy as np
 from onnx import NodeProto, helper
 
 from backbay_onnx.session.native import DOMAIN
-from backbay_onnx.session.runtime import runtime
+from backbay_onnx.session.runtime import load_runtime
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> NodeProto:
@@ -26,7 +26,7 @@ def run(path: Path, nodes: Sequence[NodeProto], given: Mapping[str, np.ndarray],
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
     graph = helper.make_graph(nodes, "ops", inputs, outputs)
     model = helper.make_model(graph, ir_version=10, opset_imports=opsets)
-    ort = runtime()
+    ort = load_runtime()
     options: Any = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     options.register_custom_ops_library(str(path))

@@ -19,7 +19,7 @@ MOST_SEQUENCES = 2**16
 LARGEST_BATCH = 2**20
 
 
-def whole(name: str, value: object, least: int, most: int | None = None) -> int:
+def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
     """The value as an integer, Python's or NumPy's; RequestError if it is none, or out of range."""
     rule = f"of at least {least}" if most is None else f"in [{least}, {most}]"
     try:
@@ -44,7 +44,7 @@ def moment(name: str, seconds: object) -> float:
     return monotonic() + number
 
 
-def require_room(parallel: int, context: int) -> None:
+def require_cache_room(parallel: int, context: int) -> None:
     """RequestError if this many sequences of this many tokens are more than a cache can count."""
     if parallel * context > LARGEST:
         raise RequestError(
@@ -53,7 +53,7 @@ def require_room(parallel: int, context: int) -> None:
         )
 
 
-def require_fit(told: str, tokens: int, most: int) -> None:
+def require_fitting_prompt(told: str, tokens: int, most: int) -> None:
     """ContextOverflowError if there are more tokens than the model takes; its text gets both numbers."""
     if tokens > most:
         raise ContextOverflowError(told.format(tokens, most), tokens, most)
@@ -86,7 +86,7 @@ def stop_strings(stop: object) -> tuple[str, ...]:
     raise RequestError(f"stop must be a string or several, got {reprlib.repr(stop)}")
 
 
-def conversation(messages: object) -> list[Mapping[str, Any]]:
+def conversation_messages(messages: object) -> list[Mapping[str, Any]]:
     """The messages of a conversation: at least one, each with a role."""
     listed = (
         list(messages) if isinstance(messages, Iterable) and not isinstance(messages, (str, Mapping)) else []

@@ -15,24 +15,32 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, Choice
 from backbay.internals import naming_limits
 
-from .arguments import moment, token_ids, whole
+from .arguments import moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
-from .images.encoder import Encoder
+from .images.encoder import ImageEncoder
 from .images.prepared import Prepared
-from .images.prompts import Parts
+from .images.prompts import PromptParts
 from .local.port import LocalPort
 from .models.contract import Model
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
-from .port.contract import Facts, Port
-from .port.prompting import Prompting, StoreView, require_one
-from .port.prompting import UserPrompt as Prompt
-from .port.questions import Embed, EmbedPicture, Encode, Forget, GetMemory, Prepare, Restore
+from .port.contract import ModelFacts, Port
+from .port.questions import (
+    Embed,
+    EmbedPicture,
+    ForgetAll,
+    GetMemory,
+    PreparePicture,
+    RestoreSnapshot,
+    Tokenize,
+)
 from .port.remote import RemotePort
-from .port.saving import require_no_pictures, save
+from .port.request_maker import PictureStoreView, RequestMaker, require_one
+from .port.request_maker import UserPrompt as Prompt
+from .port.saving import require_no_pictures, save_snapshot
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
-from .runner.requests.handle import Handle, OnStep, Pieces, wait_for
+from .runner.requests.handle import AnswerPieces, Handle, OnStep, wait_for
 from .runner.requests.request import Generate, Score, ScoreTokens, options_of
 from .runner.state import State
 from .runner.step_cache import StepCache
@@ -50,7 +58,7 @@ class LLM:
     """A model file on a backend. Made by `load`; a context manager."""
 
     def __init__(self, port: Port, choice: Choice | None = None) -> None:
-        self._port, self._prompting, self._choice = port, Prompting(port), choice
+        self._port, self._requests, self._choice = port, RequestMaker(port), choice
         self._template: ChatTemplate | None = None
         self._close = weakref.finalize(self, port.close)
 
@@ -79,7 +87,7 @@ class LLM:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; RequestError if the file has no vocabulary."""
-        return self._prompting.tokenizer()
+        return self._requests.tokenizer()
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """Continue a prompt: a text, token ids, or parts, which may be pictures. `submit` documents the options."""
@@ -88,7 +96,7 @@ class LLM:
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
         """Continue a prompt; gives the text piece by piece. Leaving the loop cancels the request."""
         handle = self.submit(prompt, **options)
-        return Pieces(handle, iter(handle), self)
+        return AnswerPieces(handle, iter(handle), self)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -113,7 +121,7 @@ class LLM:
         """
         chat, given = self._prepared(messages, options)
         handle = self.submit(chat.prompt, **given)
-        return Pieces(handle, chat.pieces(handle), self)
+        return AnswerPieces(handle, chat.pieces(handle), self)
 
     def _prepared(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
@@ -152,13 +160,15 @@ class LLM:
         return chat_request(prompt, self.template.source, self.tokenizer, tools, response_format)
 
     @naming_limits("a chat template")
-    def chat_prompt(self, /, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int] | Parts:
+    def chat_prompt(
+        self, /, messages: Sequence[Mapping[str, Any]], **variables: Any
+    ) -> list[int] | PromptParts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
 
         def render(said: Sequence[Mapping[str, Any]]) -> str:
             return self.template.render(said, **variables)
 
-        return self._prompting.chat(messages, render)
+        return self._requests.chat(messages, render)
 
     @property
     def template(self) -> ChatTemplate:
@@ -188,9 +198,9 @@ class LLM:
         begin_by = moment("deadline", deadline)
         self._facts().require_text()
         require_one(prompt)
-        checked_prompt = self._prompting.checked(prompt)
+        checked_prompt = self._requests.checked(prompt)
         checked = options_of(options, self.context)
-        self._prompting.check_ids((*checked.resume, *checked.shown))
+        self._requests.check_ids((*checked.resume, *checked.shown))
         tokenizer = self._port.tokenizer
         if checked.stop and tokenizer is None:
             raise RequestError(f"stop {checked.stop!r}: the file has no vocabulary, so no text to stop in")
@@ -200,8 +210,8 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
-        checked = self._prompting.checked(prompt)
-        return self._port.ask(Encode(checked)) if isinstance(checked, Parts) else list(checked)
+        checked = self._requests.checked(prompt)
+        return self._port.ask(Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -214,8 +224,8 @@ class LLM:
         """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
         self._facts().require_text()
         if isinstance(source, Handle):
-            return save(self._port, source)
-        return save(self._port, require_no_pictures(self._prompting.checked(source)))
+            return save_snapshot(self._port, source)
+        return save_snapshot(self._port, require_no_pictures(self._requests.checked(source)))
 
     @naming_limits("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
@@ -225,7 +235,7 @@ class LLM:
         """
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._port.ask(Restore(replace(snapshot, options={}, notes={})))  # the cache needs neither
+        self._port.ask(RestoreSnapshot(replace(snapshot, options={}, notes={})))  # the cache needs neither
         return snapshot
 
     # -- pictures ----------------------------------------------------------------------------------------
@@ -237,18 +247,18 @@ class LLM:
 
     def prepare(self, picture: Any) -> Prepared:
         """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
-        return self._port.ask(Prepare(self._prompting.picture(picture)))
+        return self._port.ask(PreparePicture(self._requests.picture(picture)))
 
     @naming_limits("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
         """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
-        return self._port.ask(EmbedPicture(self._prompting.picture(picture)))
+        return self._port.ask(EmbedPicture(self._requests.picture(picture)))
 
     @property
-    def store(self) -> StoreView:
+    def store(self) -> PictureStoreView:
         """The store of the rows of pictures; RequestError if the model sees none."""
-        self._prompting.require_sight()
-        return StoreView(self._port)
+        self._requests.require_sight()
+        return PictureStoreView(self._port)
 
     # -- numbers -----------------------------------------------------------------------------------------
 
@@ -256,7 +266,7 @@ class LLM:
     def logits(self, prompt: Prompt) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._facts().require_text()
-        return wait_for(self._port.submit(Score(self._prompting.checked(prompt))))
+        return wait_for(self._port.submit(Score(self._requests.checked(prompt))))
 
     @naming_limits("a request")
     def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
@@ -265,8 +275,8 @@ class LLM:
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
         """
         self._facts().require_text()
-        handle = self._port.submit(ScoreTokens(self._prompting.tokens(prompt), whole("top", top, 0)))
-        return Pieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
+        handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), whole_number("top", top, 0)))
+        return AnswerPieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @naming_limits("a request")
     def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
@@ -274,7 +284,7 @@ class LLM:
         self._facts().require_numbers("embeddings")
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a text or several, got {texts!r}")
-        ids = [self._prompting.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        ids = [self._requests.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
         if not ids:
             raise RequestError("there is nothing to embed: give one text at least")
         found = self._port.ask(Embed(ids))
@@ -291,7 +301,7 @@ class LLM:
             raise RequestError(f"a query and its texts are strings, got {reprlib.repr(wrong[0])}")
         if not texts:
             raise RequestError("there is nothing to rank: give one text at least")
-        pairs = [self._prompting.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
+        pairs = [self._requests.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
         return self._port.ask(Embed(pairs))[:, 0]
 
     def state(self) -> State:
@@ -304,7 +314,7 @@ class LLM:
 
     def forget(self) -> None:
         """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""
-        self._port.ask(Forget())
+        self._port.ask(ForgetAll())
 
     # -- closing -----------------------------------------------------------------------------------------
 
@@ -355,14 +365,14 @@ class LLM:
         return self._local("runner").runner
 
     @property
-    def encoder(self) -> Encoder | None:
+    def encoder(self) -> ImageEncoder | None:
         """The encoder of pictures; None if the model sees none."""
         sight = self._local("encoder").sight
         return None if sight is None else sight.encoder
 
     def step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""
-        return self._local("step").prompt_step(self._prompting.checked(prompt))
+        return self._local("step").prompt_step(self._requests.checked(prompt))
 
     def _local(self, wanted: str) -> LocalPort:
         if not isinstance(self._port, LocalPort):
@@ -371,7 +381,7 @@ class LLM:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> ModelFacts:
         """The facts of a model that is open."""
         self._port.check_open()
         return self._port.facts

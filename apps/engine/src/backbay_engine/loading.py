@@ -14,7 +14,7 @@ from .llm import LLM
 from .local.port import LocalPort
 from .port.options import BackendName, LoadFields, Path, load_options
 from .port.remote import RemotePort
-from .trials import fastest
+from .trials import fastest_backend
 from .worker.link import PipeLink
 
 RETRIES = 2
@@ -51,7 +51,7 @@ def load(
     if retries is not None and not worker:
         raise OptionError("retries is for a model with worker=True")
     require_cancel(cancel)
-    choice = fastest(path, backend, given, cancel)
+    choice = fastest_backend(path, backend, given, cancel)
     name = backend if choice is None else choice.name
     if worker:
         link = PipeLink(path, name, given, RETRIES if retries is None else retries)
@@ -66,7 +66,7 @@ def estimate(path: Path, backend: BackendName | None = None, **options: Unpack[L
     """The memory that `load` with these fields of LoadOptions would take, by device and layer. Allocates nothing."""
     given = load_options(options)
     measuring = replace(given, params=replace(given.params, alloc_memory=False), queue=None, cache_dir=None)
-    choice = fastest(path, backend, measuring, measuring=False)
+    choice = fastest_backend(path, backend, measuring, measuring=False)
     port = LocalPort(path, backend if choice is None else choice.name, measuring)
     try:
         return port.memory()

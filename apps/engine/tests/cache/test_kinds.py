@@ -12,7 +12,7 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 import backbay
 from backbay import BackbayError, CacheConfig, CacheFullError, Context, DType, ShapeError, Tensor
 from backbay_engine.cache import Cache, CacheSizes, CausalCache, EncoderCache, LayeredCache, RecurrentCache
-from backbay_engine.cache.cells.contents import Contents
+from backbay_engine.cache.cells.contents import CacheContents
 from backbay_engine.errors import CacheShiftError, ForeignSnapshotError
 
 INSTALLED = sorted(backbay.backends())
@@ -139,7 +139,7 @@ def test_contents_with_negative_numbers_are_refused(cache: Cache, numbers: dict[
     with backbay.open(None, backend="cpu_ref") as backend:
         cache.open(backend, SMALL)
         with pytest.raises(ForeignSnapshotError, match="must be 0 or more"):
-            cache.restore(0, Contents({}, numbers))
+            cache.restore(0, CacheContents({}, numbers))
 
 
 # -- encoders --------------------------------------------------------------------------------------------

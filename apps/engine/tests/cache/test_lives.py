@@ -15,8 +15,8 @@ from backbay_conformance.plugin import Choose, Fault, Lab, Machine, action, lab_
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
 from backbay_engine.cache.attention.cross_attention import VisibleRange
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
-from backbay_engine.cache.cells.bookkeeping import Run
-from backbay_engine.cache.cells.storage import Storage
+from backbay_engine.cache.cells.bookkeeping import TokenRun
+from backbay_engine.cache.cells.storage import CellStorage
 from backbay_engine.cache.recurrent import SequenceStates
 from backbay_engine.errors import CacheShiftError
 from backbay_engine.steps.step import Step
@@ -300,7 +300,7 @@ def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    def first_cells(self: EncoderCache, run: Run) -> list[VisibleRange]:
+    def first_cells(self: EncoderCache, run: TokenRun) -> list[VisibleRange]:
         cells = [(0, shown.rows) for shown in self.shown(run.sequence)]
         return [VisibleRange(run.position, run.position + run.count, cells)] if cells else []
 
@@ -314,7 +314,7 @@ def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
 def wiping_reaches_what_others_share(patch: pytest.MonkeyPatch) -> None:
     def wipe(self: EncoderCache, sequence: int) -> None:
         for shown, region in self._shown[sequence] if self.storage.layers else ():
-            Storage.wipe(self.storage, self.cells_of(region, shown.rows))
+            CellStorage.wipe(self.storage, self.cells_of(region, shown.rows))
         self.remove(sequence, 0)
 
     patch.setattr(EncoderCache, "wipe", wipe)

@@ -8,8 +8,8 @@ from cache_attention import Attention, opened, step_of
 
 from backbay import DType
 from backbay_engine.cache import CacheSizes, CausalCache
-from backbay_engine.cache.cells.bookkeeping import Cells, runs_of
-from backbay_engine.cache.cells.masks import Mask, Visibility
+from backbay_engine.cache.cells.bookkeeping import Cells, token_runs
+from backbay_engine.cache.cells.masks import MaskRows, Visibility
 from backbay_engine.steps.step import Step
 
 # -- masks -----------------------------------------------------------------------------------------------
@@ -68,16 +68,16 @@ def test_rows_kept_up_to_date_are_those_made_anew() -> None:
         Visibility(chunk=6),
         Visibility(window=9, chunk=5),
     ):
-        cells, kept, rows = Cells(4, 300, 1200), Mask(visibility, 0), np.full((4, 1200), -np.inf)
+        cells, kept, rows = Cells(4, 300, 1200), MaskRows(visibility, 0), np.full((4, 1200), -np.inf)
         for turn in range(250):
             chosen = rng.permutation(4)[: rng.integers(1, 5)].astype(np.int32)
             ends = np.array([cells.end[n] for n in chosen], np.int32)
             step = Step(ends, ends, chosen, ends)
-            runs = runs_of(step)
+            runs = token_runs(step)
             cells.extend(runs, cells.lowest_free(len(chosen)))
             if turn % 3:  # other contexts take the other steps
                 fresh = np.zeros((4, 1200))
-                Mask(visibility, 0).fill_anew(fresh, cells, runs, None)
+                MaskRows(visibility, 0).fill_anew(fresh, cells, runs, None)
                 kept.fill(rows, cells, runs)
                 n = len(chosen)
                 assert np.array_equal(rows[:n], fresh[:n])
@@ -102,7 +102,7 @@ def test_the_extent_of_a_sequence_follows_its_window() -> None:
         sequence = int(rng.integers(2))
         at = np.array([sequence], np.int32)
         step = Step(at, np.array([cells.end[sequence]], np.int32), at, at)
-        cells.extend(runs_of(step), cells.lowest_free(1))
+        cells.extend(token_runs(step), cells.lowest_free(1))
         cells.drop(sequence, cells.end[sequence] - 40)
         held = cells.of(sequence)
         assert cells.extent([sequence]) == (held.min(), held.max() + 1)

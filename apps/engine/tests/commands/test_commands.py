@@ -210,7 +210,7 @@ def test_bench_takes_all_backends_that_work_and_no_longer_texts_than_the_model(p
 
 
 def test_an_option_that_no_backend_has_is_refused_before_anything_is_measured(path, capsys, monkeypatch):
-    for where in ("trials.choosing.try_task", "commands.profile.measure_walls"):
+    for where in ("trials.backend_choice.try_task", "commands.profile.measure_peak_rates"):
         monkeypatch.setattr(f"backbay_engine.{where}", lambda *_: pytest.fail("it is measured"))
     for backend in ([], ["--backend", "cpu_ref"]):
         assert main(["profile", path, "--option", "weigths=copied", *backend]) == 2

@@ -244,7 +244,9 @@ def test_a_model_that_makes_no_numbers_is_refused_before_anything_is_measured_or
     command: str,
     wanted: str,
 ) -> None:
-    monkeypatch.setattr("backbay_engine.commands.opening.load", lambda *_, **__: pytest.fail("it is loaded"))
+    monkeypatch.setattr(
+        "backbay_engine.commands.model_arguments.load", lambda *_, **__: pytest.fail("it is loaded")
+    )
     status, why = refusal([command, str(path), "a", "b", *SMALL], capsys)
     assert (status, f"generates text; {wanted} come from" in why) == (1, True)
 

@@ -14,7 +14,7 @@ from vision_files import opened, unpacked
 import backbay.gguf
 from backbay import ModelFileError
 from backbay_engine import tokenizer_from_gguf
-from backbay_engine.images.encoder import Encoder
+from backbay_engine.images.encoder import ImageEncoder
 from backbay_engine.images.opening import text_file, vision_family, vision_file
 
 TINY = Path(__file__).parents[4] / "examples" / "models" / "backbay-tiny-f16.gguf"
@@ -168,7 +168,7 @@ def test_heads_that_two_axes_cannot_share_are_refused(tmp_path):
         unpacked("mistral3-projector", tmp_path), metadata={"clip.vision.attention.head_count": 16}
     )
     with pytest.raises(ModelFileError, match="heads of a multiple of 4 features"):
-        Encoder(family(file), "cpu_ref")
+        ImageEncoder(family(file), "cpu_ref")
 
 
 def test_an_older_minicpmv_is_refused(tmp_path):
@@ -200,12 +200,12 @@ def test_queries_are_needed(tmp_path):
 )
 def test_tensors_that_do_not_fit_are_refused_when_the_encoder_opens(gemma, change, said):
     with pytest.raises(ModelFileError, match=said):
-        Encoder(family(changed(gemma, **change)), "cpu_ref")
+        ImageEncoder(family(changed(gemma, **change)), "cpu_ref")
 
 
 def test_features_of_an_earlier_block_are_refused(llava):
     with pytest.raises(ModelFileError, match="the output of the last block"):
-        Encoder(family(changed(llava, metadata={"clip.vision.feature_layer": [2]})), "cpu_ref")
+        ImageEncoder(family(changed(llava, metadata={"clip.vision.feature_layer": [2]})), "cpu_ref")
 
 
 OLDER = {

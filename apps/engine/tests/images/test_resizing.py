@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import drawn
 
-from backbay_engine.images.resizing import Filter, filled, resize, resize_on_square
+from backbay_engine.images.resizing import Filter, plain_picture, resize, resize_on_square
 
 FILTERS: list[Filter] = ["bilinear", "bicubic", "lanczos"]
 sides = st.integers(1, 60)
@@ -22,7 +22,8 @@ def test_a_plain_picture_stays_plain(
 ) -> None:
     colour = (122, 0, 255)
     assert (
-        resize(filled(colour, (height, width)), (rows, columns), filter) == filled(colour, (rows, columns))
+        resize(plain_picture(colour, (height, width)), (rows, columns), filter)
+        == plain_picture(colour, (rows, columns))
     ).all()
 
 
@@ -49,7 +50,7 @@ def test_a_picture_on_a_square_is_the_resized_square(
     height: int, width: int, side: int, filter: Filter
 ) -> None:
     most, colour = max(height, width), (122, 116, 104)
-    square = filled(colour, (most, most))
+    square = plain_picture(colour, (most, most))
     top, left = (most - height) // 2, (most - width) // 2
     square[:, top : top + height, left : left + width] = planes(height, width)
     right = resize(square, (side, side), filter)

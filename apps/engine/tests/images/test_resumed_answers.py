@@ -11,7 +11,7 @@ from seeing_models import ENDLESS, Files, opened
 from small_vision import picture
 
 from backbay_engine import LLM, Completion, DeadlineError, Image, QueueFullError, TokenStep
-from backbay_engine.images.encoder import Encoder
+from backbay_engine.images.encoder import ImageEncoder
 
 ASKED: list[Any] = ["what is this: ", Image(picture(20, 20))]
 
@@ -41,13 +41,13 @@ def test_steps_are_told_and_places_given_back(files: Files) -> None:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Holds encodings until it is set."""
-    go_on, embed = threading.Event(), Encoder.embed
+    go_on, embed = threading.Event(), ImageEncoder.embed
 
-    def held(encoder: Encoder, *args: Any, **how: Any) -> Any:
+    def held(encoder: ImageEncoder, *args: Any, **how: Any) -> Any:
         assert go_on.wait(300)
         return embed(encoder, *args, **how)
 
-    monkeypatch.setattr(Encoder, "embed", held)
+    monkeypatch.setattr(ImageEncoder, "embed", held)
     return go_on
 
 

@@ -14,7 +14,7 @@ import backbay
 from backbay_engine import LLM, Image
 from backbay_engine.runner.requests.request import Score
 from backbay_engine.runner.slots import Slots
-from backbay_engine.steps.tokens import PictureToken, places_in
+from backbay_engine.steps.tokens import PictureToken, picture_places
 
 BACKENDS = sorted(backbay.backends())
 
@@ -109,7 +109,7 @@ def test_the_shift_of_a_full_context_cuts_no_picture(
             assert again.tokens == answer.tokens[:4]
     assert left
     for tokens in left:
-        for place in places_in(tokens):
+        for place in picture_places(tokens):
             indices = [
                 token.index for token in tokens[place.begin : place.end] if isinstance(token, PictureToken)
             ]

@@ -11,7 +11,7 @@ import pytest
 from backbay import CancelledError, ClosedError
 from backbay_engine import LogitsError
 from backbay_engine.images.prepared import Prepared
-from backbay_engine.images.store import Counters, ImageStore, Lease
+from backbay_engine.images.store import ImageStore, RowsLease, StoreCounters
 
 WIDTH, ROWS = 4, 2
 EACH = 4 * WIDTH * ROWS
@@ -52,7 +52,7 @@ class Asked:
         self.pictures, self.told, self.errors = pictures, Event(), list[BaseException | None]()
         self.lease = store.lease(pictures, self._done)
 
-    def _done(self, lease: Lease, error: BaseException | None) -> None:
+    def _done(self, lease: RowsLease, error: BaseException | None) -> None:
         self.errors.append(error)
         self.told.set()
 
@@ -74,7 +74,7 @@ def test_rows_are_computed_once_and_found_by_content(encodes: Encodes) -> None:
         assert asked.rows() == [1, 2, 1]
         asked.lease.hand_out(5)
         asked.lease.release()
-    assert store.counters == Counters(asked=9, computed=2, rows=15, bytes=2 * EACH)
+    assert store.counters == StoreCounters(asked=9, computed=2, rows=15, bytes=2 * EACH)
     store.clear()
     assert store.counters.bytes == 0
     store.close()

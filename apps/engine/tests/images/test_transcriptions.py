@@ -11,7 +11,7 @@ from model_files import changed, tensors_of
 from vision_files import opened, unpacked
 
 import backbay
-from backbay_engine.images.parts.towers import divided, places_in, stepped
+from backbay_engine.images.parts.towers import divided_fractions, stepped_fractions, stretched_places
 
 SOURCE = Path(__file__).parents[4] / "lab" / "engine" / "compare_vision" / "transcriptions.py"
 SPEC = importlib.util.spec_from_file_location("transcriptions", SOURCE)
@@ -61,7 +61,18 @@ def test_minicpmv_agrees_at_the_published_sizes(tmp_path, backend):
 def test_the_rounding_of_each_reference_decides_between_learned_positions():
     for count in range(1, 200):
         published = transcriptions.buckets(count, 70)
-        np.testing.assert_array_equal(places_in(70, 1, count, stepped), published)
+        np.testing.assert_array_equal(stretched_places(70, 1, count, stepped_fractions), published)
     # Both made by PyTorch.
-    assert places_in(70, 1, 25, stepped)[::5].tolist() == [0, 13, 27, 41, 55]
-    assert places_in(70, 1, 100, divided)[::10].tolist() == [0, 7, 14, 21, 28, 35, 42, 49, 56, 63]
+    assert stretched_places(70, 1, 25, stepped_fractions)[::5].tolist() == [0, 13, 27, 41, 55]
+    assert stretched_places(70, 1, 100, divided_fractions)[::10].tolist() == [
+        0,
+        7,
+        14,
+        21,
+        28,
+        35,
+        42,
+        49,
+        56,
+        63,
+    ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from backbay_engine.images.preparations.contract import Preparation
-from backbay_engine.images.preparations.slices import MergedSlices, Slices
+from backbay_engine.images.preparations.slices import MergedSlices, MiniCPMVSlices
 from backbay_engine.images.preparations.stretched import CentreCrop, LongestEdge, SmartResize, Squash
-from backbay_engine.images.preparations.tiles import Anyres, Canvas, CanvasAndWhole, Split
+from backbay_engine.images.preparations.tiles import Anyres, CanvasAndWhole, PaddedCanvas, SplitTiles
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -32,11 +32,11 @@ def preparations(size: int, patch: int) -> dict[str, Preparation]:
         "llava-next": Anyres(
             size=size, patch=patch, pinpoints=tuple((size * h, size * w) for h, w in grids), **CLIP
         ),
-        "mllama": Canvas(size=size, patch=patch, **CLIP),
+        "mllama": PaddedCanvas(size=size, patch=patch, **CLIP),
         "qwen2.5-vl": SmartResize(patch=patch, min_pixels=16 * patch**2, max_pixels=4 * size**2, **CLIP),
         "llama4": CanvasAndWhole(size=size, patch=patch, **HALF),
-        "idefics3": Split(size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF),
+        "idefics3": SplitTiles(size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF),
         "minicpm-v-4.6": MergedSlices(size=size, patch=patch, **HALF),
-        "minicpm-v": Slices(size=size, patch=patch, tokens=3, **HALF),
+        "minicpm-v": MiniCPMVSlices(size=size, patch=patch, tokens=3, **HALF),
         "pixtral": LongestEdge(unit=2 * patch, edge=4 * size, **CLIP),
     }

@@ -10,7 +10,7 @@ import pytest
 from small_llama import EOS
 
 from backbay_engine import LLM, load
-from backbay_engine.images.encoder import Encoder
+from backbay_engine.images.encoder import ImageEncoder
 
 ENDLESS: dict[str, Any] = {"logit_bias": {EOS: float("-inf")}, "temperature": 0}
 Files = dict[str, tuple[Path, Path | None]]
@@ -28,11 +28,11 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
-        embed = Encoder.embed
+        embed = ImageEncoder.embed
 
-        def held(encoder: Encoder, *args: Any, **how: Any) -> Any:
+        def held(encoder: ImageEncoder, *args: Any, **how: Any) -> Any:
             self.reached.set()
             assert self.open.wait(300)
             return embed(encoder, *args, **how)
 
-        monkeypatch.setattr(Encoder, "embed", held)
+        monkeypatch.setattr(ImageEncoder, "embed", held)

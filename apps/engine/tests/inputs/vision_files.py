@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from backbay import BackendParams
-from backbay_engine.images.encoder import Encoder
+from backbay_engine.images.encoder import ImageEncoder
 from backbay_engine.images.opening import vision_family, vision_file
 
 VISION = Path(__file__).parents[1] / "data" / "vision"
@@ -24,11 +24,11 @@ def unpacked(name: str, folder: Path) -> Path:
 
 def opened(
     path: Path, backend: str = "cpu_ref", params: BackendParams | None = None, image_tokens: int = 256
-) -> Encoder:
+) -> ImageEncoder:
     """The encoder of a file, loaded if it holds memory."""
     file = vision_file(path, path)
     assert file is not None
-    encoder = Encoder(vision_family(file, image_tokens), backend, params)
+    encoder = ImageEncoder(vision_family(file, image_tokens), backend, params)
     if params is None or params.alloc_memory:
         encoder.load()
     return encoder

@@ -11,9 +11,9 @@ from backbay import DType
 from backbay.internals import ProfiledRun
 from backbay.plugin import Timing
 from backbay_engine.profiles import PeakRates
-from backbay_engine.profiles.phase import OTHER, UNTOLD, HostFacts, Measured, Phase, phase_of
+from backbay_engine.profiles.phase import OTHER, UNTOLD, MachineFacts, MeasuredSteps, Phase, phase_of
 
-MACHINE = HostFacts(blocks=2, host="CPU:0", walls=PeakRates(reading=1000.0, multiplying=1e6))
+MACHINE = MachineFacts(blocks=2, host="CPU:0", walls=PeakRates(reading=1000.0, multiplying=1e6))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def run() -> ProfiledRun:
 
 def phase(run: ProfiledRun, *timings: Timing, steps: int = 1, runs: int = 1) -> Phase:
     timed = replace(run, seconds=1.0, timings=timings)
-    return phase_of("a step", 0.9, Measured(steps, 1.5, [timed] * runs), MACHINE)
+    return phase_of("a step", 0.9, MeasuredSteps(steps, 1.5, [timed] * runs), MACHINE)
 
 
 def test_times_add_up_by_op_by_layer_and_by_device(run: ProfiledRun) -> None:

@@ -9,8 +9,8 @@ import pytest
 import backbay
 from backbay import DType
 from backbay.plugin import Timing
-from backbay_engine.profiles import PeakRates, measure_walls
-from backbay_engine.profiles.measuring import raised
+from backbay_engine.profiles import PeakRates, measure_peak_rates
+from backbay_engine.profiles.measuring import raise_rates
 
 
 def test_the_least_time_is_that_of_the_slower_wall() -> None:
@@ -20,7 +20,7 @@ def test_the_least_time_is_that_of_the_slower_wall() -> None:
 
 
 def test_rates_are_measured() -> None:
-    walls = measure_walls(2)
+    walls = measure_peak_rates(2)
     assert 1e7 < walls.reading < 1e13 and 1e7 < walls.multiplying < 1e15
 
 
@@ -41,4 +41,4 @@ def test_a_long_product_on_the_host_raises_the_wall(seconds, device, multiplying
             ctx.compute(y)
     nodes = runs[0].timings[0].nodes
     run = replace(runs[0], timings=tuple(Timing(nodes, part, device) for part in seconds))
-    assert raised(PeakRates(1.0, 7.0), [run], "CPU:0") == PeakRates(1.0, multiplying)
+    assert raise_rates(PeakRates(1.0, 7.0), [run], "CPU:0") == PeakRates(1.0, multiplying)

@@ -12,8 +12,8 @@ import backbay
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
 from backbay_engine.cache.cells.bookkeeping import Cells
-from backbay_engine.cache.cells.storage import Mover, Storage
-from backbay_engine.scenarios.causal_cache import CausalLife
+from backbay_engine.cache.cells.storage import CellMover, CellStorage
+from backbay_engine.scenarios.causal_cache import CausalCacheMachine
 
 DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0)
 
@@ -26,33 +26,33 @@ def without_flash() -> Lab:
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_live_on_every_backend(name: str) -> None:
-    live(CausalLife, lab_for(name), "caches", 0, lives_on(name))
+    live(CausalCacheMachine, lab_for(name), "caches", 0, lives_on(name))
 
 
 def test_caches_live_where_values_are_permuted_and_masks_padded() -> None:
-    live(CausalLife, lab_for(permuted(32, 32, *DTYPES)), "caches", 100, 8)
+    live(CausalCacheMachine, lab_for(permuted(32, 32, *DTYPES)), "caches", 100, 8)
 
 
 @pytest.mark.skipif("ggml" not in INSTALLED, reason="a way to run ggml")
 def test_caches_live_on_ggml_without_flash_attention() -> None:
-    live(CausalLife, without_flash(), "caches", 200, 6)
+    live(CausalCacheMachine, without_flash(), "caches", 200, 6)
 
 
 def test_caches_live_under_hypothesis() -> None:
-    assert run_machine(CausalLife, "cpu_ref", seed=5, steps=25, examples=LIVES or 10) == []
+    assert run_machine(CausalCacheMachine, "cpu_ref", seed=5, steps=25, examples=LIVES or 10) == []
 
 
 def test_every_action_is_taken_in_a_few_lives() -> None:
     taken: set[str] = set()
 
-    class Counted(CausalLife):
+    class Counted(CausalCacheMachine):
         def do(self, action: str, choose: object) -> None:
             taken.add(action)
             super().do(action, choose)  # type: ignore[arg-type]
 
     for turn in range(6):
         walk(Counted, lab_for("cpu_ref"), Draw(f"all/{turn}"), 40)
-    assert taken == set(CausalLife.actions)
+    assert taken == set(CausalCacheMachine.actions)
 
 
 # -- faults that a life must notice ----------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_every_action_is_taken_in_a_few_lives() -> None:
 def first_fault(lives: int = 40) -> Fault | None:
     for turn in range(lives):
         try:
-            walk(CausalLife, lab_for("cpu_ref"), Draw(f"faults/{turn}"), 40)
+            walk(CausalCacheMachine, lab_for("cpu_ref"), Draw(f"faults/{turn}"), 40)
         except Fault as fault:
             return fault
     return None
@@ -72,8 +72,8 @@ def rows_outlive_a_change(patch: pytest.MonkeyPatch) -> None:
 
 
 def keys_turn_the_other_way(patch: pytest.MonkeyPatch) -> None:
-    run = Mover.run
-    patch.setattr(Mover, "run", lambda self, a, b, offset=0: run(self, a, b, -offset))
+    run = CellMover.run
+    patch.setattr(CellMover, "run", lambda self, a, b, offset=0: run(self, a, b, -offset))
 
 
 def shared_cells_are_turned(patch: pytest.MonkeyPatch) -> None:
@@ -87,8 +87,8 @@ def shared_cells_are_turned(patch: pytest.MonkeyPatch) -> None:
 
 
 def cells_move_without_their_values(patch: pytest.MonkeyPatch) -> None:
-    mover = Storage.mover
-    patch.setattr(Storage, "mover", lambda self, part, shift=None: mover(self, "keys", shift))
+    mover = CellStorage.mover
+    patch.setattr(CellStorage, "mover", lambda self, part, shift=None: mover(self, "keys", shift))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 import backbay
 from backbay_conformance.plugin import Draw, Fault, lab_for
-from backbay_engine.scenarios import rules
-from backbay_engine.scenarios.rules import engine_latent_attention
+from backbay_engine.scenarios import recurrent_rules
+from backbay_engine.scenarios.recurrent_rules import engine_latent_attention
 
 
 def run(name: str, turns: int) -> None:
@@ -23,12 +23,14 @@ def test_both_forms_are_the_formula(name):
 
 @pytest.mark.parametrize("form", ["absorbed", "plain"])
 def test_a_form_that_leaves_the_rotated_part_of_keys_out_is_found(form, monkeypatch):
-    right = getattr(rules, f"attend_{form}")
+    right = getattr(recurrent_rules, f"attend_{form}")
 
     def wrong(ctx, layer, parts, *rest):
-        without = rules.LatentParts(parts.fixed, parts.turned.scale(ctx, 0.0), parts.latent, parts.key)
+        without = recurrent_rules.LatentParts(
+            parts.fixed, parts.turned.scale(ctx, 0.0), parts.latent, parts.key
+        )
         return right(ctx, layer, without, *rest)
 
-    monkeypatch.setattr(rules, f"attend_{form}", wrong)
+    monkeypatch.setattr(recurrent_rules, f"attend_{form}", wrong)
     with pytest.raises(Fault, match="expected"):
         run("cpu_ref", 5)

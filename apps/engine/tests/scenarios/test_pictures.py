@@ -12,21 +12,21 @@ from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, lab_for
 from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
-from backbay_engine.images.contract import Inputs
+from backbay_engine.images.contract import EncoderInputs
 from backbay_engine.models import batch
-from backbay_engine.scenarios.picture_cache import PictureLife
-from backbay_engine.scenarios.seeing import engine_encoder_contexts, engine_mixed_steps
+from backbay_engine.scenarios.image_encoder import engine_encoder_contexts, engine_mixed_steps
+from backbay_engine.scenarios.picture_cache import PictureCacheMachine
 
 SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_of_pictures_live_on_every_backend(name: str) -> None:
-    live(PictureLife, lab_for(name), "pictures", 0, lives_on(name), actions=30)
+    live(PictureCacheMachine, lab_for(name), "pictures", 0, lives_on(name), actions=30)
 
 
 def test_caches_of_pictures_live_where_values_are_permuted_and_masks_padded() -> None:
-    live(PictureLife, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
+    live(PictureCacheMachine, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -61,13 +61,13 @@ def test_a_life_notices_what_is_wrong(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Fault):
-        live(PictureLife, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
+        live(PictureCacheMachine, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
 
 
 def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "_sources", lambda step: np.arange(step.size, dtype=np.int32))
     with pytest.raises(Fault, match="mixed wrongly"):
         engine_mixed_steps(lab_for("cpu_ref"), Draw("fault"))
-    monkeypatch.setattr(Inputs, "fill", lambda self, pictures: None)
+    monkeypatch.setattr(EncoderInputs, "fill", lambda self, pictures: None)
     with pytest.raises(Fault, match="an encoder's rows differ"):
         engine_encoder_contexts(lab_for("cpu_ref"), Draw("fault"))

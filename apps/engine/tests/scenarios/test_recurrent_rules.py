@@ -10,7 +10,7 @@ import backbay
 from backbay import Tensor
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for
 from backbay_engine.cache import RecurrentCache
-from backbay_engine.scenarios.rules import (
+from backbay_engine.scenarios.recurrent_rules import (
     engine_delta_rule,
     engine_low_rank_rule,
     engine_state_space,

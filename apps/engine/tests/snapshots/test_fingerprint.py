@@ -7,12 +7,12 @@ from pathlib import Path
 from small_llama import write_small_llama
 
 from backbay import gguf
-from backbay_engine.snapshots.snapshot import fingerprint
+from backbay_engine.snapshots.snapshot import model_fingerprint
 
 
 def of(path: Path) -> str:
     with gguf.open(path) as model:
-        return fingerprint(model)
+        return model_fingerprint(model)
 
 
 def test_each_tensor_counts(tmp_path: Path) -> None:

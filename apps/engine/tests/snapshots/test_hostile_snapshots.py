@@ -26,7 +26,7 @@ from backbay_engine import (
     SnapshotError,
     load,
 )
-from backbay_engine.cache.cells.contents import Contents
+from backbay_engine.cache.cells.contents import CacheContents
 from backbay_engine.snapshots import tensor_file
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 1, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
@@ -94,7 +94,7 @@ def test_a_header_with_other_facts_is_refused(whole: bytes, change: Callable[[An
 
 
 def test_wrong_facts_with_right_checksums_are_refused(whole: bytes) -> None:
-    arrays, facts = tensor_file.unpacked(whole, "here")
+    arrays, facts = tensor_file.unpack_tensors(whole, "here")
     wrong: list[dict[str, Any]] = [
         {},
         {**facts, "numbers": 3},
@@ -107,15 +107,15 @@ def test_wrong_facts_with_right_checksums_are_refused(whole: bytes) -> None:
     ]
     for each in wrong:
         with pytest.raises(DamagedSnapshotError):
-            Snapshot.from_bytes(tensor_file.packed(arrays, each))
+            Snapshot.from_bytes(tensor_file.pack_tensors(arrays, each))
 
 
 @pytest.mark.parametrize("name", ["tokens", "prompt"])
 def test_tokens_that_are_no_row_of_ids_are_refused(whole: bytes, name: str) -> None:
-    arrays, facts = tensor_file.unpacked(whole, "here")
+    arrays, facts = tensor_file.unpack_tensors(whole, "here")
     for wrong in (arrays[name].astype("<f4"), arrays[name].reshape(1, -1)):
         with pytest.raises(DamagedSnapshotError):
-            Snapshot.from_bytes(tensor_file.packed({**arrays, name: wrong}, facts))
+            Snapshot.from_bytes(tensor_file.pack_tensors({**arrays, name: wrong}, facts))
 
 
 def test_more_dimensions_than_numpy_has_are_refused(whole: bytes) -> None:
@@ -134,12 +134,12 @@ def test_a_crafted_cache_is_refused_and_the_model_goes_on(small: LLM, whole: byt
     arrays, numbers = right.contents.arrays, right.contents.numbers
     expected = small.generate(TEXT, temperature=0, max_tokens=5).tokens
     crafted = [
-        replace(right, contents=Contents()),
-        replace(right, contents=Contents(arrays, {**numbers, "end": numbers["end"] + 1})),
-        replace(right, contents=Contents(arrays, {**numbers, "begin": 3})),
-        replace(right, contents=Contents(arrays, {**numbers, "begin": -1})),
-        replace(right, contents=Contents({name: a[:, :1] for name, a in arrays.items()}, numbers)),
-        replace(right, contents=Contents(dict(list(arrays.items())[1:]), numbers)),
+        replace(right, contents=CacheContents()),
+        replace(right, contents=CacheContents(arrays, {**numbers, "end": numbers["end"] + 1})),
+        replace(right, contents=CacheContents(arrays, {**numbers, "begin": 3})),
+        replace(right, contents=CacheContents(arrays, {**numbers, "begin": -1})),
+        replace(right, contents=CacheContents({name: a[:, :1] for name, a in arrays.items()}, numbers)),
+        replace(right, contents=CacheContents(dict(list(arrays.items())[1:]), numbers)),
         replace(right, tokens=(*right.tokens, 5)),
         replace(right, tokens=(*right.tokens[:-1], 10**6)),
         replace(right, tokens=right.tokens * 9),
@@ -155,7 +155,7 @@ def test_a_cache_of_nan_harms_only_its_own_conversation(small: LLM, whole: bytes
     expected = small.generate("another", temperature=0, max_tokens=5).tokens
     right = Snapshot.from_bytes(whole)
     spoiled = {name: np.full_like(array, np.nan) for name, array in right.contents.arrays.items()}
-    small.restore(replace(right, contents=Contents(spoiled, right.contents.numbers)))
+    small.restore(replace(right, contents=CacheContents(spoiled, right.contents.numbers)))
     with pytest.raises(BackbayError, match="not finite"):
         small.generate([*right.tokens, 65], temperature=0, max_tokens=2)
     assert small.generate("another", temperature=0, max_tokens=5).tokens == expected

@@ -24,7 +24,7 @@ from small_llama import EOS, write_small_llama
 import backbay
 from backbay import OptionError
 from backbay_engine import load
-from backbay_engine.cache.cells.contents import Contents
+from backbay_engine.cache.cells.contents import CacheContents
 from backbay_engine.local.prefix_folder import WORTH, PrefixFolder
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.runner.slots import Slot
@@ -252,7 +252,9 @@ def write_many(folder: str, number: int) -> None:
     chance = np.random.default_rng(number)
     for _ in range(25):
         tokens = tuple(int(n) for n in chance.integers(0, 3, 80))
-        shelf.add(Snapshot("model", tokens, Contents({"a": np.zeros((80, 10), np.float32)}, {"end": 80})))
+        shelf.add(
+            Snapshot("model", tokens, CacheContents({"a": np.zeros((80, 10), np.float32)}, {"end": 80}))
+        )
         found = shelf.find(np.array(tokens, np.int32), 0)
         if found is not None:
             shelf.read(found.path)

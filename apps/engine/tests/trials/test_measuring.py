@@ -14,7 +14,7 @@ from backbay_engine.local.port import LocalPort
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.steps.step import Step
 from backbay_engine.trials import measuring
-from backbay_engine.trials.measuring import ROOM, measure
+from backbay_engine.trials.measuring import ROOM, measure_speed
 
 Opened = Callable[..., tuple[LocalPort, "Timed"]]
 
@@ -61,7 +61,7 @@ def test_a_prompt_and_a_step_of_all_sequences_are_timed(
     engine, clock = opened(
         parallel, 0.01, 0.001, 0.5
     )  # the first run of all takes longer, and does not count
-    speed = measure(engine, parallel, clock)
+    speed = measure_speed(engine, parallel, clock)
     read, step = (0.01 + 64 * 0.001) / 64, 0.01 + parallel * 0.001
     assert speed.rates == pytest.approx({"prompt": 1 / read, "answers": parallel / step})
     assert speed.seconds == pytest.approx(parallel * 256 * read + 128 * step)
@@ -71,7 +71,7 @@ def test_a_prompt_and_a_step_of_all_sequences_are_timed(
 
 def test_a_slow_engine_is_measured_a_few_times_only(opened: Opened) -> None:
     engine, clock = opened(1, 3.0, 0.0)
-    speed = measure(engine, 1, clock)
+    speed = measure_speed(engine, 1, clock)
     assert clock.sizes[:3] == [64, 64, 8]
     assert speed.rates == pytest.approx({"prompt": 64 / 3, "answers": 1 / 3})
 
@@ -81,12 +81,12 @@ def test_three_tokens_are_enough_when_the_time_is_over(
 ) -> None:
     engine, clock = opened(2, 1.0, 0.0)
     monkeypatch.setattr(measuring, "PATIENCE", 0.0)  # no real time is waited
-    assert measure(engine, 2, clock).rates == pytest.approx({"prompt": 64, "answers": 2})
+    assert measure_speed(engine, 2, clock).rates == pytest.approx({"prompt": 64, "answers": 2})
 
 
 def test_an_encoder_embeds_texts(opened: Opened, tmp_path: Path) -> None:
     engine, clock = opened(3, 0.01, 0.001, file=unpacked("bert", tmp_path))
     assert not engine.facts.generates
-    speed = measure(engine, 3, clock)
+    speed = measure_speed(engine, 3, clock)
     assert speed.seconds > 0
     assert speed.rates == pytest.approx({"texts": 3 / speed.seconds})

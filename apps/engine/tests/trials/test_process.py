@@ -10,14 +10,14 @@ import pytest
 from backbay import BackendParams, CancelledError
 from backbay.plugin import check_cancel
 from backbay_engine.port.options import LoadOptions
-from backbay_engine.trials.measuring import Task
-from backbay_engine.trials.process import Limits, Outcome, try_task
+from backbay_engine.trials.measuring import TrialTask
+from backbay_engine.trials.process import TrialLimits, TrialOutcome, try_task
 
-LONG = Limits(300.0, 300.0)
+LONG = TrialLimits(300.0, 300.0)
 
 
-def tried(path: Path, backend: str, limits: Limits = LONG, cancel: Event | None = None) -> Outcome:
-    task = Task(
+def tried(path: Path, backend: str, limits: TrialLimits = LONG, cancel: Event | None = None) -> TrialOutcome:
+    task = TrialTask(
         path,
         f"trial_backends:{backend}",
         LoadOptions(context=64, parallel=2, batch=64, params=BackendParams(num_threads=1)),
@@ -54,13 +54,13 @@ def test_a_backend_that_fails_says_why(path: Path, backend: str, why_not: str, l
 
 
 def test_a_backend_that_hangs_is_stopped(path: Path) -> None:
-    outcome = tried(path, "Hanging", Limits(1.0, None))
+    outcome = tried(path, "Hanging", TrialLimits(1.0, None))
     assert (outcome.speed, outcome.lasts) == (None, False)
     assert outcome.why_not.endswith("while it loaded the model")
 
 
 def test_a_backend_that_is_certainly_slower_is_stopped(path: Path) -> None:
-    outcome = tried(path, "Slow", Limits(300.0, 0.1))
+    outcome = tried(path, "Slow", TrialLimits(300.0, 0.1))
     assert (outcome.speed, outcome.lasts) == (None, True)
     assert outcome.why_not.startswith("it is slower: stopped after")
 

@@ -23,8 +23,8 @@ from backbay import (
 )
 from backbay_engine.worker import frames as wire
 from backbay_engine.worker import reports
-from backbay_engine.worker.deaths import MUTE, memory_kills, why_ended
-from backbay_engine.worker.frames import FrameKind, Sender, frame, frames
+from backbay_engine.worker.end_reasons import MUTE, count_memory_kills, end_reason
+from backbay_engine.worker.frames import FrameKind, FrameSender, encode_frame, read_frames
 from backbay_engine.worker.program import StepSender
 from backbay_engine.worker.reports import pack_error, unpack_error
 
@@ -38,8 +38,8 @@ def pipe():
 
 def test_frames_of_many_threads_come_whole(pipe):
     source, target = pipe
-    sender, found = Sender(target), []
-    reader = threading.Thread(target=lambda: found.extend(frames(source)))
+    sender, found = FrameSender(target), []
+    reader = threading.Thread(target=lambda: found.extend(read_frames(source)))
     reader.start()
 
     def send(number):
@@ -71,17 +71,17 @@ class Huge(bytes):
 
 
 def test_a_frame_may_be_longer_than_32_bits_can_tell():
-    assert frame(FrameKind.RESULT, 1, Huge(b"end")).startswith((5 << 32).to_bytes(8, "little"))
+    assert encode_frame(FrameKind.RESULT, 1, Huge(b"end")).startswith((5 << 32).to_bytes(8, "little"))
 
 
 def test_the_memory_of_a_large_frame_is_given_back(pipe):
     source, target = pipe
-    sender, large, sizes = Sender(target), 50 << 20, []
+    sender, large, sizes = FrameSender(target), 50 << 20, []
     tracemalloc.start()
     try:
 
         def read():
-            for found in frames(source):
+            for found in read_frames(source):
                 sizes.append(len(found.payload))
                 del found
                 sizes.append(tracemalloc.get_traced_memory()[0])
@@ -109,9 +109,9 @@ def test_a_large_frame_is_not_moved_again_for_each_of_its_parts(pipe, monkeypatc
             super().__setitem__(place, value)
 
     monkeypatch.setattr(wire, "bytearray", Counting, raising=False)
-    reader = threading.Thread(target=lambda: list(frames(source)))
+    reader = threading.Thread(target=lambda: list(read_frames(source)))
     reader.start()
-    Sender(target).send(FrameKind.RESULT, 1, bytes(large))
+    FrameSender(target).send(FrameKind.RESULT, 1, bytes(large))
     target.close()
     reader.join()
     assert sum(moved) < large
@@ -120,9 +120,11 @@ def test_a_large_frame_is_not_moved_again_for_each_of_its_parts(pipe, monkeypatc
 def test_each_part_of_a_large_frame_is_told(pipe):
     source, target = pipe
     parts, whole = [], []
-    reader = threading.Thread(target=lambda: whole.extend(frames(source, lambda: parts.append(len(whole)))))
+    reader = threading.Thread(
+        target=lambda: whole.extend(read_frames(source, lambda: parts.append(len(whole))))
+    )
     reader.start()
-    data = frame(FrameKind.RESULT, 1, bytes(90))
+    data = encode_frame(FrameKind.RESULT, 1, bytes(90))
     for at in range(0, len(data), 25):
         told = len(parts)
         target.write(data[at : at + 25])
@@ -138,13 +140,13 @@ def test_what_is_no_frame_is_refused(pipe):
     source, target = pipe
     target.write(bytes(8) + b"\xff\0\0\0\0")
     with pytest.raises(ValueError, match="255 is not a valid FrameKind"):
-        next(frames(source))
+        next(read_frames(source))
 
 
 @pytest.mark.parametrize("end", [StepSender.succeed, StepSender.fail])
 def test_a_worker_forgets_a_request_that_is_over(pipe, end):
     running = {7: threading.Event().set}
-    end(StepSender(Sender(pipe[1]), 7, running, SimpleQueue()), BackbayError("the result"))
+    end(StepSender(FrameSender(pipe[1]), 7, running, SimpleQueue()), BackbayError("the result"))
     assert not running
 
 
@@ -207,7 +209,7 @@ def test_an_error_of_a_class_that_the_host_lacks_becomes_the_class_above():
     ],
 )
 def test_deaths_are_told_in_words(status, told):
-    assert why_ended(status, 0) == told
+    assert end_reason(status, 0) == told
 
 
 @pytest.mark.fault(
@@ -216,22 +218,22 @@ def test_deaths_are_told_in_words(status, told):
 def test_a_death_without_a_status_is_told_as_one():
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert why_ended(0, 0) == "ended; the system does not tell why, as this process ignores SIGCHLD"
+        assert end_reason(0, 0) == "ended; the system does not tell why, as this process ignores SIGCHLD"
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert why_ended(0, 0) == "ended with status 0"
+    assert end_reason(0, 0) == "ended with status 0"
 
 
 @pytest.mark.fault("the system's out-of-memory killer kills a worker", "the error says that it probably did")
 def test_the_out_of_memory_killer_is_named_if_it_killed_meanwhile(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 5\noom_kill 7\n")
-    assert memory_kills(tmp_path) == 7
-    assert memory_kills(tmp_path / "none") is None
+    assert count_memory_kills(tmp_path) == 7
+    assert count_memory_kills(tmp_path / "none") is None
     killed = -signal.SIGKILL
-    assert "probably by the system's out-of-memory killer" in why_ended(killed, 6, root=tmp_path)
-    assert "not by the system's out-of-memory killer" in why_ended(killed, 7, root=tmp_path)
-    assert "perhaps by the system's out-of-memory killer" in why_ended(killed, None, root=tmp_path)
+    assert "probably by the system's out-of-memory killer" in end_reason(killed, 6, root=tmp_path)
+    assert "not by the system's out-of-memory killer" in end_reason(killed, 7, root=tmp_path)
+    assert "perhaps by the system's out-of-memory killer" in end_reason(killed, None, root=tmp_path)
 
 
 def test_log_records_keep_message_traceback_and_extras(caplog):

@@ -16,9 +16,9 @@ from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
 from backbay_engine.worker import link as worker_link
 from backbay_engine.worker import process
-from backbay_engine.worker.frames import FrameKind, Sender, frames
+from backbay_engine.worker.frames import FrameKind, FrameSender, read_frames
 from backbay_engine.worker.link import STOPPING
-from backbay_engine.worker.process import BEAT, Watch
+from backbay_engine.worker.process import BEAT, Watchdog
 
 if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)
@@ -164,7 +164,7 @@ def test_a_worker_tells_that_it_lives_while_a_large_request_comes(path, workers,
     workers.count_signs()
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
         snapshot = llm.save("abc" * 30)
-        size, signs, written = len(snapshot.to_bytes()), [], Sender._write
+        size, signs, written = len(snapshot.to_bytes()), [], FrameSender._write
 
         def slowly(sender, data):
             """Write half of what is as large as a snapshot, then small parts of it until the worker tells that it lives."""
@@ -181,7 +181,7 @@ def test_a_worker_tells_that_it_lives_while_a_large_request_comes(path, workers,
             signs.append(workers.alive - before)
             written(sender, data[at:])
 
-        monkeypatch.setattr(Sender, "_write", slowly)
+        monkeypatch.setattr(FrameSender, "_write", slowly)
         llm.restore(snapshot)
         assert signs == [2]
         assert len(workers.started) == 1
@@ -200,7 +200,7 @@ class PartPipe:
 
 
 def test_each_part_of_a_large_result_is_a_sign_of_life(path, workers, monkeypatch):
-    monkeypatch.setattr(process, "frames", lambda pipe, on_part: frames(PartPipe(pipe), on_part))
+    monkeypatch.setattr(process, "read_frames", lambda pipe, on_part: read_frames(PartPipe(pipe), on_part))
     with load(path, "cpu_ref", **SIZES, worker=True, retries=0) as llm:
         before = workers.started[0].heard
         parts = len(llm.save("abc" * 30).to_bytes()) // PartPipe.size
@@ -220,7 +220,7 @@ class Silent:
 def test_nobody_watches_a_worker_that_nobody_waits_for(monkeypatch):
     monkeypatch.setattr(process, "BEAT", 0.01)
     worker, looks = Silent(), []
-    watching = Watch(worker, lambda: looks.append(None))
+    watching = Watchdog(worker, lambda: looks.append(None))
     wait_until(lambda: len(looks) > 10)
     watching.end()
     assert (worker.pings, worker.silent) == (0, None)
@@ -247,7 +247,7 @@ def test_a_watch_counts_the_beats_since_the_last_sign_of_life(monkeypatch):
             worker.heard += 1
         return 0.05
 
-    watching = Watch(worker, patience)
+    watching = Watchdog(worker, patience)
     wait_until(lambda: worker.silent is not None)
     assert worker.silent == pytest.approx(0.06)
     assert (len(looks), worker.pings) == (26, 20)

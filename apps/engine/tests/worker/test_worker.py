@@ -31,7 +31,7 @@ from backbay import (
     UnknownBackendError,
 )
 from backbay_engine import LLM, RequestError, load
-from backbay_engine.port.questions import Forget, SavePrompt, SaveRunning
+from backbay_engine.port.questions import ForgetAll, SavePrompt, SaveRunning
 from backbay_engine.worker import link as worker_link
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
@@ -143,7 +143,7 @@ def test_many_questions_need_few_threads(llm):
 
     before = threads()
     running = llm.submit("x", **ENDLESS)
-    handles = [llm._port.begin(Forget()) for _ in range(1000)]  # each waits until nothing runs
+    handles = [llm._port.begin(ForgetAll()) for _ in range(1000)]  # each waits until nothing runs
     next(iter(running))
     assert threads() <= before + 2
     running.cancel()
@@ -152,7 +152,7 @@ def test_many_questions_need_few_threads(llm):
 
 def test_a_format_does_not_wait_until_nothing_runs(llm):
     endless = llm.submit("a", **ENDLESS)
-    forgetting = llm._port.begin(Forget())
+    forgetting = llm._port.begin(ForgetAll())
     assert llm.submit("b", response_format=["yes", "no"]).result(300).text in {"yes", "no"}
     assert not endless.done
     endless.cancel()
@@ -212,7 +212,7 @@ def test_the_workers_warnings_are_the_hosts(path, caplog):
     with caplog.at_level(logging.WARNING):
         load(path, "cpu_ref", context=CONTEXT * 2, worker=True).close()
     assert [r.name for r in caplog.records if "was trained for" in r.getMessage()] == [
-        "backbay_engine.local.sizes"
+        "backbay_engine.local.load_checks"
     ]
 
 

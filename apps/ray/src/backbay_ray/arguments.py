@@ -19,7 +19,7 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 
 @final
-class Scale(Struct, frozen=True, forbid_unknown_fields=True):
+class ReplicaScale(Struct, frozen=True, forbid_unknown_fields=True):
     """How many replicas there are: as many as the requests that run and wait need.
 
     upscale_delay, downscale_delay  seconds for which more, or fewer, must be needed
@@ -32,7 +32,7 @@ class Scale(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
-class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DeploymentArguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is served, and by how many. The fields that `Settings` has too mean the same.
 
     replicas      of each model: a number, or a range
@@ -51,7 +51,7 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     parallel: Count = ServerSettings.parallel
     context: Annotated[int, Meta(ge=2)] | None = None
     queue: Count = ServerSettings.queue
-    replicas: Count | Scale = 1
+    replicas: Count | ReplicaScale = 1
     cpus: Annotated[float, Meta(gt=0)] = 1.0
     gpus: Annotated[float, Meta(ge=0)] = 0.0
     ingresses: Count = 1
@@ -84,12 +84,12 @@ class Arguments(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return () if self.api_key_file is None else read_keys(Path(self.api_key_file))
 
 
-def arguments_of(given: Mapping[str, Any]) -> Arguments:
+def check_arguments(given: Mapping[str, Any]) -> DeploymentArguments:
     """Arguments, checked; those of a command line are texts."""
     try:
-        found = msgspec.convert(dict(given), Arguments, strict=False)
+        found = msgspec.convert(dict(given), DeploymentArguments, strict=False)
     except msgspec.ValidationError as error:
         raise OptionError(f"arguments of backbay_ray:app: {error}") from None
-    if isinstance(found.replicas, Scale) and found.replicas.max < found.replicas.min:
+    if isinstance(found.replicas, ReplicaScale) and found.replicas.max < found.replicas.min:
         raise OptionError(f"replicas: max is {found.replicas.max}, and min is {found.replicas.min}")
     return found

@@ -20,9 +20,9 @@ from backbay import OptionError
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
 from backbay_server import ServerSettings
-from backbay_server.remote import Catalogue, Entry, application
+from backbay_server.remote import Catalogue, CatalogueEntry, build_application
 
-from .arguments import Arguments, Scale, arguments_of
+from .arguments import DeploymentArguments, ReplicaScale, check_arguments
 from .link import RayLink
 from .replica import Replica
 from .same_model import fingerprint
@@ -40,7 +40,7 @@ FALLBACKS: Final = 8  # replicas that are tried after that of a session, while i
 
 def app(args: Mapping[str, Any]) -> Application:
     """The application for `serve run backbay_ray:app models=...`, and for files of `serve deploy`."""
-    arguments = arguments_of(args)
+    arguments = check_arguments(args)
     settings = arguments.settings()
     catalogue = Catalogue(settings.models, (), settings.aliases)
     if not catalogue.named:
@@ -50,14 +50,14 @@ def app(args: Mapping[str, Any]) -> Application:
     return _ingress(arguments, settings).bind(*engines)
 
 
-def deployment_name(entry: Entry) -> str:
+def deployment_name(entry: CatalogueEntry) -> str:
     """The name of a model's deployment, as files and metrics have it."""
     return f"Engine-{re.sub(r'[^A-Za-z0-9._-]', '-', entry.name)}"
 
 
-def _require_distinct(entries: Sequence[Entry]) -> None:
+def _require_distinct(entries: Sequence[CatalogueEntry]) -> None:
     """OptionError if two models would have deployments of one name: Ray Serve would rename one of them in silence."""
-    taken = dict[str, Entry]()
+    taken = dict[str, CatalogueEntry]()
     for entry in entries:
         other = taken.setdefault(deployment_name(entry), entry)
         if other is not entry:
@@ -68,12 +68,12 @@ def _require_distinct(entries: Sequence[Entry]) -> None:
             )
 
 
-def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> Application:
+def _engine(arguments: DeploymentArguments, settings: ServerSettings, entry: CatalogueEntry) -> Application:
     """The replicas of a model."""
     from ray.serve import deployment
     from ray.serve.config import RequestRouterConfig
 
-    from .reports import watch_of
+    from .reports import gauge_setter
 
     replicas = deployment(
         name=deployment_name(entry),
@@ -88,12 +88,12 @@ def _engine(arguments: Arguments, settings: ServerSettings, entry: Entry) -> App
             request_router_class=ROUTER, request_router_kwargs={"num_fallback_replicas": FALLBACKS}
         ),
     )(Replica)
-    return replicas.bind(settings, entry.name, fingerprint(entry.path, entry.projector), watch_of)
+    return replicas.bind(settings, entry.name, fingerprint(entry.path, entry.projector), gauge_setter)
 
 
-def _number(arguments: Arguments) -> dict[str, Any]:
+def _number(arguments: DeploymentArguments) -> dict[str, Any]:
     """The number of replicas. Requests that wait count, so more than a replica's sequences ask for another replica."""
-    if not isinstance(arguments.replicas, Scale):
+    if not isinstance(arguments.replicas, ReplicaScale):
         return {"num_replicas": arguments.replicas}
     scale = arguments.replicas
     return {
@@ -108,7 +108,7 @@ def _number(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
+def _ingress(arguments: DeploymentArguments, settings: ServerSettings) -> Deployment:
     """The server's own application, which asks replicas."""
     from ray.serve import deployment, ingress
 
@@ -117,7 +117,7 @@ def _ingress(arguments: Arguments, settings: ServerSettings) -> Deployment:
 
         share_logs()
         loop = asyncio.get_running_loop()
-        return application(
+        return build_application(
             replace(settings, keys=arguments.keys()), partial(_load, settings, arguments.retries, loop)
         )
 
@@ -134,7 +134,7 @@ def _load(
     settings: ServerSettings,
     retries: int,
     loop: AbstractEventLoop,
-    entry: Entry,
+    entry: CatalogueEntry,
     progress: Callable[[float], None],
     cancel: Event,
 ) -> LLM:

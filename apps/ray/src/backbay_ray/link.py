@@ -17,12 +17,12 @@ from backbay import BackendMemory, BackendUnavailableError, CancelledError
 from backbay.plugin import Cancel, Progress
 from backbay_engine import Completion, Handle, QueueFullError, State, Tokenizer, Totals
 from backbay_engine.remote import (
-    Description,
-    Facts,
     Generate,
     GetMemory,
-    Link,
     Message,
+    ModelDescription,
+    ModelFacts,
+    ProcessLink,
     Question,
     RemoteCall,
     unpack_error,
@@ -59,7 +59,7 @@ class Replicas(ABC):
 
 
 @final
-class RayLink(Link):
+class RayLink(ProcessLink):
     """Hands calls to replicas. Its coroutines run in one event loop, which no caller may hold up.
 
     name     the model's, for errors
@@ -73,7 +73,7 @@ class RayLink(Link):
         self._replicas, self._loop, self._name, self._retries = replicas, loop, name, retries
         self._answers: dict[RemoteCall, Future[None]] = {}
 
-    def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[Facts, Tokenizer | None]:
+    def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[ModelFacts, Tokenizer | None]:
         described = asyncio.run_coroutine_threadsafe(self.describe(), self._loop)
         while not wait((described,), POLL).done:
             if cancel is not None and cancel.is_set():
@@ -83,11 +83,11 @@ class RayLink(Link):
         self.known = {GetMemory: memory}
         return description.facts, description.tokenizer(self._name)
 
-    async def describe(self) -> tuple[Description, BackendMemory]:
+    async def describe(self) -> tuple[ModelDescription, BackendMemory]:
         """The description by any replica. If one is lost before it answers, or none has room, another one is asked."""
         while True:
             try:
-                return cast("tuple[Description, BackendMemory]", await self._replicas.call("describe"))
+                return cast("tuple[ModelDescription, BackendMemory]", await self._replicas.call("describe"))
             except (ReplicaLostError, ReplicasBusyError) as error:
                 log.info("no replica has told what its model is yet (%s)", error)
                 await asyncio.sleep(PAUSE)

@@ -15,17 +15,17 @@ from weakref import WeakKeyDictionary
 from backbay import BackendMemory, BackendUnavailableError
 from backbay_engine import Handle, State, TokenStep
 from backbay_engine.remote import (
-    Description,
     Generate,
     Message,
+    ModelDescription,
     Question,
     Request,
-    describe,
+    describe_model,
     pack_error,
     port_of,
 )
 from backbay_server import ServerSettings
-from backbay_server.remote import Bridge, Catalogue, Entry, load_entry
+from backbay_server.remote import Catalogue, CatalogueEntry, LoopBridge, load_entry
 
 from .same_model import require_same
 
@@ -46,18 +46,18 @@ class Replica:
     def __init__(
         self, settings: ServerSettings, name: str, expected: str, watch: Callable[[str], Watch] | None = None
     ) -> None:
-        entry = entry_of(settings, name)
+        entry = find_entry(settings, name)
         require_same(name, entry.path, entry.projector, expected)
         self._llm = load_entry(settings, entry)
         self._port = port_of(self._llm)
         self._port.grammars.tried = True  # by the application
-        self._description = describe(self._port), self._port.memory()
+        self._description = describe_model(self._port), self._port.memory()
         self._watch = None if watch is None else watch(name)
-        self._bridges = WeakKeyDictionary[AbstractEventLoop, Bridge]()
+        self._bridges = WeakKeyDictionary[AbstractEventLoop, LoopBridge]()
         self._seen, self._seen_at = State(), monotonic()
         log.info("the model %s is loaded", name)
 
-    async def describe(self) -> tuple[Description, BackendMemory]:
+    async def describe(self) -> tuple[ModelDescription, BackendMemory]:
         """What an application must know of the model."""
         return self._description
 
@@ -74,7 +74,7 @@ class Replica:
             message = replace(message, begin_by=message.begin_by - time() + monotonic())
         inbox = asyncio.Queue[Any]()
         loop = asyncio.get_running_loop()
-        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, Bridge(loop))
+        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, LoopBridge(loop))
         submit = partial(self._port.submit, message, partial(bridge.call, inbox.put_nowait))
         beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []
@@ -114,7 +114,7 @@ class Replica:
             )
 
 
-def entry_of(settings: ServerSettings, name: str) -> Entry:
+def find_entry(settings: ServerSettings, name: str) -> CatalogueEntry:
     """The model of a name, by the settings that all machines have."""
     found = Catalogue(settings.models, (), settings.aliases).named_so(name)
     assert found is not None  # the settings name it

@@ -11,7 +11,7 @@ from typing import final
 from ray.serve.metrics import Gauge
 
 from backbay_engine import State
-from backbay_server.remote import TextLines
+from backbay_server.remote import TextFormatter
 
 SERVE = logging.getLogger("ray.serve")
 OURS = ("backbay", "backbay_engine", "backbay_ray", "backbay_server")
@@ -26,12 +26,12 @@ NAMES = {
 
 
 @final
-class IntoServe(logging.Handler):
+class ServeLogHandler(logging.Handler):
     """Hands lines to Ray Serve's log, formatted by ours: exceptions without their messages, which may quote a prompt."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(TextLines())
+        self.setFormatter(TextFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         SERVE.log(record.levelno, "%s", self.format(record))
@@ -41,12 +41,12 @@ def share_logs() -> None:
     """Log to Ray Serve's log, which has a line for each request already."""
     for name in OURS:
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [IntoServe()], False
+        logger.handlers, logger.propagate = [ServeLogHandler()], False
         logger.setLevel(logging.INFO)
     logging.getLogger("backbay_server.requests").setLevel(logging.WARNING)
 
 
-def watch_of(model: str) -> Callable[[State, int], None]:
+def gauge_setter(model: str) -> Callable[[State, int], None]:
     """A function that sets the gauges of a model. From this call on, the replica logs to Ray Serve's log."""
     share_logs()
     made = {key: Gauge(name, what, tag_keys=("model_name",)) for key, (name, what) in NAMES.items()}

@@ -30,7 +30,7 @@ class ServeReplicas(Replicas):
         asked = self._handle.options(method_name="stream", stream=True, session_id=session)
         answer = asked.remote(message)
         try:
-            with errors_of_ours():
+            with translate_errors():
                 async for batch in answer:
                     yield batch
         except (GeneratorExit, asyncio.CancelledError):  # nobody waits for the rest
@@ -39,12 +39,12 @@ class ServeReplicas(Replicas):
             raise
 
     async def call(self, method: str) -> Any:
-        with errors_of_ours():
+        with translate_errors():
             return await self._handle.options(method_name=method).remote()
 
 
 @contextmanager
-def errors_of_ours() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Ray's errors, told apart by what they mean for a request."""
     try:
         yield

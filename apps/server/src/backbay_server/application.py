@@ -25,14 +25,22 @@ from backbay_engine import LLM
 
 from . import openapi, page
 from .apis import ENDPOINTS
-from .apis.endpoint import Services
-from .catalogue import Catalogue, Entry, Load, Pool, load_entry
+from .apis.endpoint import AppServices
+from .catalogue import Catalogue, CatalogueEntry, Load, ModelPool, load_entry
 from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
-from .pictures import Fetcher
+from .pictures import PictureFetcher
 from .settings import ServerSettings
-from .transport.request_checks import BodyLimit, Drain, Draining, Guard, Hosts, Keys, Origins
-from .watching import Log, Metrics
+from .transport.request_checks import (
+    BodySizeGuard,
+    DrainGuard,
+    GuardMiddleware,
+    HostGuard,
+    KeyGuard,
+    OriginGuard,
+    RequestDrain,
+)
+from .watching import Metrics, RequestLog
 from .watching.routes import routes as watching_routes
 
 
@@ -48,23 +56,27 @@ def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> S
     if chosen.backend is not None:
         choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
 
-    def load(entry: Entry, progress: Callable[[float], None], cancel: Event) -> LLM:
+    def load(entry: CatalogueEntry, progress: Callable[[float], None], cancel: Event) -> LLM:
         own = {"queue": chosen.queue, "worker": chosen.worker}
         return load_entry(chosen, entry, **own, progress=progress, cancel=cancel)
 
-    return application(chosen, load)
+    return build_application(chosen, load)
 
 
-def application(chosen: ServerSettings, load_model: Load) -> Starlette:
+def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
     """The server for these settings, over models that a function loads."""
     catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
     for entry in catalogue.named:
         open_model(entry.path).close()  # raises if it is damaged
-    drain, metrics, fetcher = Drain(), Metrics(), Fetcher(chosen.picture_hosts, most_bytes=chosen.max_body)
+    drain, metrics, fetcher = (
+        RequestDrain(),
+        Metrics(),
+        PictureFetcher(chosen.picture_hosts, most_bytes=chosen.max_body),
+    )
 
-    def services() -> Services:
-        metrics.pool = pool = Pool(catalogue, load_model, max_loaded=chosen.max_loaded)
-        return Services(chosen, catalogue, pool, Generator(pool, metrics, fetcher), drain, metrics)
+    def services() -> AppServices:
+        metrics.pool = pool = ModelPool(catalogue, load_model, max_loaded=chosen.max_loaded)
+        return AppServices(chosen, catalogue, pool, Generator(pool, metrics, fetcher), drain, metrics)
 
     life = Lifespan(services)
     made = Starlette(
@@ -74,7 +86,7 @@ def application(chosen: ServerSettings, load_model: Load) -> Starlette:
             openapi.ROUTE,
             *(page.routes() if chosen.page else []),
         ],
-        middleware=[*_middleware(chosen, drain, metrics), Middleware(Starting, life)],
+        middleware=[*_middleware(chosen, drain, metrics), Middleware(StartMiddleware, life)],
         lifespan=life.lifespan,
         exception_handlers={HTTPException: _http_error},
     )
@@ -82,16 +94,16 @@ def application(chosen: ServerSettings, load_model: Load) -> Starlette:
     return made
 
 
-def _middleware(settings: ServerSettings, drain: Drain, metrics: Metrics) -> list[Middleware]:
+def _middleware(settings: ServerSettings, drain: RequestDrain, metrics: Metrics) -> list[Middleware]:
     """What every request passes, the first one first."""
-    keys = [Middleware(Keys, settings.keys)] if settings.keys else []
+    keys = [Middleware(KeyGuard, settings.keys)] if settings.keys else []
     return [
-        Middleware(Log, metrics),
-        Middleware(Hosts, settings.hosts),
-        Middleware(Origins, settings.origins),
+        Middleware(RequestLog, metrics),
+        Middleware(HostGuard, settings.hosts),
+        Middleware(OriginGuard, settings.origins),
         *keys,
-        Middleware(Draining, drain),
-        Middleware(BodyLimit, settings.max_body),
+        Middleware(DrainGuard, drain),
+        Middleware(BodySizeGuard, settings.max_body),
     ]
 
 
@@ -113,10 +125,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 class Lifespan:
     """Starts and ends the services of an application, `app.state.services`; each is made in the loop it lives in."""
 
-    def __init__(self, make: Callable[[], Services]) -> None:
+    def __init__(self, make: Callable[[], AppServices]) -> None:
         self._make, self._lock = make, Lock()
         self._loop: AbstractEventLoop | None = None  # of services that a request started
-        self._services: Services | None = None
+        self._services: AppServices | None = None
 
     @asynccontextmanager
     async def lifespan(self, application: Starlette) -> AsyncIterator[None]:
@@ -148,7 +160,7 @@ class Lifespan:
             self._start(application)
             self._loop = loop
 
-    def _start(self, application: Starlette) -> Services:
+    def _start(self, application: Starlette) -> AppServices:
         application.state.services = self._services = services = self._make()
         services.pool.preload()
         return services
@@ -162,7 +174,7 @@ class Lifespan:
 
 
 @final
-class Starting(Guard):
+class StartMiddleware(GuardMiddleware):
     """The middleware that starts the services where no lifespan events came."""
 
     def __init__(self, app: ASGIApp, life: Lifespan) -> None:

@@ -64,11 +64,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Serve until SIGTERM or SIGINT. One line on standard output tells the address."""
     from .application import app  # takes a while
-    from .transport.server import Server, bound
+    from .transport.server import Server, bind_socket
     from .watching import set_up_logging
 
     settings = settings_of(args)
-    listener = bound(settings.host, settings.port)
+    listener = bind_socket(settings.host, settings.port)
     with listener, set_up_logging(args.log):
         application = app(settings=settings)
         address, port = listener.getsockname()[:2]
@@ -94,7 +94,7 @@ def run(args: Namespace) -> int:
 
 
 def settings_of(args: Namespace) -> ServerSettings:
-    aliases = dict(alias(text) for text in args.alias)
+    aliases = dict(parse_alias(text) for text in args.alias)
     if not (args.model or args.models or aliases):
         raise OptionError("name a model, or a folder of models with --models DIR")
     named = len(args.model) + len(aliases)
@@ -115,7 +115,7 @@ def settings_of(args: Namespace) -> ServerSettings:
     )
 
 
-def alias(text: str) -> tuple[str, str]:
+def parse_alias(text: str) -> tuple[str, str]:
     """The name and the model of NAME=MODEL."""
     name, equals, model = text.partition("=")
     if not (name and equals and model):

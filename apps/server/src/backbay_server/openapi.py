@@ -22,7 +22,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 _TEXT: Final[Schema] = {"type": "string"}
 
 
-def document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
+def openapi_document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
     """The description, by OpenAPI 3.1."""
     listed = list(endpoints)
     kinds = [(each.body, each.answers, each.chunks, error_form(each.path)) for each in listed]
@@ -77,12 +77,12 @@ def _content(media_type: str, schema: Schema) -> dict[str, Any]:
 
 @cache
 def _document() -> bytes:
-    return msgspec.json.encode(document(ENDPOINTS)).replace(b"backbay_server.apis.", b"")
+    return msgspec.json.encode(openapi_document(ENDPOINTS)).replace(b"backbay_server.apis.", b"")
 
 
-async def show(request: Request) -> Response:
+async def show_document(request: Request) -> Response:
     """Describe all endpoints."""
     return Response(_document(), media_type="application/json")
 
 
-ROUTE: Final = Route("/openapi.json", show)
+ROUTE: Final = Route("/openapi.json", show_document)

@@ -16,7 +16,7 @@ from serving import chunks_of, client_of
 
 from backbay_engine import load
 from backbay_server.generation.prompts import gap_prompt
-from backbay_server.generation.requests import Gap
+from backbay_server.generation.requests import InfillGap
 
 FORMATS = pytest.mark.skipif(find_spec("llguidance") is None, reason="needs llguidance")
 MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -182,7 +182,7 @@ def test_a_long_gap_keeps_what_is_near(filler: Path):
 
 def test_a_gap_begins_as_a_text_does(filler: Path):
     with load(filler, "cpu_ref") as llm:
-        assert gap_prompt(llm, Gap("a", "b"))[0] == llm.encode("a")[0] == llm.tokenizer.bos
+        assert gap_prompt(llm, InfillGap("a", "b"))[0] == llm.encode("a")[0] == llm.tokenizer.bos
 
 
 def test_a_suffix_is_filled_to_in_other_apis(filler: Path, model: Path):

@@ -15,7 +15,7 @@ from serving import client_of, serving_app
 from starlette.types import Receive, Scope, Send
 
 from backbay_server import application
-from backbay_server.pictures import Fetcher
+from backbay_server.pictures import PictureFetcher
 
 PIL = pytest.importorskip("PIL.Image")
 MODELS = Path(__file__).parents[4] / "examples" / "models"
@@ -108,7 +108,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             await send({"type": "http.response.body", "body": base64.b64decode(picture("PNG"))})
 
     with serving_app(show) as address:
-        monkeypatch.setattr(application, "Fetcher", partial(Fetcher, may_reach=lambda ip: ip.is_loopback))
+        monkeypatch.setattr(
+            application, "PictureFetcher", partial(PictureFetcher, may_reach=lambda ip: ip.is_loopback)
+        )
         yield address
 
 

@@ -13,12 +13,12 @@ import pytest
 from patience import PATIENCE
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory, NoMemoryError
-from backbay_server.catalogue import Catalogue, Entry, Pool, entries, pool
+from backbay_server.catalogue import Catalogue, CatalogueEntry, ModelPool, entries, pool
 from backbay_server.errors import BusyError, ModelNotFoundError, UnavailableError
 
 
 class FakeLLM:
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: CatalogueEntry) -> None:
         self.entry, self.closed = entry, False
 
     def close(self) -> None:
@@ -36,7 +36,9 @@ class Loader:
         self.error: BaseException | None = None
         self.room = 99
 
-    def __call__(self, entry: Entry, progress: Callable[[float], None], cancel: threading.Event) -> Any:
+    def __call__(
+        self, entry: CatalogueEntry, progress: Callable[[float], None], cancel: threading.Event
+    ) -> Any:
         self.loads.append(entry.name)
         progress(0.5)
         while not self.gate.wait(0.01):
@@ -81,10 +83,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def run(
-    test: Callable[[Pool], Awaitable[None]], catalogue: Catalogue, loader: Loader, **options: Any
+    test: Callable[[ModelPool], Awaitable[None]], catalogue: Catalogue, loader: Loader, **options: Any
 ) -> None:
     async def whole() -> None:
-        pool = Pool(catalogue, loader, **options)
+        pool = ModelPool(catalogue, loader, **options)
         try:
             await asyncio.wait_for(test(pool), PATIENCE)
         finally:
@@ -96,7 +98,7 @@ def run(
 
 
 def test_concurrent_requests_cause_one_load(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.gate.clear()
         asking = [asyncio.create_task(pool.lease("a")) for _ in range(20)]
         await until(lambda: [held.status for held in pool.held()] == ["loading"])
@@ -109,7 +111,7 @@ def test_concurrent_requests_cause_one_load(folder: Path, loader: Loader) -> Non
 
 
 def test_a_model_waits_for_the_requests_of_another(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         first = await pool.lease("a")
         second = asyncio.create_task(pool.lease("b"))
         await asyncio.sleep(0.05)
@@ -131,7 +133,7 @@ def test_a_model_waits_for_the_requests_of_another(folder: Path, loader: Loader)
 
 
 def test_a_model_that_loads_is_not_closed_for_another(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.gate.clear()
         first, second = (asyncio.create_task(pool.lease(name)) for name in "ab")
         await until(lambda: loader.loads == ["a"])
@@ -145,7 +147,7 @@ def test_a_model_that_loads_is_not_closed_for_another(folder: Path, loader: Load
 
 
 def test_the_model_that_was_used_longest_ago_leaves(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         for name in "abac":
             (await pool.lease(name)).release()
         assert [each.entry.name for each in loader.made if not each.closed] == ["a", "c"]
@@ -156,7 +158,7 @@ def test_the_model_that_was_used_longest_ago_leaves(folder: Path, loader: Loader
 def test_models_leave_when_memory_is_wanted(folder: Path, loader: Loader) -> None:
     loader.room = 1
 
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         first = await pool.lease("a")
         second = asyncio.create_task(pool.lease("b"))
         await asyncio.sleep(0.05)
@@ -174,7 +176,7 @@ def test_models_leave_when_memory_is_wanted(folder: Path, loader: Loader) -> Non
 def test_a_fault_of_loading_reaches_all_who_wait_and_the_next_tries_again(
     folder: Path, loader: Loader
 ) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.error = ValueError("damaged")
         loader.gate.clear()
         asking = [asyncio.create_task(pool.lease("a")) for _ in range(3)]
@@ -190,7 +192,7 @@ def test_a_fault_of_loading_reaches_all_who_wait_and_the_next_tries_again(
 
 
 def test_who_waits_for_a_model_may_leave(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         first = await pool.lease("a")
         second = asyncio.create_task(pool.lease("b"))
         await asyncio.sleep(0.05)
@@ -204,7 +206,7 @@ def test_who_waits_for_a_model_may_leave(folder: Path, loader: Loader) -> None:
 
 
 def test_only_so_many_may_wait(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.gate.clear()
         waiting = asyncio.create_task(pool.lease("a"))
         await until(lambda: bool(loader.loads))
@@ -217,7 +219,7 @@ def test_only_so_many_may_wait(folder: Path, loader: Loader) -> None:
 
 
 def test_nobody_waits_for_longer_than_the_limit(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.gate.clear()
         pool.preload()
         await until(lambda: bool(loader.loads))
@@ -228,7 +230,7 @@ def test_nobody_waits_for_longer_than_the_limit(folder: Path, loader: Loader) ->
 
 
 def test_closing_ends_what_waits(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.gate.clear()
         waiting = [asyncio.create_task(pool.lease(name)) for name in "ab"]
         await asyncio.sleep(0.05)
@@ -246,7 +248,7 @@ def test_closing_ends_what_waits(folder: Path, loader: Loader) -> None:
 )
 @pytest.mark.usefixtures("always_looked_at")
 def test_a_deleted_file_ends_no_model_in_memory(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         (await pool.lease("a")).release()
         (folder / "a.gguf").unlink()
         (await pool.lease("a")).release()
@@ -263,7 +265,7 @@ def test_a_deleted_file_ends_no_model_in_memory(folder: Path, loader: Loader) ->
 )
 @pytest.mark.usefixtures("always_looked_at")
 def test_a_replaced_file_is_loaded_anew(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         old = await pool.lease("a")
         (folder / "new").write_bytes(b"GGUF again")
         (folder / "new").replace(folder / "a.gguf")
@@ -279,7 +281,7 @@ def test_a_replaced_file_is_loaded_anew(folder: Path, loader: Loader) -> None:
 
 
 def test_named_models_are_loaded_at_once(folder: Path, loader: Loader) -> None:
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         loader.gate.clear()
         pool.preload()
         assert not pool.ready
@@ -295,7 +297,7 @@ def test_a_model_waits_for_room_while_another_is_being_closed(folder: Path, load
     loader.room = 1
     closing, go_on = threading.Event(), threading.Event()
 
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         with await pool.lease("a") as lease:
             first = lease.llm
         close = first.close
@@ -325,7 +327,9 @@ class LateLoader(Loader):
         super().__init__()
         self.left = threading.Event()
 
-    def __call__(self, entry: Entry, progress: Callable[[float], None], cancel: threading.Event) -> Any:
+    def __call__(
+        self, entry: CatalogueEntry, progress: Callable[[float], None], cancel: threading.Event
+    ) -> Any:
         if entry.name == "b" and not self.left.is_set():
             self.left.wait(300)
             raise no_memory()
@@ -335,7 +339,7 @@ class LateLoader(Loader):
 def test_a_model_that_found_no_room_is_tried_again_if_another_has_left_since(folder: Path) -> None:
     loader = LateLoader()
 
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         with await pool.lease("a"):
             asking = asyncio.create_task(pool.lease("b"))
             await until(lambda: any(held.status == "loading" for held in pool.held()))
@@ -356,7 +360,7 @@ def test_any_life_keeps_the_rules(seed: int, folder: Path, loader: Loader) -> No
     loader.room = chance.choice([1, 2, 99])
     served = 0
 
-    async def client(pool: Pool) -> None:
+    async def client(pool: ModelPool) -> None:
         nonlocal served
         for _ in range(10):
             asking = asyncio.create_task(pool.lease(chance.choice("abc")))
@@ -373,7 +377,7 @@ def test_any_life_keeps_the_rules(seed: int, folder: Path, loader: Loader) -> No
             except asyncio.CancelledError:
                 assert asking.cancelled()
 
-    async def test(pool: Pool) -> None:
+    async def test(pool: ModelPool) -> None:
         await asyncio.gather(*(client(pool) for _ in range(12)))
         assert all(not held.users for held in pool.held())
 

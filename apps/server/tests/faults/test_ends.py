@@ -20,8 +20,8 @@ from scripted_model import write_scripted_model
 from starlette.types import Receive, Scope, Send
 from worker_processes import is_gone
 
-from backbay_server.transport.request_checks import Drain
-from backbay_server.transport.server import Server, bound
+from backbay_server.transport.request_checks import RequestDrain
+from backbay_server.transport.server import Server, bind_socket
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ def test_a_signal_during_the_start_is_not_lost() -> None:
 
     async def cancel() -> None: ...
 
-    server = Server(lifespan, Drain(), drain_seconds=0, cancel=cancel, listening=lambda: None)
-    with bound("127.0.0.1", 0) as port:
+    server = Server(lifespan, RequestDrain(), drain_seconds=0, cancel=cancel, listening=lambda: None)
+    with bind_socket("127.0.0.1", 0) as port:
         thread = Thread(target=server.run, args=[[port]], daemon=True)
         thread.start()
         thread.join(PATIENCE)

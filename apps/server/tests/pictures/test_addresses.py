@@ -8,21 +8,21 @@ import pytest
 
 from backbay import OptionError
 from backbay_server.errors import InvalidRequestError
-from backbay_server.pictures.addresses import Address, Allowed, is_public
+from backbay_server.pictures.addresses import AllowedHosts, PictureAddress, is_public
 
 
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("http://pictures.test/a.png", Address("http", "pictures.test", 80, "/a.png")),
-        ("HTTPS://Pictures.Test./a?b=c#d", Address("https", "pictures.test", 443, "/a?b=c")),
-        ("https://cdn.example.test", Address("https", "cdn.example.test", 443, "/")),
-        ("http://local.test:8000/", Address("http", "local.test", 8000, "/")),
-        ("http://[2001:db8::1]/x", Address("http", "2001:db8::1", 80, "/x")),
+        ("http://pictures.test/a.png", PictureAddress("http", "pictures.test", 80, "/a.png")),
+        ("HTTPS://Pictures.Test./a?b=c#d", PictureAddress("https", "pictures.test", 443, "/a?b=c")),
+        ("https://cdn.example.test", PictureAddress("https", "cdn.example.test", 443, "/")),
+        ("http://local.test:8000/", PictureAddress("http", "local.test", 8000, "/")),
+        ("http://[2001:db8::1]/x", PictureAddress("http", "2001:db8::1", 80, "/x")),
     ],
 )
-def test_allowed_hosts_are_taken(url: str, address: Address) -> None:
-    allowed = Allowed(["pictures.test", "*.example.test", "local.test:8000", "2001:db8::1"])
+def test_allowed_hosts_are_taken(url: str, address: PictureAddress) -> None:
+    allowed = AllowedHosts(["pictures.test", "*.example.test", "local.test:8000", "2001:db8::1"])
     assert allowed.checked(url) == address
 
 
@@ -61,19 +61,19 @@ def test_allowed_hosts_are_taken(url: str, address: Address) -> None:
 )
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(InvalidRequestError):
-        Allowed(["pictures.test", "*.example.test", "local.test:8000"]).checked(url)
+        AllowedHosts(["pictures.test", "*.example.test", "local.test:8000"]).checked(url)
 
 
 @pytest.mark.parametrize("name", ["", "http://a.test", "a.test:x", "a*.test", "*.*.test", "a.test/b"])
 def test_a_name_that_cannot_be_a_host_is_refused(name: str) -> None:
     with pytest.raises(OptionError, match="--allow-picture-host"):
-        Allowed([name])
+        AllowedHosts([name])
 
 
 def test_all_hosts_can_be_allowed() -> None:
-    assert Allowed(["*"]).checked("http://any.test/").host == "any.test"
+    assert AllowedHosts(["*"]).checked("http://any.test/").host == "any.test"
     with pytest.raises(InvalidRequestError):
-        Allowed(["*"]).checked("http://any.test:22/")
+        AllowedHosts(["*"]).checked("http://any.test:22/")
 
 
 @pytest.mark.parametrize("ip", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "2002:101:101::1"])

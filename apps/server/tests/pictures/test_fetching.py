@@ -15,7 +15,7 @@ import pytest
 from patience import PATIENCE
 
 from backbay_server.errors import InvalidRequestError
-from backbay_server.pictures import Fetcher
+from backbay_server.pictures import PictureFetcher
 from backbay_server.pictures.addresses import IP
 
 PUBLIC, PRIVATE = ip_address("127.0.0.1"), ip_address("127.0.0.2")
@@ -38,10 +38,10 @@ class Hosts:
         self.addresses[host] = found[1:] or found if host == "rebound.test" else found
         return found[:1] if host == "rebound.test" else found
 
-    def fetcher(self, **more: Any) -> Fetcher:
+    def fetcher(self, **more: Any) -> PictureFetcher:
         names = [f"{name}.test:{self.port}" for name in ("pictures", "other", "rebound", "private")]
         how = {"seconds": PATIENCE, **more}
-        return Fetcher(names, resolve=self.resolve, may_reach=lambda ip: ip == PUBLIC, **how)
+        return PictureFetcher(names, resolve=self.resolve, may_reach=lambda ip: ip == PUBLIC, **how)
 
     async def fetch(self, url: str, *, most: int = 1 << 20, **more: Any) -> bytes:
         messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": self.at(url)}}]}]
@@ -310,7 +310,7 @@ def test_without_allowed_hosts_nothing_is_fetched() -> None:
     async def never(host: str, port: int) -> Sequence[IP]:
         raise AssertionError
 
-    assert asyncio.run(Fetcher([], resolve=never).fetched(messages)) is messages
+    assert asyncio.run(PictureFetcher([], resolve=never).fetched(messages)) is messages
 
 
 @pytest.mark.fault("a picture's host has a certificate of another", "400, and the request is not sent")

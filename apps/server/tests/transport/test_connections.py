@@ -14,9 +14,9 @@ from patience import PATIENCE
 from served import connected, read_limited, rest, served
 from starlette.types import Receive, Scope, Send
 
-from backbay_server.transport.connections import Connection
-from backbay_server.transport.request_checks import BodyLimit
-from backbay_server.transport.server import connections_of
+from backbay_server.transport.connections import BoundedConnection
+from backbay_server.transport.request_checks import BodySizeGuard
+from backbay_server.transport.server import connection_limit
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 ended = threading.Event()
@@ -53,7 +53,7 @@ async def endless(receive: Receive, send: Send) -> None:
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     ended.clear()
-    with served(BodyLimit(app, 1 << 20)) as found:
+    with served(BodySizeGuard(app, 1 << 20)) as found:
         yield found
         monkeypatch.undo()
         assert httpx.get(f"http://{found[0]}:{found[1]}/health", timeout=PATIENCE).text == "fine"
@@ -104,7 +104,7 @@ def test_silence_ends_a_connection(
     sent: bytes, limit: str, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("header_seconds", "body_seconds", "stalled_seconds"):
-        monkeypatch.setattr(Connection, name, 0.5 if name == limit else 2 * PATIENCE)
+        monkeypatch.setattr(BoundedConnection, name, 0.5 if name == limit else 2 * PATIENCE)
     begun = time.monotonic()
     assert rest(connected(address, sent)).startswith(b"HTTP/1.1 408 ")
     assert time.monotonic() - begun > 0.4
@@ -115,7 +115,7 @@ def test_silence_ends_a_connection(
 def test_a_byte_at_a_time_does_not_prolong_the_headers(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "header_seconds", 0.5)
+    monkeypatch.setattr(BoundedConnection, "header_seconds", 0.5)
     connection = connected(address)
     headers = [bytes([byte]) for byte in GET * 10]
     assert sent(connection, headers, pause=0.05) < len(headers)
@@ -127,7 +127,7 @@ def test_a_byte_at_a_time_does_not_prolong_the_headers(
 def test_a_client_that_reads_too_slowly_is_left(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "stalled_seconds", 0.5)
+    monkeypatch.setattr(BoundedConnection, "stalled_seconds", 0.5)
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect(address)
@@ -163,7 +163,7 @@ def test_pipelined_and_later_requests_share_a_connection(
 ) -> None:
     connection = connected(address, GET + b"\r\n")
     found = connection.recv(1 << 16)
-    monkeypatch.setattr(Connection, "header_seconds", 0.2)  # whole headers need no wait
+    monkeypatch.setattr(BoundedConnection, "header_seconds", 0.2)  # whole headers need no wait
     connection.sendall((GET + b"\r\n") * 2)
     while found.count(b"fine") < 3:
         found += connection.recv(1 << 16)
@@ -188,7 +188,7 @@ def test_an_upgrade_is_answered_as_a_plain_request(address: tuple[str, int]) -> 
 
 @pytest.mark.parametrize(("files", "expected"), [(1 << 20, (1 << 20) - 256), (1024, 768), (256, 128), (1, 1)])
 def test_some_files_are_left_for_models_and_logs(files: int, expected: int) -> None:
-    assert connections_of(files) == expected
+    assert connection_limit(files) == expected
 
 
 def test_an_old_client_gets_no_chunks(address: tuple[str, int]):

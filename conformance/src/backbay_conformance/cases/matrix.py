@@ -249,13 +249,13 @@ def tri(draw: Draw) -> Call:
 
 @builder(ops.tri)
 def tri_call(args: Args, **relations: Any) -> Call:
-    return Call(args, partial(triangle, args[0].dtype), **relations)
+    return Call(args, partial(cut_triangle, args[0].dtype), **relations)
 
 
 CUT = {"lower-diag": (np.tril, 0), "lower": (np.tril, -1), "upper-diag": (np.triu, 0), "upper": (np.triu, 1)}
 
 
-def triangle(dtype: DType, x: Number, kind: str) -> Array:
+def cut_triangle(dtype: DType, x: Number, kind: str) -> Array:
     function, k = CUT[kind]
     shape = x.value.shape[-2:] or (1, 1)
     return encode(np.where(function(np.ones(shape, bool), k), x.value, 0).reshape(x.shape), dtype)

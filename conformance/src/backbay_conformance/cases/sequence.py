@@ -45,7 +45,7 @@ def rope_formula(
     angle = Number(theta, steps * cost.step * np.abs(theta), cost)
     if factors is not None:
         angle = angle / factors.value.reshape(-1)[:pairs]
-    angle, m = stretched(angle, dim, base, scale, yarn)
+    angle, m = yarn_angles(angle, dim, base, scale, yarn)
     cos, sin = (angle.wave(wave).reshape(tokens, 1, pairs) * m for wave in (np.cos, np.sin))
     return turned(y, cos, sin, dim, pairs, mode).reshape(*x.shape)
 
@@ -91,7 +91,9 @@ def component(i: int, mode: str, sections: tuple[int, ...]) -> tuple[int, int]:
     return 0, i
 
 
-def stretched(theta: Number, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Number, Number]:
+def yarn_angles(
+    theta: Number, dim: int, base: float, scale: float, yarn: Yarn | None
+) -> tuple[Number, Number]:
     if yarn is None or yarn.ext_factor == 0:
         m = 1.0 if yarn is None else yarn.attn_factor
         return theta * scalar(scale, theta.cost), scalar(m, theta.cost)

@@ -119,7 +119,7 @@ PATCHES = (
 """Convolutions of models: patches, many channels, and images longer than a row of threads."""
 
 
-def images(patch: tuple[int, ...]) -> int:
+def image_count(patch: tuple[int, ...]) -> int:
     """Two images, unless each is large: a fault of large extents may only show in the second one."""
     return 300 if patch == MANY else 1 if patch[4] * patch[5] > 4096 else 2
 
@@ -132,7 +132,7 @@ def conv2d(draw: Draw) -> Call:
         kw = kh = d0 = d1 = 1
     if patch := draw.listed(*PATCHES):
         kw, kh, ic, oc, width, height, s0, p0, d0 = patch
-        n, s1, p1, d1 = images(patch), s0, p0, d0
+        n, s1, p1, d1 = image_count(patch), s0, p0, d0
     terms = kw * kh * max(1, ic)
     weight = draw.floats((kw, kh, ic, oc), Numbers("", terms=terms, most=63))
     fill = Numbers("ni", terms=terms, partner=weight, few=True, loud=True)
@@ -147,7 +147,7 @@ def im2col(draw: Draw) -> Call:
     (width, height), (kw, kh), (s0, p0, d0), (s1, p1, d1) = image(draw)
     if patch := draw.listed(*PATCHES):
         kw, kh, ic, _, width, height, s0, p0, d0 = patch
-        n, s1, p1, d1 = images(patch), s0, p0, d0
+        n, s1, p1, d1 = image_count(patch), s0, p0, d0
     weight = draw.floats((kw, kh, ic, draw.pick(1, 2)), Numbers(), dtype=draw.other_float())
     data = draw.floats((width, height, ic, n), Numbers("0nisb"))
     return im2col_call((weight, data, s0, s1, p0, p1, d0, d1), batch=(None, 3), batch_out=3)

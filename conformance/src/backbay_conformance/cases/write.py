@@ -54,7 +54,7 @@ def convertible(source: DType, target: DType) -> Fill:
     if source is target:
         return Bits()
     if source.is_float and target.is_float:
-        return partial(halfway, target)
+        return partial(halfway_floats, target)
     return Made(partial(fractions, LIMITS[target])) if source.is_float else partial(whole, target)
 
 
@@ -62,7 +62,7 @@ RANGES = {DType.F32: (-149, -126, 128), DType.F16: (-24, -14, 16), DType.BF16: (
 """Of each float type: the exponents of its least number, of its least normal number, and of its first infinity."""
 
 
-def halfway(target: DType, making: Making, operand: Operand) -> Array:
+def halfway_floats(target: DType, making: Making, operand: Operand) -> Array:
     """Any floats, some of them between two of the target or its largest and infinity: just halfway, or beside."""
     raw, rng = Bits()(making, operand), making.rng
     if significand(operand.dtype) <= significand(target) or not raw.size:

@@ -261,11 +261,10 @@ class Report:
 
     @property
     def witnessed(self) -> dict[str, int]:
-        """The number of calls that the witness computed, too, and of those in which it alone is wrong."""
-        return {
-            "compared": sum(cell.checks.get("against", 0) for cell in self.cells.values()),
-            "differing": sum(cell.differing for cell in self.cells.values()),
-        }
+        """The number of calls that the witness computed, too, and of those in which it alone is wrong; empty for none."""
+        compared = sum(cell.checks.get("against", 0) for cell in self.cells.values())
+        differing = sum(cell.differing for cell in self.cells.values())
+        return {"compared": compared, "differing": differing} if compared else {}
 
     @property
     def states(self) -> dict[str, int]:
@@ -292,7 +291,7 @@ class Report:
             "opening": self.opening.as_dict(),
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
-            "against": {"backend": self.against, **self.witnessed} if self.against else None,
+            "against": {"backend": self.against, **self.witnessed} if self.witnessed else None,
             "like": self.like.as_dict() if self.like is not None else None,
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}

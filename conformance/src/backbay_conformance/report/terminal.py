@@ -102,9 +102,9 @@ def reasons(cells: Iterable[Cell]) -> list[str]:
 
 def witnessed(report: Report) -> list[str]:
     """The calls that the witness computed, too, and for each op and dtype the first in which it alone is wrong."""
-    if not report.against:
+    if not (counts := report.witnessed):
         return []
-    counts, cells = report.witnessed, [cell for cell in report.cells.values() if cell.differing]
+    cells = [cell for cell in report.cells.values() if cell.differing]
     told = f"{counts['compared']} calls against {report.against}: {counts['differing']} differ"
     shown = [f"  {report.against} is wrong, {report.backend} is not: {cell.difference}" for cell in cells]
     return [told, *shown[:MOST_REASONS]]
@@ -149,7 +149,7 @@ def matrix(report: Report, *, colour: bool) -> list[str]:
             cells = "ok" if row[""].state == "full" else row[""].state
         lines.append(f"{profile + ' ' + name:<40} {cells}".rstrip())
     key = "F full, C composite, - unsupported, X failing, O over-claimed, U under-claimed, . not drawn"
-    key += f", * {report.against} is wrong" if report.witnessed["differing"] else ""
+    key += f", * {report.against} is wrong" if report.witnessed.get("differing") else ""
     return [*lines, key] if dtypes else lines
 
 

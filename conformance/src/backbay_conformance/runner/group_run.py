@@ -13,7 +13,7 @@ from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import Lab
 from ..suite.profiles import SUITE_VERSION
-from .item_run import BRIEFLY, Announce, explained, run_item, shown
+from .item_run import BRIEFLY, Announce, explain_failure, run_item, shown
 from .selection import AGAIN, Item, RunSettings
 
 Kinds = set[tuple[str, str]]
@@ -82,7 +82,7 @@ class GroupRun:
     def _passed_or_known(self, item: Item, outcome: Outcome) -> None:
         if outcome.failed:
             self.shrinking(outcome)
-            outcome = explained(self.lab, item, outcome, BRIEFLY)
+            outcome = explain_failure(self.lab, item, outcome, BRIEFLY)
         self.done(outcome)
 
 

@@ -146,7 +146,7 @@ def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: 
         outcome.status, outcome.message = "unsupported", str(error)
 
 
-def explained(lab: Lab, item: Item, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
+def explain_failure(lab: Lab, item: Item, failed: Outcome, seconds: float = EXPLAINING) -> Outcome:
     """The failure of a scenario, or of a call whose operands other ops have made, with the ops that are wrong by
     themselves: it runs again, and is watched.
     """
@@ -197,7 +197,7 @@ def _fail(outcome: Outcome, error: Exception, kind: type[Any]) -> None:
 
 def shown(lab: Lab, item: Item, failed: Outcome, backend: str) -> Outcome:
     """The failure explained, with a program that reproduces it."""
-    best = explained(lab, item, failed)
+    best = explain_failure(lab, item, failed)
     with suppress(Exception):  # the replay file is enough
         describe(lab, item, best, backend)
         if best.script and right_alone(lab, item, best):

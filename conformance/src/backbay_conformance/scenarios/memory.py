@@ -165,7 +165,7 @@ def measured(lab: Lab) -> tuple[dict[str, int], dict[str, int]]:
     with lab.fresh(alloc_memory=False) as backend:
         rest = by_device(backend)
         with backend.new_context() as ctx:
-            ctx.forward(wide(ctx)).reserve()
+            ctx.forward(trace_wide(ctx)).reserve()
             return rest, by_device(backend)
 
 
@@ -173,7 +173,7 @@ def by_device(backend: Backend) -> dict[str, int]:
     return {device.id: device.total() for device in backend.memory().devices}
 
 
-def wide(ctx: Context) -> Tensor:
+def trace_wide(ctx: Context) -> Tensor:
     x = ctx.input().empty(DType.F32, 256, 64)
     y = ctx.layer(0).empty(DType.F32, 256, 256).mulmat(ctx, x)
     return x.add(ctx, y).concat(ctx, y, 1)
@@ -182,7 +182,7 @@ def wide(ctx: Context) -> Tensor:
 def _refused(backend: Backend, device: str, limit: int) -> None:
     ctx = backend.new_context()
     try:
-        ctx.forward(wide(ctx)).reserve()
+        ctx.forward(trace_wide(ctx)).reserve()
     except NoMemoryError as error:
         failed = [row for row in error.memory.rows() if row[3].status is AllocationStatus.Failed]
         require(len(failed) == 1, "expected one entry marked as failed", error.memory)

@@ -65,7 +65,7 @@ def weights_of_a_file(lab: Lab, draw: Draw) -> None:
     uses = [use for use in (drawn(lab, draw, n) for n in range(3)) if use is not None]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = write_model(Path(folder) / "weights.gguf", len(VARIANTS), weights(draw, uses))
+            path = write_model(Path(folder) / "weights.gguf", len(VARIANTS), stored_weights(draw, uses))
             with lab.fresh(path, **({"options": {"weights": "copied"}} if copied else {})) as backend:
                 backend.load()
                 if copied:
@@ -116,7 +116,7 @@ def product_call(draw: Draw, dtype: DType) -> Call:
     return Call((w, x), product)
 
 
-def weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
+def stored_weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
     """Name, type and stored elements of each weight, made one at a time."""
     for use in uses:
         for variant, name in enumerate(use.names):
@@ -238,7 +238,7 @@ def weights_take_nothing_more_when_they_are_used(lab: Lab, draw: Draw) -> None:
 def a_dry_run_holds_no_weights(lab: Lab, draw: Draw) -> None:
     """The process does not grow with the quantized weights of a backend that allocates nothing."""
     path = large_model(DType.Q4_0)
-    grown = growth(lambda: lab.fresh(path, alloc_memory=False))
+    grown = opening_growth(lambda: lab.fresh(path, alloc_memory=False))
     size = path.stat().st_size
     require(grown <= size // 2, f"a dry run of a file of {mib(size)} took {mib(grown)}")
 
@@ -266,14 +266,14 @@ def weights_in_memory_of_their_own_must_fit(lab: Lab, draw: Draw) -> None:
         return backend
 
     try:
-        grown = growth(opened)
+        grown = opening_growth(opened)
     except NoMemoryError:
         return
     told = f"{mib(size)} of weights were loaded onto devices of {mib(size // 2)} each"
     require(grown <= size // 2, f"{told}, and {mib(grown)} of them lie in memory that no file backs")
 
 
-def growth(open_backend: Callable[[], Backend]) -> int:
+def opening_growth(open_backend: Callable[[], Backend]) -> int:
     """The bytes that no file backs, and that a second opening takes; 0 where the system does not tell."""
     open_backend().close()  # libraries and pools stay
     gc.collect()

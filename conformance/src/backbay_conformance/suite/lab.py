@@ -14,6 +14,7 @@ from backbay import (
     BackbayError,
     Backend,
     BackendParams,
+    BackendUnavailableError,
     Context,
     ContractVersion,
     Debug,
@@ -106,7 +107,13 @@ class Lab:
     def witness(self) -> Backend | None:
         """The backend that computes each judged call beside the one under test, if the run has one."""
         if self.against and self._witness is None:
-            self._witness = backbay.open(None, self.against, BackendParams(num_threads=1))
+            try:
+                self._witness = backbay.open(None, self.against, BackendParams(num_threads=1))
+            except BackbayError as error:
+                told = (
+                    f"the witness, {self.against!r}, cannot be opened; --against none leaves it out: {error}"
+                )
+                raise BackendUnavailableError(told) from error
             vars(self._witness)["cache_config"] = self.backend.cache_config  # calls are drawn for it
         return self._witness
 
@@ -121,9 +128,9 @@ class Lab:
     def facts(self) -> dict[str, Any]:
         """The facts about the backend for its certificate."""
         backend = self.backend
-        named = backbay.backends().get(self.name)
         return {
-            "backend": f"{named.distribution} {named.version}" if named is not None else self.name,
+            "backend": origin_of(self.name),
+            **({"against": origin_of(self.against)} if self.witness is not None else {}),
             "devices": [f"{device.id} {device.name}" for device in backend.devices()],
             "deterministic": backend.deterministic,
             "contract": str(ContractVersion.parse(backend.contract_version)),
@@ -140,6 +147,12 @@ class Lab:
             if opened is not None:
                 opened.close()
         self._backend = self._witness = None
+
+
+def origin_of(name: str) -> str:
+    """The distribution and version of an installed backend; the name of another."""
+    named = backbay.backends().get(name)
+    return f"{named.distribution} {named.version}" if named is not None else name
 
 
 def reach(backend: Backend) -> dict[str, Any]:

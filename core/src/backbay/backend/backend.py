@@ -30,10 +30,10 @@ from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, Placement, parse_options
 from ..types.spec import CONTRACT, Spec
-from .blocks import Blocks
-from .helper_processes import close_after_fork, keep_forever, without_forks
+from .blocks import BlockNumbers
+from .helper_processes import close_after_fork, never_free, without_forks
 from .hooks import BackendHooks, Progress
-from .profiling import ProfiledRun, Profiler, profiled
+from .profiling import ProfiledRun, Profiler, profile_runs
 
 if TYPE_CHECKING:
     from ..gguf import Config, ModelFile
@@ -57,7 +57,7 @@ class Backend(BackendHooks):
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.dropped: deque[Recording] = deque()  # collected as garbage during a compute
         self._past = Counters()
-        self._blocks: Blocks | None = None
+        self._blocks: BlockNumbers | None = None
         self._ledger: Ledger | None = None
         self.profiler: Profiler | None = None  # while runs are profiled
         close_after_fork(self)
@@ -84,10 +84,10 @@ class Backend(BackendHooks):
 
     @property
     @final
-    def blocks(self) -> Blocks:
+    def blocks(self) -> BlockNumbers:
         """The blocks of the model, each a layer of the memory report; none without a model."""
         if self._blocks is None:
-            self._blocks = Blocks(self.model)
+            self._blocks = BlockNumbers(self.model)
         return self._blocks
 
     @property
@@ -207,7 +207,7 @@ class Backend(BackendHooks):
 
         Contexts compile anew for it, and again afterwards. Without `nodes`, runs are as ever, and only they are timed.
         """
-        return profiled(self, self._recordings, nodes=nodes)
+        return profile_runs(self, self._recordings, nodes=nodes)
 
     @property
     @final
@@ -241,9 +241,9 @@ class Backend(BackendHooks):
             return
         self.closed, self.closed_because = True, reason
         self.lock = threading.RLock()  # a thread of the parent may have held the old one
-        keep_forever(self)
+        never_free(self)
         for recording in list(self._recordings):
-            keep_forever(recording)
+            never_free(recording)
             recording.after_fork()
 
     def __enter__(self) -> Self:

@@ -17,7 +17,7 @@ _ENCODER = re.compile(r"([va]\.(?:[a-z]+\.)*blk\.)([0-9]{1,9})\.")
 
 
 @final
-class Blocks:
+class BlockNumbers:
     """Numbers the blocks of a file. A file without blocks of text is an encoder: its blocks are numbered in their order,
     those of v.global.blk behind those of v.blk.
 

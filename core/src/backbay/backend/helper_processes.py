@@ -31,7 +31,7 @@ REASON = "; it was opened before a fork: load it in the child process, or start 
 _opened: WeakSet[Any] = WeakSet()
 
 
-class Opened(Protocol):
+class ClosesAfterFork(Protocol):
     """An object that stops working in a forked child: its threads and locks stay behind in the parent."""
 
     def after_fork(self, reason: str) -> None:
@@ -41,12 +41,12 @@ class Opened(Protocol):
         """
 
 
-def close_after_fork(opened: Opened) -> None:
+def close_after_fork(opened: ClosesAfterFork) -> None:
     """Call `opened.after_fork(reason)` in every child that this process forks from now on."""
     _opened.add(opened)
 
 
-def keep_forever(thing: object) -> None:
+def never_free(thing: object) -> None:
     """Let a thing, and all that it refers to, outlive the interpreter: freeing it would wait for lost threads."""
     import ctypes
 

@@ -7,22 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..composites.graph_builder import composed
+from ..composites.graph_builder import composed_support
 from ..data.encoding import Buffer
 from ..errors import BackbayError
 from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
 from ..ops.declaration import Op
-from ..types.params import (
-    KERNEL,
-    BackendParams,
-    CacheConfig,
-    DeviceInfo,
-    Option,
-    Placement,
-    Precision,
-    Support,
-)
+from ..types.cache_config import CacheConfig
+from ..types.declarations import KERNEL, DeviceInfo, Precision, Support
+from ..types.params import BackendParams, Option, Placement
 from ..types.spec import Spec
 from .helper_processes import without_forks
 
@@ -34,7 +27,7 @@ Progress = Callable[[float], None]
 """Called with 0.0 to 1.0, never less than before."""
 
 
-class OpenedInTwoSteps(ABCMeta):
+class StartAfterInit(ABCMeta):
     """Calling a class makes a backend, and starts it when the constructors of all its classes are done.
 
     `start` and the hooks that it calls thus see a complete object, and a subclass need not set its fields first.
@@ -53,7 +46,7 @@ class OpenedInTwoSteps(ABCMeta):
             return backend
 
 
-class BackendHooks(metaclass=OpenedInTwoSteps):
+class BackendHooks(metaclass=StartAfterInit):
     """The hooks of a backend: a plugin implements the abstract ones, and may override the others."""
 
     contract_version: ClassVar[str | int | tuple[int, int]]
@@ -122,7 +115,7 @@ class BackendHooks(metaclass=OpenedInTwoSteps):
         """
         if op in self.kernels or op.view:
             return KERNEL
-        return composed(op, specs, self.supports)
+        return composed_support(op, specs, self.supports)
 
     def precision_on(self, device: str, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         """The precision of an op on one device, for a backend whose devices compute differently."""

@@ -52,7 +52,7 @@ class Profiler:
 
 
 @contextmanager
-def profiled(
+def profile_runs(
     backend: Backend, recordings: Iterable[Recording], *, nodes: bool
 ) -> Iterator[list[ProfiledRun]]:
     """Profile the runs of a backend; the list is filled at the end."""

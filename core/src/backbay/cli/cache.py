@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from backbay.data.files import OFF, Kept, cache_folder, human_age, kept
+from backbay.data.files import OFF, CacheFile, age_text, cache_files, cache_folder
 from backbay.discovery.records import PROBES
 from backbay.errors import BackbayError, OptionError
 from backbay.memory.report import human_bytes
@@ -38,7 +38,7 @@ def run(args: Namespace) -> int:
     if args.kind is not None and args.kind not in known:  # perhaps misspelled
         kinds = ", ".join(sorted(known))
         raise OptionError(f"nothing of a kind {args.kind!r} was ever kept; kinds are {kinds}")
-    found = [each for each in kept() if args.kind in (None, each.kind)]
+    found = [each for each in cache_files() if args.kind in (None, each.kind)]
     if args.action == "clear":
         for each in found:
             each.path.unlink(missing_ok=True)
@@ -52,24 +52,24 @@ def run(args: Namespace) -> int:
     elif not found:
         say(f"nothing is kept in {folder or 'a cache folder: it is switched off'}")
     else:
-        rows = [(each.kind, each.key, human_bytes(each.nbytes), human_age(each.age)) for each in found]
+        rows = [(each.kind, each.key, human_bytes(each.nbytes), age_text(each.age)) for each in found]
         say(_kinds(found) if args.kind is None else table(("kind", "key", "size", "age"), rows, right=(2, 3)))
     return 0
 
 
-def _kinds(found: list[Kept]) -> str:
+def _kinds(found: list[CacheFile]) -> str:
     """A row for each kind: a folder may have thousands of values."""
-    kinds: dict[str, list[Kept]] = {}
+    kinds: dict[str, list[CacheFile]] = {}
     for each in found:
         kinds.setdefault(each.kind, []).append(each)
     rows = []
     for kind, values in kinds.items():
         ages = [each.age for each in values]
         nbytes = human_bytes(sum(each.nbytes for each in values))
-        rows.append((kind, str(len(values)), nbytes, human_age(min(ages)), human_age(max(ages))))
+        rows.append((kind, str(len(values)), nbytes, age_text(min(ages)), age_text(max(ages))))
     shown = table(("kind", "values", "size", "newest", "oldest"), rows, right=(1, 2, 3, 4))
     return f"{shown}\n`backbay cache list KIND` lists the values of a kind"
 
 
-def _as_dict(each: Kept) -> dict[str, Any]:
+def _as_dict(each: CacheFile) -> dict[str, Any]:
     return {"kind": each.kind, "key": each.key, "bytes": each.nbytes, "age": each.age, "path": str(each.path)}

@@ -18,12 +18,12 @@ import numpy as np
 import backbay
 from backbay.discovery.installed import backends
 from backbay.discovery.opening import VARIABLE, choose
-from backbay.discovery.probe import ProbeResult, probe_all, ranked
+from backbay.discovery.probe import ProbeResult, probe_all, sort_results
 from backbay.discovery.records import SPEEDS, BackendSpeed, SpeedTrial, kept_trials
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
 from backbay.types import cpu
-from backbay.types.params import DeviceInfo
+from backbay.types.declarations import DeviceInfo
 
 from .listing import add_timeout, as_dict
 from .output import add_json, say, say_json, table
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    probed = ranked(probe_all(backends().values(), args.timeout, again=True))
+    probed = sort_results(probe_all(backends().values(), args.timeout, again=True))
     name, usable, said = _choice(probed)
     if args.json:
         listed = [as_dict(result) for result in probed]

@@ -12,14 +12,14 @@ from dataclasses import asdict
 from typing import Any
 
 from backbay.discovery.installed import backends
-from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, ranked
+from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, sort_results
 from backbay.discovery.records import version_of
 from backbay.errors import BackendUnavailableError
 from backbay.ops.declaration import OPS
-from backbay.types.params import Level
+from backbay.types.declarations import Level
 
 from .ops import declared_level
-from .output import add_json, note, say, say_json, seconds, table
+from .output import add_json, note, say, say_json, table, timeout_seconds
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,14 +35,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def add_timeout(parser: ArgumentParser) -> None:
     what = "the time that each backend has to answer (%(default)g)"
-    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help=what)
+    parser.add_argument("--timeout", type=timeout_seconds, default=TIMEOUT, metavar="SECONDS", help=what)
 
 
 def run(args: Namespace) -> int:
     if args.markdown:
-        say(markdown())
+        say(backends_table())
         return 0
-    probed = ranked(probe_all(backends().values(), args.timeout, again=args.refresh))
+    probed = sort_results(probe_all(backends().values(), args.timeout, again=args.refresh))
     if args.json:
         say_json([as_dict(result) for result in probed])
     elif not probed:
@@ -59,7 +59,7 @@ def _row(result: ProbeResult) -> tuple[str, ...]:
     return result.entry.name, version_of(result.entry), works, devices, result.reason
 
 
-def markdown() -> str:
+def backends_table() -> str:
     """The README's table in Markdown: each installed backend's description, and the numbers of its ops by level."""
     rows = [
         "| backend | what it is | kernels | composites of core | unsupported |",

@@ -19,15 +19,15 @@ from itertools import groupby
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-from backbay.composites.graph_builder import by_kernels
+from backbay.composites.graph_builder import level_by_kernels
 from backbay.discovery.installed import backends, declared, entry
 from backbay.discovery.registration import hook_result
 from backbay.ops.declaration import OPS, Op
-from backbay.types.params import Level
+from backbay.types.declarations import Level
 from backbay.types.spec import DType, Spec
 
 from .output import JSON_HELP, say, say_json, table
-from .scaffold.kernels_needed import kernels_needed, llama
+from .scaffold.kernels_needed import kernels_needed, trace_llama
 
 if TYPE_CHECKING:
     from backbay.discovery.probe import ProbeResult
@@ -54,7 +54,7 @@ is written with it in front: `(in, out)`. A float attribute means its nearest fl
 The architectures that use an op are found by tracing small models of most of the engine's architectures."""
 
 
-def brief(op: Op[..., Any]) -> str:
+def brief_parameters(op: Op[..., Any]) -> str:
     """The parameters after the receiver: `rms_norm(weight, eps=1e-05)`."""
     return f"{op.name}({', '.join(_listed(op, types=False))})"
 
@@ -107,7 +107,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     if args.markdown:
-        say(reference())
+        say(ops_reference())
         return 0
     from backbay.discovery.probe import probe_all  # subprocess takes longer to import than most of core
 
@@ -133,7 +133,7 @@ def op_users() -> dict[str, list[str]]:
     return {op: sorted(names) for op, names in found.items()}
 
 
-def level(op: Op[..., Any], result: ProbeResult) -> str:
+def op_level(op: Op[..., Any], result: ProbeResult) -> str:
     """How a backend runs an op, by its declared kernels."""
     if result.kernels is None:
         return CORE if op.view or op.inline else UNKNOWN
@@ -143,7 +143,7 @@ def level(op: Op[..., Any], result: ProbeResult) -> str:
 
 def declared_level(op: Op[..., Any], kernels: Collection[Op[..., Any]]) -> Level | None:
     """How an op runs with these kernels; None if core runs it on every backend."""
-    return None if op.view or op.inline else by_kernels(op, kernels).level
+    return None if op.view or op.inline else level_by_kernels(op, kernels).level
 
 
 def _table(probed: Sequence[ProbeResult], users: dict[str, list[str]]) -> str:
@@ -152,7 +152,7 @@ def _table(probed: Sequence[ProbeResult], users: dict[str, list[str]]) -> str:
     for op in OPS.values():
         names = users.get(op.name, [])
         used = ", ".join(names) if len(names) <= NAMED else f"{len(names)} architectures"
-        rows.append((op.family, brief(op), *[level(op, result) for result in probed], used))
+        rows.append((op.family, brief_parameters(op), *[op_level(op, result) for result in probed], used))
     failures = [f"{v.entry.name} cannot be loaded: {v.reason}" for v in probed if v.kernels is None]
     return "\n".join([table(titles, rows), *failures])
 
@@ -165,11 +165,11 @@ def _as_dict(op: Op[..., Any], probed: Sequence[ProbeResult], users: dict[str, l
         "doc": op.doc,
         "composite": op.composite is not None and not op.view and not op.inline,
         "architectures": users.get(op.name, []),
-        "backends": {result.entry.name: level(op, result) for result in probed},
+        "backends": {result.entry.name: op_level(op, result) for result in probed},
     }
 
 
-def reference() -> str:
+def ops_reference() -> str:
     users = op_users()
     order = list(dict.fromkeys(op.family for op in OPS.values()))
     by_family = sorted(OPS.values(), key=lambda op: order.index(op.family))
@@ -182,7 +182,7 @@ def reference() -> str:
 
 
 def _smallest() -> str:
-    needed = kernels_needed(llama)
+    needed = kernels_needed(trace_llama)
     names, opened = _names(needed.kernels), _names(needed.composites)
     return (
         "## The kernels that run a Llama\n\n"

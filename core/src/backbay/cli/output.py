@@ -53,7 +53,7 @@ def positive(text: str) -> float:
     return number
 
 
-def seconds(text: str) -> float:
+def timeout_seconds(text: str) -> float:
     """The type of arguments that are times: above 0, and no more than a day, as the system's clocks have limits."""
     number = positive(text)
     if number > DAY:
@@ -105,7 +105,7 @@ def parse_option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def prepare() -> bool:
+def prepare_output() -> bool:
     """Let every character be written, if need be as an escape. False if standard output is closed."""
     is_open = sys.stdout is not None
     if not is_open:

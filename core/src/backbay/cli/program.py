@@ -21,7 +21,7 @@ from typing import NoReturn, Protocol, cast
 from backbay.discovery.installed import declared, load_declared
 from backbay.errors import BackbayError, OptionError
 
-from .output import flush, note, prepare, table
+from .output import flush, note, prepare_output, table
 
 GROUP = "backbay.commands"
 PATIENCE = 5.0  # seconds for threads and exit hooks to end
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        can_print = prepare()
+        can_print = prepare_output()
         status = _run(words)
         flush()
     except BrokenPipeError:  # the reader of the output has closed the pipe
@@ -110,7 +110,7 @@ def _end_anyway(status: int) -> NoReturn:
     os._exit(status)
 
 
-def installed() -> dict[str, str]:
+def installed_commands() -> dict[str, str]:
     """The commands by name, each with a line of help. This reads metadata and sources, and imports no command."""
     lines = {name: what for name, (_, what) in CORE.items()}
     for name, points in declared(GROUP).items():
@@ -120,7 +120,7 @@ def installed() -> dict[str, str]:
     return lines
 
 
-def find(name: str) -> Command | None:
+def find_command(name: str) -> Command | None:
     """Import and return the command with this name; BackbayError if it is broken, or if two packages declare it."""
     if name in CORE:
         return cast("Command", import_module(f"{__package__}.{CORE[name][0]}"))
@@ -149,9 +149,9 @@ def _run(words: list[str]) -> int:
     if at == len(words):
         sys.stderr.write(parser.format_help())
         return USAGE
-    found = find(words[at])
+    found = find_command(words[at])
     if found is None:
-        parser.error(f"no command {words[at]!r}; there are {', '.join(installed())}")
+        parser.error(f"no command {words[at]!r}; there are {', '.join(installed_commands())}")
     name, words = words[at], words[at + 1 :]
     parser = _Parser(f"backbay {name}", description=getdoc(found), formatter_class=PLAIN)
     found.add_arguments(parser)
@@ -171,7 +171,7 @@ class _Program(_Parser):
     """The parser of what stands before the command; all commands are looked up only for its help."""
 
     def format_help(self) -> str:
-        rows = [(f"  {name}", what) for name, what in installed().items()]
+        rows = [(f"  {name}", what) for name, what in installed_commands().items()]
         self.epilog = "commands, each with its own --help:\n\n" + table(("", ""), rows)
         return super().format_help()
 

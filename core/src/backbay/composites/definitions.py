@@ -12,7 +12,7 @@ from ..ops.write import region
 from ..trace.context import Context
 from ..trace.tensor import Tensor
 from ..types.spec import DType, contiguous_strides
-from .delta_rule import Tokens, in_chunks, one_token
+from .delta_rule import DeltaRuleTokens, in_chunks, one_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -202,9 +202,9 @@ def delta_rule(
     y, state = v.fill(ctx, 0.0), s
     if s.size and v.size:
         if removed is None:
-            tokens = Tokens(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), reads_decayed=True)
+            tokens = DeltaRuleTokens(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), reads_decayed=True)
         else:
-            tokens = Tokens(q, k, v, decay, removed, removed.mul(ctx, share), reads_decayed=False)
+            tokens = DeltaRuleTokens(q, k, v, decay, removed, removed.mul(ctx, share), reads_decayed=False)
         compute = one_token if v.dim(2) == 1 else in_chunks
         y, state = compute(ctx, s, tokens)
     y, state = (t.contiguous(ctx, t.size) for t in (y, state))

@@ -14,7 +14,7 @@ CHUNK = 16  # tokens at most: decays of each channel take memory with the square
 
 @final
 @dataclass(frozen=True)
-class Chunks:
+class TokenChunks:
     """Equally long chunks of the tokens of each sequence; the last one is padded with zeros."""
 
     size: int
@@ -45,7 +45,7 @@ class Chunks:
         return x.slice(ctx, 1, 0, self.tokens).permute(ctx, 0, 2, 1, 3).contiguous(ctx)
 
 
-class Tokens(NamedTuple):
+class DeltaRuleTokens(NamedTuple):
     """The rule with one formula for both of its forms; vectors are (key or value, heads, tokens, sequences).
 
     S = diag(exp(decay)) S - put (S^T read)^T + key value^T;  y = S^T query
@@ -60,7 +60,7 @@ class Tokens(NamedTuple):
     reads_decayed: bool  # whether a token decays the state before it reads
 
 
-def one_token(ctx: Context, state: Tensor, token: Tokens) -> tuple[Tensor, Tensor]:
+def one_token(ctx: Context, state: Tensor, token: DeltaRuleTokens) -> tuple[Tensor, Tensor]:
     """The output and the states after one token of each sequence."""
     heads, sequences = state.dim(2), state.dim(3)
     vectors = [t.contiguous(ctx, t.dim(0), 1, heads, sequences) for t in token[:-1]]
@@ -76,7 +76,7 @@ def one_token(ctx: Context, state: Tensor, token: Tokens) -> tuple[Tensor, Tenso
     return state.mulmat(ctx, query), state
 
 
-def in_chunks(ctx: Context, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+def in_chunks(ctx: Context, state: Tensor, tokens: DeltaRuleTokens) -> tuple[Tensor, Tensor]:
     """The outputs of the tokens of each sequence, (value, heads, tokens, sequences), and the states after them.
 
     What the tokens of a chunk know, U, solves a triangular system. With S the state before the chunk, and every product
@@ -85,7 +85,7 @@ def in_chunks(ctx: Context, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tens
         (I + strict_lower(read put^T)) U = read S + strict_lower(read key^T) V
         y = query S + lower(query key^T) V - lower(query put^T) U
     """
-    chunks = Chunks.of(tokens.query, CHUNK)
+    chunks = TokenChunks.of(tokens.query, CHUNK)
     query, key, value, decay, read, put = (chunks.split(ctx, t) for t in tokens[:-1])
     put, size = put.neg(ctx), chunks.size
     since = _turned(ctx, _turned(ctx, decay).cumsum(ctx))  # the decay since the chunk's beginning
@@ -141,7 +141,7 @@ def _products(ctx: Context, row: Tensor, column: Tensor, decays: Tensor) -> Tens
 
 
 def _through_chunks(
-    ctx: Context, chunks: Chunks, state: Tensor, solved: Tensor, parts: Sequence[Tensor]
+    ctx: Context, chunks: TokenChunks, state: Tensor, solved: Tensor, parts: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """The outputs, (value, heads, tokens, sequences), and the state after all chunks, (key, value, heads, sequences).
 

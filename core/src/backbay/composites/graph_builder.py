@@ -16,7 +16,8 @@ from ..ops.declaration import REQUIRED, Op, str_spec
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
-from ..types.params import COMPOSITE, KERNEL, NO_KERNEL, Level, Placement, Support, unsupported
+from ..types.declarations import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
+from ..types.params import Placement
 from ..types.spec import DType, Spec, span
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
@@ -28,19 +29,19 @@ Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
     """Build the graph of the roots: each root in order, behind its ancestors, depth first in the order of operands."""
-    builder = Builder(recording, supports)
+    builder = GraphBuilder(recording, supports)
     with recording.uncounted():  # the nodes of composites do not count as the caller's
         outputs = tuple([builder.place(root) for root in roots])
     return Graph(tuple(builder.nodes), outputs, recording.batch_size)
 
 
-def in_single(value: Any) -> Any:
+def round_to_float32(value: Any) -> Any:
     """Round the floats of an attribute to float32, so that all backends compute with the same numbers."""
     if isinstance(value, float):
         return _single(value) if value else value  # _single's cache cannot tell 0.0 from -0.0
     if isinstance(value, tuple) and float in map(type, value):
         # A NamedTuple, such as rope's yarn, keeps its class.
-        return type(value)(*map(in_single, value))
+        return type(value)(*map(round_to_float32, value))
     return value
 
 
@@ -50,7 +51,7 @@ def _single(value: float) -> float:
         return float(np.float32(value))
 
 
-class Builder:
+class GraphBuilder:
     def __init__(self, recording: Recording, supports: Supports) -> None:
         self.recording, self._supports = recording, supports
         self.nodes: list[Node] = []
@@ -99,7 +100,11 @@ class Builder:
         integers = tensor.dtype.is_integer
         args = tuple(
             [
-                self._placed[value] if isinstance(value, Tensor) else value if integers else in_single(value)
+                self._placed[value]
+                if isinstance(value, Tensor)
+                else value
+                if integers
+                else round_to_float32(value)
                 for value in tensor.args
             ]
         )
@@ -132,11 +137,11 @@ class TraceOnlyBackend:
     drop_leaf = forget = take_leaf
 
 
-def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
+def composed_support(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
     """COMPOSITE, unless the op has no composite, or `supports` says no to one of its parts."""
     if op.composite is None:
         return NO_KERNEL
-    for part, given in parts(op, specs):
+    for part, given in composite_parts(op, specs):
         support = supports(part, given)
         if not support:
             why = ", which has no kernel" if support == NO_KERNEL else f": {support.reason}"
@@ -144,11 +149,11 @@ def composed(op: Op[Any, Any], specs: Specs, supports: Supports) -> Support:
     return COMPOSITE
 
 
-def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
+def level_by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
     """How an op runs, on operands of one element each, with these kernels alone."""
 
     def supports(op: Op[Any, Any], specs: Specs) -> Support:
-        return KERNEL if op in kernels or op.view else composed(op, specs, supports)
+        return KERNEL if op in kernels or op.view else composed_support(op, specs, supports)
 
     operands: list[Any] = []
     for index in op.operands:
@@ -158,7 +163,7 @@ def by_kernels(op: Op[Any, Any], kernels: Collection[Op[Any, Any]]) -> Support:
     return supports(op, operands)
 
 
-def parts(op: Op[Any, Any], specs: Specs) -> Parts:
+def composite_parts(op: Op[Any, Any], specs: Specs) -> Parts:
     """The ops that a composite needs, each with its operands; empty if the operands do not determine them.
 
     Attributes are not known: they get their defaults. An attribute without a default gets 1, or 0 if the rule refuses

@@ -162,7 +162,7 @@ def _locked(held: IO[bytes]) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Kept:
+class CacheFile:
     """A file in the cache folder, with its age in seconds."""
 
     kind: str
@@ -172,7 +172,7 @@ class Kept:
     age: float
 
 
-def kept() -> list[Kept]:
+def cache_files() -> list[CacheFile]:
     """All values in the cache folder, by kind and key."""
     folder = cache_folder()
     if folder is None or not folder.is_dir():
@@ -181,15 +181,17 @@ def kept() -> list[Kept]:
     return [found for kind in kinds for found in _kept_in(kind)]
 
 
-def _kept_in(kind: Path) -> Iterator[Kept]:
+def _kept_in(kind: Path) -> Iterator[CacheFile]:
     for path in sorted(kind.iterdir()):
         match = _FILE.fullmatch(path.name)
         if match is not None and path.is_file():
             status = path.stat()
-            yield Kept(kind.name, match[1], path, status.st_size, max(0.0, time.time() - status.st_mtime))
+            yield CacheFile(
+                kind.name, match[1], path, status.st_size, max(0.0, time.time() - status.st_mtime)
+            )
 
 
-def human_age(seconds: float) -> str:
+def age_text(seconds: float) -> str:
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

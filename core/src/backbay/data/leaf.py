@@ -92,7 +92,7 @@ def _check_range(array: Array, spec: Spec) -> None:
         raise ShapeError(f"{spec} cannot hold {low if low < -limit else high}")
 
 
-class Owner(Protocol):
+class LeafBackend(Protocol):
     """The part of a backend that a leaf uses."""
 
     closed: bool
@@ -104,7 +104,7 @@ class Owner(Protocol):
     def check_file(self) -> None: ...
 
 
-class Home(Protocol):
+class LeafRecording(Protocol):
     """The part of a recording that its leaves use."""
 
     blocked: bool
@@ -120,8 +120,8 @@ class Leaf:
 
     def __init__(
         self,
-        backend: Owner,
-        home: Home | None,
+        backend: LeafBackend,
+        home: LeafRecording | None,
         spec: Spec,
         buffer: Buffer | None,
         placement: Placement,

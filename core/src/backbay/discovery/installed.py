@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backend.backend import Backend
-from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe
+from ..errors import BackbayError, BackendUnavailableError, UnknownBackendError, describe_error
 from ..memory.host_memory import naming_limits, raise_if_starved
 from .registration import backend_class, class_at, hook_result
 
@@ -81,7 +81,7 @@ def load_declared(hook: str, what: str, points: Sequence[Declared]) -> Any:
         what = f"{what} of {point.origin}"
         raise_if_starved(error, f"loading {what}")
         remedy = f"fix or uninstall {point.distribution}"
-        raise BackbayError(f"{what} cannot be loaded: {describe(error)}; {remedy}") from error
+        raise BackbayError(f"{what} cannot be loaded: {describe_error(error)}; {remedy}") from error
 
 
 def declared(group: str) -> dict[str, list[Declared]]:
@@ -156,7 +156,7 @@ class BackendEntry:
         except (Exception, SystemExit) as error:
             raise_if_starved(error, f"importing backend {self.name!r}")
             whose = f" of {origin}" if self.distribution else ""
-            raise BackendUnavailableError(f"backend {self.name!r}{whose}: {describe(error)}") from error
+            raise BackendUnavailableError(f"backend {self.name!r}{whose}: {describe_error(error)}") from error
         if found.name == "unnamed":
             found.name = self.name  # errors of its constructor then show this name
         return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..backend.backend import Backend
 from ..backend.helper_processes import without_forks
-from ..errors import BackendUnavailableError, describe
+from ..errors import BackendUnavailableError, describe_error
 from ..memory.host_memory import naming_limits, raise_if_starved
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, declared, entry, load_declared
@@ -76,9 +76,9 @@ def open(
         try:
             return _opened(chosen.load(), chosen.name, model, params)
         except BackendUnavailableError:
-            from .probe import forget  # it worked when it was tried, perhaps hours ago
+            from .probe import forget_result  # it worked when it was tried, perhaps hours ago
 
-            forget(chosen)
+            forget_result(chosen)
             raise
     except BaseException:
         if model is not None:
@@ -92,7 +92,7 @@ def _opened(kind: type[Backend], name: str, model: ModelFile | None, params: Bac
     except BaseException as error:
         raise_if_starved(error, f"opening backend {name!r}")
         if isinstance(error, (ImportError, OSError)):  # a library is missing, or cannot be loaded
-            raise BackendUnavailableError(f"backend {name!r}: {describe(error)}") from error
+            raise BackendUnavailableError(f"backend {name!r}: {describe_error(error)}") from error
         raise
     opened.name = name
     return opened
@@ -144,7 +144,7 @@ def is_auto(backend: object = None) -> bool:
 
 def _best() -> Choice:
     # Only now: subprocess takes longer to import than most of core.
-    from .probe import ProbeResult, probe_all, rank, ranked
+    from .probe import ProbeResult, probe_all, rank, sort_results
 
     installed = backends()
     if not installed:
@@ -152,10 +152,10 @@ def _best() -> Choice:
             "no backend is installed; install one, for example "
             "from a clone of backbay: pip install ./plugins/cpu_ref"
         )
-    probed = ranked(probe_all(installed.values()))
+    probed = sort_results(probe_all(installed.values()))
     if not probed[0].works:  # an earlier process may have met a machine too busy to answer in time
         probe_all([result.entry for result in probed if result.age], again=True)
-        probed = ranked(probe_all(installed.values()))
+        probed = sort_results(probe_all(installed.values()))
     first, *others = probed
     if not first.works:
         reasons = "; ".join(f"{result.entry.name}: {result.reason}" for result in probed)

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from ..backend.helper_processes import ended_from_outside, exit_name, kill_helper, start_helper
-from ..data.files import human_age
-from ..types.params import DeviceInfo
+from ..data.files import age_text
+from ..types.declarations import DeviceInfo
 from .installed import BackendEntry
-from .records import DAY, kept_verdict
+from .records import DAY, verdict_file
 
 TIMEOUT = 20.0  # seconds; starting a GPU's library can take several
 GRACE = 5.0  # further seconds, in which the child itself can report where it hangs
@@ -87,7 +87,7 @@ def probe_all(
     """
     wanted = list(entries)
     missing = [entry for entry in wanted if again or entry not in _known]
-    recalled = {entry: found for entry in missing if not again and (found := recall(entry))}
+    recalled = {entry: found for entry in missing if not again and (found := kept_result(entry))}
     _known.update(recalled)
     limit = TIMEOUT if timeout is None else timeout
     for result in _probe_together([entry for entry in missing if entry not in recalled], limit):
@@ -119,9 +119,9 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
             raise
 
 
-def recall(entry: BackendEntry) -> ProbeResult | None:
+def kept_result(entry: BackendEntry) -> ProbeResult | None:
     """The kept result of an earlier process; None if there is none, or it depends on what has changed since."""
-    place = kept_verdict(entry)
+    place = verdict_file(entry)
     facts: Any = None if place is None else place.recall(DAY)
     try:
         found = replace(_from_facts(entry, facts), age=max(time.time() - facts["time"], 1.0))
@@ -130,19 +130,19 @@ def recall(entry: BackendEntry) -> ProbeResult | None:
     if found.age > found.seconds_kept:
         return None
     if found.died:
-        since = f"seen {human_age(found.age)} ago; `backbay doctor` tries it again"
+        since = f"seen {age_text(found.age)} ago; `backbay doctor` tries it again"
         return replace(found, reason=f"{found.reason} ({since})")
     return replace(found, devices=tuple(replace(each, free_memory=None) for each in found.devices))
 
 
-def forget(entry: BackendEntry) -> None:
+def forget_result(entry: BackendEntry) -> None:
     """Let the next process probe a backend anew, as it did not do what the result says."""
-    if (place := kept_verdict(entry)) is not None:
+    if (place := verdict_file(entry)) is not None:
         place.forget()
 
 
 def _keep(result: ProbeResult, timeout: float) -> None:
-    place = kept_verdict(result.entry)
+    place = verdict_file(result.entry)
     if place is None:
         return
     if result.hangs:
@@ -251,7 +251,7 @@ def _end(code: int | None, stage: str, output: str, timeout: float) -> str:
     return f"it crashed with {exit_name(code)} while {stage}{where}"
 
 
-def ranked(probed: Sequence[ProbeResult]) -> list[ProbeResult]:
+def sort_results(probed: Sequence[ProbeResult]) -> list[ProbeResult]:
     """Sort results, best first; of those that rank the same, the earlier name."""
     return sorted(probed, key=lambda result: (rank(result), result.entry.name))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .. import ops
 from ..backend.backend import Backend
 from ..backend.helper_processes import reporter
-from ..errors import BackbayError, describe
+from ..errors import BackbayError, describe_error
 from ..types.params import BackendParams
 from ..types.spec import DType
 from .installed import BackendEntry, trial_seconds
@@ -46,17 +46,17 @@ def main(request: dict[str, Any]) -> NoReturn:
     reason = ""
     try:
         rivals = tuple(request["entry"]["rivals"])
-        examine(BackendEntry(**{**request["entry"], "rivals": rivals}), tell, extend)
+        examine_backend(BackendEntry(**{**request["entry"], "rivals": rivals}), tell, extend)
     except BackbayError as error:
         reason = " ".join(str(error).split())
     except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything
-        reason = describe(error)
+        reason = describe_error(error)
     tell(finished=True, reason=reason)
     sys.stderr.flush()
     os._exit(0)  # without waiting for threads that a library left behind
 
 
-def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) -> None:
+def examine_backend(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) -> None:
     """Import, start and compute; an error means that the backend does not work."""
     tell(stage="it was imported")
     kind = entry.load()
@@ -67,7 +67,7 @@ def examine(entry: BackendEntry, tell: Tell, extend: Callable[[float], None]) ->
     try:
         details = {str(key): str(value) for key, value in kind.diagnose().items()}
     except Exception as error:  # noqa: BLE001  a plugin may raise anything, and may work nevertheless
-        details = {"diagnosis": describe(error)}
+        details = {"diagnosis": describe_error(error)}
     tell(details=details)
     tell(stage="it was started")
     backend = kind(None, BackendParams())

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from ..data.files import FOLDER, OFF, CachedValue, kept
+from ..data.files import FOLDER, OFF, CachedValue, cache_files
 from ..types.contract_version import CONTRACT_VERSION
 from ..types.cpu import processor, usable_cores
 from .installed import BackendEntry
@@ -40,7 +40,7 @@ SPEEDS = "speeds"  # their kind in the cache folder
 UNSETTLED = 86400.0  # seconds that a trial counts which does not last
 
 
-def kept_verdict(entry: BackendEntry) -> CachedValue | None:
+def verdict_file(entry: BackendEntry) -> CachedValue | None:
     """The place of a verdict; None for a class that no distribution declares, as nothing tells what it depends on."""
     if not entry.distribution:
         return None
@@ -203,7 +203,7 @@ class KeptTrial:
 def kept_trials() -> list[SpeedTrial]:
     """All trials in the cache folder, the latest first."""
     found: list[SpeedTrial | None] = []
-    for each in kept():
+    for each in cache_files():
         if each.kind == SPEEDS:
             with suppress(OSError, ValueError, RecursionError):  # damaged, or removed meanwhile
                 found.append(_parsed(json.loads(each.path.read_text(encoding="utf-8"))))

@@ -76,7 +76,7 @@ def as_bools(value: object) -> npt.NDArray[np.bool_] | None:
     return None if array is None else np.array(array, np.bool_)
 
 
-def describe(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value in words, short enough for a message."""
     if isinstance(value, str):
         return f"the string {value[:60]!r}{'...' if len(value) > 60 else ''}"
@@ -104,7 +104,7 @@ def _is_empty(value: object) -> bool:
     return isinstance(value, list | tuple | Strings | np.ndarray) and len(value) == 0
 
 
-class Getter(Protocol[T_co]):
+class TypedGetter(Protocol[T_co]):
     """`config.int(key)` requires the key, `config.int(key, default)` does not."""
 
     @overload
@@ -114,17 +114,17 @@ class Getter(Protocol[T_co]):
 
 
 @final
-class Typed(Generic[T]):
+class TypedLookup(Generic[T]):
     """A typed lookup as a method of Config; `convert` gives None for a value of another type."""
 
     def __init__(self, expected: str, convert: Callable[[object], T | None]) -> None:
         self.expected, self.convert = expected, convert
 
     @overload
-    def __get__(self, config: None, owner: type[Config]) -> Typed[T]: ...
+    def __get__(self, config: None, owner: type[Config]) -> TypedLookup[T]: ...
     @overload
-    def __get__(self, config: Config, owner: type[Config]) -> Getter[T]: ...
-    def __get__(self, config: Config | None, owner: type[Config]) -> Typed[T] | Getter[T]:
+    def __get__(self, config: Config, owner: type[Config]) -> TypedGetter[T]: ...
+    def __get__(self, config: Config | None, owner: type[Config]) -> TypedLookup[T] | TypedGetter[T]:
         return self if config is None else partial(self._look_up, config)
 
     def _look_up(self, config: Config, key: str, default: Any = _REQUIRED) -> Any:
@@ -159,14 +159,14 @@ class Config:
     ) -> None:
         self._values, self._path, self._offsets = values, fspath(path), offsets
 
-    string = Typed("a string", as_string)
-    int = Typed("an integer", as_int)
-    float = Typed("a number", as_float)
-    bool = Typed("a boolean", as_bool)
-    strings = Typed("an array of strings", as_strings)
-    ints = Typed("an array of integers", as_ints)
-    floats = Typed("an array of numbers", as_floats)
-    bools = Typed("an array of booleans", as_bools)
+    string = TypedLookup("a string", as_string)
+    int = TypedLookup("an integer", as_int)
+    float = TypedLookup("a number", as_float)
+    bool = TypedLookup("a boolean", as_bool)
+    strings = TypedLookup("an array of strings", as_strings)
+    ints = TypedLookup("an array of integers", as_ints)
+    floats = TypedLookup("an array of numbers", as_floats)
+    bools = TypedLookup("an array of booleans", as_bools)
 
     @cached_property
     def architecture(self) -> str:
@@ -223,7 +223,7 @@ class Config:
         """The error for a value, or for the element of an array at `index`."""
         full = self.resolve(key) or key
         offset, where = self.offset(key), repr(full)
-        found = "no such key" if full not in self._values else describe(value)
+        found = "no such key" if full not in self._values else describe_value(value)
         if index is not None:
             where = f"element {index} of {where}"
             array = self._values[full]

@@ -26,7 +26,7 @@ _NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 
 
 @final
-class Copies:
+class WeightCopies:
     """Memory for all weights of a model. Each weight is read when it is first asked for."""
 
     def __init__(self, tensors: Iterable[TensorInfo]) -> None:
@@ -56,13 +56,13 @@ class Copies:
                 if derived is None:
                     read(info, copy)
                 else:
-                    join(derived.chunks(lambda part: read(part, np.empty(part.nbytes, np.uint8))), copy)
+                    join_bytes(derived.chunks(lambda part: read(part, np.empty(part.nbytes, np.uint8))), copy)
                 copy.flags.writeable = False
                 self._read[info.name] = copy
             return self._read[info.name]
 
 
-def join(chunks: Iterable[Bytes], target: Bytes) -> None:
+def join_bytes(chunks: Iterable[Bytes], target: Bytes) -> None:
     done = 0
     for chunk in chunks:
         target[done : done + chunk.size] = chunk

@@ -45,7 +45,7 @@ class Strings(Sequence[str]):
         buffer, offset, length_at = self._buffer, self._start, U64.unpack_from
         for _ in range(self._count):
             end = offset + 8 + length_at(buffer, offset)[0]
-            yield decode(self._path, buffer, offset + 8, end)
+            yield decode_string(self._path, buffer, offset + 8, end)
             offset = end
 
     def __repr__(self) -> str:
@@ -53,7 +53,9 @@ class Strings(Sequence[str]):
 
     def _at(self, offset: int) -> str:
         start = offset + 8
-        return decode(self._path, self._buffer, start, start + U64.unpack_from(self._buffer, offset)[0])
+        return decode_string(
+            self._path, self._buffer, start, start + U64.unpack_from(self._buffer, offset)[0]
+        )
 
     @cached_property
     def _offsets(self) -> array[int]:
@@ -66,7 +68,7 @@ class Strings(Sequence[str]):
         return offsets
 
 
-def decode(path: Path, buffer: bytes, start: int, end: int) -> str:
+def decode_string(path: Path, buffer: bytes, start: int, end: int) -> str:
     if end - start > MAX_STRING_BYTES:
         expected = f"a string of at most {MAX_STRING_BYTES} bytes"
         raise ModelFileError(path, start - 8, expected, f"a length of {end - start}")
@@ -98,7 +100,7 @@ Value: TypeAlias = bool | int | float | str | Strings | npt.NDArray[Any]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MetadataEntry:
     """The position of a value in the file. For an array, `type` is the element type; otherwise `count` is None."""
 
     type: ValueType
@@ -111,7 +113,7 @@ class Entry:
 class Metadata(Mapping[str, Value]):
     """The keys and values of one file, in its order. Numeric arrays are views of its header, strings decode on access."""
 
-    def __init__(self, path: Path, buffer: bytes, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, path: Path, buffer: bytes, entries: Mapping[str, MetadataEntry]) -> None:
         self._path, self._buffer, self._entries = path, buffer, entries
         self._strings: dict[str, Strings] = {}  # cached, so that each array's offsets are scanned once
 
@@ -119,7 +121,7 @@ class Metadata(Mapping[str, Value]):
         entry = self._entries[key]
         if entry.count is None:
             if entry.type is ValueType.STRING:
-                return decode(self._path, self._buffer, entry.offset, entry.end)
+                return decode_string(self._path, self._buffer, entry.offset, entry.end)
             value: int | float = SCALARS[entry.type].unpack_from(self._buffer, entry.offset)[0]
             return bool(value) if entry.type is ValueType.BOOL else value
         if entry.type is ValueType.STRING:
@@ -140,7 +142,7 @@ class Metadata(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _numbers(self, key: str, entry: Entry, count: int) -> npt.NDArray[Any]:
+    def _numbers(self, key: str, entry: MetadataEntry, count: int) -> npt.NDArray[Any]:
         dtype = np.dtype(SCALARS[entry.type].format)
         numbers: npt.NDArray[Any] = np.frombuffer(self._buffer, dtype, count, entry.offset)
         if entry.type is not ValueType.BOOL:
@@ -152,9 +154,9 @@ class Metadata(Mapping[str, Value]):
         return numbers.view(np.bool_)
 
 
-def read_entries(cursor: Cursor, count: int) -> dict[str, Entry]:
+def read_entries(cursor: Cursor, count: int) -> dict[str, MetadataEntry]:
     """Read and check all keys and values. No value is decoded; only the entries take memory."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, MetadataEntry] = {}
     room = MAX_ELEMENTS
     for index in range(count):
         at = cursor.offset
@@ -167,7 +169,7 @@ def read_entries(cursor: Cursor, count: int) -> dict[str, Entry]:
     return entries
 
 
-def _read_value(cursor: Cursor, key: str, room: int) -> Entry:
+def _read_value(cursor: Cursor, key: str, room: int) -> MetadataEntry:
     kind = _value_type(cursor, f"the type of {key!r}")
     if kind is ValueType.ARRAY:
         return _read_array(cursor, key, room)
@@ -178,10 +180,10 @@ def _read_value(cursor: Cursor, key: str, room: int) -> Entry:
         start = cursor.skip(SCALARS[kind].size, f"the value of {key!r}")
     if kind is ValueType.BOOL and cursor.buffer[start] > 1:
         raise cursor.error(start, f"0 or 1 as the boolean {key!r}", str(cursor.buffer[start]))
-    return Entry(kind, start, cursor.offset, None)
+    return MetadataEntry(kind, start, cursor.offset, None)
 
 
-def _read_array(cursor: Cursor, key: str, room: int) -> Entry:
+def _read_array(cursor: Cursor, key: str, room: int) -> MetadataEntry:
     at = cursor.offset
     kind = _value_type(cursor, f"the element type of {key!r}")
     if kind is ValueType.ARRAY:
@@ -199,7 +201,7 @@ def _read_array(cursor: Cursor, key: str, room: int) -> Entry:
         skip_strings(cursor, count, repr(key))
     else:
         cursor.skip(count * width, f"the elements of {key!r}")
-    return Entry(kind, start, cursor.offset, count)
+    return MetadataEntry(kind, start, cursor.offset, count)
 
 
 def _value_type(cursor: Cursor, what: str) -> ValueType:

@@ -18,7 +18,7 @@ from backbay.types.spec import DType
 
 from .config import Config
 from .content import MAX_SIGNED, Content, Cursor, ValueType, open_content, unsigned
-from .metadata import Entry, Metadata, read_entries
+from .metadata import Metadata, MetadataEntry, read_entries
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # in little-endian files they are the same
@@ -84,7 +84,7 @@ def read_table(cursor: Cursor, count: int) -> list[TensorInfo]:
     return list(table.values())
 
 
-def place(cursor: Cursor, table: Sequence[TensorInfo], alignment: int) -> list[TensorInfo]:
+def locate_data(cursor: Cursor, table: Sequence[TensorInfo], alignment: int) -> list[TensorInfo]:
     """Locate the data: behind the header, aligned, within the file, without overlaps."""
     start = -(-cursor.offset // alignment) * alignment
     for row in table:
@@ -152,7 +152,7 @@ def _size(cursor: Cursor, at: int, name: str, shape: tuple[int, ...], dtype: DTy
 
 @final
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A file: a whole model, or one part of a split model."""
 
     path: Path
@@ -163,7 +163,7 @@ class Part:
     content: Content
 
 
-def read_part(path: Path, role: str = "a readable file") -> Part:
+def read_part(path: Path, role: str = "a readable file") -> FilePart:
     """Open a file and check its header. If the file cannot be read, the error says that `role` was expected."""
     content = open_content(path, role)
     cursor = Cursor(content)
@@ -175,11 +175,11 @@ def read_part(path: Path, role: str = "a readable file") -> Part:
     _check_count(cursor, at + 8, pair_count, "keys", MAX_KEYS, MIN_PAIR_BYTES)
     entries = read_entries(cursor, pair_count)
     alignment = _alignment(cursor, entries.get("general.alignment"))
-    tensors = place(cursor, read_table(cursor, tensor_count), alignment)
+    tensors = locate_data(cursor, read_table(cursor, tensor_count), alignment)
     offsets = {key: entry.offset for key, entry in entries.items()}
     config = Config(Metadata(path, cursor.header, entries), path=path, offsets=offsets)
     _ = config.architecture  # checks its type: every lookup needs it
-    return Part(path, version, alignment, config, tensors, content)
+    return FilePart(path, version, alignment, config, tensors, content)
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -195,7 +195,7 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
-def _alignment(cursor: Cursor, entry: Entry | None) -> int:
+def _alignment(cursor: Cursor, entry: MetadataEntry | None) -> int:
     if entry is None:
         return DEFAULT_ALIGNMENT
     if entry.type is not ValueType.UINT32 or entry.count is not None:
@@ -209,10 +209,10 @@ def _alignment(cursor: Cursor, entry: Entry | None) -> int:
     return alignment
 
 
-def read_parts(path: Path) -> list[Part]:
+def read_parts(path: Path) -> list[FilePart]:
     """All parts of the model that the file at `path` belongs to, in order, checked against each other."""
     paths = part_paths(path)
-    parts: list[Part] = []
+    parts: list[FilePart] = []
     for index, each in enumerate(paths):
         role = f"part {index + 1} of a model of {len(paths)}" if len(paths) > 1 else "a readable file"
         parts.append(read_part(each, role))
@@ -235,7 +235,7 @@ def part_paths(path: Path) -> list[Path]:
     return [path.with_name(f"{stem}-{index:05}-of-{count:05}.gguf") for index in range(1, count + 1)]
 
 
-def all_tensors(parts: Iterable[Part]) -> dict[str, TensorInfo]:
+def all_tensors(parts: Iterable[FilePart]) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for part in parts:
         for info in part.tensors:
@@ -246,7 +246,7 @@ def all_tensors(parts: Iterable[Part]) -> dict[str, TensorInfo]:
     return tensors
 
 
-def _check_place(part: Part, index: int, count: int) -> None:
+def _check_place(part: FilePart, index: int, count: int) -> None:
     """Check the part's number and the count in its metadata against those in its name."""
     config = part.metadata
     said = config.int("split.count", 0)
@@ -259,7 +259,7 @@ def _check_place(part: Part, index: int, count: int) -> None:
         raise _contradiction(part, "split.no", f"a split.no of {index}, for part {index + 1} of {count}")
 
 
-def _contradiction(part: Part, key: str, expected: str) -> ModelFileError:
+def _contradiction(part: FilePart, key: str, expected: str) -> ModelFileError:
     config = part.metadata
     found = f"{config[key]}" if key in config else f"no {key}"
     return ModelFileError(part.path, config.offset(key), expected, found)

@@ -15,7 +15,7 @@ from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
 from .content import Content
-from .derived import Copies, join, stack_experts
+from .derived import WeightCopies, join_bytes, stack_experts
 from .parts import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
@@ -55,7 +55,7 @@ class ModelFile:
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(dict(tensors))
         self.closed = False
         self._derived = dict(derived)
-        self._copies: Copies | None = None
+        self._copies: WeightCopies | None = None
         self._made: dict[str, Bytes] = {}
         self._making = Lock()
 
@@ -107,7 +107,7 @@ class ModelFile:
         MemoryError if the system has no room. Arrays that `data` returned before still view the file.
         """
         if self._copies is None:
-            self._copies = Copies(self.tensors.values())
+            self._copies = WeightCopies(self.tensors.values())
 
     def read_copies(self) -> Iterator[float]:
         """Read all weights that were not read yet, then let go of the file; gives the part that is done."""
@@ -137,7 +137,7 @@ class ModelFile:
                     made = derived.stored(chunks)
                 else:
                     made = np.empty(info.nbytes, np.uint8)
-                    join(chunks, made)
+                    join_bytes(chunks, made)
                     made.flags.writeable = False
                 self._made[info.name] = made
             return self._made[info.name]

@@ -120,7 +120,7 @@ def _without_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 @dataclass(frozen=True)
-class View:
+class StorageView:
     """A part of a storage: offset and strides count the elements of its flat array."""
 
     storage: Place
@@ -130,7 +130,7 @@ class View:
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, node: Node, *, as_numbers: bool = False) -> View:
+    def of(cls, node: Node, *, as_numbers: bool = False) -> StorageView:
         dtype, shape = node.dtype, list(node.shape)
         strides = [node.stride(n) for n in range(node.rank)]
         unit, per_unit = dtype.type_size, 1
@@ -153,13 +153,13 @@ class View:
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelStep:
     """One kernel: its arguments, its result, and the storages that nothing reads afterwards."""
 
     op: Op[Any, Any]
     kernel: Callable[..., Any]
     args: tuple[Any, ...]  # views, attributes, None
-    result: View
+    result: StorageView
     last: tuple[Place, ...]
 
     def run(self, storages: dict[Place, Any], engine: ArrayEngine) -> None:
@@ -177,7 +177,7 @@ class Step:
 
     def _argument(self, position: int, storages: Mapping[Place, Any], engine: ArrayEngine) -> Any:
         view = self.args[position]
-        if not isinstance(view, View):
+        if not isinstance(view, StorageView):
             return view
         raw = view.read(storages, engine)
         if self.op.moves and (position == self.op.ids or view.dtype is self.result.dtype):
@@ -197,22 +197,22 @@ class ArrayProgram:
         self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., Any]], engine: ArrayEngine
     ) -> None:
         self.engine = engine
-        self.outputs = [View.of(node) for node in graph.outputs]
+        self.outputs = [StorageView.of(node) for node in graph.outputs]
         nodes = [node for node in graph.nodes if node.op is not None and not node.op.view]
         args = [tuple(_argument(node, arg) for arg in node.args) for node in nodes]
-        results = [View.of(node) for node in nodes]
+        results = [StorageView.of(node) for node in nodes]
         leaves = {node.index for node in graph.nodes if node.op is None}
-        reads = [[arg.storage for arg in each if isinstance(arg, View)] for each in args]
+        reads = [[arg.storage for arg in each if isinstance(arg, StorageView)] for each in args]
         used = [*(at for each in reads for at in each), *(view.storage for view in [*results, *self.outputs])]
         self.written = list(dict.fromkeys(view.storage for view in results if view.storage[0] in leaves))
         self.read = [at for at in dict.fromkeys(used) if at[0] in leaves and at not in self.written]
         kept = {*self.written, *(view.storage for view in self.outputs)}
-        self.steps: list[Step] = []
+        self.steps: list[KernelStep] = []
         for node, arguments, result, before in reversed(list(zip(nodes, args, results, reads, strict=True))):
             assert node.op is not None
             last = tuple(at for at in dict.fromkeys([*before, result.storage]) if at not in kept)
             kept |= {*last}
-            self.steps.append(Step(node.op, node.op.spread(kernels[node.op]), arguments, result, last))
+            self.steps.append(KernelStep(node.op, node.op.spread(kernels[node.op]), arguments, result, last))
         self.steps.reverse()
 
     def __call__(self, read: Sequence[Any], written: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -233,7 +233,7 @@ class ArrayProgram:
         return outputs, [storages[at] for at in self.written]
 
     def _run(
-        self, steps: Sequence[Step], leaves: Mapping[Place, Any], own: Mapping[Place, Any]
+        self, steps: Sequence[KernelStep], leaves: Mapping[Place, Any], own: Mapping[Place, Any]
     ) -> dict[Place, Any]:
         storages = {**leaves, **own}
         for step in steps:
@@ -247,4 +247,4 @@ def _argument(node: Node, arg: Any) -> Any:
         return arg
     assert node.op is not None
     converted = not node.op.moves or arg.dtype is not node.dtype
-    return View.of(arg, as_numbers=arg.dtype.is_quantized and converted)
+    return StorageView.of(arg, as_numbers=arg.dtype.is_quantized and converted)

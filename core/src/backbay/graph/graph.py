@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ..data.encoding import Bytes
-from ..data.leaf import Home, Leaf
+from ..data.leaf import Leaf, LeafRecording
 from ..errors import CancelledError, ClosedError, OptionError
 from ..ops.declaration import Op
 from ..types.params import Placement
@@ -79,7 +79,7 @@ class Graph:
         return any(node.kind == "parameter" for node in self.nodes)
 
     @cached_property
-    def homes(self) -> set[Home]:
+    def homes(self) -> set[LeafRecording]:
         """The recordings that the leaves belong to."""
         return {node.leaf.home for node in self.nodes if node.leaf and node.leaf.home}
 

@@ -36,14 +36,14 @@ DECIDE: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def evaluate(term: Term, graph: Graph) -> int:
+def evaluate_term(term: Term, graph: Graph) -> int:
     """The value of a term in a graph; the graph must have the structure that the term was made for."""
     if isinstance(term, int):
         return term
     kind = term[0]
     if kind in READ:
         return READ[kind](graph, *term[1:])
-    return COMPUTE[kind](evaluate(term[1], graph), evaluate(term[2], graph))
+    return COMPUTE[kind](evaluate_term(term[1], graph), evaluate_term(term[2], graph))
 
 
 def program(terms: Sequence[Term]) -> Callable[[Graph], tuple[int, ...]]:
@@ -264,7 +264,7 @@ class Symbols:
 
     def value(self, term: Term) -> int:
         """The value of a term in this graph, without a guard: decisions need `decide`."""
-        return evaluate(term, self._graph)
+        return evaluate_term(term, self._graph)
 
     def decide(self, relation: str, left: Term, right: Term) -> bool:
         """Whether a relation between terms holds. Records a guard, unless the answer is the same in every graph."""

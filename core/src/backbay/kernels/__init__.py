@@ -14,7 +14,7 @@ from . import movement as movement
 from . import reductions as reductions
 from . import sequence as sequence
 from . import spatial as spatial
-from .table import extended, kernel, loop
+from .table import extended, kernel, scan_steps
 
 __all__ = ["array_kernels", "count_temporaries"]
 
@@ -37,7 +37,7 @@ def array_kernels(
 
     A backend replaces kernels that its engine has in a better form: `{**array_kernels(xp), ops.softmax: softmax}`.
     """
-    scan = scan or partial(loop, xp)
+    scan = scan or partial(scan_steps, xp)
     more: dict[Op[Any, Any], Function | None] = {
         ops.gelu_erf: erfc, ops.solve_tri: solve_triangular, ops.ssm_scan: scan, ops.delta_rule: scan
     }  # fmt: skip

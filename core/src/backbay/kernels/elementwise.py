@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from .table import Array, extended, kernel, ranked
+from .table import Array, extended, kernel, with_rank
 
 kernel(ops.sqrt)(lambda xp, x: xp.sqrt(x))
 kernel(ops.exp)(lambda xp, x: xp.exp(x))
@@ -37,14 +37,14 @@ def fill(xp: Any, x: Array, value: float) -> Array:
     return xp.full_like(x, int(value) if xp.isdtype(x.dtype, "integral") else value)
 
 
-def repeated(xp: Any, t2: Array, x: Array) -> Array:
+def repeat_to_shape(xp: Any, t2: Array, x: Array) -> Array:
     """The second operand of arithmetic, repeated modulo to the shape of the first; extents of 1 broadcast."""
-    t2 = ranked(t2, x.ndim)
+    t2 = with_rank(t2, x.ndim)
     times = [1 if have == 1 else want // max(have, 1) for want, have in zip(x.shape, t2.shape, strict=True)]
     return xp.tile(t2, tuple(times))
 
 
-kernel(ops.add)(lambda xp, x, t2: x + repeated(xp, t2, x))
-kernel(ops.sub)(lambda xp, x, t2: x - repeated(xp, t2, x))
-kernel(ops.mul)(lambda xp, x, t2: x * repeated(xp, t2, x))
-kernel(ops.div)(lambda xp, x, t2: x / repeated(xp, t2, x))
+kernel(ops.add)(lambda xp, x, t2: x + repeat_to_shape(xp, t2, x))
+kernel(ops.sub)(lambda xp, x, t2: x - repeat_to_shape(xp, t2, x))
+kernel(ops.mul)(lambda xp, x, t2: x * repeat_to_shape(xp, t2, x))
+kernel(ops.div)(lambda xp, x, t2: x / repeat_to_shape(xp, t2, x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from .table import Array, Function, extended, kernel, ranked, zeros
+from .table import Array, Function, extended, kernel, with_rank, zeros
 
 
 @kernel(ops.contiguous)
@@ -21,31 +21,31 @@ def copy(xp: Any, x: Array, dst: Array) -> Array:
 @kernel(ops.concat)
 def concat(xp: Any, x: Array, t2: Array, dim: int) -> Array:
     rank = max(x.ndim, t2.ndim, dim + 1)
-    return xp.concat([ranked(x, rank), ranked(t2, rank)], axis=rank - 1 - dim)
+    return xp.concat([with_rank(x, rank), with_rank(t2, rank)], axis=rank - 1 - dim)
 
 
 @kernel(ops.repeat)
 def repeat(xp: Any, x: Array, dim: int, n: int) -> Array:
-    x = ranked(x, max(x.ndim, dim + 1))
+    x = with_rank(x, max(x.ndim, dim + 1))
     return xp.tile(x, tuple(n if axis == x.ndim - 1 - dim else 1 for axis in range(x.ndim)))
 
 
 @kernel(ops.rows)
 def rows(xp: Any, x: Array, ids: Array) -> Array:
-    table, wanted = ranked(x, 4), ranked(ids, 3)  # (b, a, count, n), (b, a, k)
+    table, wanted = with_rank(x, 4), with_rank(ids, 3)  # (b, a, count, n), (b, a, k)
     b, a = (xp.arange(extent) % max(table.shape[i], 1) for i, extent in enumerate(wanted.shape[:2]))
     return table[b[:, None, None], a[None, :, None], xp.astype(wanted, xp.int64)]
 
 
 @kernel(ops.set_rows)
 def set_rows(xp: Any, x: Array, src: Array, ids: Array) -> Array:
-    rows, wanted = ranked(src, 4), ranked(ids, 3)  # (b, a, k, n), (ib, ia, k)
+    rows, wanted = with_rank(src, 4), with_rank(ids, 3)  # (b, a, k, n), (ib, ia, k)
     b, a = (xp.arange(extent) for extent in rows.shape[:2])
     where = wanted[b[:, None] % max(wanted.shape[0], 1), a[None] % max(wanted.shape[1], 1)]  # (b, a, k)
     index = b[:, None, None], a[None, :, None], xp.astype(where, xp.int64)
     if hasattr(x, "at"):  # arrays of JAX never change
-        return ranked(x, 4).at[index].set(rows)
-    new = xp.asarray(ranked(x, 4), copy=True)
+        return with_rank(x, 4).at[index].set(rows)
+    new = xp.asarray(with_rank(x, 4), copy=True)
     new[index] = rows
     return new
 
@@ -63,7 +63,7 @@ def pad_ext(
     lp3: int = 0,
     rp3: int = 0,
 ) -> Array:
-    x = ranked(x, 4)
+    x = with_rank(x, 4)
     for axis, amounts in enumerate([(lp3, rp3), (lp2, rp2), (lp1, rp1), (lp0, rp0)]):
         before, behind = (zeros(xp, x, axis, amount) for amount in amounts)
         x = xp.concat([before, x, behind], axis=axis) if any(amounts) else x
@@ -77,7 +77,7 @@ def diag(xp: Any, x: Array) -> Array:
 
 @kernel(ops.tri)
 def tri(xp: Any, x: Array, kind: str) -> Array:
-    x = ranked(x, 4)
+    x = with_rank(x, 4)
     row, column = xp.arange(x.shape[2])[:, None], xp.arange(x.shape[3])[None]
     upper, whole = kind.startswith("upper"), kind.endswith("diag")
     kept = column > row if upper else column < row
@@ -88,7 +88,7 @@ def tri(xp: Any, x: Array, kind: str) -> Array:
 def solve_tri(
     xp: Any, solve: Function, a: Array, b: Array, lower: bool, left: bool, unit_diagonal: bool
 ) -> Array:
-    a, b = ranked(a, 4), ranked(b, 4)
+    a, b = with_rank(a, 4), with_rank(b, 4)
     if 0 in b.shape:
         return b
     if left:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from .table import Array, kernel, ranked
+from .table import Array, kernel, with_rank
 
 
 @kernel(ops.mulmat_full_prec)
 @kernel(ops.mulmat)
 def mulmat(xp: Any, w: Array, x: Array) -> Array:
     """Rows of w times rows of x; consecutive groups of x's slices share one of w's."""
-    w4, x4 = ranked(w, 4), ranked(x, 4)  # (wb, wa, n, k), (xb, xa, m, k)
+    w4, x4 = with_rank(w, 4), with_rank(x, 4)  # (wb, wa, n, k), (xb, xa, m, k)
     wb, wa, n, k = w4.shape
     xb, xa, m, _ = x4.shape
     if wa == wb == 1:  # else XLA would make a copy of w, transposed
@@ -24,9 +24,9 @@ def mulmat(xp: Any, w: Array, x: Array) -> Array:
 
 @kernel(ops.mulmat_id)
 def mulmat_id(xp: Any, w: Array, x: Array, ids: Array) -> Array:
-    chosen = xp.astype(ranked(ids, 2), xp.int64)  # (tokens, used)
-    rows = xp.broadcast_to(ranked(x, 3), (*chosen.shape, w.shape[-1]))  # (tokens, used, k)
-    return (ranked(w, 3)[chosen] @ rows[..., None])[..., 0]
+    chosen = xp.astype(with_rank(ids, 2), xp.int64)  # (tokens, used)
+    rows = xp.broadcast_to(with_rank(x, 3), (*chosen.shape, w.shape[-1]))  # (tokens, used, k)
+    return (with_rank(w, 3)[chosen] @ rows[..., None])[..., 0]
 
 
 @kernel(ops.mean)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..ops import Yarn
-from .table import Array, Function, extended, kernel, numbers, ranked, take
+from .table import Array, Function, extended, kernel, numbers, take, with_rank
 
 
 @kernel(ops.rope)
@@ -26,14 +26,14 @@ def rope(
     sections: Sequence[int] = (0, 0, 0, 0),
     yarn: Yarn | None = None,
 ) -> Array:
-    place, power = places(xp, positions, dim, mode, sections)
+    place, power = pair_positions(xp, positions, dim, mode, sections)
     pairs = power.size
     theta = xp.astype(place, xp.float32) * numbers(xp, base ** (-2 * power / dim))  # (tokens, pairs)
     if factors is not None:
         theta = theta / factors.reshape(-1)[:pairs]
-    angle, m = stretched(xp, theta, dim, base, scale, yarn)
+    angle, m = yarn_angles(xp, theta, dim, base, scale, yarn)
     cos, sin = m * xp.cos(angle)[:, None], m * xp.sin(angle)[:, None]  # (tokens, 1, pairs)
-    y = ranked(x, max(x.ndim, 3))  # ((batch,) tokens, heads, head_dim)
+    y = with_rank(x, max(x.ndim, 3))  # ((batch,) tokens, heads, head_dim)
     apart, step = (1, 2) if mode == "normal" else (pairs, 1)  # within a pair, and from pair to pair
     a, b = (y[..., start : start + step * pairs : step] for start in (0, apart))
     turned = a * cos - b * sin, a * sin + b * cos
@@ -41,7 +41,7 @@ def rope(
     return xp.concat([whole.reshape(*y.shape[:-1], 2 * pairs), y[..., 2 * pairs :]], axis=-1)
 
 
-def places(
+def pair_positions(
     xp: Any, positions: Array, dim: int, mode: str, sections: Sequence[int]
 ) -> tuple[Array, np.ndarray[Any, Any]]:
     """The position of each pair of each token, (tokens, pairs) or (tokens, 1), and its power of the base."""
@@ -57,7 +57,7 @@ def places(
     return take(xp, positions.reshape(4, -1), component, 0).T, power
 
 
-def stretched(
+def yarn_angles(
     xp: Any, theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None
 ) -> tuple[Array, float]:
     """The angles, and the factor of the result."""
@@ -77,7 +77,7 @@ def stretched(
 
 @kernel(ops.ssm_conv)
 def ssm_conv(xp: Any, x: Array, weight: Array) -> Array:
-    x, weight = ranked(x, 3), ranked(weight, 2)  # (sequences, channels, K-1 + tokens), (channels, K)
+    x, weight = with_rank(x, 3), with_rank(weight, 2)  # (sequences, channels, K-1 + tokens), (channels, K)
     taps = weight.shape[1]
     tokens = x.shape[2] - taps + 1
     return xp.matrix_transpose(sum(x[..., i : i + tokens] * weight[:, i : i + 1] for i in range(taps)))
@@ -87,10 +87,10 @@ def ssm_conv(xp: Any, x: Array, weight: Array) -> Array:
 def ssm_scan(
     xp: Any, scan: Function, s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: Array
 ) -> Array:
-    state = ranked(s, 4)[xp.astype(ids.reshape(-1), xp.int64)]  # (sequences, heads, head_dim, states)
-    x, A, dt = ranked(x, 4), ranked(A, 2), ranked(dt, 3)
+    state = with_rank(s, 4)[xp.astype(ids.reshape(-1), xp.int64)]  # (sequences, heads, head_dim, states)
+    x, A, dt = with_rank(x, 4), with_rank(A, 2), with_rank(dt, 3)
     d = xp.logaddexp(xp.zeros_like(dt), dt)  # (sequences, tokens, heads)
-    B, C = (xp.repeat(ranked(m, 4), x.shape[2] // max(m.shape[-2], 1), axis=2) for m in (B, C))
+    B, C = (xp.repeat(with_rank(m, 4), x.shape[2] // max(m.shape[-2], 1), axis=2) for m in (B, C))
 
     def step(state: Array, now: Sequence[Array]) -> tuple[Array, Array]:
         x, d, b, c = now  # (sequences, heads, ...)
@@ -98,7 +98,7 @@ def ssm_scan(
         state = state * decay + b[:, :, None] * (x * d[..., None])[..., None]
         return state, xp.sum(state * c[:, :, None], axis=-1)
 
-    return scanned(xp, scan, step, state, (x, d, B, C))
+    return join_scan_results(xp, scan, step, state, (x, d, B, C))
 
 
 @extended(ops.delta_rule)
@@ -113,11 +113,11 @@ def delta_rule(
     share: Array,
     removed: Array | None,
 ) -> Array:
-    v, q, k, e, share = (ranked(x, 4) for x in (v, q, k, xp.exp(decay), share))
+    v, q, k, e, share = (with_rank(x, 4) for x in (v, q, k, xp.exp(decay), share))
     if removed is None:
         read, put, added = k * e, k * share, v * share  # (sequences, tokens, heads, key or value)
     else:  # share is of the keys, not of the heads
-        read, put, added = ranked(removed, 4), ranked(removed, 4) * share, v
+        read, put, added = with_rank(removed, 4), with_rank(removed, 4) * share, v
 
     def step(state: Array, now: Sequence[Array]) -> tuple[Array, Array]:  # (sequences, heads, value, key)
         added, q, k, e, read, put = now  # (sequences, heads, key or value)
@@ -125,10 +125,12 @@ def delta_rule(
         state = state * e[:, :, None] + added[..., None] * k[:, :, None] - known * put[:, :, None]
         return state, (state @ q[..., None])[..., 0]
 
-    return scanned(xp, scan, step, ranked(s, 4), (added, q, k, e, read, put))
+    return join_scan_results(xp, scan, step, with_rank(s, 4), (added, q, k, e, read, put))
 
 
-def scanned(xp: Any, scan: Function, step: Function, state: Array, sequences: Sequence[Array]) -> Array:
+def join_scan_results(
+    xp: Any, scan: Function, step: Function, state: Array, sequences: Sequence[Array]
+) -> Array:
     """The results of all tokens, then the last state, in one row; axis 1 of each sequence counts tokens."""
     state, y = scan(step, state, tuple(xp.moveaxis(x, 1, 0) for x in sequences))
     return xp.concat([xp.moveaxis(y, 0, 1).reshape(-1), state.reshape(-1)])

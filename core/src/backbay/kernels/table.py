@@ -18,7 +18,7 @@ extended = KernelTable(skip=2)
 """Kernels whose second parameter is a function that the standard lacks."""
 
 
-def ranked(x: Array, rank: int) -> Array:
+def with_rank(x: Array, rank: int) -> Array:
     """x with exactly `rank` axes: leading axes of extent 1 are added or dropped."""
     return x.reshape((1,) * (rank - x.ndim) + tuple(x.shape)[-rank:])
 
@@ -38,7 +38,7 @@ def take(xp: Any, x: Array, index: np.ndarray[Any, Any], axis: int) -> Array:
     return found.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
-def loop(xp: Any, step: Function, state: Array, sequences: Sequence[Array]) -> tuple[Array, Array]:
+def scan_steps(xp: Any, step: Function, state: Array, sequences: Sequence[Array]) -> tuple[Array, Array]:
     """The last state, and the results of all steps; a step takes the state and an element of each sequence."""
     results = []
     for now in zip(*sequences, strict=True):

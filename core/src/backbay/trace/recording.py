@@ -38,7 +38,7 @@ DEFAULT_MAX_NODES = 8192
 Roots = tuple[Tensor, ...]
 
 
-def in_turn(step: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:
+def with_locks(step: Callable[Concatenate[Recording, P], T]) -> Callable[Concatenate[Recording, P], T]:
     """Let a method, such as compute, hold the locks of its context and of the backend."""
 
     @wraps(step)
@@ -115,7 +115,7 @@ class Recording(Tracing):
         """Let the next compute compile the graph anew."""
         self._stale = True
 
-    @in_turn
+    @with_locks
     def compute(self, outputs: Roots, cancel: Cancel | None) -> None:
         require_cancel(cancel)
         self.backend.check_allocates()
@@ -135,12 +135,12 @@ class Recording(Tracing):
         finally:
             self.blocked = self.closed
 
-    @in_turn
+    @with_locks
     def reserve(self) -> None:
         graph, _ = self._compiled(len(self._pending))
         graph.check_homes()
 
-    @in_turn
+    @with_locks
     def export(self, folder: Path, names: Mapping[str, Tensor]) -> Path:
         self.backend.check_allocates()
         if not self._roots:
@@ -177,7 +177,7 @@ class Recording(Tracing):
             self.backend.check_file()
         return self._plan.read(node)
 
-    @in_turn
+    @with_locks
     def evaluate(self, tensor: Tensor) -> Bytes:
         """A tensor's value from the current data of its leaves, computed aside, without the roots; no op may write."""
         self.backend.check_allocates()

@@ -1,4 +1,4 @@
-"""The parameters of a backend with layers on GPUs, the places of tensors, and a backend's declarations."""
+"""Parameters of a backend, its layers on GPUs, and the places of tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any
 
 from ..errors import OptionError, nearest
-from .spec import DType
 
 MAX_LAYERS = 1 << 16  # more than any model has: memory reports have an entry for each layer
 
@@ -208,78 +207,3 @@ def parse_options(declared: Mapping[str, Option], given: Mapping[str, Any]) -> d
             why = f"{value!r} is wrong: {error}; {declared[name].help}"
             raise OptionError(f"option {name}: {why}") from error
     return values
-
-
-@dataclass(frozen=True)
-class CacheConfig:
-    """The properties that a cache should have on a backend.
-
-    cache_padding       a cache's history and its capacity are multiples of this number
-    permuted_v          values are stored and returned as (history, d, kv_heads)
-    mask_dtype          the dtype of the mask
-    mask_batch_padding  the mask's number of rows is a multiple of this number; padding rows are -infinity
-    dtypes              the dtypes that a cache may be stored in, best one first
-    """
-
-    cache_padding: int = 1
-    permuted_v: bool = False
-    mask_dtype: DType = DType.F32
-    mask_batch_padding: int = 1
-    dtypes: tuple[DType, ...] = (DType.F32, DType.F16)
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """A device that a backend can use. Its id has the form `LIBRARY:n`, such as `CUDA:0`."""
-
-    id: str
-    name: str
-    is_gpu: bool = False
-    total_memory: int | None = None
-    free_memory: int | None = None
-
-
-@dataclass(frozen=True)
-class Precision:
-    """The dtypes in which a backend computes one op on given operands. Error bounds are derived from them.
-
-    `activation`: the second operand of products, convolutions and attention may be rounded to this dtype, and so may
-    the operand of gelu and quick_gelu. `accumulate`: sums are kept in this dtype, and each step of any other
-    arithmetic is rounded to it. Sums in f16 may be kept at an eighth of their size, so that they do not outgrow f16, and then
-    numbers near zero lose three bits. Arithmetic may flush results below f32's normal range to zero; moves and casts keep
-    all subnormals. `flushes_subnormals`: arithmetic may also read operands and float attributes below this range as
-    zeros of their signs, as XLA and many GPUs do. `weight`, a float type: the first operand of products and convolutions may be
-    rounded to this dtype, too, quantized weights after their blocks are decoded.
-    """
-
-    activation: DType
-    accumulate: DType
-    flushes_subnormals: bool = False
-    weight: DType = DType.F32
-
-
-class Level(Enum):
-    KERNEL = "kernel"
-    COMPOSITE = "composite"
-    NONE = "unsupported"
-
-
-@dataclass(frozen=True)
-class Support:
-    """How a backend runs an op on given specs; false, with a reason, if it cannot."""
-
-    level: Level
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.level is not Level.NONE
-
-
-KERNEL, COMPOSITE = Support(Level.KERNEL), Support(Level.COMPOSITE)
-
-
-def unsupported(reason: str) -> Support:
-    return Support(Level.NONE, reason)
-
-
-NO_KERNEL = unsupported("it has no kernel, and there is no composite")

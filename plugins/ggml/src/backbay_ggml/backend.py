@@ -31,17 +31,24 @@ from backbay.internals import COMPOSITE, cached_property, return_large_blocks, u
 from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
-from .devices.device import Device, LayerAssignment, find_devices, for_model, untried_gpus, without_model
+from .devices.device import (
+    Device,
+    LayerAssignment,
+    assign_layers_of_model,
+    assign_without_model,
+    find_devices,
+    untried_gpus,
+)
 from .devices.device_verdict import WHOLE as TRIAL_SECONDS
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.library import load_library
 from .lowering import support
-from .lowering.support import coarsest, precision, precision_of_device
+from .lowering.support import coarsest_precision, op_precision, precision_of_device
 from .ops import KERNELS
 from .plans.callbacks import StopFlag
-from .plans.cpu_plan import Arena, CpuPlan
-from .plans.graph_plan import Services
-from .plans.multi_device_plan import MultiDevicePlan, Scheduler
+from .plans.cpu_plan import CpuPlan, PlanArena
+from .plans.graph_plan import BackendParts
+from .plans.multi_device_plan import MultiDevicePlan, PlanScheduler
 from .plans.thread_choice import ThreadChoice
 from .tensors.buffers import DeviceLeaf, LeafBuffer
 from .weights.model_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, ModelWeights, is_tied
@@ -90,7 +97,7 @@ class Ggml(Backend):
 
     def start(self) -> None:
         super().start()
-        self.arena = Arena(self.library, self.ledger)
+        self.arena = PlanArena(self.library, self.ledger)
 
     @classmethod
     def trial_seconds(cls) -> float:
@@ -115,7 +122,7 @@ class Ggml(Backend):
     @cached_property
     def assignment(self) -> LayerAssignment:
         if self.model is None:
-            return without_model(self.all_devices, self.params.gpu_layers)
+            return assign_without_model(self.all_devices, self.params.gpu_layers)
         sizes = [0] * self.ledger.layers
         for info in self.model.tensors.values():
             layer = self.placement_of(info.name).layer
@@ -123,7 +130,7 @@ class Ggml(Backend):
                 sizes[layer] += info.nbytes
         if is_tied(self.model):
             sizes[-1] += self.model.tensors[EMBEDDINGS].nbytes
-        return for_model(self.all_devices, self.params.gpu_layers, sizes, self.params.max_memory)
+        return assign_layers_of_model(self.all_devices, self.params.gpu_layers, sizes, self.params.max_memory)
 
     # -- graphs ------------------------------------------------------------------------------------------
 
@@ -138,9 +145,9 @@ class Ggml(Backend):
             raise self.ledger.failure(GRAPH, 0, str(error) or "the system refused") from error
 
     @cached_property
-    def services(self) -> Services:
+    def services(self) -> BackendParts:
         """The parts of this backend that plans use."""
-        return Services(
+        return BackendParts(
             library=self.library,
             ledger=self.ledger,
             params=self.params,
@@ -154,9 +161,9 @@ class Ggml(Backend):
         )
 
     @cached_property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> PlanScheduler:
         """Runs graphs over several devices."""
-        return Scheduler(self.services, [*self.assignment.others, self.all_devices[0]])
+        return PlanScheduler(self.services, [*self.assignment.others, self.all_devices[0]])
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         device = self.assignment.device(placement)
@@ -165,12 +172,12 @@ class Ggml(Backend):
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         devices = [self.all_devices[0], *self.assignment.others]
-        return coarsest([self.precision_on(device.id, op, specs) for device in devices])
+        return coarsest_precision([self.precision_on(device.id, op, specs) for device in devices])
 
     def precision_on(self, device: str, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         verdict = next((each.verdict for each in self.all_devices if each.id == device), None)
         if verdict is None:
-            return precision(self.library, op, specs, flash=self.flash)
+            return op_precision(self.library, op, specs, flash=self.flash)
         return precision_of_device(verdict, op, specs, flash=self.flash)
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:

@@ -15,11 +15,11 @@ from pathlib import Path
 from backbay.internals import forced_cpu, human_bytes, run_helper
 from backbay_native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS
 
-from .devices.device import Device, description, find_devices, gpus, tried_gpus
+from .devices.device import Device, device_description, find_devices, reported_gpus, tried_gpus
 from .library.abi import NULL
-from .library.library import CODE, SUPPORTED, Library, load_library, text
+from .library.library import CODE, SUPPORTED, Library, c_string, load_library
 from .library.location import REBUILD, VARIABLE
-from .weights.arrangements import AMX, REPACK, buffer_types, other_form_pays, trial_result
+from .weights.arrangements import AMX, REPACK, buffer_types, faster_in_llamafile, trial_result
 
 PREFETCH = "-fprefetch-loop-arrays"
 NO_LLAMAFILE = f"no: prompts run at half the speed; rebuild the library: {REBUILD}"
@@ -110,7 +110,7 @@ def _kinds(library: Library) -> dict[str, Path | None]:
     """The kinds of GPUs that the library has code for, with the files of those that are files of their own."""
     lib = library.lib
     registered = (
-        text(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(n)))
+        c_string(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(n)))
         for n in range(lib.ggml_backend_reg_count())
     )
     found: dict[str, Path | None] = {kind: None for kind in registered if kind not in NOT_GPUS}
@@ -190,7 +190,7 @@ def _arrangement(library: Library, name: str) -> str:
 
 
 def _one_column(library: Library) -> str:
-    types = sorted(map(str, other_form_pays(library)))
+    types = sorted(map(str, faster_in_llamafile(library)))
     return f"in another form than ggml's for {', '.join(types)}" if types else "as ggml computes them"
 
 
@@ -204,4 +204,4 @@ def _huge_pages() -> str:
 
 if __name__ == "__main__":
     _library = load_library()
-    sys.stdout.write(", ".join(description(_library, handle) for handle in gpus(_library)))
+    sys.stdout.write(", ".join(device_description(_library, handle) for handle in reported_gpus(_library)))

@@ -16,7 +16,7 @@ from .library.location import INSTALL, OURS, REBUILD
 DESCRIPTION = f"Build {OURS} again in this environment, with further options of ggml."
 
 
-def source() -> str:
+def source_folder() -> str:
     """The folder that the installed package was built from."""
     try:
         origin = json.loads(distribution(OURS).read_text("direct_url.json") or "{}")
@@ -27,14 +27,14 @@ def source() -> str:
     return str(origin["url"])
 
 
-def options(given: Sequence[str]) -> str:
+def cmake_options(given: Sequence[str]) -> str:
     """CMAKE_ARGS for the build. Values that are set already come last, so that they win."""
     return " ".join([*given, os.environ.get("CMAKE_ARGS", "")]).strip()
 
 
-def command() -> list[str]:
+def build_command() -> list[str]:
     pip = [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps"]
-    return [*pip, source()]
+    return [*pip, source_folder()]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         help="for CMake, as in -DGGML_CUDA=ON",
     )
     given = parser.parse_args(arguments)
-    added, run = options([f"-D{option}" for option in given.options]), command()
+    added, run = cmake_options([f"-D{option}" for option in given.options]), build_command()
     sys.stdout.write(f"CMAKE_ARGS={shlex.quote(added)} {shlex.join(run)}\n")
     sys.stdout.flush()
     return 0 if given.show else subprocess.call(run, env=os.environ | {"CMAKE_ARGS": added})

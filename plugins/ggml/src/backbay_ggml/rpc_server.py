@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from .devices.rpc_servers import parse_endpoints, procedure
+from .devices.rpc_servers import parse_endpoints, rpc_function
 from .library.abi import NULL, ffi
 from .library.library import load_library
 
@@ -40,7 +40,7 @@ def main() -> int:
     library = load_library()
     start = ffi.cast(
         "void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)",
-        procedure(library, "ggml_backend_rpc_start_server"),
+        rpc_function(library, "ggml_backend_rpc_start_server"),
     )
     if options.until_eof:
         threading.Thread(target=_end_with_input, daemon=True).start()

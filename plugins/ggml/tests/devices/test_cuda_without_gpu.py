@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backbay_ggml.library.location import VARIABLE, locate
+from backbay_ggml.library.location import VARIABLE, locate_library
 
 COMPILED = Path(os.environ.get("BACKBAY_CUDA", "/nowhere"))  # the folder of lab/devices/cuda_compile.sh
 pytestmark = pytest.mark.skipif(
@@ -45,7 +45,7 @@ without_driver = pytest.mark.skipif(_loads("libcuda.so.1"), reason="this machine
 def library(tmp_path_factory) -> Path:
     """The installed library, with the code for CUDA beside it."""
     folder = tmp_path_factory.mktemp("library") / "lib"
-    shutil.copytree(locate().parent, folder)
+    shutil.copytree(locate_library().parent, folder)
     shutil.copy(COMPILED / "libggml-cuda.so", folder)
     return folder
 

@@ -12,41 +12,48 @@ from patience import wait_until
 
 from backbay import BackendParams, DType, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml, doctor
-from backbay_ggml.device_trial import ATTENDED, MEASURED, Trial, of_experts, outcome, steps
+from backbay_ggml.device_trial_child import (
+    ATTENDED,
+    MEASURED,
+    DeviceTrial,
+    expert_product,
+    step_outcome,
+    trial_steps,
+)
 from backbay_ggml.devices import device, device_verdict
 from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
 from backbay_ggml.devices.trial_cases import CASES, PLAIN
 from backbay_ggml.library.library import load_library
-from backbay_ggml.lowering.support import precision
+from backbay_ggml.lowering.support import op_precision
 
 ON_CPU = BackendParams(gpu_layers=GPULayersList([]), num_threads=2)
 BLOCKS = (DType.Q8_1, DType.Q8_K)
 
 
 @pytest.fixture
-def trial(without_native) -> Iterator[Trial]:
+def trial(without_native) -> Iterator[DeviceTrial]:
     """The CPU in place of a device."""
     with Ggml(None, ON_CPU) as made, Ggml(None, ON_CPU) as cpu:
-        yield Trial(made, cpu)
+        yield DeviceTrial(made, cpu)
 
 
 def test_the_cpu_passes_its_own_trial(trial) -> None:
-    found = {name: outcome(step) for name, step in steps(trial) if name in CASES}
+    found = {name: step_outcome(step) for name, step in trial_steps(trial) if name in CASES}
     assert found == {name: {"result": ""} for name in CASES}
 
 
 @pytest.mark.parametrize("dtype", MEASURED)
 def test_measured_products_are_as_exact_as_the_cpu_declares(trial, dtype) -> None:
-    declared = precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
+    declared = op_precision(load_library(), ops.mulmat, [Spec(dtype, (512, 8)), None], flash=True)
     assert trial.product(dtype, Tensor.mulmat) == in_codes(declared)
-    assert trial.product(dtype, of_experts) == in_codes(declared)
+    assert trial.product(dtype, expert_product) == in_codes(declared)
 
 
 @pytest.mark.parametrize("dtype", ATTENDED)
 def test_measured_attention_is_as_exact_as_the_cpu_declares(trial, dtype) -> None:
     cache = Spec(dtype, (64, 2, 512))
     specs = [Spec(DType.F32, (64, 4, 1)), cache, cache, None, None, None]
-    declared = precision(load_library(), ops.scaled_dot_product_attention, specs, flash=True)
+    declared = op_precision(load_library(), ops.scaled_dot_product_attention, specs, flash=True)
     assert trial.attention(dtype) == in_codes(declared)
 
 
@@ -63,7 +70,7 @@ def test_a_wrong_result_is_told(trial, monkeypatch) -> None:
 
 
 def test_an_error_is_the_result_of_a_step() -> None:
-    assert outcome(lambda: 1 / 0) == {"error": "ZeroDivisionError: division by zero"}
+    assert step_outcome(lambda: 1 / 0) == {"error": "ZeroDivisionError: division by zero"}
 
 
 # -- the child ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from rpc_servers import Server, serving
 
 from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml
-from backbay_ggml.device_trial import Trial
+from backbay_ggml.device_trial_child import DeviceTrial
 from backbay_ggml.devices.device_verdict import DeviceVerdict
 from backbay_ggml.devices.known_faults import (
     KNOWN_FAULTS,
@@ -59,7 +59,7 @@ def judged(server):
 def run_case(backend: Ggml, name: str) -> tuple[np.ndarray, list[str]]:
     """The result of a case, and the ops that ran, with their devices."""
     with backend.new_context() as ctx, Ggml(None, ON_CPU) as cpu:
-        made = CASES[name](TrialLeaves(ctx, Trial(backend, cpu).quantized))
+        made = CASES[name](TrialLeaves(ctx, DeviceTrial(backend, cpu).quantized))
         ctx.compute(made)
         return made.numpy(), ctx.recording._plan.report()
 

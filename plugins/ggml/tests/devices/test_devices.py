@@ -25,7 +25,7 @@ from backbay import (
 )
 from backbay_ggml import Ggml
 from backbay_ggml.devices.device import SPARE
-from backbay_ggml.devices.rpc_servers import turn
+from backbay_ggml.devices.rpc_servers import session_lock
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 
@@ -141,7 +141,7 @@ def test_a_plan_reports_the_device_of_each_op(path, server) -> None:
             assert set(said[:first]) == {"CPU:0"}
             assert said.count("RPC:0") > said.count("CPU:0") / 2
             scheduler = backend.scheduler
-            with turn(), scheduler.session():
+            with session_lock(), scheduler.session():
                 assert backend.library.lib.ggml_backend_sched_get_n_splits(scheduler._scheduler) <= 6
 
 

@@ -22,15 +22,15 @@ from rpc_servers import Server, serving
 import backbay
 from backbay import BackendParams, DType, FlashAttention, GPULayers, GPULayersList, NoMemoryError
 from backbay_ggml import Ggml
-from backbay_ggml.devices.device import gpus, kind_of
+from backbay_ggml.devices.device import driver_name, reported_gpus
 from backbay_ggml.library.library import load_library
 
 
 def _gpu_ids() -> list[str]:
     library, count = load_library(), Counter[str]()
     ids = []
-    for handle in gpus(library):
-        kind = kind_of(library, handle)
+    for handle in reported_gpus(library):
+        kind = driver_name(library, handle)
         ids.append(f"{kind}:{count[kind]}")
         count[kind] += 1
     return ids

@@ -30,7 +30,7 @@ from backbay import (
 )
 from backbay_ggml import Ggml
 from backbay_ggml.devices import rpc_relay
-from backbay_ggml.devices.rpc_servers import find_server, session, turn
+from backbay_ggml.devices.rpc_servers import find_server, rpc_session, session_lock
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 
@@ -184,7 +184,7 @@ def test_a_loss_in_a_session_is_its_error_though_another_backend_opens_meanwhile
     with serving() as server, Ggml(None, using(server.endpoint)) as backend:
         known = find_server(backend.library, server.endpoint)
         told = pytest.raises(BackendUnavailableError, match="is gone: it closed the connection")
-        with told, turn(), session(known):
+        with told, session_lock(), rpc_session(known):
             known.relay.losses.append("it closed the connection")
             find_server(backend.library, server.endpoint)
         assert works(backend)

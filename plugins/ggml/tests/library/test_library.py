@@ -13,7 +13,7 @@ import pytest
 from backbay import BackendUnavailableError, DType
 from backbay_ggml.library import library
 from backbay_ggml.library.abi import check_layout, ffi, has_type
-from backbay_ggml.library.library import Functions, file_of, load_library
+from backbay_ggml.library.library import LibraryFunctions, file_of, load_library
 from backbay_ggml.library.location import VARIABLE
 
 TOOLS = Path(__file__).parents[2] / "tools"
@@ -98,7 +98,7 @@ def test_a_second_library_is_refused(tmp_path) -> None:
 
 
 def test_functions_are_taken_from_every_file_that_is_given() -> None:
-    functions = Functions(_path_of("libm.so.6"))
+    functions = LibraryFunctions(_path_of("libm.so.6"))
     assert "ggml_version" in functions.missing()
     functions.take_from(load_library().path)
     functions.take_from(load_library().cpu_code)

@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 
 from backbay import BackendUnavailableError
-from backbay_ggml.library.location import OURS, PACKAGES, VARIABLE, locate
+from backbay_ggml.library.location import OURS, PACKAGES, VARIABLE, locate_library
 
 
 def test_the_environment_names_a_file_or_a_folder(monkeypatch) -> None:
-    path = locate()
+    path = locate_library()
     for named in (path, path.parent):
         monkeypatch.setenv(VARIABLE, str(named))
-        assert locate().parent == path.parent
+        assert locate_library().parent == path.parent
 
 
 def test_a_wrong_name_is_refused(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(BackendUnavailableError, match="no such library"):
-        locate()
+        locate_library()
 
 
 def test_without_any_library_the_remedy_is_named(monkeypatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr("backbay_ggml.library.location.PACKAGES", ("no-such-package", "nor-such"))
     with pytest.raises(BackendUnavailableError, match=r"pip install \./plugins/ggml/lib"):
-        locate()
+        locate_library()
 
 
 def installed(site: Path, package: str) -> Path:
@@ -49,7 +49,7 @@ def test_our_own_library_is_taken_before_those_of_other_packages(monkeypatch, tm
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert PACKAGES[0] == OURS
     for package in reversed(PACKAGES):
-        assert installed(tmp_path, package) == locate()
+        assert installed(tmp_path, package) == locate_library()
 
 
 def test_a_library_that_the_environment_names_comes_before_our_own(monkeypatch, tmp_path) -> None:
@@ -59,4 +59,4 @@ def test_a_library_that_the_environment_names_comes_before_our_own(monkeypatch, 
     named.parent.mkdir()
     named.write_bytes(b"")
     monkeypatch.setenv(VARIABLE, str(named))
-    assert locate() == named
+    assert locate_library() == named

@@ -11,7 +11,7 @@ import backbay
 from backbay import BackendParams
 from backbay_ggml.ops import matrix
 from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
-from backbay_ggml.weights.trial_process import COLUMN_TYPES
+from backbay_ggml.weights.trial_child import COLUMN_TYPES
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048
@@ -36,7 +36,7 @@ def model(request, tmp_path_factory):
 def pays(request, monkeypatch):
     """The dtypes whose products of one column take the other form, whatever pays on this machine."""
     types = frozenset(COLUMN_TYPES) if request.param == "other" else frozenset()
-    monkeypatch.setattr(matrix, "other_form_pays", lambda _: types)
+    monkeypatch.setattr(matrix, "faster_in_llamafile", lambda _: types)
     return types
 
 

@@ -62,7 +62,7 @@ def custom_op(
     return lambda thread, threads: function(ctypes.byref(made), thread, threads, data)
 
 
-def run(
+def run_op(
     code: NativeCode, name: str, result: Array | Tensor, operands: Sequence[Array | Tensor], data: int = 0
 ) -> None:
     """Run a custom op on some threads, one after the other."""
@@ -76,14 +76,14 @@ def multiply(code: NativeCode, format_: int, weights: Tensor, x: Array) -> Array
     count, inner = x.shape
     result = np.zeros((count, weights.ne[1]), np.float32)
     if count == 1 and inner <= MOST_ALONE:
-        run(code, "product_alone", result, [weights, x], format_)
+        run_op(code, "product_alone", result, [weights, x], format_)
     else:
-        run(code, "products", result, [weights, encoded(code, format_, x)], format_)
+        run_op(code, "products", result, [weights, encode_columns(code, format_, x)], format_)
     return result
 
 
-def encoded(code: NativeCode, format_: int, x: Array) -> Array:
+def encode_columns(code: NativeCode, format_: int, x: Array) -> Array:
     """Columns in codes, for weights in a format."""
     codes = np.zeros((len(x), x.shape[1] // 32 * ENTRY // 4), np.float32)
-    run(code, "columns", codes, [x], format_)
+    run_op(code, "columns", codes, [x], format_)
     return codes

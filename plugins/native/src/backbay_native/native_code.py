@@ -48,7 +48,7 @@ INSTRUCTIONS = {
     "amx": "AVX-512 with VNNI",
 }
 """The instructions that products take on each kind of CPU that BACKBAY_CPU names."""
-TRIAL = (sys.executable, "-m", "backbay_native.trial")
+TRIAL = (sys.executable, "-m", "backbay_native.trial_child")
 CODE, RETRY = "the faster native code", "the next process tries it again"
 TIMEOUT = 60.0  # seconds
 MISSING = "no native code was compiled; remedy, with a C++ compiler, in a clone of backbay: pip install ./plugins/native"
@@ -153,7 +153,7 @@ def find_native(variable: str) -> NativeCode:
     if named == OFF:
         return NativeCode(None, f"{variable}={OFF} turns it off")
     # A name without a folder would be looked for among the system's libraries.
-    path = Path(named).absolute() if named else installed()
+    path = Path(named).absolute() if named else installed_file()
     if path is None or not path.is_file():
         return NativeCode(None, f"{variable} names {named}, and there is no such file" if named else MISSING)
     try:
@@ -165,7 +165,7 @@ def find_native(variable: str) -> NativeCode:
     return code
 
 
-def installed() -> Path | None:
+def installed_file() -> Path | None:
     """The file of the installed package."""
     try:
         listed = distribution(DISTRIBUTION).files or []

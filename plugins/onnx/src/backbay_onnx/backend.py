@@ -37,16 +37,16 @@ from backbay.plugin import (
 )
 from backbay_native import ATTENTION, NativeCode
 
-from .memory.buffers import DeviceBuffer, LeafBuffer, is_resident
+from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
 from .ops import KERNELS
-from .plans.compiled import Services, Sessions
+from .plans.compiled import BackendParts, SessionCache
 from .plans.export import export
 from .plans.plan import OnnxPlan
-from .session.device import Device, choose
+from .session.device import Device, choose_device
 from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
-from .session.runtime import runtime
+from .session.runtime import load_runtime
 from .weights.packing import LAYOUTS
 from .weights.store import WeightStore
 
@@ -54,7 +54,7 @@ PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 LATENT = whole("attention.kv_lora_rank")  # of latent attention, which native code does not know
 
 
-def one_of(*choices: str) -> Callable[[Any], str]:
+def choice_of(*choices: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in choices:
             raise ValueError(f"it must be {' or '.join(choices)}")
@@ -72,23 +72,23 @@ class OnnxBackend(Backend):
     options = {
         "precision": Option(
             "fast",
-            one_of("fast", "exact"),
+            choice_of("fast", "exact"),
             "fast: products with quantized weights round activations to blocks of int8, as ggml does; "
             "exact: activations stay float32",
         ),
         "provider": Option(
             "auto",
-            one_of("auto", HOST_PROVIDER.option, *[provider.option for provider in GPU_PROVIDERS]),
+            choice_of("auto", HOST_PROVIDER.option, *[provider.option for provider in GPU_PROVIDERS]),
             "auto: a GPU through CUDA if one works, else the CPU; others: this provider, or an error with the reason",
         ),
         "exports": Option(
             "own",
-            one_of("own", "standard"),
+            choice_of("own", "standard"),
             "own: exports use ops of ONNX Runtime's own; standard: ops of the ONNX standard alone, for other engines",
         ),
         "threads": Option(
             "own",
-            one_of("own", "shared"),
+            choice_of("own", "shared"),
             "own: each session has a pool of threads, which do not spin; shared: all sessions of the process use one "
             "pool, sized by its first user, and ONNX Runtime then refuses other code's sessions with their own",
         ),
@@ -96,17 +96,17 @@ class OnnxBackend(Backend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
-        runtime()
+        load_runtime()
         return_large_blocks()
         self._support: dict[tuple[Any, ...], Support] = {}  # asked for each node of each graph
 
     @cached_property
     def device(self) -> Device:
-        return choose(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
+        return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
-    def services(self) -> Services:
-        return Services(
+    def services(self) -> BackendParts:
+        return BackendParts(
             params=self.params,
             device=self.device,
             ledger=self.ledger,
@@ -119,8 +119,8 @@ class OnnxBackend(Backend):
         )
 
     @cached_property
-    def sessions(self) -> Sessions:
-        return Sessions(self.services)
+    def sessions(self) -> SessionCache:
+        return SessionCache(self.services)
 
     @cached_property
     def native(self) -> NativeCode:
@@ -183,7 +183,7 @@ class OnnxBackend(Backend):
         )
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        if self.device.has_memory and is_resident(spec, placement):
+        if self.device.has_memory and lies_on_device(spec, placement):
             return DeviceBuffer(self.device, spec.nbytes, self.params.debug)
         return LeafBuffer(spec.nbytes, self.params.debug)
 

@@ -11,7 +11,7 @@ from decoder_step import SHAPES, Step
 
 import backbay
 from backbay import DType
-from backbay_onnx.lowering.lowered_model import Lowered
+from backbay_onnx.lowering.lowered_model import LoweredModel
 
 ROWS, WIDTH = 6, 4
 
@@ -38,7 +38,7 @@ def at(ctx: Any, state: Any, first: int, count: int) -> Any:
 Case = Callable[[Any, Any], list[Any]]  # (context, state) -> outputs
 
 
-def check(backend: Any, case: Case) -> Lowered:
+def check(backend: Any, case: Case) -> LoweredModel:
     """Run a case twice on both backends, compare outputs and state, and give the lowered graph."""
     seen: dict[str, list[Any]] = {}
     with backbay.open(None, backend="cpu_ref") as reference:
@@ -56,7 +56,7 @@ def check(backend: Any, case: Case) -> Lowered:
     return compiled.lowered
 
 
-def in_place(lowered: Lowered) -> list[bool]:
+def in_place(lowered: LoweredModel) -> list[bool]:
     return [state.in_place for state in lowered.states]
 
 

@@ -7,12 +7,12 @@ import pytest
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError
 from backbay_onnx.backend import OnnxBackend
-from backbay_onnx.session.device import HOST, choose, device_of
+from backbay_onnx.session.device import HOST, choose_device, provider_device
 from backbay_onnx.session.providers import GPU_PROVIDERS
-from backbay_onnx.session.runtime import runtime
+from backbay_onnx.session.runtime import load_runtime
 
-NO_CUDA = "CUDAExecutionProvider" not in runtime().get_available_providers()
-NO_WEBGPU = "WebGpuExecutionProvider" not in runtime().get_available_providers()
+NO_CUDA = "CUDAExecutionProvider" not in load_runtime().get_available_providers()
+NO_WEBGPU = "WebGpuExecutionProvider" not in load_runtime().get_available_providers()
 needs_none = pytest.mark.skipif(not NO_CUDA, reason="this ONNX Runtime is built with CUDA")
 
 
@@ -83,12 +83,12 @@ def test_the_cpu_is_used_if_no_gpu_is_asked_for() -> None:
 )
 def test_contradicting_or_partial_requests_are_refused(option: str, given: GPULayersList, why: str) -> None:
     with pytest.raises(OptionError, match=why):
-        choose(option, given, 2)
+        choose_device(option, given, 2)
 
 
 def test_an_unknown_device_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    for name in ("WeightStore", "Workspace", "Services", "Sessions"):
+    for name in ("WeightStore", "Workspace", "BackendParts", "SessionCache"):
         monkeypatch.setattr(f"backbay_onnx.backend.{name}", lambda *_, name=name, **__: made.append(name))
     with pytest.raises(OptionError, match="has no device 'Vulkan:0'"):
         OnnxBackend(None, BackendParams(max_memory={"Vulkan:0": 1}))
@@ -101,8 +101,8 @@ def test_a_session_on_another_provider_than_asked_for_is_refused() -> None:
         ((compiled,),) = backend.sessions._compiled.values()
         HOST.check(compiled.session)
         with pytest.raises(BackendUnavailableError, match="CUDA:1 was asked for, but ONNX Runtime uses CPU"):
-            device_of(GPU_PROVIDERS[0], 1).check(compiled.session)
+            provider_device(GPU_PROVIDERS[0], 1).check(compiled.session)
 
 
 def test_the_host_is_a_device_too() -> None:
-    assert choose("cpu", None, 3) is HOST
+    assert choose_device("cpu", None, 3) is HOST

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto
 
 from backbay_onnx.lowering.model_builder import ModelBuilder
-from backbay_onnx.session.creation import left_to_cpu
-from backbay_onnx.session.providers import HOST_PROVIDER, Provider
+from backbay_onnx.session.creation import cpu_nodes
+from backbay_onnx.session.providers import HOST_PROVIDER, ExecutionProvider
 
 PROVIDER = replace(HOST_PROVIDER, left_to_cpu=("Tanh", "Pieces"), cpu_nodes_setting="nodes")
 
@@ -33,8 +33,8 @@ def model() -> ModelBuilder:
     return b
 
 
-def labels(model: ModelBuilder, provider: Provider, *, float16: bool) -> list[str]:
-    found = left_to_cpu(model.build(), provider, float16=float16)
+def labels(model: ModelBuilder, provider: ExecutionProvider, *, float16: bool) -> list[str]:
+    found = cpu_nodes(model.build(), provider, float16=float16)
     return sorted(name.rpartition("_")[0] for name in found)
 
 

@@ -22,9 +22,9 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    module.runtime.cache_clear()
+    module.load_runtime.cache_clear()
     yield
-    module.runtime.cache_clear()
+    module.load_runtime.cache_clear()
 
 
 def test_a_session_that_fails_prints_no_banner(capfd: pytest.CaptureFixture[str]) -> None:
@@ -73,10 +73,10 @@ def test_the_doctor_names_the_installed_distributions_even_if_they_do_not_work(
 ) -> None:
     facts = OnnxBackend.diagnose()
     assert facts["installed"].startswith("onnxruntime")
-    assert module.runtime().__version__ in facts["ONNX Runtime"]
+    assert module.load_runtime().__version__ in facts["ONNX Runtime"]
     assert facts["CUDA"] == "works" or "remedy" in facts["CUDA"]
     assert "q4_0" in facts["stays quantized"]
-    module.runtime.cache_clear()
+    module.load_runtime.cache_clear()
     monkeypatch.setattr(module, "is_installed", lambda name: True)
     assert "both installed" in OnnxBackend.diagnose()["ONNX Runtime"]
 
@@ -91,17 +91,17 @@ def test_installed_distributions_are_found_by_their_metadata(monkeypatch: pytest
 
 
 def test_errors_of_every_class_become_ours() -> None:
-    ort = module.runtime()
+    ort = module.load_runtime()
     with (
         pytest.raises(backbay.BackbayError, match="while creating a session"),
-        module.translated("creating a session"),
+        module.translate_errors("creating a session"),
     ):
         ort.InferenceSession(b"no model", providers=["CPUExecutionProvider"])
-    with pytest.raises(MemoryError), module.translated("running"):
+    with pytest.raises(MemoryError), module.translate_errors("running"):
         raise RuntimeError("Failed to allocate memory for requested buffer of size 9")
-    with pytest.raises(backbay.CancelledError), module.translated("running"):
+    with pytest.raises(backbay.CancelledError), module.translate_errors("running"):
         raise RuntimeError("Exiting due to terminate flag being set to true.")
-    with pytest.raises(KeyError), module.translated("running"):  # ours stay what they are
+    with pytest.raises(KeyError), module.translate_errors("running"):  # ours stay what they are
         raise KeyError("own fault")
 
 
@@ -142,4 +142,4 @@ def test_ctrl_c_in_the_import_is_no_broken_runtime(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(KeyboardInterrupt):
-        module.runtime.__wrapped__()
+        module.load_runtime.__wrapped__()

@@ -13,7 +13,7 @@ from ..steps.step import Step
 
 if TYPE_CHECKING:
     from .attention.pictures import PictureCache
-    from .cells.contents import Contents
+    from .cells.contents import CacheContents
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
@@ -136,11 +136,11 @@ class Cache(ABC):
         """The last position up to this one where a step may continue; 0, after removing everything, if there is none."""
         return position if self.can_resume(sequence, position) else 0
 
-    def contents(self, sequence: int) -> Contents:
+    def contents(self, sequence: int) -> CacheContents:
         """What the cache holds of a sequence, to restore it here or elsewhere."""
         raise BackbayError(f"a {type(self).__name__} gives no snapshots")
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         """Let a sequence, which was removed, hold what `contents` gave; on an error it holds nothing.
 
         ForeignSnapshotError if the contents are another model's, CacheFullError if there is no room.
@@ -207,11 +207,11 @@ class SingleCache(Cache):
                 raise BackbayError(f"sequence must be in [0, {count}), got {sequence}")
 
 
-def check_prefix(source: int, length: int, end: int) -> None:
+def require_prefix(source: int, length: int, end: int) -> None:
     if not 0 <= length <= end:
         raise BackbayError(f"sequence {source} has {end} positions, so a prefix of {length} is impossible")
 
 
-def check_next(sequence: int, position: int, end: int) -> None:
+def require_next_positions(sequence: int, position: int, end: int) -> None:
     if position != end:
         raise BackbayError(f"sequence {sequence} continues at position {end}, not {position}")

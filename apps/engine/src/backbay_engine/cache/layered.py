@@ -15,8 +15,8 @@ from ..steps.step import Step
 from .attention.causal import BoundCausalCache, CausalCache
 from .attention.encoder import BoundEncoderCache, EncoderCache
 from .attention.pictures import PictureCache
-from .cells.bookkeeping import runs_of
-from .cells.contents import Contents, joined
+from .cells.bookkeeping import token_runs
+from .cells.contents import CacheContents, join_contents
 from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
 
 
@@ -77,10 +77,10 @@ class JointCache(Cache):
                 raise
         return joint_plan(step, plans)
 
-    def contents(self, sequence: int) -> Contents:
-        return joined((name, cache.contents(sequence)) for name, cache in self._parts.items())
+    def contents(self, sequence: int) -> CacheContents:
+        return join_contents((name, cache.contents(sequence)) for name, cache in self._parts.items())
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         try:
             for name, cache in self._parts.items():
                 cache.restore(sequence, contents.part(name))
@@ -202,7 +202,7 @@ class EncoderDecoderCache(JointCache):
     # -- steps -------------------------------------------------------------------------------------------
 
     def plan(self, step: Step) -> JointPlan:
-        texts = {run.sequence: length for run in runs_of(step) if (length := self._text_of(step, run.row))}
+        texts = {run.sequence: length for run in token_runs(step) if (length := self._text_of(step, run.row))}
         for sequence in texts:
             if self._text(sequence) or self.causal.cells.end[sequence]:
                 raise BackbayError(f"sequence {sequence} has a text already; remove the whole sequence first")
@@ -272,11 +272,11 @@ class EncoderDecoderCache(JointCache):
 
         return remove
 
-    def contents(self, sequence: int) -> Contents:
+    def contents(self, sequence: int) -> CacheContents:
         length, both = self._text(sequence), super().contents(sequence)
-        return Contents(both.arrays, {**both.numbers, "text.length": length})
+        return CacheContents(both.arrays, {**both.numbers, "text.length": length})
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         length = contents.part("text").number("length")
         super().restore(sequence, contents)
         self._texts[sequence] = length

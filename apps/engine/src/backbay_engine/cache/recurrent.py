@@ -14,17 +14,17 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cells.bookkeeping import runs_of
-from .cells.contents import Contents
+from .cells.bookkeeping import token_runs
+from .cells.contents import CacheContents
 from .contract import (
     BoundCache,
     CachePlan,
     CacheSizes,
     History,
     SingleCache,
-    check_next,
-    check_prefix,
     own_plan,
+    require_next_positions,
+    require_prefix,
 )
 
 ZEROS = 0  # the row of the initial state; never written
@@ -110,7 +110,7 @@ class RecurrentCache(SingleCache):
     # -- steps -------------------------------------------------------------------------------------------
 
     def plan(self, step: Step) -> RecurrentPlan:
-        runs = runs_of(step)
+        runs = token_runs(step)
         if len({run.count for run in runs}) > 1 or len({run.sequence for run in runs}) < len(runs):
             raise BackbayError(
                 "a recurrent cache takes equally many tokens of each sequence in a step, side by side, got "
@@ -120,7 +120,7 @@ class RecurrentCache(SingleCache):
         for run in runs:
             held = self._sequence(run.sequence)
             row = held.at(held.end)
-            check_next(run.sequence, run.position, held.end)
+            require_next_positions(run.sequence, run.position, held.end)
             if row is None:
                 raise BackbayError(
                     f"sequence {run.sequence} cannot continue at position {held.end}: its state there is "
@@ -131,7 +131,7 @@ class RecurrentCache(SingleCache):
         return self._planned(step, sources, targets)
 
     def worst(self, step: Step) -> RecurrentPlan:
-        count = len(runs_of(step))
+        count = len(token_runs(step))
         return self._planned(step, [ZEROS] * count, list(range(1, count + 1)))
 
     def bind(self, ctx: Context, plan: CachePlan) -> BoundRecurrentCache:
@@ -164,7 +164,7 @@ class RecurrentCache(SingleCache):
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         origin, held = self._sequence(source), self._sequence(target)
-        check_prefix(source, length, origin.end)
+        require_prefix(source, length, origin.end)
         self._replace(held, [state for state in origin.states if state.position <= length])
         held.end = length
 
@@ -192,7 +192,7 @@ class RecurrentCache(SingleCache):
 
         return cut
 
-    def contents(self, sequence: int) -> Contents:
+    def contents(self, sequence: int) -> CacheContents:
         held = self._sequence(sequence)
         row = held.at(held.end)
         if row is None:
@@ -206,9 +206,9 @@ class RecurrentCache(SingleCache):
                 state = leaf.rows(ctx.layer(layer), ids)
                 ctx.forward(state).compute(state)
                 found[f"{name}.{layer}"] = state.numpy().reshape(shape[::-1])
-        return Contents(found, {"end": held.end})
+        return CacheContents(found, {"end": held.end})
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         held, end = self._sequence(sequence), contents.number("end")
         arrays = [
             (layer, leaf, contents.array(f"{name}.{layer}", shape[::-1]))

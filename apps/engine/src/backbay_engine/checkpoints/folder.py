@@ -16,8 +16,8 @@ from backbay.gguf import Config, Content, Derived, ModelFile, TensorInfo
 from .arrays import LazyArray, stack, stored_array
 from .families import family_of
 from .family import Arrays, Family
-from .json_files import parse, read_bytes, read_object
-from .safetensors import Stored, read_checkpoint
+from .json_files import parse_json, read_bytes, read_object
+from .safetensors import StoredTensor, read_checkpoint
 from .settings import Keys, Settings, read_settings, usual_keys
 from .vocabularies import vocabulary_keys
 
@@ -93,7 +93,7 @@ def _refuse_quantized(settings: Settings) -> None:
         raise ModelFileError(settings.path, None, expected, f"the quantization {method!r}")
 
 
-def _arrays(stored: Mapping[str, Stored], family: Family, settings: Settings) -> Arrays:
+def _arrays(stored: Mapping[str, StoredTensor], family: Family, settings: Settings) -> Arrays:
     """All tensors of the model file, by its names."""
     own = {_own_name(name, family): each for name, each in stored.items() if not _is_foreign(name, settings)}
     arrays = family.prepare(_stacked(_readable(own), settings), settings)
@@ -127,7 +127,7 @@ def _is_foreign(name: str, settings: Settings) -> bool:
     return beyond or _UNUSED.search(name) is not None or (aside and _ENCODERS.search(name) is not None)
 
 
-def _readable(stored: Mapping[str, Stored]) -> Arrays:
+def _readable(stored: Mapping[str, StoredTensor]) -> Arrays:
     """The tensors as arrays of floats, or of bytes where a family understands them."""
     found = {}
     for name, each in stored.items():
@@ -249,7 +249,7 @@ def _modules(folder: Path, kind: str) -> list[Path]:
     path = folder / MODULES
     if not path.exists():
         return []
-    modules = parse(path, read_bytes(path))
+    modules = parse_json(path, read_bytes(path))
     found = []
     for module in modules if isinstance(modules, list) else ():
         if isinstance(module, dict) and str(module.get("type", "")).endswith(kind):

@@ -15,7 +15,7 @@ def read_object(path: Path, *, required: bool = True) -> dict[str, Any]:
     """The object in a JSON file; empty if the file is not required and not there."""
     if not required and not path.exists():
         return {}
-    found = parse(path, read_bytes(path))
+    found = parse_json(path, read_bytes(path))
     if not isinstance(found, dict):
         raise ModelFileError(path, None, "a JSON object", f"a JSON {type(found).__name__}")
     return found
@@ -34,7 +34,7 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def parse(path: Path, data: bytes, offset: int = 0) -> Any:
+def parse_json(path: Path, data: bytes, offset: int = 0) -> Any:
     """The JSON value in bytes that begin at an offset of a file."""
     try:
         return json.loads(data)

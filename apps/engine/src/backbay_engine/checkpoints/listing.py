@@ -62,9 +62,9 @@ def _in_folder(root: Path) -> Iterator[tuple[str, Located]]:
             yield _free(folder.name, folder, root, taken), Located(folder)
             continue
         found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
-        models, projectors = locations.apart(each for each in found if each.is_file())
+        models, projectors = locations.models_and_projectors(each for each in found if each.is_file())
         for path in models:
-            located = locations.located_in(path, models, projectors)
+            located = locations.locate_in(path, models, projectors)
             yield _free(located.stem, path.parent / located.stem, root, taken), located
 
 

@@ -202,7 +202,7 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Lo
         whole = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
     except OSError:
         files, whole = [], False
-    firsts, projectors = apart(files)
+    firsts, projectors = models_and_projectors(files)
     if not wanted and (whole or ((folder / "config.json").exists() and not firsts)):
         return Located(folder)
     fitting = [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
@@ -213,17 +213,17 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Lo
         remedy = f"; choose one by its name, as {name}:PART_OF_THE_NAME" if fitting and ":" in name else ""
         expected = f"a readable file, or a folder with config.json or one GGUF file{remedy}"
         raise ModelFileError(name, None, expected, listed)
-    return located_in(fitting[0], firsts, projectors)
+    return locate_in(fitting[0], firsts, projectors)
 
 
-def apart(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+def models_and_projectors(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """The models among files, each by its first part, and the encoders of pictures."""
     listed = list(files)
     projectors = [each for each in listed if "mmproj" in each.name.lower()]
-    return [each for each in listed if each not in projectors and is_first(each)], projectors
+    return [each for each in listed if each not in projectors and is_first_part(each)], projectors
 
 
-def located_in(path: Path, models: Sequence[Path], projectors: Sequence[Path]) -> Located:
+def locate_in(path: Path, models: Sequence[Path], projectors: Sequence[Path]) -> Located:
     """A file, with the encoder of pictures that has its name; or the only one beside the only model."""
     own = [each for each in projectors if _bare(each) == _bare(path)]
     if not own and len(models) == 1 == len(projectors):
@@ -237,7 +237,7 @@ def projector_beside(path: Path) -> Path | None:
         files = sorted(path.parent.glob("*.gguf"))
     except OSError:
         return None
-    return located_in(path, *apart(files)).projector
+    return locate_in(path, *models_and_projectors(files)).projector
 
 
 def _bare(path: Path) -> str:
@@ -248,7 +248,7 @@ def _bare(path: Path) -> str:
     return name
 
 
-def is_first(path: Path) -> bool:
+def is_first_part(path: Path) -> bool:
     """Whether a file is whole, or the first part of a split model."""
     part = _PART.search(path.name)
     return part is None or int(part[1]) == 1

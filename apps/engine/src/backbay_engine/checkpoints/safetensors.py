@@ -14,7 +14,7 @@ import numpy as np
 from backbay import DType, ModelFileError
 from backbay.gguf import Content, TensorInfo, nearest, open_content
 
-from .json_files import parse, read_object
+from .json_files import parse_json, read_object
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 LARGEST_HEADER = 1 << 27
@@ -28,7 +28,7 @@ OPAQUE = {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "U32": 4, "U64": 8
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in a safetensors file; `info` has GGUF's order of dimensions. `kind` is the file's name of the dtype."""
 
     info: TensorInfo
@@ -40,13 +40,13 @@ class Checkpoint:
     """The safetensors files of a folder, and their tensors by name."""
 
     contents: list[Content]
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """The tensors of a folder: those that its index lists, or of its one file."""
     contents: list[Content] = []
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     for path in _files(folder):
         content = open_content(path, "a readable safetensors file")
         contents.append(content)
@@ -88,7 +88,7 @@ def _indexed(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _read_header(content: Content) -> Iterator[tuple[str, Stored]]:
+def _read_header(content: Content) -> Iterator[tuple[str, StoredTensor]]:
     path, size = content.path, content.size
     if size < 8:
         raise ModelFileError(path, 0, "the 8 bytes of the header's length", f"{size} bytes in all")
@@ -96,7 +96,7 @@ def _read_header(content: Content) -> Iterator[tuple[str, Stored]]:
     if length > min(size - 8, LARGEST_HEADER):
         expected = f"a header of at most {min(size - 8, LARGEST_HEADER)} bytes"
         raise ModelFileError(path, 0, expected, f"a length of {length}; is it a safetensors file?")
-    header = parse(path, _read(content, 8, length), 8)
+    header = parse_json(path, _read(content, 8, length), 8)
     if not isinstance(header, dict):
         raise ModelFileError(path, 8, "a JSON object as header", f"a JSON {type(header).__name__}")
     if len(header) > MOST_TENSORS:
@@ -112,7 +112,7 @@ def _read_header(content: Content) -> Iterator[tuple[str, Stored]]:
     return ((each.info.name, each) for each in found)
 
 
-def _row(path: Path, name: str, row: Any, start: int, size: int) -> Stored:
+def _row(path: Path, name: str, row: Any, start: int, size: int) -> StoredTensor:
     """A tensor of the header, checked against the file."""
     where = f"of tensor {name[:100]!r}"
     if not isinstance(row, dict):
@@ -134,7 +134,7 @@ def _row(path: Path, name: str, row: Any, start: int, size: int) -> Stored:
         expected = f"the data {where} within the file's {size} bytes"
         raise ModelFileError(path, 8, expected, f"an end at {start + last}")
     dtype = DTYPES.get(kind, DType.I8)
-    return Stored(TensorInfo(name, dtype, tuple(reversed(shape)), start + first, nbytes, path), kind)
+    return StoredTensor(TensorInfo(name, dtype, tuple(reversed(shape)), start + first, nbytes, path), kind)
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:

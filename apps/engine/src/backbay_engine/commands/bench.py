@@ -18,42 +18,44 @@ from backbay.cli import add_json, note, say, say_json, table
 
 from ..arguments import LARGEST
 from ..llm import LLM
-from .opening import (
-    Bar,
-    add_backend,
-    add_images,
-    add_model,
-    add_numbers,
-    add_plot,
-    add_worker,
+from .model_arguments import (
+    ProgressBar,
+    add_backend_arguments,
+    add_image_arguments,
+    add_model_arguments,
+    add_number_arguments,
+    add_plot_argument,
+    add_worker_arguments,
     chosen_backend,
     open_model,
     trained_context,
     write_plot,
 )
-from .plots import bars
+from .plots import bar_chart
 
 PROMPT, GENERATE = 512, 128  # tokens, by default
 LESS = ", or what the model was trained for if that is less"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser, several=True)
-    add_worker(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser, several=True)
+    add_worker_arguments(parser)
     numbers = [
         ("prompt", 0, LARGEST, f"tokens of the prompt; 0 skips this test ({PROMPT}{LESS})"),
         ("generate", 0, LARGEST, f"tokens to generate; 0 skips this test ({GENERATE}{LESS})"),
         ("rounds", 1, LARGEST, "rounds; backends take turns"),
     ]
-    add_numbers(parser, numbers, rounds=5)
-    add_images(parser, "a picture: also time its preparation, its encoding, and the first token after it")
-    add_plot(parser, "draw the rates")
+    add_number_arguments(parser, numbers, rounds=5)
+    add_image_arguments(
+        parser, "a picture: also time its preparation, its encoding, and the first token after it"
+    )
+    add_plot_argument(parser, "draw the rates")
     add_json(parser)
 
 
 @dataclass
-class Rates:
+class TokenRates:
     """Tokens per second, round by round."""
 
     backend: str
@@ -68,10 +70,10 @@ class Rates:
 
 
 def run(args: Namespace) -> int:
-    require_work(args)
+    set_token_counts(args)
     with ExitStack() as stack:
-        models = opened(args, stack)
-        with Bar(sys.stderr, "measuring") as bar:
+        models = models_of(args, stack)
+        with ProgressBar(sys.stderr, "measuring") as bar:
             for done in range(args.rounds + 1):  # the first round warms up
                 for rates, llm in models:
                     measured = measure(llm, args)
@@ -80,18 +82,18 @@ def run(args: Namespace) -> int:
                             rates.tests.setdefault(test, []).append(rate)
                 bar.show((done + 1) / (args.rounds + 1))
     results = {rates.backend: rates.summary() for rates, _ in models}
-    show(results, args)
+    print_rates(results, args)
     return 0
 
 
-def opened(args: Namespace, stack: ExitStack) -> list[tuple[Rates, LLM]]:
+def models_of(args: Namespace, stack: ExitStack) -> list[tuple[TokenRates, LLM]]:
     """The model on each backend that is asked for; with `--backend all`, on each that works."""
     every = args.backend == "all"
     names = sorted(backends()) if every else (args.backend or chosen_backend(args)).split(",")
-    models = list[tuple[Rates, LLM]]()
+    models = list[tuple[TokenRates, LLM]]()
     for name in names:
         try:
-            models.append((Rates(name), stack.enter_context(open_model(args, name))))
+            models.append((TokenRates(name), stack.enter_context(open_model(args, name))))
         except BackendUnavailableError as error:
             if not every:
                 raise
@@ -101,7 +103,7 @@ def opened(args: Namespace, stack: ExitStack) -> list[tuple[Rates, LLM]]:
     return models
 
 
-def require_work(args: Namespace) -> None:
+def set_token_counts(args: Namespace) -> None:
     """Set the numbers of tokens that were not given; OptionError if there is nothing to measure, or no room for it."""
     if args.prompt is None or args.generate is None:
         most = trained_context(args.model) - 1
@@ -156,7 +158,7 @@ def measure_picture(llm: LLM, path: str) -> dict[str, float]:
     }
 
 
-def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:
+def print_rates(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) -> None:
     tests = list(next(iter(results.values())))
     if args.json:
         given = {name: getattr(args, name) for name in ("model", "rounds", "parallel")}
@@ -174,4 +176,4 @@ def show(results: dict[str, dict[str, tuple[float, float]]], args: Namespace) ->
     if args.plot:
         title = f"{Path(args.model).name}, {args.parallel} at a time"
         series = {name: [summary[test] for test in tests] for name, summary in results.items()}
-        write_plot(args, bars(title, "tokens per second", tests, series))
+        write_plot(args, bar_chart(title, "tokens per second", tests, series))

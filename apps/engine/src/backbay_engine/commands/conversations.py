@@ -62,7 +62,7 @@ class AnswerPrinter:
 
 
 @final
-class Session:
+class SavedConversation:
     """The conversation of a file, which is restored if the file is there, and written after each answer.
 
     path    None: the conversation ends with the run

@@ -17,15 +17,21 @@ from backbay import BackbayError, Backend, Context, DType, Tensor, UnsupportedOp
 from backbay.cli import add_json, say, say_json, table
 
 from ..cache.contract import ROUNDOFFS
-from ..images.encoder import Pass
+from ..images.encoder import EncoderPass
 from ..images.picture import Image
 from ..images.prepared import Prepared
-from ..images.prompts import parts_of
+from ..images.prompts import prompt_parts
 from ..llm import LLM
-from ..local.sizes import dtype_of
-from ..port.prompting import UserPrompt
-from .opening import add_images, add_model, add_plot, open_model, write_plot
-from .plots import depth
+from ..local.load_checks import dtype_of
+from ..port.request_maker import UserPrompt
+from .model_arguments import (
+    add_image_arguments,
+    add_model_arguments,
+    add_plot_argument,
+    open_model,
+    write_plot,
+)
+from .plots import depth_chart
 
 TOKENS = 16
 UNITS = {**ROUNDOFFS, DType.I32: 0.0, DType.I64: 0.0}
@@ -34,14 +40,14 @@ ROUNDINGS = 8  # roundings within one op
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
+    add_model_arguments(parser)
     add = parser.add_argument
     add("--a", default="cpu_ref", metavar="NAME", help="the reference: any installed backend (cpu_ref)")
     add("--b", required=True, metavar="NAME", help="the backend to compare with it")
     add("-p", "--prompt", help=f"the prompt; by default {TOKENS} random tokens")
-    add_images(parser, "a picture before the prompt: the encoder is compared, too")
+    add_image_arguments(parser, "a picture before the prompt: the encoder is compared, too")
     add("--all", action="store_true", help="list all ops, not only those beyond their bound")
-    add_plot(parser, "plot the error through the model's depth")
+    add_plot_argument(parser, "plot the error through the model's depth")
     add_json(parser)
 
 
@@ -49,30 +55,32 @@ def run(args: Namespace) -> int:
     """Exit status 1 if an op's error exceeds the bound of the backend's stated precision."""
     with ExitStack() as stack:
         a, b = (stack.enter_context(open_model(args, name)) for name in (args.a, args.b))
-        text = drawn(a.vocabulary_size) if args.prompt is None else args.prompt
+        text = random_tokens(a.vocabulary_size) if args.prompt is None else args.prompt
         prompt = [*(Image(path) for path in args.image), text] if args.image else text
-        through, singly = blocks(a, b, prompt), list(ops(a, b, prompt))
+        through, singly = block_differences(a, b, prompt), list(op_differences(a, b, prompt))
     broken = [op for op in singly if op.broken]
     if args.json:
         first = broken[0].name if broken else None
         say_json({"blocks": as_dicts(through), "ops": as_dicts(singly), "first": first})
     else:
-        tell(through, singly if args.all else broken, singly)
+        print_differences(through, singly if args.all else broken, singly)
         kept = {dtype_of(args.kv_dtype, llm.backend) for llm in (a, b) if llm.cache is not None}
         if not broken and explained_by_f16(through, singly, cached=len(kept) > 1 and DType.F16 in kept):
             say(f"rounding to f16, by {ROUNDOFFS[DType.F16]:.1e} each time, explains the whole difference")
     if args.plot:
         title = f"{Path(args.model).name}: {args.b} beside {args.a}"
         errors = {"relative error": [x.error for x in through]}
-        write_plot(args, depth(title, [block.name for block in through], errors))
+        write_plot(args, depth_chart(title, [block.name for block in through], errors))
     return 1 if broken else 0
 
 
-def drawn(vocabulary: int) -> list[int]:
+def random_tokens(vocabulary: int) -> list[int]:
     return [int(id) for id in np.random.default_rng(0).integers(0, vocabulary, TOKENS)]
 
 
-def tell(through: list[Difference], shown: list[Difference], singly: list[Difference]) -> None:
+def print_differences(
+    through: list[TensorDifference], shown: list[TensorDifference], singly: list[TensorDifference]
+) -> None:
     say(table(("after", "relative error"), [(x.name, f"{x.error:.2e}") for x in through], right=(1,)))
     say()
     if shown:
@@ -86,20 +94,22 @@ def tell(through: list[Difference], shown: list[Difference], singly: list[Differ
     say(f"first op beyond its bound: {broken[0].name}" if broken else all_well)
 
 
-def explained_by_f16(through: list[Difference], singly: list[Difference], *, cached: bool) -> bool:
+def explained_by_f16(
+    through: list[TensorDifference], singly: list[TensorDifference], *, cached: bool
+) -> bool:
     """Whether f16, in which one of the backends alone keeps its cache, or computes, explains the largest difference."""
     unit, worst = ROUNDOFFS[DType.F16], max((x.error for x in through), default=0.0)
     rounded = cached or any(x.roundoff == unit for x in singly)
     return rounded and unit / ROUNDINGS < worst <= unit * ROUNDINGS
 
 
-def as_dicts(differences: list[Difference]) -> list[dict[str, Any]]:
+def as_dicts(differences: list[TensorDifference]) -> list[dict[str, Any]]:
     fields = ("name", "error", "bound", "broken", "note")
     return [{name: getattr(x, name) for name in fields} for x in differences]
 
 
 @dataclass(frozen=True)
-class Difference:
+class TensorDifference:
     """The relative error of a tensor between two backends: norm of the difference over norm of the tensor."""
 
     name: str
@@ -125,16 +135,16 @@ def relative_error(expected: NDArray[Any], found: NDArray[Any]) -> float:
     return distance / norm if norm else (inf if distance else 0.0)
 
 
-def blocks(a: LLM, b: LLM, prompt: UserPrompt) -> list[Difference]:
+def block_differences(a: LLM, b: LLM, prompt: UserPrompt) -> list[TensorDifference]:
     """The errors of the model's named tensors and of its result, in order; those of the encoder come first."""
-    found: list[Difference] = []
+    found: list[TensorDifference] = []
     for picture in _pictures(prompt):
         with traced_encoder(a, picture) as left, traced_encoder(b, picture) as right:
             found += _differences(left.values(), right.values())
     return found + _differences(*(llm.step_cache.tapped(llm.step(prompt)) for llm in (a, b)))
 
 
-def ops(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[Difference]:
+def op_differences(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[TensorDifference]:
     """The error of each op of `b` on the operands of `a`, in running order; those of the encoder come first."""
     for picture in _pictures(prompt):
         with traced_encoder(a, picture) as traced:
@@ -145,15 +155,19 @@ def ops(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[Difference]:
 
 
 def _pictures(prompt: UserPrompt) -> list[Image | Prepared]:
-    parts = parts_of(prompt)
+    parts = prompt_parts(prompt)
     return parts.pictures if parts is not None else []
 
 
-def _differences(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> list[Difference]:
-    return [Difference(name, relative_error(x, right[name])) for name, x in left.items() if name in right]
+def _differences(
+    left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
+) -> list[TensorDifference]:
+    return [
+        TensorDifference(name, relative_error(x, right[name])) for name, x in left.items() if name in right
+    ]
 
 
-def _compared(traced: TracedPass, other: Backend) -> Iterator[Difference]:
+def _compared(traced: TracedPass, other: Backend) -> Iterator[TensorDifference]:
     walked = list(ancestors(traced.result))
     names = {tensor: name for name, tensor in traced.taps.items()}
     place = f"{traced.prefix}input"
@@ -183,7 +197,7 @@ def ancestors(result: Tensor) -> Iterator[Tensor]:
             stack += [(operand, False) for operand in reversed(list(operands))]
 
 
-def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Difference:
+def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> TensorDifference:
     """The error of one op on the other backend."""
     assert x.op is not None
     with backend.new_context() as ctx:
@@ -200,10 +214,10 @@ def _replayed(x: Tensor, backend: Backend, name: str, source: Backend) -> Differ
             y = getattr(first, x.op.name)(ctx, *others, **keywords)
             ctx.compute(y)
         except UnsupportedOpError as error:
-            return Difference(name, 0.0, note=str(error))
+            return TensorDifference(name, 0.0, note=str(error))
         operands = [given[p.name] for p in x.op.parameters if p.is_operand and not p.variadic]
         bound, unit = expected_error(backend, x, operands)
-        return Difference(name, relative_error(x.numpy(), y.numpy()), bound, str(x), unit)
+        return TensorDifference(name, relative_error(x.numpy(), y.numpy()), bound, str(x), unit)
 
 
 def _moved(value: Any, ctx: Context, backend: Backend, moved: dict[Tensor, Tensor]) -> Any:
@@ -253,7 +267,7 @@ def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[TracedPass]:
     encoder = llm.encoder
     if encoder is None:
         raise BackbayError("the model has no encoder")
-    whole = Pass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
+    whole = EncoderPass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
     try:
         start, *blocks = whole.states
         taps = {"encoder start": start, **{f"encoder blk.{n}": x for n, x in enumerate(blocks)}}

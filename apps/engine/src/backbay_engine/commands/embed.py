@@ -6,21 +6,29 @@ from argparse import ArgumentParser, Namespace
 
 from backbay.cli import add_json, say, say_json, table
 
-from .opening import add_backend, add_model, add_texts, add_worker, open_model, require_made, texts_of
+from .model_arguments import (
+    add_backend_arguments,
+    add_model_arguments,
+    add_text_arguments,
+    add_worker_arguments,
+    open_model,
+    read_texts,
+    require_results,
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser)
-    add_worker(parser)
-    add_texts(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser)
+    add_worker_arguments(parser)
+    add_text_arguments(parser)
     parser.add_argument("--raw", action="store_true", help="do not scale vectors to length 1")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    texts = texts_of(args, "embed")
-    require_made(args, "embeddings")
+    texts = read_texts(args, "embed")
+    require_results(args, "embeddings")
     with open_model(args, args.backend) as llm:
         vectors = llm.embed(texts, normalize=not args.raw)
     if args.json:

@@ -13,15 +13,15 @@ from backbay.internals import human_bytes
 
 from ..arguments import LARGEST_BATCH
 from ..steps.step import prompt_step
-from .opening import add_backend, add_model, add_numbers, open_model
+from .model_arguments import add_backend_arguments, add_model_arguments, add_number_arguments, open_model
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser)
     add, folder = parser.add_argument, "the folder to write to"
     add("-o", "--output", required=True, type=folder_to_write, metavar="FOLDER", help=folder)
-    add_numbers(parser, [("tokens", 1, LARGEST_BATCH, "tokens of the exported step")], tokens=1)
+    add_number_arguments(parser, [("tokens", 1, LARGEST_BATCH, "tokens of the exported step")], tokens=1)
     add("--portable", action="store_true", help="standard ops alone, for other engines than the backend's")
     add("--force", action="store_true", help="write into a folder that holds files")
     add_json(parser)

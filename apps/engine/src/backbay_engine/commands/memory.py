@@ -13,13 +13,19 @@ from backbay.internals import human_bytes
 
 from ..images.opening import vision_family, vision_file
 from ..loading import estimate
-from .opening import add_backend, add_model, add_speculation, chosen_backend, sizes_of
+from .model_arguments import (
+    add_backend_arguments,
+    add_model_arguments,
+    add_speculation_arguments,
+    chosen_backend,
+    load_arguments,
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser)
-    add_speculation(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser)
+    add_speculation_arguments(parser)
     add_json(parser)
 
 
@@ -27,10 +33,10 @@ def run(args: Namespace) -> int:
     """Exit status 1 if the model does not fit."""
     name = chosen_backend(args, measuring=False)
     guesses = {"speculate": args.speculate, "draft": args.draft, "draft_backend": args.draft_backend}
-    memory = estimate(args.model, name, **sizes_of(args, name), **guesses)
+    memory = estimate(args.model, name, **load_arguments(args, name), **guesses)
     with backbay.open(None, name) as backend:
         devices = backend.devices()
-    short, seen = shortfalls(memory, devices), what_it_sees(args)
+    short, seen = shortfalls(memory, devices), picture_support(args)
     if args.json:
         fits = {"backend": name, "fits": not short, "short": short}
         say_json({**fits, "memory": memory.as_dict(), "pictures": seen})
@@ -56,7 +62,7 @@ def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, in
     return {id: size - known[id] for id, size in need.items() if id in known and size > known[id]}
 
 
-def what_it_sees(args: Namespace) -> dict[str, Any] | None:
+def picture_support(args: Namespace) -> dict[str, Any] | None:
     """The pictures that a model takes; None if it takes none."""
     file = vision_file(args.model, args.projector)
     if file is None:

@@ -10,7 +10,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 420, 80, 60, 50
 COLOURS = ("#2f6fb5", "#d9802b", "#3a9a5b", "#b5442f", "#7a56b0", "#777777")
 
 
-def bars(
+def bar_chart(
     title: str, unit: str, groups: Sequence[str], series: Mapping[str, Sequence[tuple[float, float]]]
 ) -> str:
     """Groups of bars: a bar for each series shows a mean and its deviation. Each group has its own scale."""
@@ -33,7 +33,7 @@ def bars(
     return _page(f"{title} ({unit})", parts, list(series))
 
 
-def depth(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
+def depth_chart(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
     """Errors through a model's depth on a logarithmic scale, a line for each series; errors may be 0."""
     positive = [value for values in series.values() for value in values if 0 < value < inf]
     low, high = (floor(log10(min(positive))), ceil(log10(max(positive)))) if positive else (-8, 0)
@@ -54,7 +54,7 @@ def depth(title: str, names: Sequence[str], series: Mapping[str, Sequence[float]
     return _page(title, parts, list(series))
 
 
-def curves(
+def line_chart(
     title: str, across: str, xs: Sequence[int], series: Mapping[str, Sequence[float]], *, even: bool = False
 ) -> str:
     """A line for each series over numbers `xs`, named by `across`, from 0 up; `even` leaves them equal room."""
@@ -73,7 +73,7 @@ def curves(
     return _page(title, parts, list(series))
 
 
-def lanes(title: str, unit: str, groups: Mapping[str, Sequence[tuple[str, float]]]) -> str:
+def lane_chart(title: str, unit: str, groups: Mapping[str, Sequence[tuple[str, float]]]) -> str:
     """Horizontal bars, a group below the other; each group has its own scale."""
     parts, y, left = list[str](), float(TOP + 10), 260
     for g, (name, lengths) in enumerate(groups.items()):

@@ -12,28 +12,36 @@ from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
-from ..profiles import Load, PeakRates, Phase, ProfileLine, measure, measure_walls
-from .opening import add_backend, add_model, add_numbers, add_plot, chosen_backend, open_model, write_plot
-from .plots import lanes
+from ..profiles import PeakRates, Phase, ProfileLine, Workload, measure_peak_rates, measure_phases
+from .model_arguments import (
+    add_backend_arguments,
+    add_model_arguments,
+    add_number_arguments,
+    add_plot_argument,
+    chosen_backend,
+    open_model,
+    write_plot,
+)
+from .plots import lane_chart
 
 TABLES = ("ops", "layers", "devices")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser)
     numbers = [
         ("prompt", 0, LARGEST, "tokens of the prompt; 0: none is read"),
         ("depth", 1, LARGEST, "tokens before the steps"),
         ("steps", 0, LARGEST, "steps that are profiled, of all --parallel sequences; 0: none"),
     ]
-    add_numbers(parser, numbers, prompt=512, depth=64, steps=16)
-    add_plot(parser, "draw the times")
+    add_number_arguments(parser, numbers, prompt=512, depth=64, steps=16)
+    add_plot_argument(parser, "draw the times")
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    load = Load(args.prompt, args.depth, args.parallel, args.steps)
+    load = Workload(args.prompt, args.depth, args.parallel, args.steps)
     if not (load.prompt or load.steps):
         raise OptionError("--prompt 0 and --steps 0 leave nothing to profile; set one above 0")
     if args.context is None:
@@ -42,12 +50,12 @@ def run(args: Namespace) -> int:
         raise OptionError(f"--context must be at least {load.context} for so many tokens, got {args.context}")
     name = chosen_backend(args)
     with open_model(args, name) as llm:
-        phases, walls = measure(llm, load, measure_walls(args.threads or usable_cores()))
-    show(name, phases, walls, args)
+        phases, walls = measure_phases(llm, load, measure_peak_rates(args.threads or usable_cores()))
+    print_phases(name, phases, walls, args)
     return 0
 
 
-def show(backend: str, phases: Sequence[Phase], walls: PeakRates, args: Namespace) -> None:
+def print_phases(backend: str, phases: Sequence[Phase], walls: PeakRates, args: Namespace) -> None:
     if args.json:
         rates = {"bytes_per_second": walls.reading, "products_per_second": walls.multiplying}
         facts = {"model": args.model, "backend": backend, "walls": rates}
@@ -64,12 +72,12 @@ def show(backend: str, phases: Sequence[Phase], walls: PeakRates, args: Namespac
         )
     if args.plot:
         groups = {
-            f"{phase.name}: {title}": [(name, 1e3 * line.seconds) for name, line in ranked(lines)]
+            f"{phase.name}: {title}": [(name, 1e3 * line.seconds) for name, line in sorted_lines(lines)]
             for phase in phases
             for title in TABLES
             if (lines := getattr(phase, title))
         }
-        write_plot(args, lanes(f"{Path(args.model).name} on {backend}", "ms", groups))
+        write_plot(args, lane_chart(f"{Path(args.model).name} on {backend}", "ms", groups))
 
 
 def as_dict(phase: Phase) -> dict[str, Any]:
@@ -102,7 +110,7 @@ def print_phase(phase: Phase) -> None:
         say(_table(title, getattr(phase, title), phase.step))
 
 
-def ranked(lines: Mapping[str, ProfileLine]) -> list[tuple[str, ProfileLine]]:
+def sorted_lines(lines: Mapping[str, ProfileLine]) -> list[tuple[str, ProfileLine]]:
     """Lines of layers in their order; others by their time, the longest first."""
     if any(name.isdecimal() for name in lines):
         place = {"input": -1, "no layer": -2}
@@ -125,7 +133,7 @@ def _table(title: str, lines: Mapping[str, ProfileLine], step: float) -> str:
             f"{line.products / 1e6:.1f}",
             "-" if line.wall_share is None else f"{line.wall_share:.0%}",
         )
-        for name, line in ranked(lines)
+        for name, line in sorted_lines(lines)
     ]
     titles = (title, "calls", "ms", "of the step", "MB", "million products", "of the wall")
     return table(titles, rows, right=range(1, 7))

@@ -14,22 +14,22 @@ from backbay.internals import human_bytes
 
 from ..checkpoints.locations import name_of
 from ..writing import RECIPES, Recipe, write_model
-from .opening import Bar, set_up_logging
+from .model_arguments import ProgressBar, set_up_logging
 
 BLOCK = 256  # numbers of a block of k-quants
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="FILE", help="a GGUF file; of a split model, any of its files")
-    add_output(parser, "q4_k_m")
+    add_output_arguments(parser, "q4_k_m")
 
 
 def run(args: Namespace) -> int:
     with open_model(args.model) as model:
-        return write(args, model)
+        return write_quantized(args, model)
 
 
-def add_output(parser: ArgumentParser, default: str) -> None:
+def add_output_arguments(parser: ArgumentParser, default: str) -> None:
     add = parser.add_argument
     file = "the file to write (the model's name and the dtype, NAME-DTYPE.gguf, in the current folder)"
     add("-o", "--output", type=file_to_write, metavar="FILE", help=file)
@@ -39,10 +39,10 @@ def add_output(parser: ArgumentParser, default: str) -> None:
     add_json(parser)
 
 
-def write(args: Namespace, model: ModelFile) -> int:
+def write_quantized(args: Namespace, model: ModelFile) -> int:
     set_up_logging("text")
     target = Path(args.output or f"{name_of(args.model)}-{args.dtype}.gguf")
-    with Bar(sys.stderr, "writing") as bar:
+    with ProgressBar(sys.stderr, "writing") as bar:
         found = write_model(model, target, RECIPES[args.dtype], force=args.force, progress=bar.show)
     size = target.stat().st_size
     if args.json:

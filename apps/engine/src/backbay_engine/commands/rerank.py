@@ -8,21 +8,29 @@ import numpy as np
 
 from backbay.cli import add_json, say, say_json, table
 
-from .opening import add_backend, add_model, add_texts, add_worker, open_model, require_made, texts_of
+from .model_arguments import (
+    add_backend_arguments,
+    add_model_arguments,
+    add_text_arguments,
+    add_worker_arguments,
+    open_model,
+    read_texts,
+    require_results,
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser)
-    add_worker(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser)
+    add_worker_arguments(parser)
     parser.add_argument("query", help="what the texts should answer")
-    add_texts(parser)
+    add_text_arguments(parser)
     add_json(parser)
 
 
 def run(args: Namespace) -> int:
-    texts = texts_of(args, "rank")
-    require_made(args, "scores")
+    texts = read_texts(args, "rank")
+    require_results(args, "scores")
     with open_model(args, args.backend) as llm:
         scores = llm.rerank(args.query, texts)
     best = [int(n) for n in np.argsort(-scores, kind="stable")]

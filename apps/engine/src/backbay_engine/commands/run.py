@@ -20,14 +20,21 @@ from ..errors import ContextOverflowError, RequestError
 from ..images.picture import Image
 from ..llm import LLM
 from ..port.chats import ChatRequest
-from ..port.prompting import UserPrompt
+from ..port.request_maker import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
 from ..text.answers import PlainReader
-from ..text.formats import FormatKind, ResponseFormat, check
+from ..text.formats import FormatKind, ResponseFormat, check_format
 from ..text.sampling import SamplingParams
-from .conversations import AnswerPrinter, Session
-from .opening import add_backend, add_images, add_model, add_speculation, add_worker, open_model
+from .conversations import AnswerPrinter, SavedConversation
+from .model_arguments import (
+    add_backend_arguments,
+    add_image_arguments,
+    add_model_arguments,
+    add_speculation_arguments,
+    add_worker_arguments,
+    open_model,
+)
 
 IMAGE = "/image"
 SAMPLING = {
@@ -41,15 +48,15 @@ SAMPLING = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_model(parser)
-    add_backend(parser)
-    add_worker(parser)
+    add_model_arguments(parser)
+    add_backend_arguments(parser)
+    add_worker_arguments(parser)
     add = parser.add_argument
     add("text", nargs="?", help="the text; by default standard input, if it is a pipe or a file")
     add("-p", "--prompt", metavar="TEXT", help="the text; - reads standard input")
     chat = "chat, in the form of the model's own template; reasoning goes to standard error"
     add("--chat", action="store_true", help=chat)
-    add_images(parser, "a picture, which the text or the first question of a chat asks about")
+    add_image_arguments(parser, "a picture, which the text or the first question of a chat asks about")
     add("--system", metavar="TEXT", help="system message of the chat")
     most = "most tokens of the answer; by default all that fit"
     add("-n", "--max-tokens", type=whole(1), metavar="N", help=most)
@@ -59,20 +66,28 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--num-keep", type=whole(0), metavar="N", help=kept)
     formats = parser.add_mutually_exclusive_group()
     for option, of_file, holds in (
-        ("--json-schema", format_of("schema"), "the answer is JSON that is valid by the schema in this file"),
-        ("--grammar", format_of("grammar"), "the answer is a text of the Lark or GBNF grammar in this file"),
+        (
+            "--json-schema",
+            format_type("schema"),
+            "the answer is JSON that is valid by the schema in this file",
+        ),
+        (
+            "--grammar",
+            format_type("grammar"),
+            "the answer is a text of the Lark or GBNF grammar in this file",
+        ),
     ):
         formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
     session = "keep the conversation in this file; the next run with this file goes on with it"
     add("--session", type=file_to_write, metavar="FILE", help=session)
-    add_speculation(parser)
+    add_speculation_arguments(parser)
     for name, (kind, what) in SAMPLING.items():
-        add(f"--{name.replace('_', '-')}", type=sampling(name, kind), metavar="X", help=what)
+        add(f"--{name.replace('_', '-')}", type=sampling_type(name, kind), metavar="X", help=what)
     add("--quiet", action="store_true", help="print neither timings nor reasoning")
     add_json(parser)
 
 
-def sampling(name: str, kind: type[int | float]) -> Callable[[str], int | float]:
+def sampling_type(name: str, kind: type[int | float]) -> Callable[[str], int | float]:
     """The argparse type of a sampling option; SamplingParams checks the value."""
 
     def parse(text: str) -> int | float:
@@ -87,13 +102,13 @@ def sampling(name: str, kind: type[int | float]) -> Callable[[str], int | float]
     return parse
 
 
-def format_of(kind: FormatKind) -> Callable[[str], ResponseFormat]:
+def format_type(kind: FormatKind) -> Callable[[str], ResponseFormat]:
     """The argparse type of a file with a response format."""
 
     def parse(path: str) -> ResponseFormat:
         try:
             wanted = ResponseFormat(kind, Path(path).read_text("utf-8"))
-            check(wanted)
+            check_format(wanted)
         except (OSError, UnicodeError, BackbayError) as error:
             raise ArgumentTypeError(f"{path}: {error}") from None
         return wanted
@@ -105,7 +120,7 @@ def run(args: Namespace) -> int:
     if args.session is not None and args.image:
         raise OptionError("--session and --image: a conversation with pictures cannot be kept in a file")
     text = text_of(args)
-    session = Session(args.session, chat=args.chat)
+    session = SavedConversation(args.session, chat=args.chat)
     if args.system and session.messages:
         raise OptionError(f"--system is for a new conversation, and {args.session} holds one")
     with open_model(args, args.backend) as llm:
@@ -114,7 +129,7 @@ def run(args: Namespace) -> int:
             return converse(llm, args, text, session)
         prompt = prompt_of(llm, args.image, text or "")
         asked = session.prompt(llm, prompt) if isinstance(prompt, str) else prompt
-        handle, _ = answer(llm, asked, args)
+        handle, _ = print_answer(llm, asked, args)
         session.keep(llm, handle)
     return 0
 
@@ -150,17 +165,17 @@ def content_of(pictures: Sequence[Image], text: str) -> str | list[dict[str, Any
     return [*shown, {"type": "text", "text": text}]
 
 
-def converse(llm: LLM, args: Namespace, first: str | None, session: Session) -> int:
+def converse(llm: LLM, args: Namespace, first: str | None, session: SavedConversation) -> int:
     """Ask and answer until the end of input. With a prompt, answer once. `/image FILE` goes with the next question."""
     pictures = [Image(path) for path in args.image]
     system = [{"role": "system", "content": args.system}] if args.system else []
     messages: list[dict[str, Any]] = session.messages or system
-    while (question := first if first is not None else ask()) is not None:
+    while (question := first if first is not None else read_question()) is not None:
         if first is None and question.strip().split(maxsplit=1)[0] == IMAGE:
             if args.session is not None:
                 note(f"{IMAGE}: a conversation with pictures cannot be kept in {args.session}")
             else:
-                pictures += shown_next(llm, question.strip()[len(IMAGE) :].strip())
+                pictures += next_picture(llm, question.strip()[len(IMAGE) :].strip())
             continue
         messages.append({"role": "user", "content": content_of(pictures, question)})
         pictures = []
@@ -187,7 +202,7 @@ def answer_last(
     while True:
         chat = llm.prepare_chat(shorter, response_format=args.response_format)
         try:
-            answered = answer(llm, chat, args, goes_on=goes_on)
+            answered = print_answer(llm, chat, args, goes_on=goes_on)
         except ContextOverflowError as error:
             asked = [n for n, message in enumerate(shorter) if message["role"] == "user"]
             if len(asked) < 2:
@@ -199,7 +214,7 @@ def answer_last(
             return answered
 
 
-def shown_next(llm: LLM, path: str) -> list[Image]:
+def next_picture(llm: LLM, path: str) -> list[Image]:
     """The picture that goes with the next question; none, with a note why, if it cannot be taken."""
     if not path:
         note(f"{IMAGE} FILE: name the picture's file")
@@ -214,7 +229,7 @@ def shown_next(llm: LLM, path: str) -> list[Image]:
     return [picture]
 
 
-def ask() -> str | None:
+def read_question() -> str | None:
     """The next non-empty line; None at the end of input."""
     while True:
         line = standard_line()
@@ -224,12 +239,12 @@ def ask() -> str | None:
             return line
 
 
-def answer(
+def print_answer(
     llm: LLM, asked: UserPrompt | ChatRequest, args: Namespace, *, goes_on: bool = False
 ) -> tuple[Handle[Completion], Completion]:
     """Print an answer as it comes, or as JSON at the end. Ctrl+C ends the answer; if the chat goes on, only the answer."""
     chat = asked if isinstance(asked, ChatRequest) else ChatRequest(asked, {}, PlainReader)
-    handle = llm.submit(chat.prompt, **{**options(args), **chat.options})
+    handle = llm.submit(chat.prompt, **{**submit_options(args), **chat.options})
     printer = AnswerPrinter(reasons=not args.quiet)
     try:
         for piece in chat.pieces(handle):
@@ -248,11 +263,11 @@ def answer(
         sys.stdout.write("\n")
         sys.stdout.flush()  # before the line on standard error
         if not args.quiet:
-            note(told(completion.timings, completion.finish_reason))
+            note(timing_text(completion.timings, completion.finish_reason))
     return handle, completion
 
 
-def options(args: Namespace) -> dict[str, Any]:
+def submit_options(args: Namespace) -> dict[str, Any]:
     """The options that were given, for `submit`."""
     given = {name: getattr(args, name) for name in (*SAMPLING, "max_tokens", "num_keep", "response_format")}
     return {**{name: value for name, value in given.items() if value is not None}, "stop": args.stop}
@@ -264,7 +279,7 @@ def as_dict(completion: Completion) -> dict[str, Any]:
     return {**{name: getattr(completion, name) for name in fields}, "timings": asdict(timings) | rates}
 
 
-def told(timings: Timings, reason: str) -> str:
+def timing_text(timings: Timings, reason: str) -> str:
     """The timings as a line of text."""
     reused = f", {timings.reused_tokens} reused" if timings.reused_tokens else ""
     parts = [f"pictures {timings.pictures:.2f} s"] if timings.pictures else []

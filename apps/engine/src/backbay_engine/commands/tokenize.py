@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from backbay.cli import add_json, say, say_json, standard_input, table
 
 from ..text.tokenizers import tokenizer_from_gguf
-from .opening import MODEL
+from .model_arguments import MODEL
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -31,7 +31,7 @@ FromPictures: TypeAlias = Callable[[Pictures], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedRows:
     """A picture's place in a prompt: what the reference's processor makes of the bare placeholder."""
 
     ids: NDArray[np.int32]
@@ -59,7 +59,7 @@ class Placed:
 
 
 @final
-class Inputs:
+class EncoderInputs:
     """Pictures of one shape, as leaves of a traced encoder: filled again with each group of pictures of the shape."""
 
     def __init__(self, ctx: Context, pictures: Pictures) -> None:
@@ -86,7 +86,7 @@ class Inputs:
         self._leaves.fill(pictures)
 
 
-class Network(ABC):
+class EncoderNetwork(ABC):
     """The forward pass of an encoder, over the weights of one backend: a start, blocks, and an end.
 
     An encoder may compute the parts one by one, so that other work gets its turn in between. Parts are made of
@@ -100,15 +100,15 @@ class Network(ABC):
     """The states that `finish` takes beside the last block's output: those before these blocks; `blocks` is the last."""
 
     @abstractmethod
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         """The state before the first block, (width, positions of all pictures)."""
 
     @abstractmethod
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: EncoderInputs) -> Tensor:
         """The state after a block."""
 
     @abstractmethod
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         """The rows of all pictures, (width of the text, rows), picture by picture."""
 
 
@@ -170,7 +170,7 @@ class VisionFamily(ABC):
         return tensor.shape[dim] if dim < len(tensor.shape) else 1
 
     @abstractmethod
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
         """The place of a picture in a prompt."""
 
     @abstractmethod
@@ -182,7 +182,7 @@ class VisionFamily(ABC):
         return picture.pixels.shape
 
     @abstractmethod
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         """The forward pass, its tensors found and checked; the weights need not be loaded."""
 
     def prepare(self, rgb: NDArray[np.uint8], fit: Fit | None = None) -> Prepared:
@@ -246,14 +246,14 @@ class VisionFamily(ABC):
         return ()
 
 
-def stand_in(tokenizer: Tokenizer, *words: str) -> int:
+def placeholder_id(tokenizer: Tokenizer, *words: str) -> int:
     """The id of the first of these tokens that the vocabulary has; rows replace it, so another token serves as well."""
     known = (tokenizer.token_id(word) for word in words)
     others = (tokenizer.pad, tokenizer.unk, 0)
     return next(id for id in (*known, *others) if id is not None)
 
 
-def in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]]) -> Placed:
+def rows_in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]]) -> PlacedRows:
     """Runs of `count` rows, all alike or each its own, in the place of one token, between other tokens: those before
     the first run, ...
     """
@@ -262,4 +262,4 @@ def in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]
     runs = ([(id, True)] * each for each in counts)
     pairs = (pair for run, tokens in zip(runs, others, strict=True) for pair in (*run, *tokens))
     ids, replaced = zip(*first, *pairs, strict=True)
-    return Placed(np.array(ids, np.int32), np.array(replaced, np.bool_), advance=len(ids))
+    return PlacedRows(np.array(ids, np.int32), np.array(replaced, np.bool_), advance=len(ids))

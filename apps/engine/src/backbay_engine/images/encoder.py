@@ -15,8 +15,8 @@ import backbay
 from backbay import Backend, BackendMemory, BackendParams, Context, DType, Tensor
 from backbay.plugin import Cancel, Progress
 
-from ..steps.kept_contexts import KeptContexts
-from .contract import Inputs, Network, VisionFamily
+from ..steps.context_cache import ContextCache
+from .contract import EncoderInputs, EncoderNetwork, VisionFamily
 from .prepared import Prepared
 
 Rows: TypeAlias = NDArray[np.float32]
@@ -28,7 +28,7 @@ STATE = -1  # among the leaves of kept states, which have the numbers of blocks
 
 
 @final
-class Encoder:
+class ImageEncoder:
     """An encoder on a backend of its own. It is reserved when it is made, and encodes once it is loaded.
 
     Pictures of one shape are encoded together, up to as many positions as the largest picture has.
@@ -43,7 +43,7 @@ class Encoder:
         self.family = family
         self._lock = RLock()  # the garbage collector may call close in the thread that encodes
         self.backend = backbay.open(family.file, backend, params)
-        self._passes: KeptContexts[Pass] = KeptContexts(self.backend, KEPT)
+        self._passes: ContextCache[EncoderPass] = ContextCache(self.backend, KEPT)
         try:
             self.network = family.network(self.backend)
             self._reserve()
@@ -110,17 +110,17 @@ class Encoder:
         self._passes.keep_within()
         return traced.rows()
 
-    def _pass(self, pictures: Sequence[Prepared]) -> Pass:
+    def _pass(self, pictures: Sequence[Prepared]) -> EncoderPass:
         key = self.family.key(pictures[0]), len(pictures)
         traced = self._passes.get(key)
         if traced is None:
-            return self._passes.add(key, partial(Pass, self.backend, self.network, pictures))
+            return self._passes.add(key, partial(EncoderPass, self.backend, self.network, pictures))
         traced.fill(pictures)
         return traced
 
 
 @final
-class Pass:
+class EncoderPass:
     """A pass over pictures of one shape, cut into chunks between which other work gets its turn: contexts computed one after the other. Leaves of the first carry the state from chunk to chunk.
 
     A whole pass is one chunk, to be looked into.
@@ -130,7 +130,7 @@ class Pass:
     """
 
     def __init__(
-        self, backend: Backend, network: Network, pictures: Sequence[Prepared], *, whole: bool = False
+        self, backend: Backend, network: EncoderNetwork, pictures: Sequence[Prepared], *, whole: bool = False
     ) -> None:
         self.network, self._whole = network, whole
         self._contexts: list[Context] = []
@@ -178,7 +178,7 @@ class Pass:
     def _trace(self, backend: Backend, pictures: Sequence[Prepared]) -> None:
         network = self.network
         ctx = self._next(backend)
-        self.inputs = inputs = Inputs(ctx, pictures)
+        self.inputs = inputs = EncoderInputs(ctx, pictures)
         x = network.start(ctx.layer(0), inputs)
         ctx.set_batch_size(x.dim(1))
         self.states.append(x)

@@ -16,29 +16,29 @@ Path = str | os.PathLike[str]
 VISION = ("v.", "mm.", "model.image_newline", "resampler.")
 UNUSED = ("mm.a.", "v.token_embd.", "resampler.pos_embed")  # audio, copies of the text's embeddings, sines
 PROJECTORS: Mapping[str, str] = {
-    "gemma3": "gemma3:Gemma3",
-    "idefics3": "idefics3:Idefics3",
-    "ldp": "llava:MobileVLM",
-    "ldpv2": "llava:MobileVLM",
-    "llama4": "llama4:Llama4",
-    "minicpmv4_6": "minicpmv:MiniCPMV46",
-    "mlp": "llava:Llava",
-    "pixtral": "pixtral:Pixtral",
-    "qwen2.5vl_merger": "qwen:Qwen25VL",
-    "qwen3vl_merger": "qwen:Qwen3VL",
-    "resampler": "minicpmv:MiniCPMV",
+    "gemma3": "gemma3:Gemma3Family",
+    "idefics3": "idefics3:Idefics3Family",
+    "ldp": "llava:MobileVLMFamily",
+    "ldpv2": "llava:MobileVLMFamily",
+    "llama4": "llama4:Llama4Family",
+    "minicpmv4_6": "minicpmv:MiniCPMV46Family",
+    "mlp": "llava:LlavaFamily",
+    "pixtral": "pixtral:PixtralFamily",
+    "qwen2.5vl_merger": "qwen:Qwen25VLFamily",
+    "qwen3vl_merger": "qwen:Qwen3VLFamily",
+    "resampler": "minicpmv:MiniCPMVFamily",
 }
 """Families by the type of a projector, each with its module."""
 ARCHITECTURES: Mapping[str, str] = {
-    "gemma3": "gemma3:Gemma3",
-    "llama4": "llama4:Llama4",
-    "mistral3": "pixtral:Pixtral",
-    "mllama": "mllama:Mllama",
-    "qwen25vl": "qwen:Qwen25VL",
-    "qwen35": "qwen:Qwen3VL",
-    "qwen35moe": "qwen:Qwen3VL",
-    "qwen3vl": "qwen:Qwen3VL",
-    "qwen3vlmoe": "qwen:Qwen3VL",
+    "gemma3": "gemma3:Gemma3Family",
+    "llama4": "llama4:Llama4Family",
+    "mistral3": "pixtral:PixtralFamily",
+    "mllama": "mllama:MllamaFamily",
+    "qwen25vl": "qwen:Qwen25VLFamily",
+    "qwen35": "qwen:Qwen3VLFamily",
+    "qwen35moe": "qwen:Qwen3VLFamily",
+    "qwen3vl": "qwen:Qwen3VLFamily",
+    "qwen3vlmoe": "qwen:Qwen3VLFamily",
 }
 """Families by the architecture of a file that holds all."""
 KINDS = text("vision.projector_type"), text("projector_type")

@@ -57,13 +57,13 @@ class Image:
         """Height and width as the file's header has them, not turned by EXIF; ImageError if they are refused."""
         if isinstance(self._source, np.ndarray):
             return self._source.shape[0], self._source.shape[1]
-        return size_of(self.name, self._data())
+        return picture_size(self.name, self._data())
 
     def rgb(self) -> RGB:
         """The decoded picture, (height, width, 3); ImageError if it cannot be decoded."""
         if isinstance(self._source, np.ndarray):
             return self._source
-        return decoded(self.name, self._data())
+        return decode_image(self.name, self._data())
 
     def _data(self) -> bytes:
         if isinstance(self._source, bytes):
@@ -115,7 +115,7 @@ def _taken(source: object) -> tuple[str, RGB | bytes | Path]:
     if isinstance(source, np.ndarray):
         return "an array", _checked(source)
     if is_picture(source):
-        return "a picture of Pillow's", rgb_of("a picture of Pillow's", source)  # type: ignore[arg-type]
+        return "a picture of Pillow's", rgb_image("a picture of Pillow's", source)  # type: ignore[arg-type]
     if callable(read := getattr(source, "read", None)):
         return _of_file(source, read)
     raise ImageError(
@@ -180,19 +180,19 @@ def require_size(name: str, size: Size) -> None:
         raise ImageError(f"{shape}; its sides must not differ by more than a factor of {MOST_STRETCH}")
 
 
-def size_of(name: str, data: bytes) -> Size:
+def picture_size(name: str, data: bytes) -> Size:
     """Height and width of a file's picture, read from its header and checked."""
     with _opened(name, data) as picture:
         return picture.height, picture.width
 
 
-def decoded(name: str, data: bytes) -> RGB:
+def decode_image(name: str, data: bytes) -> RGB:
     """The first picture of a file, turned as its EXIF data says, without transparency."""
     with _opened(name, data) as picture:
         return _rgb(name, picture)
 
 
-def rgb_of(name: str, picture: Picture) -> RGB:
+def rgb_image(name: str, picture: Picture) -> RGB:
     """A picture of Pillow's, as if it came from a file."""
     with _errors_of_pillow(name):
         require_size(name, (picture.height, picture.width))

@@ -17,7 +17,7 @@ from ..arguments import token_ids
 from ..errors import RequestError, TemplateError
 from ..steps.tokens import Picture, PictureToken, Token
 from ..text.tokenizers import Tokenizer
-from .contract import Placed
+from .contract import PlacedRows
 from .picture import Image, image_of
 from .prepared import Prepared
 
@@ -28,7 +28,7 @@ Part: TypeAlias = str | list[int] | Image | Prepared
 
 @final
 @dataclass(frozen=True)
-class Parts:
+class PromptParts:
     """A prompt of several parts.
 
     begins  whether the prompt is a sequence of its own: special tokens that the model expects at the ends come before a
@@ -43,17 +43,17 @@ class Parts:
         return [item for item in self.items if isinstance(item, Image | Prepared)]
 
 
-def parts_of(prompt: object) -> Parts | None:
+def prompt_parts(prompt: object) -> PromptParts | None:
     """The parts of a prompt; None if the prompt is a text or token ids."""
-    if isinstance(prompt, Parts):
+    if isinstance(prompt, PromptParts):
         return prompt
     if isinstance(prompt, Image | Prepared):
-        return Parts((prompt,))
+        return PromptParts((prompt,))
     if isinstance(prompt, str | bytes | np.ndarray | Mapping) or not isinstance(prompt, Sequence):
         return None
     if all(item is None or isinstance(item, Number) for item in prompt):
         return None  # ids, if they are integers
-    return Parts(tuple(_part(item) for item in prompt))
+    return PromptParts(tuple(_part(item) for item in prompt))
 
 
 def _part(item: object) -> Part:
@@ -76,11 +76,11 @@ def _part(item: object) -> Part:
 
 @final
 @dataclass(frozen=True)
-class Placing:
+class PlacedPicture:
     """A prepared picture, and its place in a prompt."""
 
     picture: Prepared
-    placed: Placed
+    placed: PlacedRows
 
     def tokens(self) -> list[Token]:
         """The tokens of the picture; where a row replaces a token, it has the row's number."""
@@ -103,8 +103,8 @@ class Placing:
         ]
 
 
-def tokens_of(
-    items: Iterable[str | list[int] | Placing],
+def prompt_tokens(
+    items: Iterable[str | list[int] | PlacedPicture],
     tokenizer: Tokenizer | None,
     *,
     begins: bool,
@@ -117,7 +117,7 @@ def tokens_of(
     items, numbers = list(items), count()
     pieces: list[str | Sequence[Token]] = []
     for item in items:
-        if isinstance(item, Placing):
+        if isinstance(item, PlacedPicture):
             placed, number = item.placed, next(numbers)
             before = placed.before.format(number) if placed.numbered else placed.before
             pieces += [before, item.tokens(), placed.after]
@@ -145,7 +145,7 @@ def _encode(text: str, tokenizer: Tokenizer | None, plain: Collection[int]) -> l
     return tokenizer.encode(text, add_special=False, plain=plain)
 
 
-def placeholders(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
+def placeholder_tokens(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
     """The control tokens of the placeholder for pictures: their text in a prompt is only text."""
     if tokenizer is None:
         return frozenset()
@@ -170,7 +170,7 @@ class PictureConversation:
         self._instead = f"\ue000{token_hex(8)}\ue000"
         self._messages = [self._taken(message) for message in messages]
 
-    def rendered(self, render: Render) -> Parts:
+    def rendered(self, render: Render) -> PromptParts:
         """The prompt, by a template's `render`: its texts, and the pictures where it marks them."""
         texts = self._texts(render, self._messages)
         if texts is None:
@@ -181,7 +181,7 @@ class PictureConversation:
                 "prompt out, and use generate"
             )
         mixed: list[Part | None] = list(chain.from_iterable(zip_longest(texts, self.pictures)))
-        return Parts(tuple(item for item in mixed if item is not None and item != ""), begins=False)
+        return PromptParts(tuple(item for item in mixed if item is not None and item != ""), begins=False)
 
     def _texts(self, render: Render, messages: Sequence[Message]) -> list[str] | None:
         """The texts between the pictures; None if the template does not write as many pictures as there are."""

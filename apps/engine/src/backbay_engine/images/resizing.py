@@ -50,7 +50,7 @@ FILTERS: dict[Filter, tuple[float, Callable[[Floats], Floats]]] = {
 
 
 @dataclass(frozen=True)
-class Taps:
+class ResizingTaps:
     """For each output the first input of its window, and its weights in units of 2**-precision."""
 
     inputs: int
@@ -63,11 +63,11 @@ class Taps:
         """The inputs in any window."""
         return slice(int(self.first[0]), min(int(self.first[-1]) + self.weights.shape[1], self.inputs))
 
-    def part(self, wanted: slice) -> Taps:
+    def part(self, wanted: slice) -> ResizingTaps:
         """The taps of some outputs."""
         return replace(self, first=self.first[wanted], weights=self.weights[wanted])
 
-    def near(self, low: int, high: int) -> tuple[slice, Taps, slice]:
+    def near(self, low: int, high: int) -> tuple[slice, ResizingTaps, slice]:
         """The outputs that see any of the inputs [low, high), their taps over the inputs that they see, and these."""
         seeing = np.flatnonzero((self.first < high) & (self.first + self.weights.shape[1] > low))
         outputs = slice(int(seeing[0]), int(seeing[-1]) + 1)
@@ -93,7 +93,7 @@ class Taps:
 
 
 @lru_cache(maxsize=16)
-def taps(inputs: int, outputs: int, filter: Filter) -> Taps:
+def resizing_taps(inputs: int, outputs: int, filter: Filter) -> ResizingTaps:
     """The windows and weights of all outputs of a line."""
     reach, weigh = FILTERS[filter]
     scale = inputs / outputs
@@ -107,7 +107,7 @@ def taps(inputs: int, outputs: int, filter: Filter) -> Taps:
     weights /= weights.sum(axis=1, keepdims=True)
     precision = _precision(float(weights.max()))
     scaled = weights * 2.0**precision
-    return Taps(inputs, first, np.trunc(scaled + np.copysign(0.5, scaled)), precision)
+    return ResizingTaps(inputs, first, np.trunc(scaled + np.copysign(0.5, scaled)), precision)
 
 
 def _precision(largest: float) -> int:
@@ -118,9 +118,9 @@ def _precision(largest: float) -> int:
 def resize(pixels: Planes, size: Size, filter: Filter, part: Part = WHOLE) -> Planes:
     """The picture in another size, or a part of the result: no more than the part is computed."""
     height, width = pixels.shape[1:]
-    rows = taps(height, size[0], filter).part(part[0])
+    rows = resizing_taps(height, size[0], filter).part(part[0])
     if width != size[1]:
-        columns = taps(width, size[1], filter).part(part[1])
+        columns = resizing_taps(width, size[1], filter).part(part[1])
         narrow = np.empty((3, height, len(columns.first)), np.uint8)
         narrow[:, rows.seen] = _rows(pixels[:, rows.seen], columns)
     else:
@@ -133,24 +133,24 @@ def resize_on_square(pixels: Planes, side: int, filter: Filter, colour: tuple[in
     height, width = pixels.shape[1:]
     most = max(height, width)
     top, left = (most - height) // 2, (most - width) // 2
-    columns, narrow, across = taps(most, side, filter).near(left, left + width)
-    rows, low, along = taps(most, side, filter).near(top, top + height)
-    near = filled(colour, (low.inputs, narrow.inputs))
+    columns, narrow, across = resizing_taps(most, side, filter).near(left, left + width)
+    rows, low, along = resizing_taps(most, side, filter).near(top, top + height)
+    near = plain_picture(colour, (low.inputs, narrow.inputs))
     top, left = top - along.start, left - across.start
     near[:, top : top + height, left : left + width] = pixels
-    square = filled(colour, (side, side))
+    square = plain_picture(colour, (side, side))
     square[:, rows, columns] = _columns(_rows(near, narrow), low)
     return square
 
 
-def filled(colour: tuple[int, ...], size: Size) -> Planes:
+def plain_picture(colour: tuple[int, ...], size: Size) -> Planes:
     """A picture of one colour."""
     planes = np.empty((3, *size), np.uint8)
     planes[:] = np.array(colour, np.uint8)[:, None, None]
     return planes
 
 
-def _rows(pixels: Planes, columns: Taps) -> Planes:
+def _rows(pixels: Planes, columns: ResizingTaps) -> Planes:
     planes, height, width = pixels.shape
     lines = pixels.reshape(-1, width)
     out = np.empty((len(lines), len(columns.first)), np.uint8)
@@ -163,7 +163,7 @@ def _rows(pixels: Planes, columns: Taps) -> Planes:
     return out.reshape(planes, height, -1)
 
 
-def _columns(pixels: Planes, rows: Taps) -> Planes:
+def _columns(pixels: Planes, rows: ResizingTaps) -> Planes:
     out = np.empty((len(pixels), len(rows.first), pixels.shape[2]), np.uint8)
     for outputs, inputs, matrix in rows.blocks():
         for plane in range(len(pixels)):

@@ -23,23 +23,23 @@ from backbay.internals import Flag, close_after_fork
 from ..checkpoints import locate
 from ..errors import RequestError
 from ..images.contract import VisionFamily
-from ..images.encoder import Encoder
+from ..images.encoder import ImageEncoder
 from ..images.opening import has_encoder, text_file, vision_family, vision_file
 from ..images.picture import Image
 from ..images.prepared import Prepared
-from ..images.prompts import Parts, Placing, placeholders, tokens_of
-from ..images.store import ImageStore, Lease
-from ..images.turns import Turns, share_processors
+from ..images.prompts import PlacedPicture, PromptParts, placeholder_tokens, prompt_tokens
+from ..images.store import ImageStore, RowsLease
+from ..images.turns import ProcessorTurns, share_processors
 from ..models.keys import WIDTH
-from ..port.contract import SightFacts
+from ..port.contract import VisionFacts
 from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job
 from ..runner.requests.request import AnyRequest
-from ..steps.tokens import Token, seeing
+from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
-from .jobs import Jobs
+from .job_maker import JobMaker
 
 MOST_THREADS = 4
 
@@ -56,14 +56,14 @@ class PendingPictures:
     """
 
     request: AnyRequest
-    parts: Parts
-    jobs: Jobs
+    parts: PromptParts
+    jobs: JobMaker
     runner: Runner
     prepared: list[Prepared | None]
     handle: Receiver[Any] = field(init=False)
     begun: float = field(default_factory=perf_counter)
     tokens: list[Token] = field(default_factory=list)
-    lease: Lease | None = None
+    lease: RowsLease | None = None
     job: Job | None = None
     over: bool = False
 
@@ -79,15 +79,15 @@ class PictureIntake:
     def __init__(
         self,
         family: VisionFamily,
-        encoder: Encoder,
+        encoder: ImageEncoder,
         tokenizer: Tokenizer | None,
         budget: int,
-        turns: Turns | None,
+        turns: ProcessorTurns | None,
     ) -> None:
         self.family, self.encoder, self.turns = family, encoder, turns
-        self.facts = SightFacts(family.name, family.placeholder, family.marker)
+        self.facts = VisionFacts(family.name, family.placeholder, family.marker)
         self._tokenizer = tokenizer
-        self._plain = placeholders(family.placeholder, tokenizer)
+        self._plain = placeholder_tokens(family.placeholder, tokenizer)
         turn = nullcontext if turns is None else turns.part
         self.store = ImageStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
@@ -107,21 +107,21 @@ class PictureIntake:
             return picture
         return self.family.prepare(picture.rgb(), picture.fit)
 
-    def tokens(self, parts: Parts, prepared: Sequence[Prepared]) -> list[Token]:
+    def tokens(self, parts: PromptParts, prepared: Sequence[Prepared]) -> list[Token]:
         """The tokens of a prompt, whose pictures are prepared."""
         left = iter(prepared)
         items = [
             self._place(next(left)) if isinstance(item, Image | Prepared) else item for item in parts.items
         ]
-        tokens = tokens_of(items, self._tokenizer, begins=parts.begins, plain=self._plain)
-        return seeing(tokens) if self.family.crosses else tokens
+        tokens = prompt_tokens(items, self._tokenizer, begins=parts.begins, plain=self._plain)
+        return mark_visible_pictures(tokens) if self.family.crosses else tokens
 
     def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""
         prepared, there = self.prepare(picture), Flag()
         errors: list[BaseException] = []
 
-        def done(lease: Lease, error: BaseException | None) -> None:
+        def done(lease: RowsLease, error: BaseException | None) -> None:
             if error is not None:
                 errors.append(error)
             there.set()
@@ -140,8 +140,8 @@ class PictureIntake:
     def begin(
         self,
         request: AnyRequest,
-        parts: Parts,
-        jobs: Jobs,
+        parts: PromptParts,
+        jobs: JobMaker,
         runner: Runner,
         receiver: Callable[[Callable[[], None]], R],
     ) -> R:
@@ -231,13 +231,13 @@ class PictureIntake:
         if over:
             lease.release()
 
-    def _encoded(self, arrival: PendingPictures, lease: Lease, error: BaseException | None) -> None:
+    def _encoded(self, arrival: PendingPictures, lease: RowsLease, error: BaseException | None) -> None:
         if error is not None:
             self._end(arrival, error)
         else:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
-    def _submit(self, arrival: PendingPictures, lease: Lease) -> None:
+    def _submit(self, arrival: PendingPictures, lease: RowsLease) -> None:
         job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:
@@ -272,13 +272,15 @@ class PictureIntake:
         self._arrivals.remove(arrival)
         self._changed.notify_all()
 
-    def _place(self, picture: Prepared) -> Placing:
+    def _place(self, picture: Prepared) -> PlacedPicture:
         if self._tokenizer is None:
             raise RequestError("the file has no vocabulary, so there are no tokens that stand for a picture")
-        return Placing(picture, self.family.place(picture, self._tokenizer))
+        return PlacedPicture(picture, self.family.place(picture, self._tokenizer))
 
 
-def open_text(path: Any, backend: str | type[Backend] | None, params: BackendParams) -> tuple[Backend, bool]:
+def open_text_backend(
+    path: Any, backend: str | type[Backend] | None, params: BackendParams
+) -> tuple[Backend, bool]:
     """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
     file = open_model(path)
     if not (holds := has_encoder(file)):
@@ -294,7 +296,7 @@ def own_projector(path: Any, options: LoadOptions) -> LoadOptions:
     return replace(options, projector=locate(path).projector)
 
 
-def open_sight(
+def open_image_encoder(
     path: Any,
     text: Backend,
     backend: str | type[Backend] | None,
@@ -312,9 +314,9 @@ def open_sight(
     except BaseException:
         file.close()
         raise
-    encoder = Encoder(family, options.encoder_backend or backend, _params_of_encoder(options))
+    encoder = ImageEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
     try:
-        turns = Turns() if share_processors(text.memory(), encoder.memory()) else None
+        turns = ProcessorTurns() if share_processors(text.memory(), encoder.memory()) else None
         return PictureIntake(family, encoder, tokenizer, options.store_bytes, turns)
     except BaseException:
         encoder.close()

@@ -18,37 +18,37 @@ from backbay.gguf import ModelFile
 from backbay.internals import without_forks
 from backbay.plugin import Cancel, Entry, Progress
 
-from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_room, whole
+from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_cache_room, whole_number
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
-from ..images.prompts import Parts
+from ..images.prompts import PromptParts
 from ..models import load_model
 from ..models.contract import Model
 from ..port.admissions import Admissions
-from ..port.contract import Facts, Port
+from ..port.contract import ModelFacts, Port
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver
-from ..runner.requests.job import RowsAtHand
-from ..runner.requests.prompt_jobs import Scoring
+from ..runner.requests.job import FixedPictureRows
+from ..runner.requests.prompt_jobs import ScoreJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
-from ..runner.scheduler import Share
+from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
-from ..runner.speculation import LONGEST, DraftModel, Source, Speculation
+from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
 from ..runner.state import State
 from ..runner.step_cache import StepCache
-from ..runner.step_making import PictureWriting, make_step
+from ..runner.step_maker import PictureWriting, make_step
 from ..snapshots import Snapshot
-from ..steps.step import PictureRows, Step, prompt_step, text_steps, worst_steps
-from ..steps.tokens import ids_of, text_length
-from ..text.formats import Grammars
-from .guessing import open_source
-from .jobs import Jobs
-from .picture_intake import PictureIntake, open_sight, open_text, own_projector
+from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
+from ..steps.tokens import encoder_length, ids_of
+from ..text.formats import ConstraintMaker
+from .guess_source import open_guess_source
+from .job_maker import JobMaker
+from .load_checks import context_of, dtype_of, tokenizer_of
+from .picture_intake import PictureIntake, open_image_encoder, open_text_backend, own_projector
 from .prefix_folder import PrefixFolder
-from .saving import Saver, SlotSnapshots
-from .sizes import context_of, dtype_of, tokenizer_of
+from .saving import SlotSnapshots, SnapshotSaver
 
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")
@@ -60,25 +60,25 @@ class LocalPort(Port):
 
     @without_forks()
     def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions) -> None:
-        parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
-        batch = whole("batch", options.batch, 1, LARGEST_BATCH)
+        parallel = whole_number("parallel", options.parallel, 1, MOST_SEQUENCES)
+        batch = whole_number("batch", options.batch, 1, LARGEST_BATCH)
         self.places = Admissions(parallel, options.queue)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.sight: PictureIntake | None = None
-        self.source: Source | None = None
+        self.source: GuessSource | None = None
         self._opened = ExitStack()
-        self._saver: Saver | None = None
+        self._saver: SnapshotSaver | None = None
         options = own_projector(path, options)
-        self.backend, holds_encoder = open_text(path, backend, options.params)
+        self.backend, holds_encoder = open_text_backend(path, backend, options.params)
         self._opened.callback(self.backend.close)
         try:
             context = context_of(options.context, self.backend)
-            require_room(parallel, context)
+            require_cache_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
             if holds_encoder or options.projector is not None:
-                self.sight = open_sight(path, self.backend, backend, options, self.tokenizer)
+                self.sight = open_image_encoder(path, self.backend, backend, options, self.tokenizer)
             if self.sight is not None:
                 self._opened.callback(self.sight.close)
                 batch = max(batch, self.sight.family.span)
@@ -88,12 +88,12 @@ class LocalPort(Port):
             self.step_cache = StepCache(self.model, self.cache)
             self._opened.callback(self.step_cache.close)
             self._embedding = Lock()
-            self.grammars = Grammars(self.tokenizer, self.model.vocabulary_size)
+            self.grammars = ConstraintMaker(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
                 dtype = dtype_of(options.kv_dtype, self.backend)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
-            self.facts = Facts(
+            self.facts = ModelFacts(
                 self.backend.config.architecture,
                 self.model.vocabulary_size,
                 context,
@@ -103,7 +103,7 @@ class LocalPort(Port):
                 ranks=self.model.ranks,
             )
             if options.guesses:
-                self.source = open_source(options, self.facts, self.cache, self.backend, parallel)
+                self.source = open_guess_source(options, self.facts, self.cache, self.backend, parallel)
                 self._opened.callback(self.source.close)
             self._reserve(parallel, options)
         except MemoryError as error:
@@ -120,11 +120,11 @@ class LocalPort(Port):
         showing = self._showing()  # before the steps, which read what it writes
         uniform = self.cache is not None and self.cache.is_uniform
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
-        steps = worst_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
+        steps = largest_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
         self.step_cache.reserve(steps + self._steps_with_pictures(steps))
         room = 0 if showing is None else showing.room
-        self._jobs = Jobs(self.facts, self.tokenizer, self.grammars, room)
+        self._jobs = JobMaker(self.facts, self.tokenizer, self.grammars, room)
         self.runner: Runner | None = None
         if self.cache is not None:
             snapshots = SlotSnapshots(self.backend, self.cache)
@@ -141,7 +141,7 @@ class LocalPort(Port):
                 speculation=None if self.source is None else Speculation(self.source),
                 shelf=keeping,
             )
-            self._saver = Saver(snapshots, self.runner, self._laid_out, self.facts.vocabulary_size)
+            self._saver = SnapshotSaver(snapshots, self.runner, self._laid_out, self.facts.vocabulary_size)
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
@@ -171,7 +171,7 @@ class LocalPort(Port):
         self.check_open()
         return question.answer(self, cancel)
 
-    def saver(self) -> Saver:
+    def saver(self) -> SnapshotSaver:
         """What takes snapshots; RequestError if the model generates no text."""
         self.check_open()
         if self._saver is None:
@@ -189,7 +189,7 @@ class LocalPort(Port):
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
         request = self._jobs.compile(request)
-        if isinstance(request.prompt, Parts):
+        if isinstance(request.prompt, PromptParts):
             self._jobs.check(request)
             return self.require_sight().begin(request, request.prompt, self._jobs, self.runner, receiver)
         job = self._jobs.make(request, self._laid_out(request.prompt))
@@ -202,7 +202,7 @@ class LocalPort(Port):
         """The tokens of a prompt's sequence; RequestError if its text is too long for the encoder."""
         tokens = self.model.prompt(ids)
         room = min(self.facts.batch, self.facts.context)
-        if text_length(tokens) and len(tokens) > room:
+        if encoder_length(tokens) and len(tokens) > room:
             told = f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
             raise ContextOverflowError(f"{told}larger batch and context", len(ids), room - 1)
         return tokens
@@ -213,7 +213,7 @@ class LocalPort(Port):
             rows = [self._numbers(step, cancel) for step in text_steps(ids, self.facts.batch)]
         return np.concatenate(rows).astype(np.float32, copy=False)
 
-    def encode(self, parts: Parts) -> list[int]:
+    def encode(self, parts: PromptParts) -> list[int]:
         sight = self.require_sight()
         tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
         self._jobs.check_pictures(tokens)
@@ -229,18 +229,18 @@ class LocalPort(Port):
 
     def prompt_step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, whose tokens are all outputs, to look into; for one step at a time."""
-        if not isinstance(prompt, Parts):
+        if not isinstance(prompt, PromptParts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
         sight = self.require_sight()
         prepared = [sight.prepare(picture) for picture in prompt.pictures]
-        rows = RowsAtHand({picture.content: sight.embed(picture) for picture in prepared})
-        job = Scoring(sight.tokens(prompt, prepared), rows)
+        rows = FixedPictureRows({picture.content: sight.embed(picture) for picture in prepared})
+        job = ScoreJob(sight.tokens(prompt, prepared), rows)
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:
             job.slot = self.runner.slots.all[0]
             self.runner.showing.show(job, self.runner.slots)
-        return make_step([Share(job, job.pending)])[0]
+        return make_step([StepShare(job, job.pending)])[0]
 
     def memory(self) -> BackendMemory:
         self.check_open()

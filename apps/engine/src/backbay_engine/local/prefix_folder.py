@@ -18,7 +18,7 @@ from ..cache.attention.causal import CausalCache
 from ..port.options import LoadOptions
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.shelf import Shelf, holds
+from ..snapshots.shelf import Shelf, begins_with
 from ..steps.tokens import Token
 from .saving import SlotSnapshots
 
@@ -73,7 +73,7 @@ class PrefixFolder:
         if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or len(self._waiting) >= PENDING:
             return
         try:
-            soon = any(holds(held, tokens, WORTH) for held in list(self._waiting))
+            soon = any(begins_with(held, tokens, WORTH) for held in list(self._waiting))
             if soon or self._shelf.has(tokens, WORTH):
                 return
             snapshot = self._snapshots.take(slot)

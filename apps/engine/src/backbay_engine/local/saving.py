@@ -11,19 +11,19 @@ from typing import Any, final
 from backbay import Backend
 from backbay.internals import cached_property
 
-from ..arguments import require_fit
+from ..arguments import require_fitting_prompt
 from ..cache.contract import Cache
 from ..errors import ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
-from ..runner.requests.generation import Generation
+from ..runner.requests.generation import GenerationJob
 from ..runner.requests.handle import Handle, wait_for
 from ..runner.requests.job import Job
-from ..runner.requests.prompt_jobs import SlotCall
+from ..runner.requests.prompt_jobs import SlotCallJob
 from ..runner.requests.request import Generate
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.snapshot import continuation_options, fingerprint
+from ..snapshots.snapshot import continuation_options, model_fingerprint
 from ..steps.tokens import Token
 
 
@@ -38,7 +38,7 @@ class SlotSnapshots:
     def model(self) -> str:
         """The fingerprint of the model."""
         assert self._backend.model is not None
-        return fingerprint(self._backend.model)
+        return model_fingerprint(self._backend.model)
 
     def take(self, slot: Slot) -> Snapshot:
         """The snapshot of a slot."""
@@ -61,7 +61,7 @@ class SlotSnapshots:
 
 
 @final
-class Saver:
+class SnapshotSaver:
     """Takes snapshots between the steps of a runner. Any thread may call any method."""
 
     def __init__(
@@ -83,9 +83,9 @@ class Saver:
         """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
         tokens = [*self._lay_out(prompt), *answer[:-1]]
         told = "the conversation has {} tokens, the context holds {}"
-        require_fit(told, len(tokens), self._runner.context)
+        require_fitting_prompt(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        found: Snapshot = self._done(SlotCall(tokens, self._snapshots.take, computed=True))
+        found: Snapshot = self._done(SlotCallJob(tokens, self._snapshots.take, computed=True))
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -100,13 +100,13 @@ class Saver:
                 f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
             )
         told = "the snapshot has {} tokens, the context holds {}"
-        require_fit(told, len(snapshot.tokens), self._runner.context)
+        require_fitting_prompt(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(SlotCall(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
+            self._done(SlotCallJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)
-        if not isinstance(job, Generation):
+        if not isinstance(job, GenerationJob):
             return None
         found = self._snapshots.take(job.slot) if job.done else Snapshot(self._snapshots.model, ())
         prompt = tuple(require_no_pictures(request.prompt))

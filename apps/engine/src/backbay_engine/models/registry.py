@@ -132,10 +132,10 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     if name not in known:
         expected = f"an architecture that is installed: {', '.join(sorted(known))}"
         offset = backend.config.offset(ARCHITECTURE.name)
-        alike = kind_of(backend.model.tensors)
+        alike = model_kind(backend.model.tensors)
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
-    model = find(name, known[name])(backend)
+    model = find_architecture(name, known[name])(backend)
     from .bases import Decoder, TextDecoder
 
     if isinstance(model, Decoder) and model.text_head is not None:  # the file asks for vectors or scores
@@ -145,7 +145,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     return model
 
 
-def find(name: str, points: list[Declared]) -> type[Model]:
+def find_architecture(name: str, points: list[Declared]) -> type[Model]:
     """Import the class of an architecture; BackbayError if there are two, or if the class is broken."""
     found = load_declared("backbay_model", f"architecture {name!r}", points)
     what = f"architecture {name!r} of {points[0].origin}"
@@ -156,7 +156,7 @@ def find(name: str, points: list[Declared]) -> type[Model]:
     return found
 
 
-def kind_of(tensors: Collection[str]) -> ModelKind | None:
+def model_kind(tensors: Collection[str]) -> ModelKind | None:
     """The first kind that a file's tensors fit."""
     names = "\n".join(tensors)
 

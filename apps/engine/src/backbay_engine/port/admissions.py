@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import final
 
-from ..arguments import whole
+from ..arguments import whole_number
 from ..errors import QueueFullError
 
 
@@ -21,7 +21,7 @@ class Admissions:
 
     def __init__(self, parallel: int, queue: int | None) -> None:
         self.parallel = parallel
-        self.queue = None if queue is None else whole("queue", queue, 0)
+        self.queue = None if queue is None else whole_number("queue", queue, 0)
         self._held: set[Admission] = set()
         self._lock = Lock()
 

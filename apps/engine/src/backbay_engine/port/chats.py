@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ..errors import RequestError, ResponseFormatError
-from ..images.prompts import Parts
+from ..images.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..text.answers import AnswerForm, AnswerReader, Piece, Tools, call_format, form_of, joined, reader_of
 from ..text.formats import response_format_of
 from ..text.tokenizers import Tokenizer
-from .prompting import UserPrompt
+from .request_maker import UserPrompt
 
 CHAT_OPTIONS: Final = frozenset(
     ("tools", "tool_choice", "parallel_tool_calls", "response_format", "variables")
@@ -66,7 +66,7 @@ def checked_variables(variables: object) -> dict[str, Any]:
 
 
 def chat_request(
-    prompt: list[int] | Parts, template: str, tokenizer: Tokenizer, tools: Tools, response_format: Any
+    prompt: list[int] | PromptParts, template: str, tokenizer: Tokenizer, tools: Tools, response_format: Any
 ) -> ChatRequest:
     """The request for an answer to a prompt that a chat template has made, with its tools in it."""
     wanted = response_format_of(response_format)
@@ -97,7 +97,7 @@ def _after_reasoning(form: AnswerForm, *, inside: bool) -> str:
     return f"\n{form.thinking[1]}\n\n" if inside and form.thinking else ""
 
 
-def _joined(tokenizer: Tokenizer, prompt: list[int] | Parts, text: str) -> list[int] | Parts:
+def _joined(tokenizer: Tokenizer, prompt: list[int] | PromptParts, text: str) -> list[int] | PromptParts:
     """A prompt with more text at its end."""
     if not text:
         return prompt
@@ -105,7 +105,7 @@ def _joined(tokenizer: Tokenizer, prompt: list[int] | Parts, text: str) -> list[
     return [*prompt, *more] if isinstance(prompt, list) else replace(prompt, items=(*prompt.items, more))
 
 
-def _ends_with(tokenizer: Tokenizer, prompt: list[int] | Parts, mark: str) -> bool:
+def _ends_with(tokenizer: Tokenizer, prompt: list[int] | PromptParts, mark: str) -> bool:
     """Whether a prompt ends with a mark, and space."""
     last = prompt if isinstance(prompt, list) else prompt.items[-1]
     if not isinstance(last, str | list):  # a picture

@@ -19,7 +19,7 @@ _MADE: Final[dict[bool, tuple[Numbers, str]]] = {False: ("embeddings", "embed"),
 
 
 @dataclass(frozen=True)
-class SightFacts:
+class VisionFacts:
     """The facts of a model that sees pictures.
 
     family       the name of its preparation
@@ -33,7 +33,7 @@ class SightFacts:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """A model's properties; they never change while it is open.
 
     context     tokens of each sequence
@@ -48,7 +48,7 @@ class Facts:
     context: int
     batch: int
     generates: bool
-    sight: SightFacts | None = None
+    sight: VisionFacts | None = None
     ranks: bool = False
 
     def require_text(self) -> None:
@@ -66,7 +66,7 @@ class Facts:
         if made != wanted:
             raise RequestError(f"this file of {self.architecture} makes {made}, no {wanted}; use {method}")
 
-    def require_sight(self) -> SightFacts:
+    def require_sight(self) -> VisionFacts:
         """RequestError unless the model sees pictures."""
         if self.sight is None:
             raise RequestError(
@@ -79,7 +79,7 @@ class Facts:
 class Port(ABC):
     """Runs one model, in this process or elsewhere. Any thread may call any method."""
 
-    facts: Facts
+    facts: ModelFacts
     tokenizer: Tokenizer | None
     """None if the file has no vocabulary."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 from backbay import Backend, BackendParams, DType, OptionError
 from backbay.gguf import nearest
 
-from ..arguments import require_params, whole
+from ..arguments import require_params, whole_number
 
 Path: TypeAlias = str | os.PathLike[str]
 BackendName: TypeAlias = str | type[Backend]
@@ -93,10 +93,10 @@ class LoadOptions:
     def __post_init__(self) -> None:
         for name in ("params", "encoder_params", "draft_params"):
             require_params(name, getattr(self, name))
-        whole("store_bytes", self.store_bytes, 0)
+        whole_number("store_bytes", self.store_bytes, 0)
         if self.image_tokens is not None:
-            whole("image_tokens", self.image_tokens, 1)
-        whole("cache_bytes", self.cache_bytes, 1)
+            whole_number("image_tokens", self.image_tokens, 1)
+        whole_number("cache_bytes", self.cache_bytes, 1)
         if self.cache_dir is not None and not isinstance(self.cache_dir, str | os.PathLike):
             raise OptionError(f"cache_dir must be the path of a folder, got {self.cache_dir!r}")
         if self.speculate not in (None, NGRAM):

@@ -16,8 +16,8 @@ from backbay.plugin import Cancel
 
 from ..images.picture import Image
 from ..images.prepared import Prepared
-from ..images.prompts import Parts
-from ..images.store import Counters
+from ..images.prompts import PromptParts
+from ..images.store import StoreCounters
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..snapshots import Snapshot
@@ -73,7 +73,7 @@ class Embed(Question[NDArray[np.float32]]):
 
 @final
 @dataclass(frozen=True)
-class Prepare(Question[Prepared]):
+class PreparePicture(Question[Prepared]):
     """Asks for the pixels of a picture, as the encoder takes them."""
 
     picture: Image | Prepared
@@ -84,10 +84,10 @@ class Prepare(Question[Prepared]):
 
 @final
 @dataclass(frozen=True)
-class Encode(Question[list[int]]):
+class Tokenize(Question[list[int]]):
     """Asks for the token ids of a prompt of parts, with placeholders where rows of pictures go."""
 
-    parts: Parts
+    parts: PromptParts
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> list[int]:
         return port.encode(self.parts)
@@ -106,10 +106,10 @@ class EmbedPicture(Question[NDArray[np.float32]]):
 
 @final
 @dataclass(frozen=True)
-class GetCounters(Question[Counters]):
+class GetCounters(Question[StoreCounters]):
     """Asks for the counters of the store of pictures."""
 
-    def answer(self, port: LocalPort, cancel: Cancel | None) -> Counters:
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> StoreCounters:
         return port.require_sight().store.counters
 
 
@@ -135,7 +135,7 @@ class GetMemory(Question[BackendMemory]):
 
 @final
 @dataclass(frozen=True)
-class Forget(Question[None]):
+class ForgetAll(Question[None]):
     """Empties the cache, and the store of pictures, as soon as no request runs."""
 
     lane = Lane.IDLENESS
@@ -175,7 +175,7 @@ class SavePrompt(Question[Snapshot]):
 
 @final
 @dataclass(frozen=True)
-class Restore(Question[None]):
+class RestoreSnapshot(Question[None]):
     """Lets a sequence hold what a snapshot has, as soon as one is free."""
 
     snapshot: Snapshot

@@ -15,22 +15,22 @@ from backbay.internals import close_after_fork
 from backbay.plugin import Cancel, Progress
 
 from ..errors import RequestError
-from ..images.prompts import Parts
+from ..images.prompts import PromptParts
 from ..runner.requests.generation import check_generation
-from ..runner.requests.handle import Handle, Leavable, OnStep, wait_for
+from ..runner.requests.handle import AdmittedPlace, Handle, OnStep, wait_for
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Request
 from ..runner.state import SlotState, State, Totals
-from ..text.formats import check
+from ..text.formats import check_format
 from ..text.tokenizers import Tokenizer
 from .admissions import Admissions
 from .calls import Message, RemoteCall, call_of
-from .contract import Facts, Port
+from .contract import ModelFacts, Port
 from .questions import Question
 
 T = TypeVar("T")
 
 
-class Link(ABC):
+class ProcessLink(ABC):
     """Carries calls to the processes of a model, and tells each call what comes of it. When a process is lost, its
     calls go on in another one, or fail, as the link decides.
 
@@ -59,7 +59,7 @@ class Link(ABC):
         return True
 
     @abstractmethod
-    def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[Facts, Tokenizer | None]:
+    def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[ModelFacts, Tokenizer | None]:
         """Wait until the model is loaded."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ class RemotePort(Port):
     parallel, queue  requests that run, and that may wait; None: any number
     """
 
-    def __init__(self, link: Link, parallel: int, queue: int | None = None) -> None:
+    def __init__(self, link: ProcessLink, parallel: int, queue: int | None = None) -> None:
         self._link, self._places = link, Admissions(parallel, queue)
         self._closed_because: str | None = None
         close_after_fork(self)
@@ -130,7 +130,10 @@ class RemotePort(Port):
         return wait_for(self.begin(question))
 
     def begin(
-        self, message: Request[T] | Question[T], on_step: OnStep | None = None, place: Leavable | None = None
+        self,
+        message: Request[T] | Question[T],
+        on_step: OnStep | None = None,
+        place: AdmittedPlace | None = None,
     ) -> Handle[T]:
         """Send a message, and give the handle of its result."""
         number, calls = next(NUMBERS), self._link.calls
@@ -190,14 +193,14 @@ class RemotePort(Port):
             self._link.cancel(call)
 
 
-def _sendable(request: Request[T], facts: Facts, tokenizer: Tokenizer | None) -> Request[T]:
+def _sendable(request: Request[T], facts: ModelFacts, tokenizer: Tokenizer | None) -> Request[T]:
     """A request that can be pickled, and goes on elsewhere with the same choices; wrong options are refused here."""
     if not isinstance(request, Generate):
         return request
     prompt, options, sampling = request.prompt, request.options, request.options.sampling
     if options.response_format is not None:
-        check(options.response_format)
-    known = () if isinstance(prompt, Parts) else prompt
+        check_format(options.response_format)
+    known = () if isinstance(prompt, PromptParts) else prompt
     check_generation(known, options, tokenizer, context=facts.context, vocabulary_size=facts.vocabulary_size)
     seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
     plain = replace(sampling, logit_bias=dict(sampling.logit_bias), seed=seed)
@@ -206,4 +209,4 @@ def _sendable(request: Request[T], facts: Facts, tokenizer: Tokenizer | None) ->
 
 def _prompt_length(message: Message) -> int:
     prompt = cast("AnyRequest", message).prompt
-    return 0 if isinstance(prompt, Parts) else len(prompt)
+    return 0 if isinstance(prompt, PromptParts) else len(prompt)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import RequestError
-from ..images.prompts import Parts
+from ..images.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate, Prompt
@@ -16,7 +16,7 @@ from .contract import Port
 from .questions import SavePrompt, SaveRunning
 
 
-def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
+def save_snapshot(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
     """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
     if not isinstance(source, Handle):
         return port.ask(SavePrompt(source))
@@ -33,7 +33,7 @@ def save(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
 
 def require_no_pictures(prompt: Prompt) -> Sequence[int]:
     """A prompt without pictures; RequestError if it has some."""
-    if isinstance(prompt, Parts):
+    if isinstance(prompt, PromptParts):
         raise no_pictures()
     return prompt
 

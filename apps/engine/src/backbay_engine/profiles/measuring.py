@@ -16,8 +16,8 @@ from backbay import OptionError
 from backbay.internals import ProfiledRun
 
 from ..llm import LLM
-from .phase import HostFacts, Measured, Phase, phase_of
-from .work import PeakRates, products
+from .op_costs import PeakRates, multiplications
+from .phase import MachineFacts, MeasuredSteps, Phase, phase_of
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
@@ -25,7 +25,7 @@ SPARE = 4  # steps in which only some of the sequences take part
 
 
 @dataclass(frozen=True)
-class Load:
+class Workload:
     """What is measured: a prompt, and steps of sequences at the same time after a past; 0 leaves one of them out."""
 
     prompt: int
@@ -44,16 +44,16 @@ class Load:
         return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
 
 
-def measure(llm: LLM, load: Load, walls: PeakRates) -> tuple[list[Phase], PeakRates]:
+def measure_phases(llm: LLM, load: Workload, walls: PeakRates) -> tuple[list[Phase], PeakRates]:
     """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
-    found: list[tuple[str, Measured, Measured]] = []
+    found: list[tuple[str, MeasuredSteps, MeasuredSteps]] = []
     if load.prompt:
 
         def prompt() -> None:
             llm.generate(_ids(llm, load.prompt, 0), max_tokens=1, temperature=0, reuse=False)
 
-        def whole(runs: Sequence[ProfiledRun]) -> Measured:  # as one step
-            return Measured(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
+        def whole(runs: Sequence[ProfiledRun]) -> MeasuredSteps:  # as one step
+            return MeasuredSteps(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
 
         found.append((f"prompt of {load.prompt}", *_both(llm, 1, prompt, whole)))
     if load.steps:
@@ -61,12 +61,12 @@ def measure(llm: LLM, load: Load, walls: PeakRates) -> tuple[list[Phase], PeakRa
         found.append((f"step of {load.parallel} after {load.depth}", *both))
     backend = llm.backend
     host = backend.devices()[0].id  # the first device is the CPU
-    walls = raised(walls, [run for _, _, profiled in found for run in profiled.runs], host)
-    machine = HostFacts(backend.blocks.count, host, walls)
+    walls = raise_rates(walls, [run for _, _, profiled in found for run in profiled.runs], host)
+    machine = MachineFacts(backend.blocks.count, host, walls)
     return [phase_of(name, usual.step, profiled, machine) for name, usual, profiled in found], walls
 
 
-def raised(walls: PeakRates, runs: Iterable[ProfiledRun], host: str) -> PeakRates:
+def raise_rates(walls: PeakRates, runs: Iterable[ProfiledRun], host: str) -> PeakRates:
     """The walls, with the rate of the fastest long product on the host if it is higher than that of NumPy."""
     multiplying = walls.multiplying
     for run in runs:
@@ -76,18 +76,21 @@ def raised(walls: PeakRates, runs: Iterable[ProfiledRun], host: str) -> PeakRate
                 took[tuple(timing.nodes)] += timing.seconds
         for nodes, seconds in took.items():
             if seconds >= LONG:
-                rate = sum(products(run.graph.nodes[index]) for index in nodes) / seconds
+                rate = sum(multiplications(run.graph.nodes[index]) for index in nodes) / seconds
                 multiplying = max(multiplying, rate)
     return replace(walls, multiplying=multiplying)
 
 
 def _both(
-    llm: LLM, steps: int, work: Callable[[], None], chosen: Callable[[Sequence[ProfiledRun]], Measured | None]
-) -> tuple[Measured, Measured]:
+    llm: LLM,
+    steps: int,
+    work: Callable[[], None],
+    chosen: Callable[[Sequence[ProfiledRun]], MeasuredSteps | None],
+) -> tuple[MeasuredSteps, MeasuredSteps]:
     """The work as ever, and profiled; again where fewer of its steps than asked for were chosen."""
 
-    def measured(*, nodes: bool) -> Measured:
-        best: Measured | None = None
+    def measured(*, nodes: bool) -> MeasuredSteps:
+        best: MeasuredSteps | None = None
         for _ in range(TRIES):
             with llm.backend.profiling(nodes=nodes) as runs:
                 work()  # compiles
@@ -105,7 +108,7 @@ def _both(
     return measured(nodes=False), measured(nodes=True)
 
 
-def _steps(llm: LLM, load: Load) -> None:
+def _steps(llm: LLM, load: Workload) -> None:
     endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
     ids = [_ids(llm, load.depth, number) for number in range(load.parallel)]
     handles = [llm.submit(each, max_tokens=load.generated, temperature=0, **endless) for each in ids]
@@ -113,14 +116,14 @@ def _steps(llm: LLM, load: Load) -> None:
         handle.result()
 
 
-def _alike(load: Load, runs: Sequence[ProfiledRun]) -> Measured | None:
+def _alike(load: Workload, runs: Sequence[ProfiledRun]) -> MeasuredSteps | None:
     """The latest steps, if any, that had a token of each sequence; a step lasts until the next begins."""
     followed = [(run, later.begun - run.begun) for run, later in pairwise(runs)]
     of_all = [each for each in followed if each[0].graph.batch_size == load.parallel][-load.steps :]
     if not of_all:
         return None
     mean = sum(seconds for _, seconds in of_all) / len(of_all)
-    return Measured(len(of_all), mean, [run for run, _ in of_all])
+    return MeasuredSteps(len(of_all), mean, [run for run, _ in of_all])
 
 
 def _ids(llm: LLM, count: int, number: int) -> list[int]:

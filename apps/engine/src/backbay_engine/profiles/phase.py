@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from backbay.internals import ProfiledRun
 from backbay.plugin import Node, Timing
 
-from . import work
-from .work import PeakRates
+from . import op_costs
+from .op_costs import PeakRates
 
 UNTOLD = "all ops together"
 OTHER = "no op of the graph"
@@ -64,7 +64,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSteps:
     """Runs that make up a number of steps, and the mean seconds of a step."""
 
     steps: int
@@ -73,7 +73,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class MachineFacts:
     """What the lines of a phase depend on beside its runs: the model's blocks, the id of the host, and its rates."""
 
     blocks: int
@@ -81,7 +81,7 @@ class HostFacts:
     walls: PeakRates
 
 
-def phase_of(name: str, usual: float, measured: Measured, machine: HostFacts) -> Phase:
+def phase_of(name: str, usual: float, measured: MeasuredSteps, machine: MachineFacts) -> Phase:
     steps, runs = measured.steps, measured.runs
     told = sum(timing.seconds for run in runs for timing in run.timings)
     backend = sum(run.seconds for run in runs)
@@ -92,9 +92,9 @@ def phase_of(name: str, usual: float, measured: Measured, machine: HostFacts) ->
             nodes = [run.graph.nodes[index] for index in timing.nodes]
             part = _part(timing, [node for node in nodes if node.index not in seen], machine)
             seen.update(timing.nodes)  # a node may have several times, and is counted once
-            layers = [work.layer(node, machine.blocks) for node in nodes]
+            layers = [op_costs.layer_label(node, machine.blocks) for node in nodes]
             for lines, title in (
-                (phase.ops, _title(map(work.label, nodes)) if run.timings else UNTOLD),
+                (phase.ops, _title(map(op_costs.op_label, nodes)) if run.timings else UNTOLD),
                 (phase.layers, _title(layers) if run.timings else UNTOLD),
                 (phase.devices, timing.device),
             ):
@@ -112,8 +112,8 @@ def _title(names: Iterable[str]) -> str:
     return " + ".join(dict.fromkeys(names)) or OTHER
 
 
-def _part(timing: Timing, nodes: Sequence[Node], machine: HostFacts) -> ProfileLine:
-    each = [(work.nbytes(node), work.products(node)) for node in nodes]
+def _part(timing: Timing, nodes: Sequence[Node], machine: MachineFacts) -> ProfileLine:
+    each = [(op_costs.bytes_moved(node), op_costs.multiplications(node)) for node in nodes]
     on_host = timing.device == machine.host
     return ProfileLine(
         calls=len(nodes),

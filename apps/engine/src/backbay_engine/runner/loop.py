@@ -17,17 +17,17 @@ from backbay import BackbayError, CancelledError, ClosedError
 from backbay.internals import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
-from ..images.turns import Turns
-from .requests.generation import Generation
+from ..images.turns import ProcessorTurns
+from .requests.generation import GenerationJob
 from .requests.handle import Receiver
 from .requests.job import Job
 from .requests.masks import MaskThread
-from .scheduler import Scheduler, Share, fitting
+from .scheduler import Scheduler, StepShare, fitting_tokens
 from .slots import PrefixStore, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
 from .step_cache import StepCache
-from .step_making import PictureWriting, make_step
+from .step_maker import PictureWriting, make_step
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Runner:
         *,
         batch: int,
         context: int,
-        turns: Turns | None = None,
+        turns: ProcessorTurns | None = None,
         showing: PictureWriting | None = None,
         speculation: Speculation | None = None,
         shelf: PrefixStore | None = None,
@@ -274,7 +274,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
-    def _step(self, shares: Sequence[Share]) -> None:
+    def _step(self, shares: Sequence[StepShare]) -> None:
         """One forward pass; if it fails, compute each share alone, without guesses, so that only the faulty job gets the error."""
         jobs = [share.job for share in shares]
         with self._lock:
@@ -305,7 +305,7 @@ class Runner:
             else:
                 for job in jobs:
                     self._resume(job)
-                    self._step([Share(job, fitting(job, self._scheduler.room))])
+                    self._step([StepShare(job, fitting_tokens(job, self._scheduler.room))])
             return
         finally:
             self._in_step = []
@@ -320,27 +320,27 @@ class Runner:
             self.slots.clear(job.slot)
         job.go_back(lost)
 
-    def _hand_out(self, share: Share, rows: NDArray[Any]) -> None:
+    def _hand_out(self, share: StepShare, rows: NDArray[Any]) -> None:
         job = share.job
         job.move_on(share.count)
         if not len(rows):
             return
-        made = job.made if isinstance(job, Generation) else 0
-        if self.shelf is not None and isinstance(job, Generation) and not made:
+        made = job.made if isinstance(job, GenerationJob) else 0
+        if self.shelf is not None and isinstance(job, GenerationJob) and not made:
             self.shelf.keep(job.slot)
         try:
             refused = job.receive(rows)
         except Exception as error:  # noqa: BLE001  only this job gets it
             self._end(job, self._located(share, error) if isinstance(error, LogitsError) else error)
             return
-        if isinstance(job, Generation):
+        if isinstance(job, GenerationJob):
             self._generated += job.made - made
         if refused:
             self.slots.take_back(job.slot, refused)
         if job.over:
             self._end(job)
 
-    def _located(self, share: Share, error: LogitsError) -> LogitsError:
+    def _located(self, share: StepShare, error: LogitsError) -> LogitsError:
         """The error with the first layer that gives NaN, found by computing the share again."""
         job, tokens = share.job, share.job.slot.tokens
         lost = tokens[-share.count :]

@@ -9,7 +9,7 @@ from .requests.job import Job
 
 
 @dataclass(frozen=True)
-class Share:
+class StepShare:
     """How many of a job's pending tokens go into the step."""
 
     job: Job
@@ -31,7 +31,7 @@ class Scheduler:
     room: int
     uniform: bool = False
 
-    def split(self, jobs: Sequence[Job]) -> list[Share]:
+    def split(self, jobs: Sequence[Job]) -> list[StepShare]:
         """The shares of the next step; at least one, if any job has pending tokens."""
         answering = together = 0
         for job in jobs:
@@ -40,27 +40,27 @@ class Scheduler:
         if answering == len(jobs) <= self.room and not together:  # nearly all steps are of this kind
             for job in jobs:
                 job.skipped = 0
-            return [Share(job, 1) for job in jobs]
+            return [StepShare(job, 1) for job in jobs]
 
         def rank(job: Job) -> tuple[bool, bool, int]:
-            stuck = job.skipped > 0 and (self.uniform or fitting(job, self.room - answering) == 0)
+            stuck = job.skipped > 0 and (self.uniform or fitting_tokens(job, self.room - answering) == 0)
             return not stuck, job.pending > 1, -job.skipped
 
-        left, shares = self.room, list[Share]()
+        left, shares = self.room, list[StepShare]()
         for job in sorted(jobs, key=rank):
-            taken = fitting(job, left)
+            taken = fitting_tokens(job, left)
             if self.uniform and taken == job.pending > 1:
-                taken = fitting(job, taken - 1) or taken
+                taken = fitting_tokens(job, taken - 1) or taken
             if self.uniform and shares and taken != shares[0].count:
                 taken = 0
             job.skipped = 0 if taken else job.skipped + 1
             if taken:
-                shares.append(Share(job, taken))
+                shares.append(StepShare(job, taken))
                 left -= taken
         return shares
 
 
-def fitting(job: Job, room: int) -> int:
+def fitting_tokens(job: Job, room: int) -> int:
     """The number of pending tokens that fit without cutting a span."""
     begin, end = job.done, job.done + min(job.pending, room)
     for span in job.spans:

@@ -10,7 +10,7 @@ from typing import Protocol, final
 
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
-from ..steps.tokens import Token, before_picture, places_in
+from ..steps.tokens import Token, before_picture, picture_places
 
 _TICKS = count(1)
 
@@ -89,11 +89,11 @@ class Slots:
         Returns the tokens to compute again: none, unless the cache cannot move the later tokens.
         """
         held = slot.tokens
-        keep, end = forgotten(held, keep)
+        keep, end = shift_range(held, keep)
         left = held[:keep] + held[end:]
-        crosses = any(place.picture.crosses for place in places_in(held))
+        crosses = any(place.picture.crosses for place in picture_places(held))
         try:
-            if any(place.picture.positions is not None for place in places_in(held)):
+            if any(place.picture.positions is not None for place in picture_places(held)):
                 raise CacheShiftError("the positions of pictures are not the places of their tokens")
             self.cache.remove(slot.sequence, keep, end)
         except CacheShiftError:
@@ -109,7 +109,7 @@ class Slots:
         oldest = min(free, key=lambda slot: slot.last_used)
         source, length = None, 0
         for slot in sorted(self.all, key=lambda slot: slot.busy):  # a free one needs no copy
-            shared = self._resumable(slot, min(slot.exact, common(slot.tokens, prompt)))
+            shared = self._resumable(slot, min(slot.exact, common_length(slot.tokens, prompt)))
             if shared > length:
                 source, length = slot, shared
         if source is None:
@@ -131,23 +131,23 @@ class Slots:
         return 0
 
 
-def common(a: Sequence[Token], b: Sequence[Token]) -> int:
+def common_length(a: Sequence[Token], b: Sequence[Token]) -> int:
     for i, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return i
     return min(len(a), len(b))
 
 
-def forgotten(held: Sequence[Token], keep: int) -> tuple[int, int]:
+def shift_range(held: Sequence[Token], keep: int) -> tuple[int, int]:
     """The range of tokens that a shift forgets: the older half of those after the first `keep`.
 
     A picture that a limit cuts is kept, or goes, as a whole.
     """
-    for place in places_in(held):
+    for place in picture_places(held):
         if place.begin < keep < place.end:
             keep = place.end if place.end <= len(held) // 2 else place.begin
     end = keep + max(1, (len(held) - keep) // 2)
-    for place in places_in(held):
+    for place in picture_places(held):
         if place.begin < end < place.end:
             end = place.end
     return keep, end

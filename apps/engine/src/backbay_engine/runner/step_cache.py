@@ -17,7 +17,7 @@ from backbay.plugin import Cancel
 from ..cache.contract import BoundCache, Cache, CachePlan
 from ..models.batch import Batch
 from ..models.contract import Model
-from ..steps.kept_contexts import KeptContexts
+from ..steps.context_cache import ContextCache
 from ..steps.step import Step
 
 
@@ -40,7 +40,7 @@ class StepCache:
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
-        self._kept: KeptContexts[TracedStep] = KeptContexts(model.backend, limit)
+        self._kept: ContextCache[TracedStep] = ContextCache(model.backend, limit)
         self._grown = False  # since the memory was last checked
 
     def run(self, step: Step, cancel: Cancel | None = None) -> NDArray[Any]:

@@ -25,14 +25,14 @@ from ..cache import Cache, CachePlan, CausalCache, LayeredCache
 from ..cache.cells.masks import Visibility
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.step import Step, next_step
-from .attention_life import (
+from .attention_machine import (
     BATCH,
     CAPACITY,
     HEAD,
     SEQUENCES,
     SPANNED,
     Array,
-    AttentionLife,
+    AttentionMachine,
     AttentionShape,
     TracedLayers,
 )
@@ -41,11 +41,11 @@ KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 KINDS = ("plain", "window", "memory", "chunk", "two kinds")
 
 
-def has_tokens(life: CausalLife) -> bool:
+def has_tokens(life: CausalCacheMachine) -> bool:
     return any(life.ends)
 
 
-class CausalLife(AttentionLife):
+class CausalCacheMachine(AttentionMachine):
     """The life of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
@@ -305,4 +305,4 @@ class CausalLife(AttentionLife):
 @scenario("cache", smoke=4, default=30, nightly=300)
 def engine_causal_cache(lab: Lab, draw: Draw) -> None:
     """The engine's causal cache, with windows and chunks: store, read, share, shift, cut and move."""
-    walk(CausalLife, lab, draw, 40)
+    walk(CausalCacheMachine, lab, draw, 40)

@@ -9,7 +9,7 @@ from ..cache import CacheSizes
 from ..models import load_model
 from ..models.keys import CONTEXT_LENGTH
 from ..runner.step_cache import StepCache
-from ..steps.step import worst_steps
+from ..steps.step import largest_steps
 
 CONTEXT = 512
 SHAPES = ((33, 1), (4, 4))
@@ -27,5 +27,5 @@ def compile_steps(backend: Backend) -> None:
             dtype = backend.cache_config().dtypes[0]
             cache.open(backend, CacheSizes(parallel, context, batch, dtype))
         decoding, uniform = cache is not None, cache is not None and cache.is_uniform
-        steps = worst_steps(batch, parallel, context, decoding=decoding, uniform=uniform)
+        steps = largest_steps(batch, parallel, context, decoding=decoding, uniform=uniform)
         StepCache(model, cache).reserve(steps)  # who has opened the backend closes it

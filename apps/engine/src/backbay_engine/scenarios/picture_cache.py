@@ -11,16 +11,16 @@ from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, number, scenario, walk
 
 from ..cache import CachePlan, PictureCache, PictureWriter, VisibleRows
-from ..cache.attention.pictures import names
+from ..cache.attention.pictures import content_names
 from ..steps.step import Step, next_step
-from .attention_life import HEAD, SCALE, SEQUENCES, Array, AttentionLife
+from .attention_machine import HEAD, SCALE, SEQUENCES, Array, AttentionMachine
 
 LONGEST, SPARE = 9, 2
 HEADS, KV_HEADS = 4, 2
 DTYPES = (DType.F32, DType.F16, DType.BF16)
 
 
-class PictureLife(AttentionLife):
+class PictureCacheMachine(AttentionMachine):
     """Sequences with pictures: float64 recomputes what every token sees of them."""
 
     def __init__(self, lab: Lab, choose: Choose) -> None:
@@ -48,7 +48,7 @@ class PictureLife(AttentionLife):
             place += 1 + choose.below(3)
         self.tell(f"show {wanted} to {sequence}")
         others = [held for n, held in enumerate(self.shown) if n != sequence]
-        needed = {name for held in (wanted, *others) for name in names(held)}
+        needed = {name for held in (wanted, *others) for name in content_names(held)}
         try:
             new = self.pictures.show(sequence, wanted)
         except CacheFullError as error:
@@ -143,7 +143,7 @@ class PictureLife(AttentionLife):
 
 @final
 class TracedPictures:
-    def __init__(self, life: PictureLife, plan: CachePlan) -> None:
+    def __init__(self, life: PictureCacheMachine, plan: CachePlan) -> None:
         self.ctx = life.backend.new_context()
         self._bound, at = life.pictures.bind(self.ctx, plan), self.ctx.layer(0)
         self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
@@ -178,4 +178,4 @@ def _keys_and_values(ctx: Context, rows: Tensor, put: Any) -> None:
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_picture_cache(lab: Lab, draw: Draw) -> None:
     """The engine's cache of pictures: several for a sequence, shared, moved, and seen as transformers computes it."""
-    walk(PictureLife, lab, draw, 30)
+    walk(PictureCacheMachine, lab, draw, 30)

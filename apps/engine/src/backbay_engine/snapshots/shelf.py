@@ -20,7 +20,7 @@ from backbay import BackbayError
 
 from ..errors import DamagedSnapshotError
 from .snapshot import TOKENS, Snapshot
-from .tensor_file import LARGEST_HEADER, write
+from .tensor_file import LARGEST_HEADER, write_file
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ SUFFIX: Final = ".safetensors"
 ABANDONED: Final = 3600.0  # seconds after which what another process was writing counts as abandoned
 
 
-class Found(NamedTuple):
+class ShelfMatch(NamedTuple):
     """A file whose tokens begin as a prompt does, and how many of them are those of the prompt."""
 
     path: Path
@@ -48,12 +48,12 @@ class Shelf:
         self._known: dict[str, NDArray[np.int32]] = {}  # by the name of a file: its tokens
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def find(self, tokens: NDArray[np.int32], more_than: int) -> Found | None:
+    def find(self, tokens: NDArray[np.int32], more_than: int) -> ShelfMatch | None:
         """The file that has the most of these tokens, if it has more than so many."""
         found = [(_common(held, tokens), len(held), name) for name, held in self._listed()]
         usable = [(common, name) for common, length, name in found if self._anywhere or common == length]
         common, name = max(usable, default=(0, ""))
-        return Found(self._folder / name, common) if common > more_than else None
+        return ShelfMatch(self._folder / name, common) if common > more_than else None
 
     def read(self, path: Path) -> Snapshot | None:
         """The snapshot of a file, which counts as used now; None if it is gone, damaged, or cannot be read now."""
@@ -75,7 +75,7 @@ class Shelf:
 
     def has(self, tokens: NDArray[np.int32], lack: int) -> bool:
         """Whether a file holds these tokens, but for fewer than `lack` of them."""
-        return any(holds(held, tokens, lack) for _, held in self._listed())
+        return any(begins_with(held, tokens, lack) for _, held in self._listed())
 
     def add(self, snapshot: Snapshot) -> None:
         """Write a snapshot, and remove what was not used for the longest time until all fit the budget."""
@@ -86,7 +86,7 @@ class Shelf:
         name = hashlib.sha256(tokens.tobytes()).hexdigest()[:32] + SUFFIX
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write(self._folder / name, data)
+            write_file(self._folder / name, data)
         except (OSError, BackbayError) as error:
             log.warning("a beginning is not kept: %s", error)
             return
@@ -145,7 +145,7 @@ def _tokens_of(path: Path) -> NDArray[np.int32] | None:
         return None
 
 
-def holds(held: NDArray[np.int32], tokens: NDArray[np.int32], lack: int) -> bool:
+def begins_with(held: NDArray[np.int32], tokens: NDArray[np.int32], lack: int) -> bool:
     """Whether a beginning holds these tokens, but for fewer than `lack` of them."""
     return _common(held, tokens) > len(tokens) - lack
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from backbay.gguf import ModelFile
 
-from ..cache.cells.contents import Contents
+from ..cache.cells.contents import CacheContents
 from ..errors import DamagedSnapshotError, RequestError, SnapshotError
 from ..runner.requests.request import Generate, GenerationOptions
 from ..text.formats import ResponseFormat
@@ -46,7 +46,7 @@ class Snapshot:
 
     model: str
     tokens: tuple[int, ...]
-    contents: Contents = field(default_factory=Contents, repr=False)
+    contents: CacheContents = field(default_factory=CacheContents, repr=False)
     exact: int | None = None
     prompt: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Snapshot:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write a file of safetensors, whole or not at all."""
-        tensor_file.write(Path(path), self.to_bytes())
+        tensor_file.write_file(Path(path), self.to_bytes())
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
@@ -78,23 +78,23 @@ class Snapshot:
             "model": self.model,
             "exact": self.exact,
             "numbers": dict(self.contents.numbers),
-            "options": options_to(self.options),
+            "options": encode_options(self.options),
             "notes": dict(self.notes),
         }
-        return tensor_file.packed(arrays, facts)
+        return tensor_file.pack_tensors(arrays, facts)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, where: object = "a snapshot") -> Self:
-        arrays, facts = tensor_file.unpacked(data, where)
+        arrays, facts = tensor_file.unpack_tensors(data, where)
         try:
             held = {name[len(CACHE) :]: array for name, array in arrays.items() if name.startswith(CACHE)}
             return cls(
                 str(facts["model"]),
                 _ids(arrays[TOKENS]),
-                Contents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
+                CacheContents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
                 None if facts["exact"] is None else max(0, int(facts["exact"])),
                 _ids(arrays[PROMPT]),
-                options_from(facts["options"]),
+                decode_options(facts["options"]),
                 dict(facts["notes"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -108,7 +108,7 @@ def _ids(array: NDArray[Any]) -> tuple[int, ...]:
     return tuple(array.tolist())
 
 
-def fingerprint(model: ModelFile) -> str:
+def model_fingerprint(model: ModelFile) -> str:
     """A digest of the architecture's metadata, and of the names, dtypes, shapes and first bytes of all tensors.
 
     Models that were trained on from another may have nearly all of their tensors in common. No path is in it.
@@ -143,7 +143,7 @@ def continuation_options(request: Generate, seed: int, answer: Sequence[int]) ->
     return {**own, **sampling, "seed": seed, "resume": tuple(answer)}
 
 
-def options_to(options: Mapping[str, Any]) -> dict[str, Any]:
+def encode_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON holds them."""
     plain = dict(options)
     wanted, bias = plain.get("response_format"), plain.get("logit_bias")
@@ -154,7 +154,7 @@ def options_to(options: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def options_from(plain: Mapping[str, Any]) -> dict[str, Any]:
+def decode_options(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Options as `submit` takes them."""
     options = dict(plain)
     wanted, bias = options.get("response_format"), options.get("logit_bias")

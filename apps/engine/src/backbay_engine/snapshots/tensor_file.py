@@ -28,7 +28,7 @@ MOST_TENSORS: Final = 1 << 16
 MOST_DIMENSIONS: Final = 8
 
 
-def packed(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytearray:
+def pack_tensors(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> bytearray:
     """The bytes of a file. Each tensor has a checksum, and so have the facts, with the tensors' names and shapes."""
     parts = {
         name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for name, array in arrays.items()
@@ -47,7 +47,7 @@ def packed(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> byte
     return bytearray(b"").join([struct.pack("<Q", len(header)), header, *parts.values()])
 
 
-def unpacked(
+def unpack_tensors(
     data: bytes | bytearray | memoryview, where: object
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The tensors and the facts of a file; DamagedSnapshotError unless all of it is as it was written."""
@@ -57,7 +57,7 @@ def unpacked(
         raise DamagedSnapshotError(f"{where}: the snapshot is damaged, or is none: {damage}") from None
 
 
-def write(path: Path, data: bytes | bytearray) -> None:
+def write_file(path: Path, data: bytes | bytearray) -> None:
     """Write a file, whole or not at all: what was there stays until the new one is complete."""
     with replacing(path) as (aside,):
         aside.write_bytes(data)

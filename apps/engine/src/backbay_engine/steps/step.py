@@ -91,7 +91,7 @@ def _text_step(texts: Sequence[Sequence[int]]) -> Step:
     return step_of([(n, 0, ids) for n, ids in enumerate(texts)], begins)
 
 
-def worst_steps(
+def largest_steps(
     batch: int, parallel: int, context: int, *, decoding: bool, uniform: bool = False, guessed: int = 0
 ) -> list[Step]:
     """The largest steps: for decoding, a full prompt and a token of every sequence; for embedding, texts of one token.

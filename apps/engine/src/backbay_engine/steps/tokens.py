@@ -52,14 +52,14 @@ class PictureToken:
 
 @final
 @dataclass(frozen=True, slots=True)
-class SeeingToken:
+class CrossAttentionToken:
     """A token before all pictures that cross attention lets it see: with others, it is another token."""
 
     id: int
     pictures: tuple[bytes, ...]
 
 
-Token: TypeAlias = int | PictureToken | SeeingToken
+Token: TypeAlias = int | PictureToken | CrossAttentionToken
 
 
 @final
@@ -77,7 +77,7 @@ def ids_of(tokens: Sequence[Token]) -> list[int]:
     return [token if isinstance(token, int) else token.id for token in tokens]
 
 
-def places_in(tokens: Sequence[Token]) -> Iterator[PicturePlace]:
+def picture_places(tokens: Sequence[Token]) -> Iterator[PicturePlace]:
     """The pictures of a sequence, or the parts of them that are in it, in their order."""
     at = 0
     while at < len(tokens):
@@ -90,14 +90,14 @@ def places_in(tokens: Sequence[Token]) -> Iterator[PicturePlace]:
             at += 1
 
 
-def seeing(tokens: Sequence[Token]) -> list[Token]:
+def mark_visible_pictures(tokens: Sequence[Token]) -> list[Token]:
     """The tokens of a prompt whose pictures go to cross attention: what is before the first picture sees them all."""
-    places = list(places_in(tokens))
+    places = list(picture_places(tokens))
     if not places or not places[0].begin:
         return list(tokens)
     contents = tuple(place.picture.content for place in places)
     (first,) = ids_of(tokens[:1])
-    return [SeeingToken(first, contents), *tokens[1:]]
+    return [CrossAttentionToken(first, contents), *tokens[1:]]
 
 
 def before_picture(tokens: Sequence[Token], at: int) -> int:
@@ -108,11 +108,11 @@ def before_picture(tokens: Sequence[Token], at: int) -> int:
     return at - token.index if isinstance(token, PictureToken) and token.picture.sees_itself else at
 
 
-def axes_of(tokens: Sequence[Token]) -> tuple[Ints, int]:
+def mrope_positions(tokens: Sequence[Token]) -> tuple[Ints, int]:
     """M-RoPE's positions of a whole sequence, (3, tokens): time, row and column; and the position after it."""
     axes = np.empty((3, len(tokens)), np.int32)
     at = position = 0
-    for place in places_in(tokens):
+    for place in picture_places(tokens):
         position = _count_on(axes[:, at : place.begin], position)
         here, positions = axes[:, place.begin : place.end], place.picture.positions
         if positions is None:
@@ -131,12 +131,12 @@ def _count_on(axes: Ints, position: int) -> int:
     return end
 
 
-def text_tokens(ids: Sequence[int]) -> list[int]:
+def encoder_tokens(ids: Sequence[int]) -> list[int]:
     """The tokens of a text for the encoder, at the begin of a sequence: numbers below 0."""
     return [~token for token in ids[:-1]] + [~(token | LAST) for token in ids[-1:]]
 
 
-def text_length(sequence: Sequence[Token]) -> int:
+def encoder_length(sequence: Sequence[Token]) -> int:
     """The number of tokens for the encoder that a sequence begins with."""
     return next(
         (at for at, token in enumerate(sequence) if not isinstance(token, int) or token >= 0), len(sequence)

@@ -18,7 +18,7 @@ from typing import IO, Any, final
 from backbay.internals import kill_helper, start_helper
 
 from . import bounded_task
-from .bounded_task import LENGTH, allowed
+from .bounded_task import LENGTH, memory_limit
 
 
 class BoundedProcessError(Exception):
@@ -109,7 +109,7 @@ class _Worker:
         if code in took_long:
             return f"it took more than {self._seconds:g} s"
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        return f"its process {how}; it may have needed more than {allowed(self._memory) >> 20} MiB"
+        return f"its process {how}; it may have needed more than {memory_limit(self._memory) >> 20} MiB"
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def serve(
         try:
             answer = answered(request)
         except MemoryError:
-            answer = {"error": f"it took more than {allowed(setup['memory']) >> 20} MiB of memory"}
+            answer = {"error": f"it took more than {memory_limit(setup['memory']) >> 20} MiB of memory"}
         _write(answers, answer)
         _bound_time(0)
 
@@ -49,7 +49,7 @@ def _bound_memory(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def allowed(limit: int) -> int:
+def memory_limit(limit: int) -> int:
     """The memory that this process may have: the limit, or less if the system gives less."""
     try:
         import resource

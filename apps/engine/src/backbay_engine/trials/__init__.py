@@ -1,5 +1,5 @@
 """Trials: which of several backends is the fastest for a model and a load."""
 
-from .choosing import fastest
+from .backend_choice import fastest_backend
 
-__all__ = ["fastest"]
+__all__ = ["fastest_backend"]

@@ -40,14 +40,14 @@ REQUEST_PROMPT, REQUEST_ANSWER = 256, 128  # tokens of the request that speeds a
 
 
 @dataclass(frozen=True)
-class Speed:
+class LoadSpeed:
     """Seconds of a load, and rates, by what is counted."""
 
     seconds: float
     rates: dict[str, float]
 
 
-def measure(port: Port, parallel: int, clock: Clock = perf_counter) -> Speed:
+def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> LoadSpeed:
     """The speed of a model that is loaded for so many sequences."""
     facts = port.facts
     rng = np.random.default_rng(0)
@@ -60,11 +60,11 @@ def measure(port: Port, parallel: int, clock: Clock = perf_counter) -> Speed:
     if not facts.generates:
         texts = [ids(prompt) for _ in range(parallel)]
         seconds = _typical(lambda: port.ask(Embed(texts)), clock)
-        return Speed(seconds, {"texts": parallel / seconds})
+        return LoadSpeed(seconds, {"texts": parallel / seconds})
     read = _typical(lambda: _answer(port, ids(prompt)), clock) / prompt
     step = _step(port, [ids(min(SHORT, prompt)) for _ in range(parallel)], clock)
     seconds = parallel * REQUEST_PROMPT * read + REQUEST_ANSWER * step
-    return Speed(seconds, {"prompt": 1 / read, "answers": parallel / step})
+    return LoadSpeed(seconds, {"prompt": 1 / read, "answers": parallel / step})
 
 
 def _typical(work: Callable[[], object], clock: Clock) -> float:
@@ -112,7 +112,7 @@ def _step(port: Port, prompts: Sequence[Sequence[int]], clock: Clock) -> float:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrialTask:
     """The model that a child measures, and its backend."""
 
     path: Path
@@ -124,7 +124,7 @@ def main() -> NoReturn:
     """Measure the task that standard input holds, tell the result, and end at once."""
     tell = reporter()
     try:
-        tell(speed=asdict(measured(pickle.load(sys.stdin.buffer), lambda: tell(loaded=True))))  # noqa: S301
+        tell(speed=asdict(run_task(pickle.load(sys.stdin.buffer), lambda: tell(loaded=True))))  # noqa: S301
     except Exception as error:  # noqa: BLE001  a plugin may raise anything
         text = " ".join(str(error).split())
         told = text if isinstance(error, BackbayError) and text else f"{type(error).__name__}: {text}"
@@ -132,12 +132,12 @@ def main() -> NoReturn:
     os._exit(0)  # without waiting for threads that a library left behind
 
 
-def measured(task: Task, loaded: Callable[[], None]) -> Speed:
+def run_task(task: TrialTask, loaded: Callable[[], None]) -> LoadSpeed:
     """The speed of a task; `loaded` is called once the model can answer."""
     port = LocalPort(task.path, task.backend, task.options)
     try:
         port.load()
         loaded()
-        return measure(port, task.options.parallel)
+        return measure_speed(port, task.options.parallel)
     finally:
         port.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from backbay.internals import kill_helper, start_helper
 
-from .measuring import Speed, Task
+from .measuring import LoadSpeed, TrialTask
 
 POLL = 0.1  # seconds
 _PROGRAM = (
@@ -24,34 +24,34 @@ _PROGRAM = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What a child found: a speed, or why there is none, and whether another one would find the same.
 
     measuring    seconds that it measured, after it had loaded the model
     """
 
-    speed: Speed | None = None
+    speed: LoadSpeed | None = None
     why_not: str = ""
     lasts: bool = True
     measuring: float = 0.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """Seconds that a child may take in all, and for its measurement; None: as long as it may take in all."""
 
     total: float
     measuring: float | None = None
 
 
-def try_task(task: Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
+def try_task(task: TrialTask, limits: TrialLimits, waiting: Callable[[], None]) -> TrialOutcome:
     """Measure a task in a child process, which is killed when its time is over, or if `waiting` raises."""
     with TemporaryFile() as noise:
         command = [sys.executable, "-c", _PROGRAM, json.dumps([str(folder) for folder in sys.path])]
         try:
             child = start_helper(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise)
         except OSError as error:
-            return Outcome(why_not=f"no process could be started: {error}", lasts=False)
+            return TrialOutcome(why_not=f"no process could be started: {error}", lasts=False)
         with child:
             try:
                 return _heard(child, pickle.dumps(task), limits, waiting)
@@ -60,8 +60,8 @@ def try_task(task: Task, limits: Limits, waiting: Callable[[], None]) -> Outcome
 
 
 def _heard(
-    child: subprocess.Popen[bytes], task: bytes, limits: Limits, waiting: Callable[[], None]
-) -> Outcome:
+    child: subprocess.Popen[bytes], task: bytes, limits: TrialLimits, waiting: Callable[[], None]
+) -> TrialOutcome:
     given: bytes | None = task
     begun, loaded = monotonic(), None
     while True:
@@ -75,19 +75,19 @@ def _heard(
         waiting()
         now = monotonic()
         if loaded is not None and limits.measuring is not None and now - loaded > limits.measuring:
-            return Outcome(why_not=f"it is slower: stopped after {now - loaded:.1f} s")
+            return TrialOutcome(why_not=f"it is slower: stopped after {now - loaded:.1f} s")
         if now - begun > limits.total:
             stage = "loaded the model" if loaded is None else "was measured"
-            return Outcome(why_not=f"stopped after {now - begun:.0f} s, while it {stage}", lasts=False)
+            return TrialOutcome(why_not=f"stopped after {now - begun:.0f} s, while it {stage}", lasts=False)
 
 
-def _outcome(said: bytes, status: int, measuring: float) -> Outcome:
+def _outcome(said: bytes, status: int, measuring: float) -> TrialOutcome:
     """The outcome that a child's last line tells."""
     lines = said.decode(errors="replace").splitlines()
     try:
         told: dict[str, Any] = json.loads(lines[-1])
         if "speed" in told:
-            return Outcome(Speed(**told["speed"]), measuring=measuring)
-        return Outcome(why_not=str(told["why_not"]), lasts=bool(told["lasts"]))
+            return TrialOutcome(LoadSpeed(**told["speed"]), measuring=measuring)
+        return TrialOutcome(why_not=str(told["why_not"]), lasts=bool(told["lasts"]))
     except (IndexError, KeyError, TypeError, ValueError):
-        return Outcome(why_not=f"its process ended with status {status}", lasts=False)
+        return TrialOutcome(why_not=f"its process ended with status {status}", lasts=False)

@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
 
 @final
-class Sender:
+class FrameSender:
     """The writing end of a pipe; several threads may share one."""
 
     def __init__(self, pipe: io.FileIO) -> None:
@@ -60,7 +60,7 @@ class Sender:
 
     def send(self, kind: FrameKind, number: int = 0, payload: bytes = b"") -> None:
         """Write a frame; while another thread writes, leave the frame to it. BrokenPipeError if nobody reads."""
-        self._waiting.append(frame(kind, number, payload))
+        self._waiting.append(encode_frame(kind, number, payload))
         self._write_waiting()
 
     def send_part(self, kind: FrameKind, number: int, payload: memoryview) -> None:
@@ -85,11 +85,11 @@ class Sender:
             written += self._pipe.write(memoryview(data)[written:])
 
 
-def frame(kind: FrameKind, number: int = 0, payload: bytes = b"") -> bytes:
+def encode_frame(kind: FrameKind, number: int = 0, payload: bytes = b"") -> bytes:
     return _HEAD.pack(len(payload), kind, number) + payload
 
 
-def frames(pipe: io.FileIO, on_part: Callable[[], None] | None = None) -> Iterator[Frame]:
+def read_frames(pipe: io.FileIO, on_part: Callable[[], None] | None = None) -> Iterator[Frame]:
     """The frames of a pipe up to its end. ValueError if they are none.
 
     `on_part` is called when bytes have come: a large frame may take long, and whoever sends or reads it lives.

@@ -21,19 +21,27 @@ from backbay.discovery import open_model
 from backbay.internals import require_cancel
 from backbay.plugin import Cancel, Progress
 
-from ..arguments import whole
+from ..arguments import whole_number
 from ..port.calls import RemoteCall
-from ..port.contract import Facts
+from ..port.contract import ModelFacts
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import GetState, Question
-from ..port.remote import Link
+from ..port.remote import ProcessLink
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..text.tokenizers import Tokenizer
 from .frames import Frame, FrameKind
-from .messages import Description, Setup, each_option, importable, plain, require_sendable, working_folder
+from .messages import (
+    ModelDescription,
+    WorkerSetup,
+    import_place,
+    map_options,
+    require_sendable,
+    sendable_option,
+    working_folder,
+)
 from .process import WorkerProcess
 from .reports import log_levels, unpack_error
 
@@ -45,12 +53,12 @@ ANSWERING = 30.0
 STOPPING = 5.0
 LOOKING = 0.5  # seconds for a worker to tell its state; then its last known state is given
 POLL = 0.02  # seconds between two looks at the flag that cancels a load
-News: TypeAlias = Description | float | BaseException | None
+News: TypeAlias = ModelDescription | float | BaseException | None
 """What comes of a load: the facts, its progress, or its error; None at the end."""
 
 
 @final
-class PipeLink(Link):
+class PipeLink(ProcessLink):
     """Sends calls to a worker, as frames over two pipes.
 
     retries  how often a request for text goes on in the next worker; other calls fail with the worker that begins them
@@ -60,17 +68,17 @@ class PipeLink(Link):
 
     def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions, retries: int) -> None:
         super().__init__()
-        self._retries = whole("retries", retries, 0)
+        self._retries = whole_number("retries", retries, 0)
         open_model(path).close()  # refuses a wrong file before backends are tried, which takes longer
         # Chosen here: each worker would try all installed backends anew.
-        chosen = importable(backend) if isinstance(backend, type) else backbay.choose(backend).name
-        sent = each_option(replace(options, queue=None), plain)  # requests wait here
-        self._setup = Setup(plain(path), chosen, sent, log_levels())
+        chosen = import_place(backend) if isinstance(backend, type) else backbay.choose(backend).name
+        sent = map_options(replace(options, queue=None), sendable_option)  # requests wait here
+        self._setup = WorkerSetup(sendable_option(path), chosen, sent, log_levels())
         require_sendable(self._setup)
         self._folder = working_folder()
         self._worker: WorkerProcess | None = None
         self._news = SimpleQueue[News]()
-        self._facts: Facts | None = None  # once the first worker has loaded the model
+        self._facts: ModelFacts | None = None  # once the first worker has loaded the model
         self._stops_loading = self._closed = False
         self._state = State()
         self._arrays: dict[int, tuple[NDArray[Any], int]] = {}  # results of which so many bytes have come
@@ -86,7 +94,7 @@ class PipeLink(Link):
 
     # -- from any thread ---------------------------------------------------------------------------------
 
-    def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[Facts, Tokenizer | None]:
+    def open(self, progress: Progress | None, cancel: Cancel | None) -> tuple[ModelFacts, Tokenizer | None]:
         """Start the worker and wait until it has loaded the model."""
         require_cancel(cancel)
         if progress is not None and not callable(progress):
@@ -97,8 +105,10 @@ class PipeLink(Link):
         self._facts, self._stops_loading = description.facts, False
         return description.facts, description.tokenizer(self._setup.path)
 
-    def _wait(self, worker: WorkerProcess, progress: Progress | None, cancel: Cancel | None) -> Description:
-        description: Description | None = None
+    def _wait(
+        self, worker: WorkerProcess, progress: Progress | None, cancel: Cancel | None
+    ) -> ModelDescription:
+        description: ModelDescription | None = None
         while True:
             if cancel is not None and not self._stops_loading and cancel.is_set():
                 worker.send(FrameKind.STOP_LOADING)
@@ -109,7 +119,7 @@ class PipeLink(Link):
                 continue
             if isinstance(news, BaseException):
                 raise news
-            if isinstance(news, Description):
+            if isinstance(news, ModelDescription):
                 description = news
             elif news is not None:
                 if progress is not None:
@@ -188,7 +198,7 @@ class PipeLink(Link):
                 waiting.fail(why)
             self._tell(None)
         elif frame.kind is FrameKind.OPENED:
-            description: Description = pickle.loads(frame.payload)  # noqa: S301  our own worker wrote it
+            description: ModelDescription = pickle.loads(frame.payload)  # noqa: S301  our own worker wrote it
             self._tell(description)
             if self._facts is not None and description.facts != self._facts:
                 expected = f"the model that was loaded first, {self._facts}"

@@ -17,7 +17,7 @@ from backbay import Backend, BackendParams, OptionError
 from backbay.gguf import Config, Strings
 
 from ..local.port import LocalPort
-from ..port.contract import Facts
+from ..port.contract import ModelFacts
 from ..port.options import NAMES, LoadOptions, Path
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from .reports import LogLevels
@@ -41,7 +41,7 @@ class BackendClass:
 
 
 @dataclass(frozen=True)
-class Setup:
+class WorkerSetup:
     """The model that a worker opens, and how it logs."""
 
     path: Path
@@ -51,26 +51,26 @@ class Setup:
     with_vocabulary: bool = True
 
 
-def plain(value: Any) -> Any:
+def sendable_option(value: Any) -> Any:
     """An option in a form that another process takes: no path, no class of a backend, no view of a mapping."""
     if isinstance(value, type):
-        return importable(value)
+        return import_place(value)
     if isinstance(value, BackendParams):
         return replace(value, max_memory=dict(value.max_memory), options=dict(value.options))
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def received(value: Any) -> Any:
+def received_option(value: Any) -> Any:
     """An option as a worker takes it from its host."""
     return value.load() if isinstance(value, BackendClass) else value
 
 
-def each_option(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptions:
+def map_options(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptions:
     """The options, each changed."""
     return replace(options, **{name: change(getattr(options, name)) for name in NAMES})
 
 
-def importable(kind: type[Backend]) -> BackendClass:
+def import_place(kind: type[Backend]) -> BackendClass:
     """Where a worker finds a class; OptionError if it cannot import it."""
     module, name = kind.__module__, kind.__qualname__
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:
@@ -86,7 +86,7 @@ def working_folder() -> str | None:
         return None
 
 
-def require_sendable(setup: Setup) -> None:
+def require_sendable(setup: WorkerSetup) -> None:
     try:
         pickle.dumps(setup)
     except Exception as error:
@@ -101,7 +101,7 @@ def _not_importable(module: str, name: str, why: str = "") -> OptionError:
 
 
 @dataclass(frozen=True)
-class Description:
+class ModelDescription:
     """A model, for other processes.
 
     vocabulary  the metadata of the tokenizer, no value a view of the file; None if the file has no vocabulary, or if
@@ -109,7 +109,7 @@ class Description:
     offsets     the places of the values in the file
     """
 
-    facts: Facts
+    facts: ModelFacts
     vocabulary: dict[str, Any] | None = None
     offsets: dict[str, int] = field(default_factory=dict)
 
@@ -120,9 +120,9 @@ class Description:
         return tokenizer_from_gguf(Config(self.vocabulary, path=path, offsets=self.offsets))
 
 
-def describe(port: LocalPort) -> Description:
+def describe_model(port: LocalPort) -> ModelDescription:
     if port.tokenizer is None:
-        return Description(port.facts)
+        return ModelDescription(port.facts)
     config = port.backend.config
     vocabulary, offsets = dict[str, Any](), dict[str, int]()
     for key in config:
@@ -133,4 +133,4 @@ def describe(port: LocalPort) -> Description:
             vocabulary[key] = np.array(value) if isinstance(value, np.ndarray) else value
             if offset is not None:
                 offsets[key] = offset
-    return Description(port.facts, vocabulary, offsets)
+    return ModelDescription(port.facts, vocabulary, offsets)

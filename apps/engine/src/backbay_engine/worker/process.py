@@ -17,9 +17,9 @@ from typing import IO, Protocol, final
 from backbay import BackendUnavailableError
 from backbay.internals import Flag, raise_if_starved, start_helper
 
-from .deaths import memory_kills, why_ended
-from .frames import Frame, FrameKind, Sender, frames
-from .messages import Setup
+from .end_reasons import count_memory_kills, end_reason
+from .frames import Frame, FrameKind, FrameSender, read_frames
+from .messages import WorkerSetup
 from .reports import handle_record
 
 PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
@@ -46,7 +46,7 @@ class WorkerProcess:
     On Linux a process may ask to be killed when the thread that started it ends: hence a thread of its own.
     """
 
-    def __init__(self, setup: Setup, folder: str | None, listener: Listener) -> None:
+    def __init__(self, setup: WorkerSetup, folder: str | None, listener: Listener) -> None:
         self._setup, self._folder, self._listener = setup, folder, listener
         self._outgoing: SimpleQueue[Frame | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,13 +127,13 @@ class WorkerProcess:
 
     def _serve(self) -> str:
         """Start the process, and hand on what it says; why it ended."""
-        kills = memory_kills()
+        kills = count_memory_kills()
         process = self._process = _started(self._folder)
         with _pipe(process.stdout) as said:
             Thread(target=self._write, args=(process,), name="backbay requests", daemon=True).start()
-            watch = Watch(self, partial(self._listener.patience, self))
+            watch = Watchdog(self, partial(self._listener.patience, self))
             try:
-                for frame in frames(said, self.hear):
+                for frame in read_frames(said, self.hear):
                     self._take(frame)
             except Exception as error:  # noqa: BLE001  no frames, or no memory for them
                 process.kill()
@@ -151,7 +151,7 @@ class WorkerProcess:
 
     def _write(self, process: subprocess.Popen[bytes]) -> None:
         with suppress(OSError), _pipe(process.stdin) as pipe:  # if the process died, the other thread tells
-            sender = Sender(pipe)
+            sender = FrameSender(pipe)
             sender.send(FrameKind.SETUP, payload=pickle.dumps(self._setup))
             while (sent := self._outgoing.get()) is not None:
                 sender.send(*sent)
@@ -166,7 +166,7 @@ class WorkerProcess:
         self._outgoing.put(None)
         if self._still:
             return f"was killed: it stood still for {self._still:g} s"
-        return why_ended(status, kills)
+        return end_reason(status, kills)
 
 
 def _not_started(error: Exception) -> BackendUnavailableError:
@@ -196,7 +196,7 @@ def _pipe(pipe: IO[bytes] | None) -> io.FileIO:
 
 
 @final
-class Watch:
+class Watchdog:
     """Looks at a worker once in a beat, in a thread of its own.
 
     `patience` gives the seconds that a worker may be silent now; None while nobody waits for it. Beats are counted, as

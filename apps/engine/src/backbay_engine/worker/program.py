@@ -21,9 +21,9 @@ from ..local.port import LocalPort
 from ..port.questions import Lane, Question
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
-from .deaths import MUTE
-from .frames import Frame, FrameKind, Sender, frames
-from .messages import Description, Setup, describe, each_option, received
+from .end_reasons import MUTE
+from .frames import Frame, FrameKind, FrameSender, read_frames
+from .messages import ModelDescription, WorkerSetup, describe_model, map_options, received_option
 from .reports import pack_error, send_records
 
 Task: TypeAlias = Callable[[], None]
@@ -44,15 +44,15 @@ def main() -> None:
     os.close(nothing)
     os.dup2(2, 1)  # what a library prints must not get among the frames
     # Both stay open until the process ends, as threads may use them until then.
-    Worker(io.FileIO(requests, closefd=False), Sender(io.FileIO(answers, "w", closefd=False))).serve()
+    Worker(io.FileIO(requests, closefd=False), FrameSender(io.FileIO(answers, "w", closefd=False))).serve()
 
 
 @final
 class Worker:
     """Serves one host. The main thread loads the model, another one reads what the host sends."""
 
-    def __init__(self, requests: io.FileIO, host: Sender) -> None:
-        self._host, self._frames = host, frames(requests, self._tell_of_life)
+    def __init__(self, requests: io.FileIO, host: FrameSender) -> None:
+        self._host, self._frames = host, read_frames(requests, self._tell_of_life)
         self._told = monotonic()
         self._stop_loading, self._over = Event(), Event()
         self._port: LocalPort | None = None
@@ -78,11 +78,13 @@ class Worker:
         if self._port is not None:
             self._port.close()
 
-    def _open(self, setup: Setup) -> None:
+    def _open(self, setup: WorkerSetup) -> None:
         send_records(setup.levels, partial(self._host.send, FrameKind.LOG, 0))
-        port = LocalPort(setup.path, received(setup.backend), each_option(setup.options, received))
+        port = LocalPort(
+            setup.path, received_option(setup.backend), map_options(setup.options, received_option)
+        )
         port.grammars.tried = True  # by the host
-        description = describe(port) if setup.with_vocabulary else Description(port.facts)
+        description = describe_model(port) if setup.with_vocabulary else ModelDescription(port.facts)
         self._host.send(FrameKind.OPENED, payload=pickle.dumps(description))
         port.load(
             lambda done: self._host.send(FrameKind.PROGRESS, payload=pickle.dumps(done)), self._stop_loading
@@ -161,7 +163,9 @@ class Worker:
 class StepSender:
     """Sends what a request gives to the host. If even an error cannot be sent, the worker ends: nobody waits for ever."""
 
-    def __init__(self, host: Sender, number: int, open: dict[int, Task], large: SimpleQueue[Task]) -> None:
+    def __init__(
+        self, host: FrameSender, number: int, open: dict[int, Task], large: SimpleQueue[Task]
+    ) -> None:
         self._host, self._number, self._open, self._large = host, number, open, large
 
     def emit(self, step: TokenStep) -> None:

@@ -19,7 +19,7 @@ from backbay.internals import numpy_view, replacing, usable_cores
 from backbay.plugin import Cancel, check_cancel, decode, encode
 
 from . import k_quants
-from .recipes import Recipe, is_lossless, nbytes_of, totals
+from .recipes import Recipe, bytes_by_dtype, is_lossless, nbytes_of
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def write_model(
                 progress(min(done / total, 1.0))
         model.check_unchanged()
     progress(1.0)
-    return totals(infos, dtypes)
+    return bytes_by_dtype(infos, dtypes)
 
 
 def _check(infos: Sequence[TensorInfo], dtypes: dict[str, DType], model: ModelFile) -> None:
@@ -169,22 +169,22 @@ def _converted(chunk: Bytes, info: TensorInfo, dtype: DType, workers: ThreadPool
 
 
 def _piece(rows: Bytes, info: TensorInfo, dtype: DType) -> Bytes:
-    numbers = numbers_of(rows, info.dtype)
+    numbers = read_numbers(rows, info.dtype)
     if not np.isfinite(numbers).all():
         raise BackbayError(f"{info.name} has numbers that are not finite, which no quantization can hold")
-    made = stored(numbers, dtype)
+    made = encode_rows(numbers, dtype)
     if dtype is DType.F16 and np.isinf(made.view(np.float16)).any():
         raise BackbayError(f"{info.name} has numbers that are too large for f16; take bf16 or f32")
     return made
 
 
-def numbers_of(rows: Bytes, dtype: DType) -> NDArray[np.float32]:
+def read_numbers(rows: Bytes, dtype: DType) -> NDArray[np.float32]:
     if not dtype.is_quantized:
         rows = numpy_view(np.ascontiguousarray(rows).reshape(-1), dtype).reshape(len(rows), -1)
     return np.ascontiguousarray(decode(rows, dtype), np.float32)
 
 
-def stored(numbers: NDArray[np.float32], dtype: DType) -> Bytes:
+def encode_rows(numbers: NDArray[np.float32], dtype: DType) -> Bytes:
     """Rows of numbers as bytes of a dtype."""
     if dtype in _K_QUANTS:
         return k_quants.quantize(numbers.reshape(-1, k_quants.BLOCK), dtype).reshape(-1)

@@ -95,7 +95,7 @@ def is_lossless(source: DType, target: DType) -> bool:
     return source is target or (source.is_float and target is F32)
 
 
-def totals(infos: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[str, int]:
+def bytes_by_dtype(infos: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for info in infos:
         found[str(dtypes[info.name])] += nbytes_of(info, dtypes[info.name])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_vocabularies import PIECES, byte_pairs, sentencepiece, trained
 
-from backbay_engine.text.formats import Grammars, ResponseFormat, response_format_of
+from backbay_engine.text.formats import ConstraintMaker, ResponseFormat, response_format_of
 from backbay_engine.text.sampling.constraint import mask_logits
 from backbay_engine.text.tokenizers import Tokenizer, tokenizer_from_gguf
 
@@ -23,7 +23,7 @@ TOKENIZERS = {
     "without an end": tokenizer_from_gguf(byte_pairs(trained())),
 }
 TOKENIZERS["without an end"].end_ids = frozenset()
-GRAMMARS = {name: Grammars(each, each.vocabulary_size) for name, each in TOKENIZERS.items()}
+GRAMMARS = {name: ConstraintMaker(each, each.vocabulary_size) for name, each in TOKENIZERS.items()}
 CHOICES = st.lists(
     st.text(" \u2581abdehilortw=\u00fc\u00df\u4f60\U0001f600\n\"'\\{}/|\t", min_size=1, max_size=12),
     min_size=1,

@@ -15,7 +15,7 @@ from small_llama import EOS
 
 from backbay import OptionError
 from backbay_engine import LLM, RequestError, ResponseFormat, ResponseFormatError, load
-from backbay_engine.text.formats import check, response_format_of
+from backbay_engine.text.formats import check_format, response_format_of
 from backbay_engine.text.formats.response_format import LONGEST
 
 pytest.importorskip("llguidance")
@@ -249,8 +249,8 @@ def test_a_model_without_an_end_token_ends_with_its_format(path: Path) -> None:
 def test_a_schema_that_takes_minutes_to_compile_is_refused(keyword: dict[str, str]) -> None:
     patterns = [{"type": "string", "pattern": keyword["pattern"] % n} for n in range(1, 61)]
     with pytest.raises(ResponseFormatError, match="compiling it failed: it took more than"):
-        check(response_format_of({"allOf": patterns}))
-    check(response_format_of({"type": "integer"}))  # the next trial has a new process
+        check_format(response_format_of({"allOf": patterns}))
+    check_format(response_format_of({"type": "integer"}))  # the next trial has a new process
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")

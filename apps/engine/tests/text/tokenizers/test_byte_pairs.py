@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import Sequence, Split
 
 from backbay import ModelFileError
 from backbay_engine.errors import TokenizerError
-from backbay_engine.images.prompts import tokens_of
+from backbay_engine.images.prompts import prompt_tokens
 from backbay_engine.text.tokenizers import Tokenizer, tokenizer_from_gguf
 from backbay_engine.text.tokenizers.pretokenizers import PRETOKENIZERS
 
@@ -113,13 +113,13 @@ def test_beginning_and_end_are_added_as_the_file_says() -> None:
 @pytest.mark.parametrize(("bos", "eos"), [(True, True), (True, False), (False, True), (False, False)])
 def test_texts_that_meet_in_a_prompt_are_one_text(bos: bool, eos: bool) -> None:
     tokenizer = tokenizer_from_gguf(byte_pairs(JUDGE, add_bos_token=bos, add_eos_token=eos))
-    assert tokens_of(["ab", "cd"], tokenizer, begins=True) == tokenizer.encode("abcd")
-    assert tokens_of(["ab", "cd"], tokenizer, begins=False) == tokenizer.encode("abcd", add_special=False)
+    assert prompt_tokens(["ab", "cd"], tokenizer, begins=True) == tokenizer.encode("abcd")
+    assert prompt_tokens(["ab", "cd"], tokenizer, begins=False) == tokenizer.encode("abcd", add_special=False)
     before, after = tokenizer.around
     assert (len(before), len(after)) == (bos, eos)
-    assert tokens_of([[5], "cd"], tokenizer, begins=True)[-1:] == (after or tokenizer.encode("d")[-1:])
-    assert tokens_of(["ab", [5]], tokenizer, begins=True)[-1] == 5
-    assert tokens_of([[5], [6]], tokenizer, begins=True) == [5, 6]
+    assert prompt_tokens([[5], "cd"], tokenizer, begins=True)[-1:] == (after or tokenizer.encode("d")[-1:])
+    assert prompt_tokens(["ab", [5]], tokenizer, begins=True)[-1] == 5
+    assert prompt_tokens([[5], [6]], tokenizer, begins=True) == [5, 6]
 
 
 def test_a_word_that_is_a_token_needs_no_merges_where_the_name_says_so() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from .anthropic import messages
 from .endpoint import Endpoint
 from .llama_cpp import completions as llama_completions
-from .llama_cpp import questions
+from .llama_cpp import model_endpoints
 from .ollama import endpoints as ollama_endpoints
 from .ollama import models as ollama_models
 from .openai import chat, completions, models, tokens, vectors
@@ -29,5 +29,5 @@ ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     *ollama_models.ENDPOINTS,
     *ollama_endpoints.ENDPOINTS,
     *llama_completions.ENDPOINTS,
-    *questions.ENDPOINTS,
+    *model_endpoints.ENDPOINTS,
 )

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar, final
 
 from starlette.types import Receive, Scope, Send
 
-from ..catalogue import Catalogue, Pool
+from ..catalogue import Catalogue, ModelPool
 from ..errors import api_error, error_body, error_response
 from ..generation import Generator
 from ..settings import ServerSettings
-from ..transport.answers import EVENT_STREAM, Json, Stream
+from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
-from ..transport.request_checks import Drain
+from ..transport.request_checks import RequestDrain
 from ..watching import Metrics
 from .fields import check_refused
 
@@ -25,14 +25,14 @@ Body = TypeVar("Body")
 
 @final
 @dataclass(frozen=True)
-class Services:
+class AppServices:
     """What the application has for its endpoints; `app.state.services`."""
 
     settings: ServerSettings
     catalogue: Catalogue
-    pool: Pool
+    pool: ModelPool
     generator: Generator
-    drain: Drain
+    drain: RequestDrain
     metrics: Metrics
 
 
@@ -45,8 +45,8 @@ class EndpointCall:
         self.id = secrets.token_hex(12)
 
     @property
-    def services(self) -> Services:
-        services: Services = self.scope["app"].state.services
+    def services(self) -> AppServices:
+        services: AppServices = self.scope["app"].state.services
         return services
 
     @property
@@ -62,7 +62,7 @@ class Endpoint(Generic[Body]):
 
     method: str
     path: str
-    handler: Callable[[EndpointCall, Body], Awaitable[Json | Stream]]
+    handler: Callable[[EndpointCall, Body], Awaitable[JsonAnswer | StreamAnswer]]
     body: type[Body] | None = None  # the struct of the request's body; None: it has none
     answers: Any = None  # the struct of the answer's body
     chunks: Any = None  # the struct of a chunk of the answer's stream; None: there are no streams

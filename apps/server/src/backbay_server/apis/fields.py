@@ -15,7 +15,7 @@ MOST_TOOLS: Final = 128
 USE: Final = "x-backbay"  # the key of a field's use in the schema that /openapi.json serves
 
 
-class Use(NamedTuple):
+class FieldUse(NamedTuple):
     """What happens to a field. A refused field may have the values `unless`, which ask for nothing."""
 
     use: str
@@ -42,11 +42,11 @@ def _meta(use: str, text: str, unless: tuple[Any, ...] = ()) -> Meta:
     schema: dict[str, Any] = {USE: use}
     if use == "refused":
         schema["enum"] = [None, *unless]
-    return Meta(description=text, extra_json_schema=schema, extra={"use": Use(use, text, unless)})
+    return Meta(description=text, extra_json_schema=schema, extra={"use": FieldUse(use, text, unless)})
 
 
 @cache
-def uses(kind: type) -> Mapping[str, Use]:
+def field_uses(kind: type) -> Mapping[str, FieldUse]:
     """The uses of a struct's fields, by their names in JSON."""
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)
@@ -70,11 +70,11 @@ def check_refused(body: Any, inside: str = "") -> None:
 
 
 @cache
-def _checked(kind: type) -> tuple[tuple[str, str, Use | None], ...]:
+def _checked(kind: type) -> tuple[tuple[str, str, FieldUse | None], ...]:
     if not issubclass(kind, Struct):
         return ()
     named = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
-    return tuple((attribute, name, uses(kind).get(name)) for attribute, name in named)
+    return tuple((attribute, name, field_uses(kind).get(name)) for attribute, name in named)
 
 
 # -- fields that several bodies have -----------------------------------------------------------------------
@@ -117,7 +117,8 @@ TopLogprobs: TypeAlias = Annotated[
 ]
 OneCall: TypeAlias = Annotated[bool | None, taken("false: the answer has at most one call, the first")]
 ReasoningEffort: TypeAlias = Annotated[
-    Effort | None, taken("for templates that know it; none: no reasoning, if the template can switch it off")
+    Effort | None,
+    taken("for templates that know it; none: no reasoning, if the template can switch it off"),
 ]
 PRESENCE: Final = taken("lowers the logits of tokens that occur in the text")
 FREQUENCY: Final = taken("lowers the logit of a token for each time that it occurs")

@@ -24,7 +24,7 @@ Stamp: TypeAlias = tuple[int, int, int]  # inode, bytes, time of change
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A model on offer: its name for clients, its file or folder, and the file of its encoder of pictures."""
 
     name: str
@@ -47,7 +47,7 @@ class Entry:
         return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def load_entry(settings: ServerSettings, entry: Entry, **own: Any) -> LLM:
+def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> LLM:
     """The model of an entry; `own` are further arguments of `load`."""
     return load(
         entry.path,
@@ -71,30 +71,32 @@ class Catalogue:
     ) -> None:
         self._folders = tuple(Path(folder) for folder in folders)
         self._named = _by_name(_located(model) for model in models)
-        self._lock, self._found, self._listed_at = Lock(), dict[str, Entry](), -FRESH
+        self._lock, self._found, self._listed_at = Lock(), dict[str, CatalogueEntry](), -FRESH
         for folder in self._folders:
             models_in(folder)  # raises if it cannot be read
-        self._aliases: dict[str, Entry] = {}
+        self._aliases: dict[str, CatalogueEntry] = {}
         for name, model in (aliases or {}).items():
             if name in self._named:
                 raise OptionError(f"the alias {name!r} is the name of a model already; take another")
             found = self._lookup(model)  # None: the file is on offer by the alias only
-            self._aliases[name] = Entry(name, *_files(model)) if found is None else replace(found, name=name)
+            self._aliases[name] = (
+                CatalogueEntry(name, *_files(model)) if found is None else replace(found, name=name)
+            )
 
     @property
-    def named(self) -> list[Entry]:
+    def named(self) -> list[CatalogueEntry]:
         """The models that were named one by one, without those in folders."""
         return [*{each.path: each for each in (*self._aliases.values(), *self._named.values())}.values()]
 
-    def named_so(self, name: str) -> Entry | None:
+    def named_so(self, name: str) -> CatalogueEntry | None:
         """The model that was named so, or has the alias; without looking into folders."""
         return self._aliases.get(name) or self._named.get(name)
 
-    def listed(self) -> list[Entry]:
+    def listed(self) -> list[CatalogueEntry]:
         """All models, by name; files in folders that are gone are not among them."""
         return [*self._named.values(), *self._aliases.values(), *self._in_folders().values()]
 
-    def find(self, name: str) -> Entry:
+    def find(self, name: str) -> CatalogueEntry:
         """The model that a client asks for; ModelNotFoundError if there is none."""
         found = self._lookup(name)
         if found is None:
@@ -102,12 +104,12 @@ class Catalogue:
             raise ModelNotFoundError(f"the model {name!r} does not exist{nearest(name, known)}")
         return found
 
-    def _lookup(self, name: str) -> Entry | None:
+    def _lookup(self, name: str) -> CatalogueEntry | None:
         tagged = f"{name}:latest"  # Ollama's clients leave out the tag
         listed = self._in_folders()
         return self.named_so(name) or self.named_so(tagged) or listed.get(name) or listed.get(tagged)
 
-    def _in_folders(self) -> dict[str, Entry]:
+    def _in_folders(self) -> dict[str, CatalogueEntry]:
         """The models in the folders, listed anew if the last listing is old."""
         with self._lock:
             if time.monotonic() - self._listed_at >= FRESH:
@@ -115,18 +117,20 @@ class Catalogue:
                 for folder in self._folders:
                     with suppress(ValueError, OSError):  # it cannot be read at the moment
                         for name, located in models_in(folder).items():
-                            self._found.setdefault(name, Entry(name, Path(located.path), located.projector))
+                            self._found.setdefault(
+                                name, CatalogueEntry(name, Path(located.path), located.projector)
+                            )
                 self._listed_at = time.monotonic()
             return self._found
 
 
-def _located(model: str) -> Entry:
+def _located(model: str) -> CatalogueEntry:
     scheme, colon, rest = model.partition(":")
     path, projector = _files(model)
     if colon and scheme in SCHEMES and not os.path.exists(model):  # noqa: PTH110  the text may be no path
         tag = ":latest" if scheme == "ollama" and ":" not in rest else ""
-        return Entry(rest + tag, path, projector)
-    return Entry(Located(path).stem, path, projector)
+        return CatalogueEntry(rest + tag, path, projector)
+    return CatalogueEntry(Located(path).stem, path, projector)
 
 
 def _files(model: str) -> tuple[Path, Path | None]:
@@ -138,8 +142,8 @@ def _files(model: str) -> tuple[Path, Path | None]:
     return path, found.projector or beside
 
 
-def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _by_name(entries: Iterable[CatalogueEntry]) -> dict[str, CatalogueEntry]:
+    found: dict[str, CatalogueEntry] = {}
     for each in entries:
         if each.name in found and found[each.name].path != each.path:
             raise OptionError(

@@ -17,10 +17,10 @@ from backbay import NoMemoryError
 from backbay_engine import LLM
 
 from ..errors import BusyError, ModelNotFoundError, UnavailableError
-from .entries import FRESH, Catalogue, Entry
+from .entries import FRESH, Catalogue, CatalogueEntry
 
 log = logging.getLogger(__name__)
-Load: TypeAlias = Callable[[Entry, Callable[[float], None], Event], LLM]
+Load: TypeAlias = Callable[[CatalogueEntry, Callable[[float], None], Event], LLM]
 Status: TypeAlias = Literal["waiting", "loading", "ready", "leaving"]
 CLOSING = "the server is shutting down"
 _TICKS = count(1)
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 @final
-class Held:
+class PooledModel:
     """A model that is wanted: in line, being loaded, in memory, or about to leave."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: CatalogueEntry) -> None:
         self.entry, self.stamp, self._stamped_at = entry, entry.stamp(), time.monotonic()
         self.llm: LLM | None = None
         self.error: BaseException | None = None
@@ -53,10 +53,10 @@ class Held:
 
 
 @final
-class Lease:
+class ModelLease:
     """A model in memory, which stays there until the lease is released. A context manager."""
 
-    def __init__(self, pool: Pool, held: Held, llm: LLM, name: str) -> None:
+    def __init__(self, pool: ModelPool, held: PooledModel, llm: LLM, name: str) -> None:
         self._pool, self._held, self.llm = pool, held, llm
         self.name = name  # by which the model was asked for
         self._released = False
@@ -75,7 +75,7 @@ class Lease:
 
 
 @final
-class Pool:
+class ModelPool:
     """At most `max_loaded` models at a time. A model that loads, or answers, is never closed for another."""
 
     def __init__(
@@ -89,9 +89,9 @@ class Pool:
     ) -> None:
         self.catalogue, self._load_model = catalogue, load
         self._max_loaded, self._patience, self._most_waiting = max_loaded, patience, most_waiting
-        self._wanted: dict[Path, Held] = {}  # by path; what leaves is not here
-        self._line: deque[Held] = deque()
-        self._in_memory: list[Held] = []  # what is being loaded or closed counts
+        self._wanted: dict[Path, PooledModel] = {}  # by path; what leaves is not here
+        self._line: deque[PooledModel] = deque()
+        self._in_memory: list[PooledModel] = []  # what is being loaded or closed counts
         self._departures = 0
         self._awaited = set[Path]()
         self._waiting = 0
@@ -103,7 +103,7 @@ class Pool:
 
     # -- for requests ------------------------------------------------------------------------------------
 
-    async def lease(self, name: str) -> Lease:
+    async def lease(self, name: str) -> ModelLease:
         """Wait until a model is in memory. ModelNotFoundError, UnavailableError, or the error of loading it."""
         entry = await self._entry(name)
         if self._closing.is_set():
@@ -118,12 +118,12 @@ class Pool:
                 raise held.error
             if held.llm is None:
                 raise UnavailableError(CLOSING)
-            return Lease(self, held, held.llm, entry.name)
+            return ModelLease(self, held, held.llm, entry.name)
         except BaseException:
             self.drop(held)
             raise
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: PooledModel) -> None:
         held.users -= 1
         if not held.users:
             if held.status == "waiting" and held in self._line:
@@ -144,14 +144,14 @@ class Pool:
         """Whether the models that were named have been loaded."""
         return not self._closing.is_set() and not self._awaited
 
-    def listed(self) -> list[Entry]:
+    def listed(self) -> list[CatalogueEntry]:
         """The models on offer: those of the catalogue, and those in memory whose files are gone."""
         found = {each.name: each for each in self.catalogue.listed()}
         for held in self._in_memory:
             found.setdefault(held.entry.name, held.entry)
         return [*found.values()]
 
-    def held(self) -> Iterator[Held]:
+    def held(self) -> Iterator[PooledModel]:
         """The models in memory, those that leave, and those in line."""
         yield from [*self._in_memory, *self._line]
 
@@ -180,7 +180,7 @@ class Pool:
 
     # -- which model -------------------------------------------------------------------------------------
 
-    async def _entry(self, name: str) -> Entry:
+    async def _entry(self, name: str) -> CatalogueEntry:
         """The model of a name. One in memory answers to its name even if its file is gone."""
         named = self.catalogue.named_so(name)
         if named is not None:
@@ -190,14 +190,14 @@ class Pool:
                 return held.entry
         return await asyncio.to_thread(self.catalogue.find, name)
 
-    def _held(self, entry: Entry) -> Held:
+    def _held(self, entry: CatalogueEntry) -> PooledModel:
         """The model, wanted from now on; if its file was replaced since it was loaded, the new file's."""
         held = self._wanted.get(entry.path)
         if held is not None and held.is_replaced():
             self._leave(held)
             held = None
         if held is None:
-            held = Held(entry)
+            held = PooledModel(entry)
             if held.stamp is None:
                 raise ModelNotFoundError(f"the file of the model {entry.name!r} is gone")
             self._wanted[entry.path] = held
@@ -207,7 +207,7 @@ class Pool:
                 self._server_of_line = self._start(self._serve_line())
         return held
 
-    async def _wait_for(self, held: Held) -> None:
+    async def _wait_for(self, held: PooledModel) -> None:
         if self._waiting >= self._most_waiting:
             raise BusyError(f"{self._waiting} requests wait for models to load already; try again later")
         self._waiting += 1
@@ -246,7 +246,7 @@ class Pool:
         await chosen.gone.wait()
         return True
 
-    def _leave(self, held: Held) -> None:
+    def _leave(self, held: PooledModel) -> None:
         """Give the model to no further request, and close it when its requests are done."""
         held.status = "leaving"
         self._forget(held)
@@ -255,7 +255,7 @@ class Pool:
 
     # -- loading and closing -----------------------------------------------------------------------------
 
-    async def _load(self, held: Held) -> None:
+    async def _load(self, held: PooledModel) -> None:
         try:
             while held.llm is None:
                 before = self._departures
@@ -276,7 +276,7 @@ class Pool:
             held.status = "leaving"
             await self._close_model(held)
 
-    def _settle(self, held: Held, error: BaseException | None = None) -> None:
+    def _settle(self, held: PooledModel, error: BaseException | None = None) -> None:
         held.error = error
         if error is not None:
             log.warning("the model %s cannot be loaded: %s", held.entry.name, error)
@@ -285,7 +285,7 @@ class Pool:
         held.settled.set()
         self._changed.set()
 
-    async def _close_model(self, held: Held) -> None:
+    async def _close_model(self, held: PooledModel) -> None:
         llm, held.llm = held.llm, None
         if llm is None:
             return  # someone closes it already
@@ -298,7 +298,7 @@ class Pool:
         held.gone.set()
         self._changed.set()
 
-    def _forget(self, held: Held) -> None:
+    def _forget(self, held: PooledModel) -> None:
         if self._wanted.get(held.entry.path) is held:
             del self._wanted[held.entry.path]
 

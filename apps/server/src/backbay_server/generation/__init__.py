@@ -1,7 +1,7 @@
 """From a request of any API to the engine, and back: requests, events, and the answers in between."""
 
-from .answer import Answer, Delta, Finish
+from .answer import Answer, AnswerDelta, AnswerEnd
 from .generator import Generator
-from .requests import Conversation, Options, Request
+from .requests import AnswerOptions, Conversation, Request
 
-__all__ = ["Answer", "Conversation", "Delta", "Finish", "Generator", "Options", "Request"]
+__all__ = ["Answer", "AnswerDelta", "AnswerEnd", "AnswerOptions", "Conversation", "Generator", "Request"]

@@ -22,13 +22,13 @@ from backbay_engine import (
 )
 
 from ..errors import UnavailableError
-from ..watching import Meter
+from ..watching import RequestMeter
 from .prompts import EnginePrompt
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
-class Delta(NamedTuple):
+class AnswerDelta(NamedTuple):
     """What one step added to an answer."""
 
     choice: int
@@ -41,7 +41,7 @@ class Delta(NamedTuple):
         return "".join(piece.text for piece in self.pieces if isinstance(piece, Text))
 
 
-class Finish(NamedTuple):
+class AnswerEnd(NamedTuple):
     """The end of an answer; `stop` is the stop string that ended it."""
 
     choice: int
@@ -50,11 +50,11 @@ class Finish(NamedTuple):
     timings: Timings
 
 
-Event: TypeAlias = Delta | Finish
+Event: TypeAlias = AnswerDelta | AnswerEnd
 
 
 @final
-class Bridge:
+class LoopBridge:
     """Calls functions in the event loop. All calls of one step of the engine cost one wake-up of the loop."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -77,7 +77,7 @@ class Bridge:
             function(value)
 
 
-class Echo(NamedTuple):
+class PromptEcho(NamedTuple):
     """A prompt as the beginning of its answer: its text, its tokens, and their log-probabilities if asked for."""
 
     text: str
@@ -89,7 +89,7 @@ class Echo(NamedTuple):
 class Answer:
     """The answers to one request: an asynchronous iterator of their events, in the order in which they come."""
 
-    def __init__(self, model: str, llm: LLM, bridge: Bridge) -> None:
+    def __init__(self, model: str, llm: LLM, bridge: LoopBridge) -> None:
         self.model, self.llm = model, llm
         self.prompts: Sequence[EnginePrompt] = ()
         self._bridge, self._choices = bridge, list[_Choice]()
@@ -98,7 +98,10 @@ class Answer:
         self.closed = False
 
     def begin(
-        self, submit: Callable[..., Handle[Completion] | None], reader: AnswerReader, echo: Echo | None = None
+        self,
+        submit: Callable[..., Handle[Completion] | None],
+        reader: AnswerReader,
+        echo: PromptEcho | None = None,
     ) -> None:
         """Submit a request for one more choice. Any thread may call it; once closed, the request ends at once."""
         choice = _Choice(len(self._choices), reader, self.llm.end_ids)
@@ -118,7 +121,7 @@ class Answer:
     def tokenizer(self) -> Tokenizer:
         return self.llm.tokenizer
 
-    def measure(self, begin: Callable[[], Meter]) -> None:
+    def measure(self, begin: Callable[[], RequestMeter]) -> None:
         """Measure each choice, from now on. The event loop calls it, before the first event."""
         for choice in self._choices:
             choice.meter = begin()
@@ -139,13 +142,13 @@ class Answer:
             choice, item = self._items.popleft()
             for event in choice.events(item):
                 yield event
-                running -= isinstance(event, Finish)
+                running -= isinstance(event, AnswerEnd)
 
-    async def whole(self) -> list[tuple[list[Delta], Finish]]:
+    async def whole(self) -> list[tuple[list[AnswerDelta], AnswerEnd]]:
         """The deltas of each choice, and its end, when all have ended."""
-        deltas, ends = [list[Delta]() for _ in self._choices], dict[int, Finish]()
+        deltas, ends = [list[AnswerDelta]() for _ in self._choices], dict[int, AnswerEnd]()
         async for event in self:
-            if isinstance(event, Finish):
+            if isinstance(event, AnswerEnd):
                 ends[event.choice] = event
             else:
                 deltas[event.choice].append(event)
@@ -164,7 +167,7 @@ class _Choice:
     def __init__(self, number: int, reader: AnswerReader, end_ids: frozenset[int]) -> None:
         self.number, self._reader, self._end_ids = number, reader, end_ids
         self.handle: Handle[Completion] | None = None
-        self.meter: Meter | None = None  # None before the request has begun, and after its end
+        self.meter: RequestMeter | None = None  # None before the request has begun, and after its end
 
     def abandon(self, failed: bool) -> None:
         """Nobody waits any more: the measuring ends, unless it has."""
@@ -188,9 +191,9 @@ class _Choice:
             if logprobs and item.finish_reason == "stop" and logprobs[-1].token in self._end_ids:
                 logprobs = logprobs[:-1]  # the end has no text
             if pieces or logprobs:
-                yield Delta(self.number, pieces, item.tokens, logprobs)
-        elif isinstance(item, Echo):
-            yield Delta(self.number, [Text(item.text)], item.tokens, item.logprobs)
+                yield AnswerDelta(self.number, pieces, item.tokens, logprobs)
+        elif isinstance(item, PromptEcho):
+            yield AnswerDelta(self.number, [Text(item.text)], item.tokens, item.logprobs)
         elif isinstance(item, Completion):
             yield from self._end(item)
         else:
@@ -202,11 +205,11 @@ class _Choice:
         rest, called = self._reader.end(whole.stop)
         reason: Reason = "tool_calls" if called and whole.finish_reason == "stop" else whole.finish_reason
         if rest:
-            yield Delta(self.number, rest, (), None)
+            yield AnswerDelta(self.number, rest, (), None)
         timings = whole.timings
         if self.meter is not None:
             self.meter.end(
                 reason, prompt=timings.prompt_tokens, cached=timings.reused_tokens, waited=timings.waited
             )
             self.meter = None
-        yield Finish(self.number, reason, whole.stop, timings)
+        yield AnswerEnd(self.number, reason, whole.stop, timings)

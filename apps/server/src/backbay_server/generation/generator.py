@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from backbay_engine import LLM, Completion, ResponseFormatError, Timings
 
-from ..catalogue import Lease, Pool
+from ..catalogue import ModelLease, ModelPool
 from ..errors import InvalidRequestError
-from ..pictures import Fetcher
+from ..pictures import PictureFetcher
 from ..watching import Metrics
-from .answer import Answer, Bridge, Echo
-from .prompts import EnginePrompt, prepared, require_few_pictures, require_fitting, session_of
+from .answer import Answer, LoopBridge, PromptEcho
+from .prompts import EnginePrompt, prepare_prompt, require_few_pictures, require_fitting, session_name
 from .requests import SEEDS, Conversation, Prompt, Request
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ BATCH: Final = 32  # texts to embed; between batches, a client that has left is 
 THREADS: Final = 4  # that render templates and tokenize
 
 
-class TextNumbers(NamedTuple):
+class TextVectors(NamedTuple):
     """For each text a vector of length 1, (texts, width), or a score, (texts,); and the tokens of all texts."""
 
     model: str
@@ -43,9 +43,9 @@ class TextNumbers(NamedTuple):
 class Generator:
     """Answers requests with the models of a pool. Lives in one event loop."""
 
-    def __init__(self, pool: Pool, metrics: Metrics, fetcher: Fetcher) -> None:
+    def __init__(self, pool: ModelPool, metrics: Metrics, fetcher: PictureFetcher) -> None:
         self._pool, self._metrics, self._fetcher = pool, metrics, fetcher
-        self._bridge = Bridge(asyncio.get_running_loop())
+        self._bridge = LoopBridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
         self._waiting = ThreadPoolExecutor(THREADS, "backbay wait")
 
@@ -70,7 +70,7 @@ class Generator:
             finally:
                 answer.close(failed=failed)
 
-    async def lease(self, model: str | None) -> Lease:
+    async def lease(self, model: str | None) -> ModelLease:
         """A model, kept in memory until the lease is released. A server of one model needs no name."""
         if not model:
             listed = await asyncio.to_thread(self._pool.listed)  # it may look into folders
@@ -83,7 +83,7 @@ class Generator:
         """The tokens of a conversation's prompt."""
         with await self.lease(model) as lease:
             ready = await self._with_pictures(lease.llm, said)
-            prompt = (await self.beside(prepared, lease.llm, ready)).prompt
+            prompt = (await self.beside(prepare_prompt, lease.llm, ready)).prompt
             return len(prompt if isinstance(prompt, list) else await self.waiting(lease.llm.encode, prompt))
 
     async def _with_pictures(self, llm: LLM, prompt: Prompt) -> Prompt:
@@ -97,21 +97,21 @@ class Generator:
 
     async def embed(
         self, model: str | None, texts: Sequence[str | Sequence[int]], *, cut: bool = False
-    ) -> TextNumbers:
+    ) -> TextVectors:
         """Vectors of texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
         with await self.lease(model) as lease:
             require_fitting(lease.llm, texts)
             encoded = await self.beside(_encoded, lease.llm, texts, cut)
             rows = await self._in_batches(lease.llm.embed, encoded)
-            return TextNumbers(lease.name, rows, sum(map(len, encoded)))
+            return TextVectors(lease.name, rows, sum(map(len, encoded)))
 
-    async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextNumbers:
+    async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextVectors:
         """Scores of texts by how well they answer a query: the higher the better."""
         with await self.lease(model) as lease:
             require_fitting(lease.llm, query, texts)
             scores = await self._in_batches(partial(lease.llm.rerank, query), texts)
             tokens = await self.beside(_pair_tokens, lease.llm, query, texts)
-            return TextNumbers(lease.name, scores, tokens)
+            return TextVectors(lease.name, scores, tokens)
 
     async def _in_batches(
         self, compute: Callable[[Sequence[T]], NDArray[np.float32]], texts: Sequence[T]
@@ -138,11 +138,11 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
     if request.options.ignore_end:
         options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
     wanted = options.pop("response_format", None)
-    ready = [prepared(llm, asked, wanted) for asked in request.prompts]
+    ready = [prepare_prompt(llm, asked, wanted) for asked in request.prompts]
     answer.prompts = [each.prompt for each in ready]
     for asked, each in zip(request.prompts, ready, strict=True):
         echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
-        session = session_of(asked)
+        session = session_name(asked)
         for number in range(request.n):
             own = {**options, **each.options}
             if "seed" in options:  # the answers differ although the request has one seed
@@ -157,13 +157,13 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
                 raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
 
-def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer) -> Echo:
+def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer) -> PromptEcho:
     """The prompt as the beginning of its answer."""
     text = asked if isinstance(asked, str) else llm.tokenizer.decode(prompt, special=True)
     if request.options.logprobs is None:
-        return Echo(text, prompt, None)
+        return PromptEcho(text, prompt, None)
     scores = llm.score_tokens(prompt, top=request.options.logprobs)
-    return Echo(text, prompt, list(takewhile(lambda _: not answer.closed, scores)))
+    return PromptEcho(text, prompt, list(takewhile(lambda _: not answer.closed, scores)))
 
 
 def _nothing(prompt: EnginePrompt, *, on_step: Callable[[Any], None]) -> None:

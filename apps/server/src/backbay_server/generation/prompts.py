@@ -12,7 +12,7 @@ import msgspec
 from backbay_engine import LLM, ChatRequest, PlainReader
 
 from ..errors import InvalidRequestError, TooLargeError
-from .requests import Conversation, Format, Gap, Prompt
+from .requests import Conversation, Format, InfillGap, Prompt
 
 EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 MOST_PICTURES: Final = 64  # of one request
@@ -21,10 +21,10 @@ FOR_EACH_TOKEN: Final = 32  # letters, more than a token of any text has in the 
 LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter one has little to find again
 
 
-def prepared(llm: LLM, asked: Prompt, wanted: Format | None = None) -> ChatRequest:
+def prepare_prompt(llm: LLM, asked: Prompt, wanted: Format | None = None) -> ChatRequest:
     """What a client gave, for the engine, and the reader of its answers."""
     if not isinstance(asked, Conversation):
-        if isinstance(asked, Gap):
+        if isinstance(asked, InfillGap):
             prompt = gap_prompt(llm, asked)
         else:
             require_fitting(llm, asked)
@@ -66,7 +66,7 @@ def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def session_of(asked: Prompt) -> str:
+def session_name(asked: Prompt) -> str:
     """A name that the requests of one conversation share, so that they find the cache of its beginning.
 
     Messages up to the first one of the user make it; of a plain prompt, its beginning.
@@ -74,7 +74,7 @@ def session_of(asked: Prompt) -> str:
     if isinstance(asked, Conversation):
         before = [*takewhile(lambda message: message["role"] != "user", asked.messages)]
         said = msgspec.json.encode(asked.messages[: len(before) + 1], enc_hook=repr)
-    elif isinstance(asked, str | Gap):
+    elif isinstance(asked, str | InfillGap):
         said = (asked if isinstance(asked, str) else asked.before)[:LETTERS].encode("utf-8", "replace")
     else:
         said = msgspec.json.encode(list(asked[:TOKENS]))
@@ -90,7 +90,7 @@ PARTS: Final = ("fim_pre", "fim_suf", "fim_mid")
 FOR_AFTER: Final = 4  # a quarter of the room is for the text after the gap
 
 
-def gap_prompt(llm: LLM, gap: Gap) -> list[int]:
+def gap_prompt(llm: LLM, gap: InfillGap) -> list[int]:
     """The prompt, in the order of the models' makers: other files, the text before, the text after.
 
     Where a prompt is too long, the room goes to what is next to the gap: first the other files leave, the oldest first.
@@ -110,7 +110,7 @@ def gap_prompt(llm: LLM, gap: Gap) -> list[int]:
     return [*llm.tokenizer.around[0], *others, pre, *before, suf, *after, mid]
 
 
-def _others(llm: LLM, gap: Gap) -> list[int]:
+def _others(llm: LLM, gap: InfillGap) -> list[int]:
     """The texts of other files, in front of the name of this one."""
     marks = llm.tokenizer.special_ids
     found = [marks["fim_rep"], *_ids(llm, PROJECT)] if "fim_rep" in marks else []

@@ -28,7 +28,7 @@ Format: TypeAlias = Mapping[str, Any]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Gap:
+class InfillGap:
     """The place between two texts, which the answer fills. `others` are names and texts of further files."""
 
     before: str
@@ -36,7 +36,7 @@ class Gap:
     others: Sequence[tuple[str, str]] = ()
 
 
-Prompt: TypeAlias = Conversation | Gap | str | Sequence[int]
+Prompt: TypeAlias = Conversation | InfillGap | str | Sequence[int]
 
 
 def schema_format(schema: Mapping[str, Any]) -> Format:
@@ -45,7 +45,7 @@ def schema_format(schema: Mapping[str, Any]) -> Format:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class AnswerOptions:
     """How an answer is made: the engine's options. None leaves the choice to the engine."""
 
     max_tokens: int | None = None
@@ -83,7 +83,7 @@ class Request:
 
     model: str | None
     prompts: Sequence[Prompt]
-    options: Options = Options()
+    options: AnswerOptions = AnswerOptions()
     n: int = 1
     echo: bool = False  # an answer begins with its prompt
 

@@ -1,5 +1,5 @@
 """Pictures that requests name by an address: fetched from hosts that were allowed, and from nowhere else."""
 
-from .fetching import Fetcher
+from .fetching import PictureFetcher
 
-__all__ = ["Fetcher"]
+__all__ = ["PictureFetcher"]

@@ -18,7 +18,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _MORE: Final = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"), IPv6Network("fec0::/10"))
 
 
-class Address(NamedTuple):
+class PictureAddress(NamedTuple):
     """An address in its parts."""
 
     scheme: str
@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
 
 @final
-class Allowed:
+class AllowedHosts:
     """The hosts from which pictures may be fetched: NAME, NAME:PORT, *.NAME for the names below it, or * for all.
 
     A name without a port stands for the ports of http and https.
@@ -46,7 +46,7 @@ class Allowed:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def checked(self, url: str) -> Address:
+    def checked(self, url: str) -> PictureAddress:
         """The parts of an address; InvalidRequestError if nothing may be fetched from it."""
         found = _parsed(url)
         if not any(self._names(found, host, port) for host, port in self._entries):
@@ -54,7 +54,7 @@ class Allowed:
         return found
 
     @staticmethod
-    def _names(address: Address, host: str, port: int | None) -> bool:
+    def _names(address: PictureAddress, host: str, port: int | None) -> bool:
         if address.port != (_PORTS[address.scheme] if port is None else port):
             return False
         below = host.startswith("*.") and address.host.endswith(host[1:])
@@ -72,12 +72,12 @@ def is_public(ip: IP) -> bool:
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)
 
 
-def ip_of(text: str) -> IP:
+def parse_ip(text: str) -> IP:
     """An address as the resolver gives it, which may have a zone."""
     return ip_address(text.partition("%")[0])
 
 
-def _parsed(url: str) -> Address:
+def _parsed(url: str) -> PictureAddress:
     wrong = f"the address of a picture must be http(s)://HOST/PATH, of at most {LONGEST} letters"
     if len(url) > LONGEST or not url.isascii() or any(letter <= " " or letter in "\\\x7f" for letter in url):
         raise InvalidRequestError(f"{wrong}, in ASCII without spaces and backslashes")
@@ -91,7 +91,7 @@ def _parsed(url: str) -> Address:
     if "@" in parts.netloc:
         raise InvalidRequestError("the address of a picture must have no user or password")
     query = f"?{parts.query}" if parts.query else ""
-    return Address(scheme, host.rstrip("."), port or _PORTS[scheme], (parts.path or "/") + query)
+    return PictureAddress(scheme, host.rstrip("."), port or _PORTS[scheme], (parts.path or "/") + query)
 
 
 def _entry(text: str) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 from httptools import HttpParserError, HttpResponseParser
 
 from ..errors import InvalidRequestError
-from .addresses import IP, Address, Allowed, ip_of, is_public
+from .addresses import IP, AllowedHosts, PictureAddress, is_public, parse_ip
 
 MOST_BYTES: Final = 64 << 20  # of all pictures of a request
 MOST_REDIRECTS: Final = 3
@@ -26,13 +26,13 @@ Message: TypeAlias = Mapping[str, Any]
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[IP]]]
 
 
-async def resolved(host: str, port: int) -> Sequence[IP]:
+async def resolve_host(host: str, port: int) -> Sequence[IP]:
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [ip_of(str(address[0])) for *_, address in found]
+    return [parse_ip(str(address[0])) for *_, address in found]
 
 
 @final
-class Fetcher:
+class PictureFetcher:
     """Fetches the pictures that messages name by an address.
 
     A name is resolved once for each connection, and the connection goes to the address that was checked: a name that
@@ -45,10 +45,10 @@ class Fetcher:
         *,
         most_bytes: int = MOST_BYTES,
         seconds: float = SECONDS,
-        resolve: Resolve = resolved,
+        resolve: Resolve = resolve_host,
         may_reach: Callable[[IP], bool] = is_public,
     ) -> None:
-        self._allowed, self._resolve, self._may_reach = Allowed(hosts), resolve, may_reach
+        self._allowed, self._resolve, self._may_reach = AllowedHosts(hosts), resolve, may_reach
         self._most_bytes, self._seconds = most_bytes, seconds
         self._connections = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -59,7 +59,7 @@ class Fetcher:
         urls = dict.fromkeys(url for part in parts if (url := _url(part)))
         if not urls or not self._allowed:
             return messages
-        budget = Budget(self._most_bytes)
+        budget = ByteBudget(self._most_bytes)
         try:
             async with asyncio.timeout(self._seconds), asyncio.TaskGroup() as group:
                 tasks = {url: group.create_task(self.fetch(url, budget)) for url in urls}
@@ -70,7 +70,7 @@ class Fetcher:
         files = {url: task.result() for url, task in tasks.items()}
         return [_with_files(message, files) for message in messages]
 
-    async def fetch(self, url: str, budget: Budget) -> bytes:
+    async def fetch(self, url: str, budget: ByteBudget) -> bytes:
         """The file at an address, which may send on to others."""
         for _ in range(MOST_REDIRECTS + 1):
             address = self._allowed.checked(url)
@@ -85,7 +85,7 @@ class Fetcher:
                 raise InvalidRequestError("the picture's host sends on from https to an address without it")
         raise InvalidRequestError(f"the picture's host sends on more than {MOST_REDIRECTS} times")
 
-    async def _asked(self, address: Address, budget: Budget) -> tuple[Answer, bytes]:
+    async def _asked(self, address: PictureAddress, budget: ByteBudget) -> tuple[HttpAnswer, bytes]:
         try:
             reader, writer = await self._connected(address)
         except (OSError, UnicodeError):  # no such name, nobody listens, or a wrong certificate
@@ -94,7 +94,7 @@ class Fetcher:
             lines = [f"GET {address.target} HTTP/1.1", f"Host: {address.named_host}", "User-Agent: backbay"]
             lines += ["Accept: image/*", "Accept-Encoding: identity", "Connection: close"]
             writer.write("".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii"))
-            answer = Answer(budget)
+            answer = HttpAnswer(budget)
             return answer, await answer.read(reader)
         except OSError:
             told = f"the connection to the picture's host {address.host!r} broke"
@@ -102,7 +102,7 @@ class Fetcher:
         finally:
             writer.transport.abort()  # nothing more is wanted, and nobody waits for it
 
-    async def _connected(self, address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connected(self, address: PictureAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         found = [ip for ip in await self._resolve(address.host, address.port) if self._may_reach(ip)]
         secure: dict[str, Any] = {}
         if address.scheme == "https":
@@ -141,7 +141,7 @@ CHUNK: Final = 64 << 10
 
 
 @final
-class Budget:
+class ByteBudget:
     """Bytes that may still be fetched for a request."""
 
     def __init__(self, most: int) -> None:
@@ -154,10 +154,10 @@ class Budget:
 
 
 @final
-class Answer:
+class HttpAnswer:
     """Reads one answer. httptools calls its methods."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget, self._parser = budget, HttpResponseParser(self)
         self._begun, self._whole, self._bounded = False, False, False
         self._parts: list[bytes] = []

@@ -19,7 +19,7 @@ Fail: TypeAlias = Callable[[BaseException], bytes]
 
 @final
 @dataclass(frozen=True)
-class Json:
+class JsonAnswer:
     """A struct as JSON."""
 
     body: object
@@ -32,7 +32,7 @@ class Json:
 
 @final
 @dataclass(frozen=True)
-class Stream:
+class StreamAnswer:
     """Chunks as they come. An error before the first chunk is raised; a later one is the last chunk."""
 
     chunks: AsyncGenerator[bytes, None]
@@ -52,9 +52,9 @@ class Stream:
             await send({"type": "http.response.body", "body": b""})
 
 
-def event_stream(chunks: AsyncGenerator[bytes, None]) -> Stream:
+def event_stream(chunks: AsyncGenerator[bytes, None]) -> StreamAnswer:
     """Server-sent events, made by `sse`."""
-    return Stream(chunks, EVENT_STREAM, sse)
+    return StreamAnswer(chunks, EVENT_STREAM, sse)
 
 
 def sse(data: bytes) -> bytes:
@@ -70,7 +70,7 @@ def event_sse(event: msgspec.Struct) -> bytes:
     return named_sse(str(event.__struct_config__.tag), encode(event))
 
 
-def line(data: bytes) -> bytes:
+def json_line(data: bytes) -> bytes:
     """A line of a stream of JSON_LINES."""
     return data + b"\n"
 

@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequestError
-from .request_checks import header
+from .request_checks import header_value
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
@@ -36,7 +36,9 @@ async def read_body(receive: Receive) -> bytes:
 
 def require_plain(scope: Scope) -> None:
     """InvalidRequestError if the body is compressed: its size would not be known before it is read."""
-    coded = [value for value in header(scope, b"content-encoding") if value.strip().lower() != b"identity"]
+    coded = [
+        value for value in header_value(scope, b"content-encoding") if value.strip().lower() != b"identity"
+    ]
     if coded:
         raise InvalidRequestError(f"the body is coded as {coded[0].decode('latin-1')}; send it as it is")
 

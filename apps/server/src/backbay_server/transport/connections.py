@@ -16,7 +16,7 @@ REFUSED = b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 @final
-class Connection(HttpToolsProtocol):
+class BoundedConnection(HttpToolsProtocol):
     """A connection that is closed when its client sends headers without end, sends too slowly, or takes nothing."""
 
     most_connections = 1 << 16

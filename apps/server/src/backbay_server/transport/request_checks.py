@@ -36,7 +36,7 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.\-]+)(:\d{1,5})?", re.ASC
 _NAMES: Final = re.compile(rb"[\w\-]+( *, *[\w\-]+)*", re.ASCII)
 
 
-class Guard(ABC):
+class GuardMiddleware(ABC):
     """Middleware that refuses some requests."""
 
     closes: ClassVar[bool] = False  # the connection of a refused request, so that no more is sent
@@ -63,12 +63,12 @@ class Guard(ABC):
         await self._app(scope, receive, send)
 
 
-def header(scope: Scope, name: bytes) -> list[bytes]:
+def header_value(scope: Scope, name: bytes) -> list[bytes]:
     return [value for each, value in scope["headers"] if each == name]
 
 
 @final
-class Hosts(Guard):
+class HostGuard(GuardMiddleware):
     """Serves requests for localhost, for addresses, and for the given names; `*` allows all names.
 
     A page of another site may have a name that resolves to this machine (DNS rebinding). An address cannot be rebound:
@@ -80,7 +80,7 @@ class Hosts(Guard):
         self._names = frozenset(name.lower().rstrip(".") for name in names)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        given = header(scope, b"host")
+        given = header_value(scope, b"host")
         if not given or (len(given) == 1 and self._allows(given[0].decode("latin-1").strip())):
             return None  # none: no browser; checks of load balancers may send none
         return ForbiddenError("the header Host names none of this server's hosts; see --allow-host")
@@ -100,7 +100,7 @@ class Hosts(Guard):
 
 
 @final
-class Origins(Guard):
+class OriginGuard(GuardMiddleware):
     """Serves pages of this server and of the named origins, such as https://chat.example.com; `*` names all.
 
     Pages of other sites are refused; named ones are told so (CORS).
@@ -111,7 +111,7 @@ class Origins(Guard):
         self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        given = header(scope, b"origin")
+        given = header_value(scope, b"origin")
         if not given or (len(given) == 1 and (self._names(given[0]) or _is_own(given[0], scope))):
             return None
         return ForbiddenError("pages of this origin may not use the server; see --allow-origin")
@@ -121,12 +121,12 @@ class Origins(Guard):
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; the browser of a page of a named origin may show it the answer."""
-        given = header(scope, b"origin")
+        given = header_value(scope, b"origin")
         if not given or not self._names(given[0]):
             await self._app(scope, receive, send)
             return
         allowed = [(b"access-control-allow-origin", given[0]), (b"vary", b"origin")]
-        if scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
+        if scope["method"] == "OPTIONS" and header_value(scope, b"access-control-request-method"):
             await _preflight(scope, allowed)(scope, receive, send)
             return
 
@@ -144,23 +144,23 @@ def _preflight(scope: Scope, allowed: list[tuple[bytes, bytes]]) -> Response:
     answer = Response(status_code=204)
     answer.raw_headers += [*allowed, (b"access-control-allow-methods", b"GET, POST, DELETE")]
     answer.raw_headers.append((b"access-control-max-age", b"600"))
-    for names in header(scope, b"access-control-request-headers"):
+    for names in header_value(scope, b"access-control-request-headers"):
         if _NAMES.fullmatch(names.strip()) and len(names) <= 1024:
             answer.raw_headers.append((b"access-control-allow-headers", names.strip()))
-    if header(scope, b"access-control-request-private-network") == [b"true"]:
+    if header_value(scope, b"access-control-request-private-network") == [b"true"]:
         answer.raw_headers.append((b"access-control-allow-private-network", b"true"))
     return answer
 
 
 def _is_own(origin: bytes, scope: Scope) -> bool:
     """Whether a page comes from this server, under the name by which the request asks for it."""
-    host = header(scope, b"host")
+    host = header_value(scope, b"host")
     scheme, _, rest = origin.lower().partition(b"://")
     return scheme in {b"http", b"https"} and len(host) == 1 and rest == host[0].strip().lower()
 
 
 @final
-class BodyLimit(Guard):
+class BodySizeGuard(GuardMiddleware):
     """Refuses bodies of more than `most` bytes: by their length before a byte is read, or as soon as they exceed it.
 
     If a body's length is not told, the application gets TooLargeError when it reads on.
@@ -173,7 +173,7 @@ class BodyLimit(Guard):
         self._most = most
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        lengths = header(scope, b"content-length")
+        lengths = header_value(scope, b"content-length")
         fits = all(len(each) <= MOST_DIGITS and int(each) <= self._most for each in lengths)
         return None if fits else self._error()
 
@@ -225,13 +225,13 @@ def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
     return keys
 
 
-def is_open(path: str) -> bool:
+def is_open_route(path: str) -> bool:
     """Whether a path wants no key, and is served to the last."""
     return path in OPEN or path.startswith(PAGE)
 
 
 @final
-class Keys(Guard):
+class KeyGuard(GuardMiddleware):
     """Refuses requests without a key, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -239,7 +239,7 @@ class Keys(Guard):
         self._digests = tuple(sha256(key.encode()).digest() for key in keys)
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        if is_open(scope["path"]):
+        if is_open_route(scope["path"]):
             return None
         given = [key for name, value in scope["headers"] if (key := _key(name, value))]
         # every digest is compared with every key, so that the time tells nothing
@@ -256,7 +256,7 @@ def _key(name: bytes, value: bytes) -> bytes:
 
 
 @final
-class Drain:
+class RequestDrain:
     """Counts requests; once it has begun, new ones get 503. Requests for open routes are answered all the time."""
 
     def __init__(self) -> None:
@@ -291,20 +291,20 @@ class Drain:
 
 
 @final
-class Draining(Guard):
+class DrainGuard(GuardMiddleware):
     """The middleware of a drain."""
 
     closes = True
 
-    def __init__(self, app: ASGIApp, drain: Drain) -> None:
+    def __init__(self, app: ASGIApp, drain: RequestDrain) -> None:
         super().__init__(app)
         self._drain = drain
 
     def refusal(self, scope: Scope) -> ApiError | None:
-        refused = self._drain.begun and not is_open(scope["path"])
+        refused = self._drain.begun and not is_open_route(scope["path"])
         return UnavailableError("the server is shutting down") if refused else None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        counted = nullcontext() if is_open(scope["path"]) else self._drain.counting()
+        counted = nullcontext() if is_open_route(scope["path"]) else self._drain.counting()
         with counted:
             await self._app(scope, receive, send)

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 
 from backbay import BackbayError
 
-from .connections import Connection
-from .request_checks import Drain
+from .connections import BoundedConnection
+from .request_checks import RequestDrain
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE = 75  # seconds; clients drop idle connections earlier, so that none is closed under a request
@@ -42,17 +42,17 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         app: ASGIApp,
-        drain: Drain,
+        drain: RequestDrain,
         *,
         drain_seconds: float,
         cancel: Callable[[], Awaitable[None]],
         listening: Callable[[], None],
     ) -> None:
-        Connection.most_connections = connections_of(_files())
+        BoundedConnection.most_connections = connection_limit(_files())
         super().__init__(
             uvicorn.Config(
                 app,
-                http=Connection,
+                http=BoundedConnection,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -117,7 +117,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket with an address; BackbayError if the address is taken or is not this machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -135,7 +135,7 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def connections_of(files: int) -> int:
+def connection_limit(files: int) -> int:
     """The most connections of a process that may open so many files; where these are few, half of them."""
     return max(files - SPARE_FILES, files // 2, 1)
 

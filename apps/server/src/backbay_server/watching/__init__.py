@@ -1,6 +1,6 @@
 """Watching the server: metrics, log lines without any text of prompts, and the state that the page shows."""
 
-from .logs import Log, set_up_logging
-from .metrics import Meter, Metrics
+from .logs import RequestLog, set_up_logging
+from .metrics import Metrics, RequestMeter
 
-__all__ = ["Log", "Meter", "Metrics", "set_up_logging"]
+__all__ = ["Metrics", "RequestLog", "RequestMeter", "set_up_logging"]

@@ -29,7 +29,7 @@ QUIET = frozenset({"/health", "/ready", "/metrics", "/state"})
 @contextmanager
 def set_up_logging(form: str, stream: TextIO | None = None) -> Iterator[None]:
     """Log to standard error in the block: a line of text, or of JSON, for each record."""
-    lines = JsonLines() if form == "json" else TextLines()
+    lines = JsonFormatter() if form == "json" else TextFormatter()
     waiting: Queue[Any] = Queue(MOST_WAITING)
     opened = _standard_error() if stream is None else stream
     writer = Thread(target=_write, args=(waiting, lines, opened), name="backbay log", daemon=True)
@@ -77,7 +77,7 @@ class _Dropping(QueueHandler):
             return
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """Exceptions are shown by their types and places: their messages may quote a prompt."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  logging's name
@@ -92,7 +92,7 @@ class Lines(logging.Formatter):
 
 
 @final
-class TextLines(Lines):
+class TextFormatter(LogFormatter):
     def __init__(self) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
 
@@ -101,7 +101,7 @@ class TextLines(Lines):
 
 
 @final
-class JsonLines(Lines):
+class JsonFormatter(LogFormatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -116,7 +116,7 @@ class JsonLines(Lines):
 
 
 @final
-class Log:
+class RequestLog:
     """Middleware that logs a line for each request: method, route, status, time, bytes of the answer. No text."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from backbay import BackbayError
 
 if TYPE_CHECKING:
-    from ..catalogue import Pool
-    from ..catalogue.pool import Held
+    from ..catalogue import ModelPool
+    from ..catalogue.pool import PooledModel
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -59,13 +59,13 @@ class Metrics(Collector):
         self.cancelled = counter("backbay_cancelled_requests", "Requests whose clients left", model)
         refused = "Requests refused, or failed, by status"
         self.refused = counter("backbay_refused_requests", refused, ("status",))
-        self.pool: Pool | None = None  # whose models are shown
+        self.pool: ModelPool | None = None  # whose models are shown
         self._registry.register(self)
         self.running = 0
 
-    def begin(self, model: str, operation: str, begun: float) -> Meter:
+    def begin(self, model: str, operation: str, begun: float) -> RequestMeter:
         """Measure a request that came at `begun`, by perf_counter: chat, text_completion, embeddings ..."""
-        return Meter(self, model, operation, begun)
+        return RequestMeter(self, model, operation, begun)
 
     def answered(self, status: int) -> None:
         if status >= 400:
@@ -87,7 +87,7 @@ class Metrics(Collector):
 
 
 @final
-class Meter:
+class RequestMeter:
     """Measures one request. It ends once, by `end`, `cancel` or `fail`."""
 
     __slots__ = ("_begun", "_count", "_first", "_last", "_metrics", "_model", "_operation")
@@ -141,7 +141,7 @@ class _Load:
     usage: float = 0.0
     memory: int = 0
 
-    def add(self, held: Held) -> None:
+    def add(self, held: PooledModel) -> None:
         llm = held.llm
         if llm is None:
             self.waiting += held.users

@@ -18,8 +18,8 @@ from ..errors import UnavailableError, error_response
 from .metrics import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
-    from ..catalogue import Pool
-    from ..catalogue.pool import Held
+    from ..catalogue import ModelPool
+    from ..catalogue.pool import PooledModel
 
 JSON = "application/json"
 
@@ -61,7 +61,7 @@ def routes(*, with_metrics: bool) -> list[Route]:
 # -- the state: models, slots, queues, and memory by device and layer ------------------------------------
 
 
-def _state(pool: Pool, metrics: Metrics, *, draining: bool) -> dict[str, Any]:
+def _state(pool: ModelPool, metrics: Metrics, *, draining: bool) -> dict[str, Any]:
     """The state as plain data. No text of any request is in it."""
     models = [_model(held) for held in pool.held()]
     return {
@@ -73,7 +73,7 @@ def _state(pool: Pool, metrics: Metrics, *, draining: bool) -> dict[str, Any]:
     }
 
 
-def _model(held: Held) -> dict[str, Any]:
+def _model(held: PooledModel) -> dict[str, Any]:
     llm = held.llm
     found: dict[str, Any] = {
         "name": held.entry.name,

@@ -161,7 +161,7 @@ def the_process_stays_as_it_was(lab: Lab, draw: Draw) -> None:
                 draw.note(f"a backend is {stage}")
                 for name, read in STATE.items():
                     if (now := read()) != before[name]:
-                        told = changed(before[name], now)
+                        told = describe_change(before[name], now)
                         raise Fault("process", f"{name} changed once a backend was {stage}: {told}")
                 if text := printed():
                     raise Fault("process", f"standard output has {short(text)} once a backend was {stage}")
@@ -169,7 +169,7 @@ def the_process_stays_as_it_was(lab: Lab, draw: Draw) -> None:
             used(lab, path, weights, unchanged)
 
 
-def changed(before: object, now: object) -> str:
+def describe_change(before: object, now: object) -> str:
     """Both values, or the parts of dictionaries that differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]

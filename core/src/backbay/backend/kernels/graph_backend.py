@@ -16,7 +16,8 @@ from ...memory.host_memory import host_memory, return_large_blocks
 from ...memory.ledger import Entry, Workspace
 from ...ops import cast, rows
 from ...ops.declaration import Op
-from ...types.params import Debug, DeviceInfo, Placement, Precision, Support, unsupported
+from ...types.declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.params import Debug, Placement
 from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress
@@ -194,7 +195,7 @@ class EngineBuffer(Buffer):
 
     def storage_of(self, as_numbers: bool) -> Any:
         if as_numbers:
-            return self.engine.to_engine(flat(self.read(), self.dtype), DType.F32)
+            return self.engine.to_engine(decode_all(self.read(), self.dtype), DType.F32)
         return self.storage
 
     def read(self) -> Bytes:
@@ -230,7 +231,7 @@ class EngineWeight(Buffer):
 
     def _made(self, as_numbers: bool) -> Any:
         if as_numbers:
-            return self.engine.to_engine(flat(self.data, self.dtype), DType.F32)
+            return self.engine.to_engine(decode_all(self.data, self.dtype), DType.F32)
         return self.engine.to_engine(numpy_view(self.data, self.dtype), self.dtype)
 
     def read(self) -> Bytes:
@@ -247,6 +248,6 @@ def host_bytes(engine: ArrayEngine, storage: Any) -> Bytes:
     return np.ascontiguousarray(engine.to_host(storage)).view(np.uint8)
 
 
-def flat(data: Bytes, dtype: DType) -> Array:
+def decode_all(data: Bytes, dtype: DType) -> Array:
     """All elements of a quantized tensor as numbers."""
     return flat_numbers(data, dtype).reshape(-1)

@@ -26,7 +26,8 @@ from ...memory.host_memory import host_memory
 from ...memory.ledger import Entry, Ledger, Workspace
 from ...ops import cast, copy
 from ...ops.declaration import Op
-from ...types.params import BackendParams, DeviceInfo, Placement, Precision, Support, unsupported
+from ...types.declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.params import BackendParams, Placement
 from ...types.spec import DType, Spec, same_shape
 from ...types.threads import cached_property
 from ..backend import Backend
@@ -43,12 +44,12 @@ CPU = "CPU:0"
 GRAPH = Entry(CPU, "graph")
 
 
-def aligned(nbytes: int) -> int:
+def aligned_nbytes(nbytes: int) -> int:
     """The bytes that an array takes of the scratch memory."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-class Scratch:
+class ScratchMemory:
     """Memory for the converted operands of one kernel at a time, as large as the largest plan needs."""
 
     def __init__(self, ledger: Ledger, entry: Entry) -> None:
@@ -84,7 +85,7 @@ class Scratch:
     def take(self, shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> Array:
         """An array of undefined content, valid until `reset`; of fresh memory if no plan asked for so much."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        begin, end = self._taken, self._taken + aligned(nbytes)
+        begin, end = self._taken, self._taken + aligned_nbytes(nbytes)
         if end > self._memory.size:
             return np.empty(shape, dtype)
         self._taken = end
@@ -98,7 +99,7 @@ def converted_nbytes(node: Node, float_dtype: type[np.floating[Any]]) -> int:
         return 0
     floats = [operand for operand in node.operands if not operand.dtype.is_integer]
     converted = [operand for operand in floats if NUMPY.get(operand.dtype) != np.dtype(float_dtype)]
-    return sum(aligned(operand.size * np.dtype(float_dtype).itemsize) for operand in converted)
+    return sum(aligned_nbytes(operand.size * np.dtype(float_dtype).itemsize) for operand in converted)
 
 
 def convert(raw: Array, dtype: DType, into: Array) -> Array:
@@ -138,8 +139,8 @@ class KernelBackend(Backend):
         self._calls = {op: op.spread(kernel) for op, kernel in self.kernels.items()}
 
     @cached_property
-    def _scratch(self) -> Scratch:
-        return Scratch(self.ledger, GRAPH)
+    def _scratch(self) -> ScratchMemory:
+        return ScratchMemory(self.ledger, GRAPH)
 
     @cached_property
     def _workspace(self) -> Workspace:

@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise BackbayError(f"{folder} is not empty; name another folder with --into")
     source = args.source or clone_address() or ""
-    for path, text in files(args.name, args.kind, source).items():
+    for path, text in repository_files(args.name, args.kind, source).items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)
@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def files(name: str, kind: str, source: str = "") -> dict[str, str]:
+def repository_files(name: str, kind: str, source: str = "") -> dict[str, str]:
     """The files of a new repository, by their paths; `source` is the address of backbay, if there is one."""
     written = {}
     for part in (TEMPLATES / "both", TEMPLATES / kind):

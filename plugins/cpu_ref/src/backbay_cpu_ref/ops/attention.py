@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import ops
 
-from .kernel_table import Array, kernel, ranked
+from .kernel_table import Array, kernel, with_rank
 from .matrix import mulmat
 
 BLOCK = 1 << 19  # scores that are computed at a time
@@ -30,8 +30,10 @@ def scaled_dot_product_attention(
     softcap: float = 0.0,
     cache_config_applied: bool = False,
 ) -> Array:
-    q, k = (ranked(each, 4).swapaxes(1, 2) for each in (query, key))  # (batch, heads, tokens or history, d)
-    v = ranked(value, 4)
+    q, k = (
+        with_rank(each, 4).swapaxes(1, 2) for each in (query, key)
+    )  # (batch, heads, tokens or history, d)
+    v = with_rank(value, 4)
     v = v if cache_config_applied else v.transpose(0, 2, 3, 1)  # (batch, kv, dv, history)
     y = np.empty((*q.shape[:3], v.shape[2]))  # (batch, heads, tokens, dv)
     step = tokens_at_a_time(q.shape[0] * q.shape[1] * k.shape[2])
@@ -41,10 +43,10 @@ def scaled_dot_product_attention(
         if softcap:
             scores = softcap * np.tanh(scores / softcap)
         if mask is not None:
-            scores = scores + ranked(mask, 4)[:, :, : q.shape[2]][:, :, some]
+            scores = scores + with_rank(mask, 4)[:, :, : q.shape[2]][:, :, some]
         y[:, :, some] = mulmat(v, _weights(scores, sinks))
     if vmla is not None:
-        y = mulmat(ranked(vmla, 4), y)
+        y = mulmat(with_rank(vmla, 4), y)
     return y.swapaxes(1, 2).reshape(*query.shape[:-1], y.shape[-1])
 
 

@@ -12,7 +12,7 @@ from backbay import Op, ops
 from .kernel_table import Array, kernel
 
 
-def repeated(t2: Array, shape: tuple[int, ...]) -> Array:
+def repeat_to_shape(t2: Array, shape: tuple[int, ...]) -> Array:
     """t2 repeated modulo to a shape; NumPy broadcasts extents of 1 by itself, but drops no leading axes of 1."""
     t2 = t2.reshape((1,) * (len(shape) - t2.ndim) + t2.shape[max(0, t2.ndim - len(shape)) :])
     times = [
@@ -24,7 +24,7 @@ def repeated(t2: Array, shape: tuple[int, ...]) -> Array:
 def _compute_by(function: Callable[[Array, Array], Array], op: Op[Any, Any]) -> None:
     @kernel(op)
     def computed(x: Array, t2: Array) -> Array:
-        return function(x, repeated(t2, x.shape))
+        return function(x, repeat_to_shape(t2, x.shape))
 
 
 _compute_by(np.add, ops.add)

@@ -6,11 +6,11 @@ import numpy as np
 
 from backbay import ops
 
-from .kernel_table import Array, kernel, ranked
+from .kernel_table import Array, kernel, with_rank
 
 
 @kernel(ops.rows)
 def rows(x: Array, ids: Array) -> Array:
-    table, wanted = ranked(x, 4), ranked(ids, 4)[0]  # (b, a, count, n), (b, a, k)
+    table, wanted = with_rank(x, 4), with_rank(ids, 4)[0]  # (b, a, count, n), (b, a, k)
     b, a = (np.arange(extent) % table.shape[i] for i, extent in enumerate(wanted.shape[:2]))
     return table[b[:, None, None], a[:, None], wanted]

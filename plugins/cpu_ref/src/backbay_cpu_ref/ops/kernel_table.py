@@ -13,6 +13,6 @@ Array = NDArray[Any]
 kernel = KernelTable()
 
 
-def ranked(x: Array, rank: int) -> Array:
+def with_rank(x: Array, rank: int) -> Array:
     """x with exactly `rank` axes: leading axes of extent 1 are added or dropped."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape[-rank:])

@@ -6,14 +6,14 @@ import numpy as np
 
 from backbay import ops
 
-from .kernel_table import Array, kernel, ranked
+from .kernel_table import Array, kernel, with_rank
 
 
 @kernel(ops.mulmat_full_prec)
 @kernel(ops.mulmat)
 def mulmat(w: Array, x: Array) -> Array:
     """Rows of w times rows of x; consecutive groups of x's slices share one of w's."""
-    w4, x4 = ranked(w, 4), ranked(x, 4)  # (wb, wa, n, k), (xb, xa, m, k)
+    w4, x4 = with_rank(w, 4), with_rank(x, 4)  # (wb, wa, n, k), (xb, xa, m, k)
     wb, wa, n, k = w4.shape
     xb, xa, m, _ = x4.shape
     grouped = x4.reshape(wb, xb // max(wb, 1), wa, xa // max(wa, 1), m, k)
@@ -23,8 +23,8 @@ def mulmat(w: Array, x: Array) -> Array:
 
 @kernel(ops.mulmat_id)
 def mulmat_id(w: Array, x: Array, ids: Array) -> Array:
-    experts, chosen = ranked(w, 4)[0], ranked(ids, 4)[0, 0]  # (experts, n, k), (tokens, used)
-    rows = np.broadcast_to(ranked(x, 4)[0], (*chosen.shape, w.shape[-1]))  # (tokens, used, k)
+    experts, chosen = with_rank(w, 4)[0], with_rank(ids, 4)[0, 0]  # (experts, n, k), (tokens, used)
+    rows = np.broadcast_to(with_rank(x, 4)[0], (*chosen.shape, w.shape[-1]))  # (tokens, used, k)
     y = np.zeros((*chosen.shape, experts.shape[1]), rows.dtype)
     for expert in np.unique(chosen):  # a few, and each is one product
         here = chosen == expert
@@ -34,4 +34,4 @@ def mulmat_id(w: Array, x: Array, ids: Array) -> Array:
 
 @kernel(ops.add_id)
 def add_id(x: Array, t2: Array, ids: Array) -> Array:
-    return x + ranked(t2, 4)[0, 0][ids].reshape(x.shape)
+    return x + with_rank(t2, 4)[0, 0][ids].reshape(x.shape)

@@ -8,7 +8,7 @@ import numpy as np
 from backbay import ops
 from backbay.ops import Yarn
 
-from .kernel_table import Array, kernel, ranked
+from .kernel_table import Array, kernel, with_rank
 
 
 @kernel(ops.rope)
@@ -23,12 +23,12 @@ def rope(
     sections: Sequence[int],
     yarn: Yarn | None,
 ) -> Array:
-    place, power = places(positions, dim, mode, sections)
+    place, power = pair_positions(positions, dim, mode, sections)
     pairs = power.size
     theta = place * base ** (-2 * power / dim)  # (tokens, pairs)
     if factors is not None:
         theta = theta / factors.reshape(-1)[:pairs]
-    angle, m = stretch(theta, dim, base, scale, yarn)
+    angle, m = yarn_angles(theta, dim, base, scale, yarn)
     cos, sin = m * np.cos(angle)[:, None], m * np.sin(angle)[:, None]  # (tokens, 1, pairs)
 
     y = np.array(x, ndmin=3)  # ((batch,) tokens, heads, head_dim)
@@ -39,7 +39,7 @@ def rope(
     return y.reshape(x.shape)
 
 
-def places(positions: Array, dim: int, mode: str, sections: Sequence[int]) -> tuple[Array, Array]:
+def pair_positions(positions: Array, dim: int, mode: str, sections: Sequence[int]) -> tuple[Array, Array]:
     """The position of each pair of each token, (tokens, pairs) or (tokens, 1), and its power of the base."""
     if mode in ("normal", "neox"):
         return positions.reshape(-1, 1), np.arange(dim // 2)
@@ -52,7 +52,7 @@ def places(positions: Array, dim: int, mode: str, sections: Sequence[int]) -> tu
     return components[:, component[pair % component.size]], pair
 
 
-def stretch(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Array, float]:
+def yarn_angles(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None) -> tuple[Array, float]:
     """The angles, and the factor of the result."""
     if yarn is None or yarn.ext_factor == 0:
         return scale * theta, yarn.attn_factor if yarn else 1.0
@@ -69,7 +69,7 @@ def stretch(theta: Array, dim: int, base: float, scale: float, yarn: Yarn | None
 
 @kernel(ops.ssm_conv)
 def ssm_conv(x: Array, weight: Array) -> Array:
-    x, weight = ranked(x, 3), ranked(weight, 2)  # (sequences, channels, K-1 + tokens), (channels, K)
+    x, weight = with_rank(x, 3), with_rank(weight, 2)  # (sequences, channels, K-1 + tokens), (channels, K)
     taps = weight.shape[1]
     tokens = x.shape[2] - taps + 1
     y = sum((x[..., i : i + tokens] * weight[:, i : i + 1] for i in range(taps)), np.float64(0))
@@ -78,10 +78,10 @@ def ssm_conv(x: Array, weight: Array) -> Array:
 
 @kernel(ops.ssm_scan)
 def ssm_scan(s: Array, x: Array, dt: Array, A: Array, B: Array, C: Array, ids: Array) -> Array:
-    state = ranked(s, 4)[ids.reshape(-1)]  # (sequences, heads, head_dim, states)
-    x, A = ranked(x, 4), ranked(A, 2)  # (sequences, tokens, heads, head_dim), (heads, states or 1)
-    d = np.logaddexp(0, ranked(dt, 3))  # (sequences, tokens, heads)
-    B, C = per_head(ranked(B, 4), x.shape[2]), per_head(ranked(C, 4), x.shape[2])
+    state = with_rank(s, 4)[ids.reshape(-1)]  # (sequences, heads, head_dim, states)
+    x, A = with_rank(x, 4), with_rank(A, 2)  # (sequences, tokens, heads, head_dim), (heads, states or 1)
+    d = np.logaddexp(0, with_rank(dt, 3))  # (sequences, tokens, heads)
+    B, C = per_head(with_rank(B, 4), x.shape[2]), per_head(with_rank(C, 4), x.shape[2])
     y = np.empty_like(x)
     for t in range(x.shape[1]):  # each step needs the state after the step before
         step = d[:, t, :, None]
@@ -100,14 +100,14 @@ def per_head(x: Array, heads: int) -> Array:
 def delta_rule(
     s: Array, q: Array, k: Array, v: Array, decay: Array, share: Array, removed: Array | None
 ) -> Array:
-    state = ranked(s, 4)  # (sequences, heads, value, key)
-    q, k, v = ranked(q, 4), ranked(k, 4), ranked(v, 4)  # (sequences, tokens, heads, key or value)
-    e, share = np.exp(ranked(decay, 4)), ranked(share, 4)
+    state = with_rank(s, 4)  # (sequences, heads, value, key)
+    q, k, v = with_rank(q, 4), with_rank(k, 4), with_rank(v, 4)  # (sequences, tokens, heads, key or value)
+    e, share = np.exp(with_rank(decay, 4)), with_rank(share, 4)
     # What a token reads of the state before it, what it puts in the place, and the values that it adds.
     if removed is None:
         read, put, added = k * e, k * share, v * share
     else:
-        read, put, added = ranked(removed, 4), ranked(removed, 4) * share, v
+        read, put, added = with_rank(removed, 4), with_rank(removed, 4) * share, v
     y = np.empty_like(v)
     for t in range(v.shape[1]):  # each step needs the state after the step before
         known = state @ read[:, t, ..., None]  # (sequences, heads, value, 1)

@@ -13,10 +13,10 @@ from backbay import DeviceInfo, DType, GPULayersList, OptionError, Placement, as
 from backbay.plugin import host_memory
 
 from ..library.abi import NULL, Ptr, dtype_of, ffi, temporary_pool
-from ..library.library import Library, text
+from ..library.library import Library, c_string
 from .device_verdict import DeviceVerdict, is_known, verdict_of
 from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS, KnownFault
-from .rpc_servers import PATIENCE, RpcServer, find_server, free_on, session, turn
+from .rpc_servers import PATIENCE, RpcServer, find_server, free_server_memory, rpc_session, session_lock
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
 SPARE = 10  # one part in ten of a device's memory is left for caches and graphs
@@ -51,14 +51,14 @@ class Device:
 
     def turn(self) -> AbstractContextManager[object]:
         """The lock to be held around a session: a server is used by one thread at a time."""
-        return nullcontext() if self.server is None else turn()
+        return nullcontext() if self.server is None else session_lock()
 
     def session(self) -> AbstractContextManager[None]:
         """Must surround every call that reaches the device."""
-        return nullcontext() if self.server is None else session(self.server)
+        return nullcontext() if self.server is None else rpc_session(self.server)
 
     def info(self) -> DeviceInfo:
-        name = text(self._lib.ggml_backend_dev_description(self.handle))
+        name = c_string(self._lib.ggml_backend_dev_description(self.handle))
         if self.is_cpu and self.server is None:  # ggml says that all of it is free, even in a container
             total, free = host_memory()
             return DeviceInfo(self.id, name, total_memory=total, free_memory=free)
@@ -88,7 +88,7 @@ class Device:
     def _fails(self, faults: Sequence[KnownFault], tensor: Ptr, source: Ptr) -> bool:
         if self.verdict is None or source == NULL:
             return False
-        name = text(self._lib.ggml_op_desc(tensor))
+        name = c_string(self._lib.ggml_op_desc(tensor))
         return any(
             name in fault.ops and not self.verdict.takes(fault.case) and fault.concerns(tensor, source)
             for fault in faults
@@ -116,7 +116,7 @@ class Device:
 
     def _case(self, tensor: Ptr, source: Ptr) -> str:
         dtype = dtype_of(source)
-        return text(self._lib.ggml_op_name(tensor.op)) + ("" if dtype is DType.F32 else f" {dtype}")
+        return c_string(self._lib.ggml_op_name(tensor.op)) + ("" if dtype is DType.F32 else f" {dtype}")
 
     def attends(self, head: int, dtype: DType = DType.F16) -> bool:
         """Whether the device has flash attention for heads of this size, over a cache of this dtype."""
@@ -152,7 +152,7 @@ class Device:
         if self.server is None:
             free()
         else:
-            free_on((self.server,), free)
+            free_server_memory((self.server,), free)
 
     def stand_in(self, tensor: Ptr) -> Ptr:
         """Let a tensor belong to this device without any memory, for a dry run."""
@@ -174,7 +174,7 @@ def rounded_up(nbytes: int, step: int) -> int:
 
 def find_devices(library: Library, endpoints: Iterable[str], patience: float = PATIENCE) -> list[Device]:
     """The CPU, the GPUs that ggml reports and that pass their trial, and the devices of RPC servers."""
-    found = [Device(library, f"{kind_of(library, library.cpu)}:0", library.cpu)]
+    found = [Device(library, f"{driver_name(library, library.cpu)}:0", library.cpu)]
     for id, handle, verdict in tried_gpus(library):
         if verdict is None or not verdict.why_not:
             found.append(Device(library, id, handle, verdict=verdict))
@@ -184,7 +184,7 @@ def find_devices(library: Library, endpoints: Iterable[str], patience: float = P
     for endpoint in endpoints:
         server = find_server(library, endpoint, patience)
         for handle in server.devices:
-            kind = kind_of(library, handle)
+            kind = driver_name(library, handle)
             found.append(Device(library, f"{kind}:{count[kind]}", handle, server))
             count[kind] += 1
     return found
@@ -193,30 +193,33 @@ def find_devices(library: Library, endpoints: Iterable[str], patience: float = P
 def tried_gpus(library: Library) -> Iterator[tuple[str, Ptr, DeviceVerdict | None]]:
     """The GPUs that ggml reports, with their verdicts."""
     count: Counter[str] = Counter()
-    for handle in gpus(library):
-        kind = kind_of(library, handle)
+    for handle in reported_gpus(library):
+        kind = driver_name(library, handle)
         id = f"{kind}:{count[kind]}"
         count[kind] += 1
-        yield id, handle, verdict_of(library, id, f"{kind} {description(library, handle)}")
+        yield id, handle, verdict_of(library, id, f"{kind} {device_description(library, handle)}")
 
 
 def untried_gpus(library: Library) -> int:
     """The number of kinds of GPUs that have no verdict yet."""
-    kinds = {f"{kind_of(library, handle)} {description(library, handle)}" for handle in gpus(library)}
+    kinds = {
+        f"{driver_name(library, handle)} {device_description(library, handle)}"
+        for handle in reported_gpus(library)
+    }
     return sum(not is_known(library, kind) for kind in kinds)
 
 
-def gpus(library: Library) -> list[Ptr]:
+def reported_gpus(library: Library) -> list[Ptr]:
     return [handle for handle in library.devices() if library.lib.ggml_backend_dev_type(handle) in GPUS]
 
 
-def kind_of(library: Library, handle: Ptr) -> str:
+def driver_name(library: Library, handle: Ptr) -> str:
     """The name of the code that drives a device, such as CUDA."""
-    return text(library.lib.ggml_backend_reg_name(library.lib.ggml_backend_dev_backend_reg(handle)))
+    return c_string(library.lib.ggml_backend_reg_name(library.lib.ggml_backend_dev_backend_reg(handle)))
 
 
-def description(library: Library, handle: Ptr) -> str:
-    return text(library.lib.ggml_backend_dev_description(handle))
+def device_description(library: Library, handle: Ptr) -> str:
+    return c_string(library.lib.ggml_backend_dev_description(handle))
 
 
 @final
@@ -234,14 +237,14 @@ class LayerAssignment:
         return self._rest if placement.layer is None else self._layers.get(placement.layer, self._rest)
 
 
-def without_model(devices: Sequence[Device], given: GPULayersList | None) -> LayerAssignment:
+def assign_without_model(devices: Sequence[Device], given: GPULayersList | None) -> LayerAssignment:
     """Everything on the first GPU, or layers by `gpu_layers`, the rest on the CPU."""
     if given is None:
         return LayerAssignment(devices, {}, devices[min(1, len(devices) - 1)])
     return LayerAssignment(devices, _by_layer(devices, given), devices[0])
 
 
-def for_model(
+def assign_layers_of_model(
     devices: Sequence[Device], given: GPULayersList | None, sizes: Sequence[int], limits: Mapping[str, int]
 ) -> LayerAssignment:
     """Layers by `gpu_layers`; without it, GPUs take as many of the last layers as fit. `sizes` are bytes by layer."""

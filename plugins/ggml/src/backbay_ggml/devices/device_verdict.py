@@ -212,7 +212,7 @@ def _run_child(
 
 
 def _command(device: str, first: int) -> list[str]:
-    return [sys.executable, "-m", "backbay_ggml.device_trial", device, str(first)]
+    return [sys.executable, "-m", "backbay_ggml.device_trial_child", device, str(first)]
 
 
 def _ending(code: int, output: str) -> str:
@@ -236,7 +236,7 @@ def _facts() -> Iterator[Any]:
     yield sorted(pair for pair in os.environ.items() if pair[0].startswith(VARIABLES))
     for source in (
         Path(__file__),
-        Path(__file__).parents[1] / "device_trial.py",
+        Path(__file__).parents[1] / "device_trial_child.py",
         *map(Path(__file__).with_name, ("trial_cases.py", "known_faults.py")),
     ):
         yield source.stat().st_mtime_ns, source.stat().st_size

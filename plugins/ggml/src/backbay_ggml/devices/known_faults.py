@@ -13,7 +13,7 @@ import numpy as np
 from backbay import DType, Tensor
 
 from ..library.abi import Ptr, dtype_of
-from .trial_cases import ROW, ROWS, Case, TrialLeaves, case_of
+from .trial_cases import ROW, ROWS, Case, TrialLeaves, trial_case
 
 LARGE_MEAN = "a norm of numbers with a large mean"
 LONG_COPIES = "copies of i64"
@@ -56,7 +56,7 @@ def _fault(
     known: list[KnownFault] = KNOWN_FAULTS,
 ) -> Callable[[Case], Case]:
     known.append(KnownFault(case, tuple(ops.split()), concerns))
-    return case_of(case)
+    return trial_case(case)
 
 
 # -- the ops that cases concern --------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def _are_ids_apart(tensor: Ptr, source: Ptr) -> bool:
 # -- cases -----------------------------------------------------------------------------------------------
 
 
-@case_of(LARGE_MEAN)
+@trial_case(LARGE_MEAN)
 def _norm(b: TrialLeaves) -> Tensor:
     return b.leaf(np.tile(np.array([10002, 10000], np.float32), 8)[None]).layer_norm(
         b.ctx, None, None, eps=1e-5
@@ -148,7 +148,7 @@ def _norms_of_many_rows(b: TrialLeaves) -> Tensor:
     return b.floats(4, MOST_ROWS + 1).rms_norm(b.ctx, None, eps=1e-5)
 
 
-@case_of(QUERIES_BETWEEN_VECTORS)
+@trial_case(QUERIES_BETWEEN_VECTORS)
 def _queries_between_vectors(b: TrialLeaves) -> Tensor:
     step = ROW + 2  # numbers from one query to the next
     query = b.floats(step, 6).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
@@ -156,14 +156,14 @@ def _queries_between_vectors(b: TrialLeaves) -> Tensor:
     return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125)
 
 
-@case_of(PRODUCT_NAN)
+@trial_case(PRODUCT_NAN)
 def _product_of_nan(b: TrialLeaves) -> Tensor:
     columns = b.numbers(ROW, 48)
     columns[::3, 5] = np.nan
     return b.floats(ROW, ROWS, dtype=DType.F16).mulmat(b.ctx, b.leaf(columns))
 
 
-@case_of(REPEATED_IDS)
+@trial_case(REPEATED_IDS)
 def _repeated_ids(b: TrialLeaves) -> Tensor:
     ids = b.leaf(np.ones((12, 3), np.int32), DType.I32)
     return b.floats(ROW, 4, 2).mulmat_id(b.ctx, b.floats(ROW, 1, 12), ids)
@@ -243,7 +243,7 @@ def _products_of_rows_between_vectors(b: TrialLeaves) -> Tensor:
     return apart.mulmat(b.ctx, b.floats(8, 65, 6))
 
 
-@case_of(CAPPED_SHORT_HEADS)
+@trial_case(CAPPED_SHORT_HEADS)
 def _capped_attention(b: TrialLeaves) -> Tensor:
     key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
     query = b.floats(ROW, 2, 3)

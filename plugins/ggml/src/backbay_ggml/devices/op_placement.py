@@ -11,7 +11,7 @@ import numpy as np
 from backbay import DType, Graph, Node, Op, Placement, UnsupportedOpError, ops
 from backbay.internals import Array
 
-from ..library.abi import NULL, Ptr, address, dtype_of, owner
+from ..library.abi import NULL, Ptr, dtype_of, tensor_address, view_owner
 from ..library.library import Library
 from .device import Device
 
@@ -61,14 +61,14 @@ class OpPlacement:
         self.add_copy(tensor, device)
 
     def add_copy(self, tensor: Ptr, device: Device) -> None:
-        self._of_tensor[address(tensor)] = device
+        self._of_tensor[tensor_address(tensor)] = device
 
     def start_node(self, node: Node) -> None:
         self.current = self._of_node[node.index] = self._device_for(node)
 
     def add_op(self, tensor: Ptr) -> None:
         """An op of the current node, or a tensor that shares the data of one on its device."""
-        self._of_tensor[address(tensor)] = self.current
+        self._of_tensor[tensor_address(tensor)] = self.current
 
     # -- the device of a node ----------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class OpPlacement:
                 tensor.src[index] = self._copied(source, device)
                 found.append((tensor.src[index], device))
             elsewhere = self._operands_elsewhere(tensor, device)
-            new = {(device.id, address(source)) for _, source in elsewhere} - brought
+            new = {(device.id, tensor_address(source)) for _, source in elsewhere} - brought
             if inputs + len(new) > MOST_INPUTS:
                 found.append(self._divider(device))
                 inputs = 0
@@ -134,7 +134,7 @@ class OpPlacement:
 
     def _copied(self, source: Ptr, device: Device) -> Ptr:
         copy = self._lib.ggml_cont(self._graph.pool(), source)
-        self._of_tensor[address(copy)] = device
+        self._of_tensor[tensor_address(copy)] = device
         return copy
 
     # -- writes into leaves that lie on a device without the op ------------------------------------------
@@ -148,14 +148,14 @@ class OpPlacement:
 
     def _through_the_cpu(self, tensor: Ptr, home: Device) -> Sequence[Ptr]:
         """A copy of the whole leaf on the CPU, the write into it, and the copy back."""
-        leaf = owner(tensor)
+        leaf = view_owner(tensor)
         words = self._words(leaf)
         copy = self._copied(words, self._cpu)
         write = self._same_view(copy, tensor)
         write.op, write.op_params = tensor.op, tensor.op_params
         for index, source in enumerate(tensor.src):
             if source != NULL:
-                write.src[index] = self._same_view(copy, source) if owner(source) == leaf else source
+                write.src[index] = self._same_view(copy, source) if view_owner(source) == leaf else source
         back = self._lib.ggml_cpy(self._graph.pool(), copy, words)
         if not home.supports(back) or not self._cpu.supports(write):
             raise UnsupportedOpError(
@@ -189,7 +189,7 @@ class OpPlacement:
             home = self._device_of(source)
             operand = copy = self._copied(source, home)
             if not home.supports(copy):  # move all that the view looks into
-                home, copy = device, self._copied(owner(source), device)
+                home, copy = device, self._copied(view_owner(source), device)
                 operand = self._same_view(copy, source)
             if not home.supports(copy):
                 raise UnsupportedOpError(f"{home.id} does not run {self._library.describe(copy)}")
@@ -207,7 +207,7 @@ class OpPlacement:
             if source == NULL or self._device_of(source) is not device or device.reads(tensor, source):
                 continue
             # Else it is what a write writes into.
-            if tensor.view_src == NULL or owner(source) != owner(tensor):
+            if tensor.view_src == NULL or view_owner(source) != view_owner(tensor):
                 yield index, source
 
     def _overlaps(self, source: Ptr) -> bool:
@@ -230,7 +230,7 @@ class OpPlacement:
 
     def _supporting_device(self, tensor: Ptr) -> Device:
         """The chosen device if it runs the op, else the CPU; for a write the device of its leaf."""
-        key = address(tensor)
+        key = tensor_address(tensor)
         is_write = tensor.view_src != NULL
         candidates = [self._device_of(tensor)] if is_write else [self._of_tensor[key], self._cpu]
         for device in candidates:
@@ -253,4 +253,4 @@ class OpPlacement:
 
     def _device_of(self, tensor: Ptr) -> Device:
         """The device that holds a tensor's data; constants lie on the host."""
-        return self._of_tensor.get(address(owner(tensor)), self._cpu)
+        return self._of_tensor.get(tensor_address(view_owner(tensor)), self._cpu)

@@ -6,12 +6,12 @@ import sys
 
 from ..library.abi import NULL, ffi
 from ..library.library import load_library
-from .rpc_servers import procedure
+from .rpc_servers import rpc_function
 
 
 def main() -> int:
     """Let ggml greet the server, which may end the process."""
-    address = procedure(load_library(), "ggml_backend_rpc_add_server")
+    address = rpc_function(load_library(), "ggml_backend_rpc_add_server")
     add_server = ffi.cast("ggml_backend_reg_t (*)(const char *)", address)
     return 0 if add_server(sys.argv[1].encode()) != NULL else 1
 

@@ -36,7 +36,7 @@ LONGEST_FIXED = max(ANSWERS.values())
 GREETING_SECONDS = 5.0  # a server that serves another process does not greet
 
 
-class LostError(Exception):
+class ServerLostError(Exception):
     """The server is gone, or sent a wrong answer."""
 
 
@@ -59,10 +59,10 @@ class Relay:
                 self.hello = greet(first)
             if self.hello[0] not in EMPTY_ANSWERS:
                 known = ", ".join(map(str, EMPTY_ANSWERS))
-                raise LostError(f"it speaks version {self.hello[0]} of the protocol; known are {known}")
+                raise ServerLostError(f"it speaks version {self.hello[0]} of the protocol; known are {known}")
             self._listener = socket.create_server(("127.0.0.1", 0))
             threading.Thread(target=self._accept, daemon=True).start()
-        except (OSError, LostError, RuntimeError) as error:
+        except (OSError, ServerLostError, RuntimeError) as error:
             raise BackendUnavailableError(
                 f"no RPC server at {endpoint}: {error or 'it does not answer'}"
             ) from None
@@ -123,11 +123,13 @@ def greet(server: socket.socket) -> bytes:
     server.settimeout(GREETING_SECONDS)
     try:
         server.sendall(struct.pack("<BQ", HELLO, len(CAPABILITIES)) + CAPABILITIES)
-        if struct.unpack("<Q", exactly(server, 8))[0] != ANSWERS[HELLO]:
-            raise LostError("it is no known RPC server of ggml")
-        return exactly(server, ANSWERS[HELLO])[:4] + CAPABILITIES
+        if struct.unpack("<Q", read_exactly(server, 8))[0] != ANSWERS[HELLO]:
+            raise ServerLostError("it is no known RPC server of ggml")
+        return read_exactly(server, ANSWERS[HELLO])[:4] + CAPABILITIES
     except TimeoutError:
-        raise LostError("it does not answer; does it serve another process, or is it stopped?") from None
+        raise ServerLostError(
+            "it does not answer; does it serve another process, or is it stopped?"
+        ) from None
 
 
 @final
@@ -142,13 +144,13 @@ class Connection:
         try:
             with self.client:
                 while True:
-                    command, size = struct.unpack("<BQ", exactly(self.client, 9))
+                    command, size = struct.unpack("<BQ", read_exactly(self.client, 9))
                     if command == HELLO:
-                        exactly(self.client, size)
+                        read_exactly(self.client, size)
                         self.begin()
                     else:
                         self.exchange(command, size)
-        except (OSError, LostError):
+        except (OSError, ServerLostError):
             self.relay.lost.pop(self.number, None)  # ggml closed the connection
         finally:
             if self.upstream is not None:
@@ -159,8 +161,8 @@ class Connection:
         try:
             self.upstream = connect(self.relay.server)
             if greet(self.upstream) != hello:
-                raise LostError("it came back with another version of the protocol")
-        except (OSError, LostError) as error:
+                raise ServerLostError("it came back with another version of the protocol")
+        except (OSError, ServerLostError) as error:
             self.lose(error)
         self.client.sendall(struct.pack("<Q", len(hello)) + hello)
 
@@ -170,7 +172,7 @@ class Connection:
             self.upstream.settimeout(self.relay.patience)
         self.send(struct.pack("<BQ", command, size))
         tail = b""
-        for piece in pieces(self.client, size):
+        for piece in data_pieces(self.client, size):
             tail = (tail + piece)[-8:]
             self.send(piece)
         expected = struct.unpack("<Q", tail)[0] if command == GET_TENSOR else ANSWERS.get(command)
@@ -189,7 +191,7 @@ class Connection:
         made_up = MADE_UP.get(command, 0).to_bytes(expected, "little") if expected <= LONGEST_FIXED else b""
         announced = self.receive(8)
         if announced is not None and struct.unpack("<Q", announced)[0] != expected:
-            self.lose(LostError("its answer has the wrong length"))
+            self.lose(ServerLostError("its answer has the wrong length"))
         self.client.sendall(struct.pack("<Q", expected))
         sent = 0
         while sent < expected:
@@ -202,8 +204,8 @@ class Connection:
         """The next bytes from the server; None if it is lost."""
         if self.upstream is not None:
             try:
-                return exactly(self.upstream, size)
-            except (OSError, LostError) as error:
+                return read_exactly(self.upstream, size)
+            except (OSError, ServerLostError) as error:
                 self.lose(error)
         return None
 
@@ -218,14 +220,14 @@ class Connection:
         self.relay.losses.append(reason)
 
 
-def pieces(source: socket.socket, size: int) -> Iterator[bytes]:
+def data_pieces(source: socket.socket, size: int) -> Iterator[bytes]:
     while size:
         piece = source.recv(min(size, PIECE))
         if not piece:
-            raise LostError("it closed the connection")
+            raise ServerLostError("it closed the connection")
         size -= len(piece)
         yield piece
 
 
-def exactly(source: socket.socket, size: int) -> bytes:
-    return b"".join(pieces(source, size))
+def read_exactly(source: socket.socket, size: int) -> bytes:
+    return b"".join(data_pieces(source, size))

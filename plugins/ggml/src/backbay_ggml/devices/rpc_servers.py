@@ -49,11 +49,11 @@ class RpcServer:
         # How often memory was freed there: a server then forgets its graphs, but ggml does not send them again.
         self.freed = 0
         self._why_gone = ""
-        add_server = procedure(library, "ggml_backend_rpc_add_server")
+        add_server = rpc_function(library, "ggml_backend_rpc_add_server")
         self.relay = Relay(endpoint, patience)
         try:
             _check_protocol(library, endpoint, self.relay)
-            with turn(), session(self):
+            with session_lock(), rpc_session(self):
                 registry = ffi.cast("ggml_backend_reg_t (*)(const char *)", add_server)(
                     f"127.0.0.1:{self.relay.port}".encode()
                 )
@@ -88,13 +88,13 @@ class RpcServer:
             raise BackendUnavailableError(f"the RPC server {self.endpoint} is gone: {reasons[0]}")
 
 
-def turn() -> threading.Lock:
+def session_lock() -> threading.Lock:
     """The lock of all sessions, to be held around each: `with turn(), session(...)`; see `backbay.trace.recording` for why."""
     return _busy
 
 
 @contextmanager
-def session(*servers: RpcServer) -> Iterator[None]:
+def rpc_session(*servers: RpcServer) -> Iterator[None]:
     """Must surround every call that reaches servers; BackendUnavailableError if one is gone, before or after."""
     if not _busy.locked():
         raise AssertionError("a session is held without the turn of its thread")
@@ -123,7 +123,7 @@ def _without_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, found)
 
 
-def free_on(servers: tuple[RpcServer, ...], free: Callable[[], None]) -> None:
+def free_server_memory(servers: tuple[RpcServer, ...], free: Callable[[], None]) -> None:
     """Free memory on servers, now or at the end of the running session; it may be called at any time."""
     _frees.append((servers, free))
     run_if_free(_busy, _drain_without_signals)
@@ -177,7 +177,7 @@ def parse_timeout(value: Any) -> float:
     return seconds
 
 
-def procedure(library: Library, name: str) -> Ptr:
+def rpc_function(library: Library, name: str) -> Ptr:
     """A function of ggml's RPC code; BackendUnavailableError if the library has none."""
     registry = library.lib.ggml_backend_reg_by_name(b"RPC")
     address = (

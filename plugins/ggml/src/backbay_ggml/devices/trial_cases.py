@@ -68,7 +68,7 @@ class TrialLeaves:
         return self.operand(np.array(numbers, np.int32), DType.I32)
 
 
-def case_of(name: str) -> Callable[[Case], Case]:
+def trial_case(name: str) -> Callable[[Case], Case]:
     def register(case: Case) -> Case:
         CASES[name] = case
         return case
@@ -76,7 +76,7 @@ def case_of(name: str) -> Callable[[Case], Case]:
     return register
 
 
-def views_in(name: str, *dtypes: DType) -> Callable[[Case], Case]:
+def add_view_cases(name: str, *dtypes: DType) -> Callable[[Case], Case]:
     """Declare a case for each dtype whose operands are views that begin between a device's places for tensors."""
 
     def register(case: Case) -> Case:
@@ -96,7 +96,7 @@ def _with_views(case: Case, dtype: DType, b: TrialLeaves) -> Tensor:
     return case(b)
 
 
-@case_of(PLAIN)
+@trial_case(PLAIN)
 def _plain(b: TrialLeaves) -> Tensor:
     return b.leaf(b.numbers(ROW, ROWS)).mulmat(b.ctx, b.leaf(b.numbers(ROW, 3)))
 
@@ -104,7 +104,7 @@ def _plain(b: TrialLeaves) -> Tensor:
 def _add_call(name: str, op: Callable[..., Tensor], *shapes: tuple[int, ...], **attributes: object) -> None:
     """An op of operands of these shapes."""
 
-    @views_in(name, DType.F32)
+    @add_view_cases(name, DType.F32)
     def case(b: TrialLeaves) -> Tensor:
         first, *others = [b.floats(*shape) for shape in shapes]
         return op(first, b.ctx, *others, **attributes)
@@ -119,12 +119,12 @@ _add_call("RMS_NORM", Tensor.rms_norm, (ROW, ROWS), weight=None, eps=1e-5)
 _add_call("CONCAT", Tensor.concat, (ROW, ROWS), (ROW, 3), dim=1)
 
 
-@views_in("CPY", DType.F32)
+@add_view_cases("CPY", DType.F32)
 def _narrowed(b: TrialLeaves) -> Tensor:
     return b.floats(ROW, ROWS).cast(b.ctx, DType.F16)
 
 
-@views_in("CPY", DType.F16)
+@add_view_cases("CPY", DType.F16)
 def _widened(b: TrialLeaves) -> Tensor:
     return b.floats(ROW, ROWS, dtype=DType.F16).cast(b.ctx, DType.F32)
 
@@ -139,23 +139,23 @@ def _add_copies(dtype: DType) -> None:
             else b.numbers(ROW, ROWS)
         )
 
-    @case_of(_named("CONT", dtype))
+    @trial_case(_named("CONT", dtype))
     def cont(b: TrialLeaves) -> Tensor:
         return b.shifted(data(b), dtype).contiguous(b.ctx)
 
     if _named("CPY", dtype) not in CASES:
 
-        @case_of(_named("CPY", dtype))
+        @trial_case(_named("CPY", dtype))
         def copied(b: TrialLeaves) -> Tensor:
             return b.shifted(data(b), dtype).copy(b.ctx, b.leaf(data(b), dtype))
 
-    @case_of(_named("into CPY", dtype))
+    @trial_case(_named("into CPY", dtype))
     def into_copy(b: TrialLeaves) -> Tensor:
         return b.leaf(data(b), dtype).copy(b.ctx, b.shifted(data(b), dtype))
 
     if not dtype.is_integer:
 
-        @case_of(_named("into SET_ROWS", dtype))
+        @trial_case(_named("into SET_ROWS", dtype))
         def into_rows(b: TrialLeaves) -> Tensor:
             return b.shifted(data(b), dtype).set_rows(b.ctx, b.floats(ROW, 2), b.ids(4, 1))
 
@@ -164,37 +164,37 @@ for _dtype in COPIED:
     _add_copies(_dtype)
 
 
-@views_in("SET_ROWS", DType.F32, DType.I32)
+@add_view_cases("SET_ROWS", DType.F32, DType.I32)
 def _set_rows(b: TrialLeaves) -> Tensor:
     table = b.leaf(b.numbers(ROW, ROWS))
     return table.set_rows(b.ctx, b.floats(ROW, 2), b.ids(4, 1)).contiguous(b.ctx)
 
 
-@views_in("GET_ROWS", DType.F32, DType.I32)
+@add_view_cases("GET_ROWS", DType.F32, DType.I32)
 def _rows(b: TrialLeaves) -> Tensor:
     return b.floats(ROW, ROWS).rows(b.ctx, b.ids(7, 3, 0))
 
 
-@views_in("ADD_ID", DType.F32, DType.I32)
+@add_view_cases("ADD_ID", DType.F32, DType.I32)
 def _add_id(b: TrialLeaves) -> Tensor:
     ids = b.operand(np.array([[0, 2], [1, 0], [2, 1]], np.int32), DType.I32)
     return b.floats(ROW, 2, 3).add_id(b.ctx, b.floats(ROW, 3), ids)
 
 
-@views_in("ROPE", DType.F32, DType.I32)
+@add_view_cases("ROPE", DType.F32, DType.I32)
 def _rope(b: TrialLeaves) -> Tensor:
     factors = b.operand(np.linspace(1, 8, ROW // 2, dtype=np.float32))
     return b.floats(ROW, 2, 3).rope(b.ctx, b.ids(9, 5, 30), dim=ROW, base=10000.0, factors=factors)
 
 
-@views_in("MUL_MAT", DType.F32, DType.F16)
+@add_view_cases("MUL_MAT", DType.F32, DType.F16)
 def _product(b: TrialLeaves) -> Tensor:
     weight = b.floats(ROW, ROWS, dtype=DType.F16 if b.moved is DType.F16 else DType.F32)
     few, many = (weight.mulmat(b.ctx, b.floats(ROW, count)) for count in (1, 17))
     return few.concat(b.ctx, many, 1)
 
 
-@views_in("FLASH_ATTN_EXT", DType.F32, DType.F16)
+@add_view_cases("FLASH_ATTN_EXT", DType.F32, DType.F16)
 def _attention(b: TrialLeaves) -> Tensor:
     query, halves = b.floats(ROW, 2, 3), b.moved is DType.F16
     key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
@@ -202,7 +202,7 @@ def _attention(b: TrialLeaves) -> Tensor:
     return query.scaled_dot_product_attention(b.ctx, key, value, mask, scale=0.125, sinks=sinks)
 
 
-@views_in("SOFT_MAX", DType.F32)
+@add_view_cases("SOFT_MAX", DType.F32)
 def _softmax(b: TrialLeaves) -> Tensor:
     key, value = (b.leaf(b.numbers(ROW, 1, 40)) for _ in range(2))
     attended = b.leaf(b.numbers(ROW, 2, 3)).scaled_dot_product_attention(

@@ -29,12 +29,12 @@ def dtype_of(tensor: Ptr) -> DType:
     return DTYPES[tensor.type]
 
 
-def owner(tensor: Ptr) -> Ptr:
+def view_owner(tensor: Ptr) -> Ptr:
     """The tensor that a view looks into; the tensor itself if it is no view."""
     return tensor if tensor.view_src == NULL else tensor.view_src
 
 
-def address(pointer: Ptr) -> int:
+def tensor_address(pointer: Ptr) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 

@@ -20,7 +20,7 @@ from backbay.internals import forced_cpu, raise_if_starved, without_forks
 from backbay_native import find_native
 
 from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
-from .location import VARIABLE, locate
+from .location import VARIABLE, locate_library
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -53,7 +53,7 @@ _kept: list[Any] = []  # callbacks that C holds pointers to
 
 
 @final
-class Functions:
+class LibraryFunctions:
     """ggml's functions by their names, as attributes, of the first file that has them."""
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +103,7 @@ class Library:
         # them, a thread hardly ever waits that long. libgomp reads the variable once, when it is loaded.
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
-        functions = Functions(path)
+        functions = LibraryFunctions(path)
         self.lib: Any = functions
         _check_functions(functions.missing() - OF_THE_CPU, path)
         self.version, self.number = _check_version(self.lib, path)
@@ -130,7 +130,7 @@ class Library:
         listed = ffi.cast("ggml_backend_feature *(*)(ggml_backend_reg_t)", address)(registry)
         found: dict[str, str] = {}
         while listed.name != NULL:
-            found[text(listed.name)] = text(listed.value)
+            found[c_string(listed.name)] = c_string(listed.value)
             listed += 1
         return found
 
@@ -165,7 +165,7 @@ class Library:
     def describe(self, tensor: Ptr) -> str:
         """An op and its operands, for people."""
         operands = [f"{dtype_of(t)}{list(t.ne)}" for t in tensor.src if t != NULL]
-        return f"{text(self.lib.ggml_op_name(tensor.op)).lower()}({', '.join(operands)})"
+        return f"{c_string(self.lib.ggml_op_name(tensor.op)).lower()}({', '.join(operands)})"
 
     def _find_cpu(self) -> Ptr:
         kind, cpu = forced_cpu(), self._cpu_device()
@@ -198,11 +198,11 @@ def load_library() -> Library:
     global _loaded  # noqa: PLW0603 - ggml's own state is one per process
     with without_forks(), _lock:
         if _loaded is None:
-            _loaded = Library(locate())
+            _loaded = Library(locate_library())
         return _loaded
 
 
-def text(pointer: Ptr) -> str:
+def c_string(pointer: Ptr) -> str:
     """A C string; empty for NULL."""
     return "" if pointer == NULL else ffi.string(pointer).decode(errors="replace")
 
@@ -289,7 +289,7 @@ def _check_functions(missing: set[str], path: Path) -> None:
 
 def _check_version(lib: Any, path: Path) -> tuple[str, tuple[int, ...]]:
     """The version, and its numbers; BackendUnavailableError if it is not supported."""
-    version = text(lib.ggml_version())
+    version = c_string(lib.ggml_version())
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
     if not (number >= OLDEST and number[:2] <= NEWEST[:2]):
         raise BackendUnavailableError(f"{path} is ggml {version}; supported are {SUPPORTED}")

@@ -18,7 +18,7 @@ REBUILD = "python -m backbay_ggml.rebuild"
 NAMES = ("libggml.so.0", "libggml.so", "libggml.0.dylib", "libggml.dylib", "ggml.dll")
 
 
-def locate() -> Path:
+def locate_library() -> Path:
     """The library file; a BackendUnavailableError lists where it was searched."""
     named = os.environ.get(VARIABLE)
     if named:

@@ -1,1 +1,1 @@
-"""From a checked graph to ggml's tensors: the builder, the supported operands, and the precision of ops."""
+"""From a whole graph to ggml's tensors, by the kernels of `ops`: the builder, the supported operands, and the precision of ops."""

@@ -10,9 +10,9 @@ from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
-from ..library.abi import Ptr, address, dtype_of, leaf_tensor, owner
+from ..library.abi import Ptr, dtype_of, leaf_tensor, tensor_address, view_owner
 from ..library.library import Library
-from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four, strides
+from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four_dimensions, four_strides
 from ..weights.arrangements import Arrangement
 from ..weights.model_weights import ModelWeights
 
@@ -82,7 +82,7 @@ class Builder(TensorBuilder):
         """The node of each op, by the op's address."""
         ends = [begin for begin, _ in self._begins[1:]] + [len(self.order)]
         return {
-            address(tensor): index
+            tensor_address(tensor): index
             for (begin, index), end in zip(self._begins, ends, strict=False)
             for tensor in self.order[begin:end]
         }
@@ -122,12 +122,12 @@ class Builder(TensorBuilder):
     def finish(self, node: Node, result: Ptr) -> None:
         """Take a kernel's result as a node's data, in the dtype and shape that core announced."""
         result = self.contiguous(self.cast(result, node.dtype))
-        if tuple(result.ne) != four(node):
+        if tuple(result.ne) != four_dimensions(node):
             raise UnsupportedOpError(
                 f"{node.op and node.op.name}: ggml's result would be {list(result.ne)}, not {node}"
             )
         # A view that starts where an op's result does can be taken for the result; other views are copied.
-        if result.view_offs or owner(result).op == self.library.none_op:
+        if result.view_offs or view_owner(result).op == self.library.none_op:
             result = self.call("cont", result)
         self.bind(node, result)
 
@@ -152,7 +152,10 @@ class Builder(TensorBuilder):
             return latest
         made = self._views.get(node.index)
         if made is None or made[0] is not latest:
-            made = latest, self.view(latest, node.dtype, four(node), strides(node), node.offset)
+            made = (
+                latest,
+                self.view(latest, node.dtype, four_dimensions(node), four_strides(node), node.offset),
+            )
             self._views[node.index] = made
         return made[1]
 
@@ -205,7 +208,7 @@ class Builder(TensorBuilder):
         return made
 
 
-def lower(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
+def lower_graph(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
     """Lower a graph by kernels; `bind` gives a leaf or weight its tensor."""
     for node in graph.nodes:
         _check_extent(node)
@@ -218,7 +221,7 @@ def lower(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) 
 
 def _check_extent(node: Node) -> None:
     """Refuse sizes that would overflow in C."""
-    extents = four(node)
+    extents = four_dimensions(node)
     if prod(n or 1 for n in extents) > LARGEST:
         raise MemoryError(f"{node} fits no memory")
     if max(*extents, rows := prod(extents[1:])) > LONGEST:
@@ -233,9 +236,9 @@ def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -
         if all(operand.size for operand in node.operands):
             g.wrote(node, call(g, *node.args))
     elif node.size == 0:
-        g.bind(node, g.new(node.dtype, four(node)))
+        g.bind(node, g.new(node.dtype, four_dimensions(node)))
     elif _has_empty_operand(node, op):
-        g.bind(node, g.full(node.dtype, four(node), WHEN_EMPTY.get(op, 0.0)))
+        g.bind(node, g.full(node.dtype, four_dimensions(node), WHEN_EMPTY.get(op, 0.0)))
     else:
         g.finish(node, call(g, *node.args))
 

@@ -96,7 +96,7 @@ def _why_not_made(library: Library, x: Spec) -> str:
 # -- precision -------------------------------------------------------------------------------------------
 
 
-def precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> Precision:
+def op_precision(library: Library, op: Op[Any, Any], specs: Specs, *, flash: bool) -> Precision:
     """The dtypes that activations are rounded to, and that sums are kept in."""
     first = specs[0]
     if first is not None and op in PRODUCTS:
@@ -134,7 +134,7 @@ def _measured(verdict: DeviceVerdict, weight: DType, name: str) -> Precision:
     found = verdict.measured(name, weight)
     if found is None:
         others = (verdict.measured(name, dtype) for dtype in DType if dtype.is_quantized)
-        found = coarsest([each for each in others if each is not None] or [UNMEASURED])
+        found = coarsest_precision([each for each in others if each is not None] or [UNMEASURED])
     # What rounds columns to f16 or bf16 rounds weights, too, once their blocks are decoded.
     return replace(found, weight=found.activation) if found.activation in HALVES else found
 
@@ -147,10 +147,10 @@ def _measured_attention(verdict: DeviceVerdict, specs: Specs, *, flash: bool) ->
     if flash:
         measured = (verdict.measured(ATTENTION, spec.dtype) for spec in (key, value) if spec is not None)
         used += [each for each in measured if each is not None]
-    return coarsest(used)
+    return coarsest_precision(used)
 
 
-def coarsest(precisions: Sequence[Precision]) -> Precision:
+def coarsest_precision(precisions: Sequence[Precision]) -> Precision:
     """The coarsest operands, sums and weights of several precisions."""
     return Precision(
         _coarsest([each.activation for each in precisions]),

@@ -8,7 +8,7 @@ from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import four
+from ..tensors.tensor_builder import four_dimensions
 
 REGLU, GEGLU, SWIGLU, GEGLU_QUICK = 0, 1, 2, 5  # of enum ggml_glu_op
 UNARY = (
@@ -48,7 +48,7 @@ def _gated(op: Op[Any, Any], name: str, gate: int) -> None:
 
 def _matrix(g: Builder, x: Node) -> Ptr:
     """A node's tensor as f32; the rows of a matrix need not adjoin."""
-    return g.rows(x, DType.F32) if four(x)[2:] == (1, 1) else g.floats(x)
+    return g.rows(x, DType.F32) if four_dimensions(x)[2:] == (1, 1) else g.floats(x)
 
 
 _gated(ops.relu, "relu", REGLU)
@@ -59,15 +59,15 @@ _gated(ops.quick_gelu, "gelu_quick", GEGLU_QUICK)
 
 @kernel(ops.swiglu)
 def swiglu(g: Builder, x: Node, up: Node, alpha: float, limit: float) -> Ptr:
-    return g.call("swiglu_oai", g.floats(x), g.reshape(g.floats(up), *four(x)), alpha, limit)
+    return g.call("swiglu_oai", g.floats(x), g.reshape(g.floats(up), *four_dimensions(x)), alpha, limit)
 
 
 @kernel(ops.clamp)
 def clamp(g: Builder, x: Node, min: float, max: float) -> Ptr:
-    return clamped(g, g.cast(g.raw(x), DType.F32), min, max)
+    return clamp_copy(g, g.cast(g.raw(x), DType.F32), min, max)
 
 
-def clamped(g: Builder, x: Ptr, min: float, max: float) -> Ptr:
+def clamp_copy(g: Builder, x: Ptr, min: float, max: float) -> Ptr:
     """A clamped copy: old versions clamp in place."""
     return g.call("clamp", g.call("cont", x), min, max)
 
@@ -81,7 +81,7 @@ def scale(g: Builder, x: Node, s: float) -> Ptr:
 
 @kernel(ops.fill)
 def fill(g: Builder, x: Node, value: float) -> Ptr:
-    return g.full(x.dtype, four(x), value)
+    return g.full(x.dtype, four_dimensions(x), value)
 
 
 @kernel(ops.cast)

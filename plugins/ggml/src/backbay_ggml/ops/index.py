@@ -7,7 +7,7 @@ from backbay_native import ROWS
 
 from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import EVERY_THREAD, four
+from ..tensors.tensor_builder import EVERY_THREAD, four_dimensions
 
 FEW = 4  # rows; with more, ggml's threads share them well enough
 WIDE = 1 << 13  # elements of a row that several threads copy
@@ -17,13 +17,13 @@ SHORT = 64  # bytes of a row that is not worth a call of memcpy
 @kernel(ops.rows)
 def rows(g: Builder, x: Node, ids: Node) -> Ptr:
     table, places = g.rows(x), g.raw(ids)
-    ne, nb = list(four(x)), list(table.nb)
+    ne, nb = list(four_dimensions(x)), list(table.nb)
     for n in (2, 3):
         if ne[n] != ids.dim(n - 1):  # one slice serves all: with a stride of 0 it is read repeatedly
             ne[n], nb[n] = ids.dim(n - 1), 0
     if ne != list(table.ne):
         table = g.view(table, x.dtype, ne, nb, table.view_offs)
-    return picked(g, table, places)
+    return pick_rows(g, table, places)
 
 
 def same_rows_of_slices(g: Builder, x: Ptr, places: Ptr) -> Ptr:
@@ -32,7 +32,7 @@ def same_rows_of_slices(g: Builder, x: Ptr, places: Ptr) -> Ptr:
     return g.call("get_rows", x, ids)
 
 
-def joined(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
+def join_rows(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
     """Two tensors of the same dtype side by side; the elements of their rows adjoin."""
     ne, unit = list(first.ne), dtype_of(first).type_size
     if not g.on_cpu or ne[0] * unit < SHORT or not g.library.native.has(ROWS):
@@ -42,13 +42,13 @@ def joined(g: Builder, first: Ptr, second: Ptr, dim: int) -> Ptr:
     return g.custom("join", ne, [first, second], data, dtype=dtype_of(first))
 
 
-def picked(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
+def pick_rows(g: Builder, table: Ptr, ids: Ptr) -> Ptr:
     if not _fits(g, table, ids, table.ne[0]):
         return g.call("get_rows", table, ids)
     return g.custom("pick", (table.ne[0], ids.ne[0], 1, 1), [table, ids])
 
 
-def put(g: Builder, target: Ptr, rows: Ptr, ids: Ptr) -> Ptr:
+def put_rows(g: Builder, target: Ptr, rows: Ptr, ids: Ptr) -> Ptr:
     """The target with rows written over its own, by ids."""
     if dtype_of(rows) is not DType.F32 or not _fits(g, target, ids, rows.ne[0]):
         return g.call("set_rows", target, rows, ids)

@@ -15,10 +15,10 @@ from backbay.internals import contiguous_strides
 from backbay_native import ENTRY, MOST_ALONE
 
 from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
-from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, owner
+from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, view_owner
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import four
-from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement, other_form_pays
+from ..tensors.tensor_builder import four_dimensions
+from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement, faster_in_llamafile
 
 FEW = 32  # columns; with more, the form of the last ones matters little
 LARGE = 1 << 20  # bytes of weights; smaller ones stay in the caches
@@ -68,7 +68,7 @@ def _by_experts(g: Builder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
 def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
     rows = g.floats(t2)
     if rows.op:  # keep ggml from writing the result over rows that it still reads
-        g.lib.ggml_set_output(owner(rows))
+        g.lib.ggml_set_output(view_owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))
 
 
@@ -77,7 +77,7 @@ def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     weights = g.product(w) or g.rows(w)
     product = _multiply_native(g, w, weights, x)
     if product is not None:
-        return g.reshape(product, w.dim(1), *four(x)[1:])
+        return g.reshape(product, w.dim(1), *four_dimensions(x)[1:])
     if weights.extra != NULL:  # an arrangement may require all columns in one matrix
         columns = g.reshape(g.floats(x), x.dim(0), x.size // x.dim(0))
     else:
@@ -86,13 +86,13 @@ def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
         product = _multiply(g, w, weights, columns, full=full)
     else:
         product = _few(g, w, weights, g.cast(columns, DType.F32), full=full)
-    return g.reshape(product, w.dim(1), *four(x)[1:])
+    return g.reshape(product, w.dim(1), *four_dimensions(x)[1:])
 
 
 def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
     """The product by native code; None if that does not take it."""
     format_ = w.dtype.name if weights.extra == NULL else f"{w.dtype.name}_X8"
-    if not g.on_cpu or format_ not in g.library.native.formats or four(w)[2:] != (1, 1):
+    if not g.on_cpu or format_ not in g.library.native.formats or four_dimensions(w)[2:] != (1, 1):
         return None
     if weights.extra != NULL:
         kind = g.arrangement(w)
@@ -102,7 +102,7 @@ def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
         rearranged = weights
         weights = g.once(rearranged, "without a buffer", lambda: g.without_buffer(rearranged))
     # All columns adjoin, if they stand in several matrices.
-    columns = g.rows(x, DType.F32) if four(x)[2:] == (1, 1) else g.floats(x)
+    columns = g.rows(x, DType.F32) if four_dimensions(x)[2:] == (1, 1) else g.floats(x)
     number, count = ffi.cast("void *", g.library.native.formats[format_]), x.size // x.dim(0)
     shape = w.dim(1), count, 1, 1
     if count == 1 and x.dim(0) <= MOST_ALONE:
@@ -128,7 +128,7 @@ def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     kind = _arrangement(g, w, weights)
     if kind is not None and kind.name == REPACK and count % TILE >= 2:
         return _wider(g, w, weights, columns, count + TILE - count % TILE, full=full)
-    if weights.extra == NULL and count == 1 and w.dtype in other_form_pays(g.library):
+    if weights.extra == NULL and count == 1 and w.dtype in faster_in_llamafile(g.library):
         if w.dtype is not DType.Q8_0:
             return _wider(g, w, weights, columns, 2, full=full)
         if g.lib.ggml_is_contiguous(weights) and g.has_signs(w):

@@ -8,7 +8,7 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder, kernel
-from .elementwise import clamped
+from .elementwise import clamp_copy
 
 ASCENDING, DESCENDING = 0, 1
 
@@ -28,4 +28,4 @@ def top_k(g: Builder, x: Node, k: int) -> Ptr:
 
 def _comparable(g: Builder, x: Node) -> Ptr:
     """f32 without NaN, which makes std::sort leave its array; clamping turns NaN into infinity."""
-    return clamped(g, g.cast(g.raw(x), DType.F32), -inf, inf)
+    return clamp_copy(g, g.cast(g.raw(x), DType.F32), -inf, inf)

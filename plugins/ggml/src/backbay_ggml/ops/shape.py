@@ -8,8 +8,8 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import four
-from .index import joined
+from ..tensors.tensor_builder import four_dimensions
+from .index import join_rows
 
 
 @kernel(ops.contiguous)
@@ -30,7 +30,7 @@ def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
     if len(parts) == 1:
         return g.call("cont", g.raw(parts[0]))
     if not x.dtype.is_quantized:
-        return joined(g, g.rows(x), g.rows(t2), dim)
+        return join_rows(g, g.rows(x), g.rows(t2), dim)
     # ggml moves elements, which a block has many of; so blocks move as bytes.
     made = g.call("concat", _bytes(g, x), _bytes(g, t2), dim)
     ne = tuple(made.ne)
@@ -38,25 +38,25 @@ def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
 
 
 def _bytes(g: Builder, x: Node) -> Ptr:
-    return g.bitcast(g.dense(x), DType.I8, (x.row_nbytes, *four(x)[1:]))
+    return g.bitcast(g.dense(x), DType.I8, (x.row_nbytes, *four_dimensions(x)[1:]))
 
 
 @kernel(ops.repeat)
 def repeat(g: Builder, x: Node, dim: int, n: int) -> Ptr:
-    ne = list(four(x))
+    ne = list(four_dimensions(x))
     ne[dim] *= n
-    return repeated(g, x, tuple(ne))
+    return repeat_to_shape(g, x, tuple(ne))
 
 
 @kernel(ops.repeat_4d)
 def repeat_4d(g: Builder, x: Node, dim0: int, dim1: int = 1, dim2: int = 1, dim3: int = 1) -> Ptr:
-    return repeated(g, x, (dim0, dim1, dim2, dim3))
+    return repeat_to_shape(g, x, (dim0, dim1, dim2, dim3))
 
 
-def repeated(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
+def repeat_to_shape(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
     if x.dtype is not DType.I64:
         return g.call("repeat_4d", g.dense(x), *ne)
-    made, have = g.dense(x), list(four(x))
+    made, have = g.dense(x), list(four_dimensions(x))
     for dim in range(4):  # one dimension at a time, because the halves of i64 need one too
         inner, outer, extent = 2 * prod(have[:dim]), prod(have[dim + 1 :]), have[dim]
         have[dim] = ne[dim]

@@ -10,7 +10,7 @@ from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import LARGEST, four
+from ..tensors.tensor_builder import LARGEST, four_dimensions
 from .index import same_rows_of_slices
 from .matrix import mul_mat
 
@@ -32,7 +32,7 @@ def im2col(
     d0: int = 1,
     d1: int = 1,
 ) -> Ptr:
-    return _windows(g, g.new(DType.F32, four(weight)), g.floats(data), s0, s1, p0, p1, d0, d1)
+    return _windows(g, g.new(DType.F32, four_dimensions(weight)), g.floats(data), s0, s1, p0, p1, d0, d1)
 
 
 @kernel(ops.conv2d)

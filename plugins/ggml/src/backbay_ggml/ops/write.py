@@ -6,8 +6,8 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr, dtype_of
 from ..lowering.builder import Builder, kernel
-from ..tensors.tensor_builder import four
-from .index import put
+from ..tensors.tensor_builder import four_dimensions
+from .index import put_rows
 
 
 @kernel(ops.copy)
@@ -17,11 +17,11 @@ def copy(g: Builder, x: Node, dst: Node) -> Ptr:
     target, source = g.raw(dst), g.raw(x)
     if x.storage is dst.storage:
         source = g.call("cont", source)  # read all before anything is overwritten
-    if four(x) != four(dst):
+    if four_dimensions(x) != four_dimensions(dst):
         # Quantized blocks cannot change their shape as floats can, unless the bytes are only moved.
         keeps = x.dtype is dst.dtype or not x.dtype.is_quantized
         source = g.contiguous(source if keeps else g.cast(source, DType.F32))
-        source = g.reshape(source, *four(dst))
+        source = g.reshape(source, *four_dimensions(dst))
     return g.call("cpy", g.cast(source, dst.dtype), target)
 
 
@@ -30,7 +30,7 @@ def _copy_in_words(g: Builder, x: Node, dst: Node) -> Ptr:
     if x.dtype is dst.dtype:
         source = g.call("cont", _words(g, g.raw(x)))  # read all before anything is overwritten
     else:
-        floats = g.reshape(g.contiguous(g.cast(g.raw(x), DType.F32)), *four(dst))
+        floats = g.reshape(g.contiguous(g.cast(g.raw(x), DType.F32)), *four_dimensions(dst))
         source = _words(g, g.cast(floats, dst.dtype))
     target = _words(g, g.raw(dst))
     return g.call("cpy", g.reshape(source, *target.ne), target)
@@ -48,12 +48,12 @@ def set_rows(g: Builder, x: Node, src: Node, ids: Node) -> Ptr:
     target, overlaps = g.raw(x), src.storage is x.storage
     if not x.dtype.is_integer:
         rows = g.rows(src, DType.F32)
-        return put(g, target, g.call("cont", rows) if overlaps else rows, g.raw(ids))
+        return put_rows(g, target, g.call("cont", rows) if overlaps else rows, g.raw(ids))
     # Integers move as the bits of floats, because set_rows converts f32 to f32 without a change.
     words = x.dtype.type_size // 4
-    (wide, *ne), nb = four(x), tuple(target.nb)
+    (wide, *ne), nb = four_dimensions(x), tuple(target.nb)
     bits = g.view(target, DType.F32, (wide * words, *ne), (4, *nb[1:]), target.view_offs)
     numbers = g.cast(g.raw(src), x.dtype)
     numbers = g.call("cont", numbers) if overlaps else g.contiguous(numbers)
-    (wide, *ne) = four(src)
+    (wide, *ne) = four_dimensions(src)
     return g.call("set_rows", bits, g.bitcast(numbers, DType.F32, (wide * words, *ne)), g.raw(ids))

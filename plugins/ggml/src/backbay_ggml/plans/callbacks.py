@@ -11,7 +11,7 @@ from typing import Any, final
 
 from backbay.plugin import Cancel, Timing, stop_when_cancelled
 
-from ..library.abi import Ptr, address, ffi
+from ..library.abi import Ptr, ffi, tensor_address
 
 ABORTED = 1  # of enum ggml_status, where 0 is success
 
@@ -97,7 +97,7 @@ class OpClock:
     def _note_part(self, tensor: Ptr, before: bool, data: Ptr) -> bool:
         """Called before an op, where the answer ends a part, and after a part, where it tells whether to go on."""
         if not before:
-            self._parts.append((address(tensor), perf_counter() - self._begun))
+            self._parts.append((tensor_address(tensor), perf_counter() - self._begun))
             return not self._is_cancelled()
         self.start()
         self._seen += 1

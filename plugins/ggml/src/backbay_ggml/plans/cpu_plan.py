@@ -14,10 +14,10 @@ from backbay import Graph, Node, NoMemoryError, ops
 from backbay.internals import Bytes, Ledger, Timings, cached_property, numpy_view
 from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
-from ..library.abi import NULL, Ptr, address, ffi
-from ..library.library import Library, text
+from ..library.abi import NULL, Ptr, ffi, tensor_address
+from ..library.library import Library, c_string
 from .callbacks import ABORTED, OpClock, TimedOp
-from .graph_plan import GraphPlan, Services, SharedMemory, check_status
+from .graph_plan import BackendParts, GraphPlan, SharedMemory, check_status
 from .thread_choice import ThreadChoice
 
 SPLIT = 512  # cells of a history that ggml divides between threads, if there is one row of queries
@@ -27,7 +27,7 @@ SPARE = 8  # a part of the memory that a graph needs
 
 
 @final
-class Arena(SharedMemory["CpuPlan"]):
+class PlanArena(SharedMemory["CpuPlan"]):
     """One buffer for intermediate results, and one for the scratch memory of kernels.
 
     A larger buffer lies elsewhere and starts a new generation: plans of earlier ones must be placed again before they
@@ -128,7 +128,7 @@ class Arena(SharedMemory["CpuPlan"]):
 class CpuPlan(GraphPlan):
     """A graph whose outputs and constants have memory of their own, and whose other tensors lie in the arena."""
 
-    def __init__(self, services: Services, graph: Graph, arena: Arena) -> None:
+    def __init__(self, services: BackendParts, graph: Graph, arena: PlanArena) -> None:
         super().__init__(services, graph)
         self._arena = arena
 
@@ -198,13 +198,13 @@ class CpuPlan(GraphPlan):
         owners, device = self._builder.owners(), self._services.cpu.id
         ops = [tensor for tensor in self._ops if tensor.op not in self._library.view_ops]
         return [
-            TimedOp(owners.get(address(tensor)), device, self._merges(tensor, after))
+            TimedOp(owners.get(tensor_address(tensor)), device, self._merges(tensor, after))
             for tensor, after in pairwise((*ops, ops[-1]))
         ]
 
     def _merges(self, tensor: Ptr, after: Ptr) -> bool:
         """Whether ggml may compute an op together with the one after it: a norm with the product with its weights."""
-        names = [text(self._lib.ggml_op_name(each.op)) for each in (tensor, after)]
+        names = [c_string(self._lib.ggml_op_name(each.op)) for each in (tensor, after)]
         return names == ["RMS_NORM", "MUL"] and tensor in (after.src[0], after.src[1])
 
     def _choose_threads(self) -> ThreadChoice | None:
@@ -220,7 +220,7 @@ class CpuPlan(GraphPlan):
 
     def _splits_history(self, tensor: Ptr) -> bool:
         """Whether ggml gives each thread a part of the history, and adds up their results."""
-        is_attention = text(self._lib.ggml_op_name(tensor.op)) == "FLASH_ATTN_EXT"
+        is_attention = c_string(self._lib.ggml_op_name(tensor.op)) == "FLASH_ATTN_EXT"
         return is_attention and tensor.src[0].ne[1] == 1 and tensor.src[1].ne[1] >= SPLIT
 
     def _output(self, tensor: Ptr, nbytes: int) -> Bytes:

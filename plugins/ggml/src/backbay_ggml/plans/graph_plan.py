@@ -15,9 +15,9 @@ from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
 from ..devices.op_placement import OpPlacement
-from ..library.abi import NULL, Ptr, address, ffi, leaf_tensor, new_pool, owner
+from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool, tensor_address, view_owner
 from ..library.library import Library
-from ..lowering.builder import Builder, lower
+from ..lowering.builder import Builder, lower_graph
 from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..weights.model_weights import ModelWeights
@@ -28,7 +28,7 @@ PlanType = TypeVar("PlanType")
 
 
 @dataclass(frozen=True)
-class Services:
+class BackendParts:
     """The parts of a backend that plans use, one of each for all contexts."""
 
     library: Library
@@ -93,7 +93,7 @@ class GraphPlan(Plan):
     a shared memory in `_build`.
     """
 
-    def __init__(self, services: Services, nodes: Graph, op_placement: OpPlacement | None = None) -> None:
+    def __init__(self, services: BackendParts, nodes: Graph, op_placement: OpPlacement | None = None) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
         self._has_guards = services.params.debug.guard_bytes > 0
@@ -111,7 +111,7 @@ class GraphPlan(Plan):
     def build(self) -> Self:
         """Lower the graph, and allocate; if that fails, nothing stays allocated."""
         try:
-            lower(self._builder, self._nodes, KERNEL_CALLS, self._bind)
+            lower_graph(self._builder, self._nodes, KERNEL_CALLS, self._bind)
             self._build()
         except BaseException:
             self.close()
@@ -240,13 +240,13 @@ class GraphPlan(Plan):
     def _outputs(self) -> list[Ptr]:
         """The tensors that hold the outputs, each once; leaves and empty nodes have none."""
         nodes = [node for node in self._nodes.outputs if node.storage.leaf is None and node.storage.size]
-        tensors = {address(tensor): tensor for tensor in map(self._holder, nodes)}
+        tensors = {tensor_address(tensor): tensor for tensor in map(self._holder, nodes)}
         for tensor in tensors.values():
             self._lib.ggml_set_output(tensor)
         return list(tensors.values())
 
     def _holder(self, node: Node) -> Ptr:
-        return owner(self._builder.root(node))
+        return view_owner(self._builder.root(node))
 
     def _keep(self, tensors: Sequence[Ptr], copied: Sequence[Ptr] = ()) -> None:
         """Allocate memory that other plans do not overwrite: for some tensors, and for host copies of others."""

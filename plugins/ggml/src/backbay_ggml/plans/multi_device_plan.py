@@ -14,23 +14,23 @@ from backbay.plugin import Cancel, Entry, check_cancel
 
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
-from ..devices.rpc_servers import free_on, session, turn
-from ..library.abi import NULL, Ptr, address, ffi
+from ..devices.rpc_servers import free_server_memory, rpc_session, session_lock
+from ..library.abi import NULL, Ptr, ffi, tensor_address
 from .callbacks import OpClock, TimedOp
-from .graph_plan import GraphPlan, Services, SharedMemory, check_status
+from .graph_plan import BackendParts, GraphPlan, SharedMemory, check_status
 
 MOST_DEVICES = 16  # of one of ggml's schedulers
 OPS_PER_PART = 32  # a run that can be cancelled waits for the device after so many ops
 
 
 @final
-class Scheduler(SharedMemory["MultiDevicePlan"]):
+class PlanScheduler(SharedMemory["MultiDevicePlan"]):
     """Plans over several devices, of which one at a time is placed; plans that take turns are placed again.
 
     On each device, its memory is as large as the largest need of any plan. A plan that needs more replaces all of it.
     """
 
-    def __init__(self, services: Services, devices: Sequence[Device]) -> None:
+    def __init__(self, services: BackendParts, devices: Sequence[Device]) -> None:
         if len(devices) > MOST_DEVICES:
             raise OptionError(f"ggml schedules {MOST_DEVICES} devices with the CPU, not {len(devices)}")
         super().__init__()
@@ -42,7 +42,7 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
         self._sizes = [0] * len(devices)
         self._graph_size = 0
         self._freed = 0  # the servers' counts of freed memory when the current plan was placed
-        with turn(), self.session():
+        with session_lock(), self.session():
             self._backends = [self._lib.ggml_backend_dev_init(device.handle, NULL) for device in devices]
         if NULL in self._backends:
             raise MemoryError(f"{devices[self._backends.index(NULL)].id} cannot be used")
@@ -54,7 +54,7 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
 
     def session(self) -> AbstractContextManager[None]:
         """Must surround every call that reaches the devices."""
-        return session(*self._servers)
+        return rpc_session(*self._servers)
 
     def prepare(self) -> None:
         """Allocate the memory again, if a plan that did not fit has freed it."""
@@ -113,7 +113,7 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
 
     def _measure(self, plan: MultiDevicePlan) -> list[int]:
         sizes = ffi.new("size_t[]", len(self.devices))
-        with turn(), self.session():
+        with session_lock(), self.session():
             scheduler = self._new(plan.graph_size)
             try:
                 self._assign(scheduler, plan)
@@ -140,7 +140,7 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
             raise
 
     def _reserve(self) -> None:
-        with turn(), self.session():
+        with session_lock(), self.session():
             self._scheduler = self._new(self._graph_size)
             held = all(self._reserve_for(plan) for plan in self._plans)  # the first refusal ends it
             given = self.allocated()
@@ -161,7 +161,7 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
         if scheduler != NULL:
             for plan in self._plans:
                 plan.restore()
-            free_on(self._servers, lambda: self._lib.ggml_backend_sched_free(scheduler))
+            free_server_memory(self._servers, lambda: self._lib.ggml_backend_sched_free(scheduler))
         for index, device in enumerate(self.devices):
             if self._sizes[index]:
                 self._ledger.give_back(Entry(device.id, "graph"), self._sizes[index])
@@ -203,7 +203,7 @@ class Scheduler(SharedMemory["MultiDevicePlan"]):
 class MultiDevicePlan(GraphPlan):
     """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory."""
 
-    def __init__(self, services: Services, graph: Graph, scheduler: Scheduler) -> None:
+    def __init__(self, services: BackendParts, graph: Graph, scheduler: PlanScheduler) -> None:
         op_placement = OpPlacement(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )
@@ -227,7 +227,8 @@ class MultiDevicePlan(GraphPlan):
     def _allocate(self, nbytes: int, copied: Sequence[Ptr]) -> None:
         super()._allocate(nbytes, copied)
         self._copies = {
-            address(tensor): (tensor, np.empty(self._lib.ggml_nbytes(tensor), np.uint8)) for tensor in copied
+            tensor_address(tensor): (tensor, np.empty(self._lib.ggml_nbytes(tensor), np.uint8))
+            for tensor in copied
         }
 
     def close(self) -> None:
@@ -239,7 +240,7 @@ class MultiDevicePlan(GraphPlan):
 
     def _compute(self, cancel: Cancel | None, clock: OpClock | None = None) -> None:
         self._scheduler.prepare()
-        with turn(), self._scheduler.session():
+        with session_lock(), self._scheduler.session():
             with self._services.stop.watching(cancel):
                 status = self._scheduler.run(self, cancel, clock)
             check_cancel(cancel)  # no status tells that a device was stopped
@@ -257,12 +258,12 @@ class MultiDevicePlan(GraphPlan):
     def _timed_ops(self) -> dict[int, TimedOp]:
         owners = self._builder.owners()
         return {
-            address(tensor): TimedOp(owners.get(address(tensor)), device.id)
+            tensor_address(tensor): TimedOp(owners.get(tensor_address(tensor)), device.id)
             for tensor, device in self.placed_ops
         }
 
     def _output(self, tensor: Ptr, nbytes: int) -> Bytes:
-        return self._copies[address(tensor)][1][:nbytes]
+        return self._copies[tensor_address(tensor)][1][:nbytes]
 
     def restore(self) -> None:
         """Undo the scheduler's changes of the graph: copies in place of operands, and places."""

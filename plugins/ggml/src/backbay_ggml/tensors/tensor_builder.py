@@ -12,7 +12,7 @@ from backbay import DType, Spec, UnsupportedOpError
 from backbay.internals import Array, blocks, contiguous_strides
 from backbay.plugin import encode
 
-from ..library.abi import NULL, Ptr, address, dtype_of, ffi, leaf_tensor, new_pool
+from ..library.abi import NULL, Ptr, dtype_of, ffi, leaf_tensor, new_pool, tensor_address
 from ..library.library import Library
 
 EVERY_THREAD = -1  # GGML_N_TASKS_MAX
@@ -27,15 +27,15 @@ DIRECT = {
 }  # fmt: skip
 
 
-def four(spec: Spec) -> tuple[int, ...]:
+def four_dimensions(spec: Spec) -> tuple[int, ...]:
     """A shape of exactly four dimensions."""
     shape: tuple[int, ...] = (*spec.shape, 1, 1, 1, 1)[:4]
     return shape
 
 
-def strides(spec: Spec) -> tuple[int, ...]:
+def four_strides(spec: Spec) -> tuple[int, ...]:
     """Four strides; dimensions of one element get those of a contiguous layout, whatever a view says."""
-    shape = four(spec)
+    shape = four_dimensions(spec)
     counts = blocks(spec.dtype, shape)
     made = [spec.stride(0) if spec.rank and counts[0] > 1 else spec.dtype.type_size]
     for n in (1, 2, 3):
@@ -96,7 +96,7 @@ class TensorBuilder(ABC):
 
     def once(self, tensor: Ptr, what: str, make: Callable[[], Ptr]) -> Ptr:
         """A tensor derived from another one; made at the first request, and shared by all later ones."""
-        key = address(tensor), what
+        key = tensor_address(tensor), what
         if key not in self._made_once:
             self._made_once[key] = make()
         return self._made_once[key]

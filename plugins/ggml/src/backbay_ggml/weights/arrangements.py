@@ -19,7 +19,7 @@ from backbay.internals import ended_from_outside, exit_name, processor, run_help
 from backbay.plugin import CachedValue
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, temporary_pool
-from ..library.library import Library, text
+from ..library.library import Library, c_string
 from ..library.location import VARIABLE
 
 REPACK, AMX = "CPU_REPACK", "AMX"
@@ -44,12 +44,12 @@ def buffer_types(library: Library) -> dict[str, Ptr]:
     found: dict[str, Ptr] = {}
     while listed != NULL and listed[len(found)] != NULL:
         kind = listed[len(found)]
-        found[text(library.lib.ggml_backend_buft_name(kind))] = kind
+        found[c_string(library.lib.ggml_backend_buft_name(kind))] = kind
     return found
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class ArrangementTrial:
     """Why an arrangement cannot be used (empty if it can), and the dtypes of `Arrangement`.
 
     A result that `lasts` tells of this machine, not of a trial that was killed or got no memory.
@@ -74,7 +74,7 @@ class Arrangement:
     Native code of ours multiplies `native` dtypes in this arrangement.
     """
 
-    def __init__(self, library: Library, name: str, result: TrialResult | None = None) -> None:
+    def __init__(self, library: Library, name: str, result: ArrangementTrial | None = None) -> None:
         self._library, self._lib, self.name = library, library.lib, name
         self._types, self.spaced, self.native = (TYPES, (), ()) if result is None else result.dtypes()
         self.buffer_type = buffer_types(library)[name]
@@ -130,7 +130,7 @@ def usable_arrangements(library: Library) -> list[Arrangement]:
 
 
 @cache
-def other_form_pays(library: Library) -> frozenset[DType]:
+def faster_in_llamafile(library: Library) -> frozenset[DType]:
     """The dtypes whose products of one column are faster in another form, with the kernels of llamafile for AVX2."""
     features = library.features()
     if "LLAMAFILE" not in features or "AVX2" not in features:
@@ -139,7 +139,7 @@ def other_form_pays(library: Library) -> frozenset[DType]:
     return frozenset(dtype for dtype in DType if str(dtype) in types)
 
 
-def trial_result(library: Library, name: str) -> TrialResult:
+def trial_result(library: Library, name: str) -> ArrangementTrial:
     """The result of a trial, remembered for this library on this machine."""
     kept = _kept(library, name)
     known = _recalled(kept)
@@ -155,33 +155,33 @@ def trial_result(library: Library, name: str) -> TrialResult:
         return result
 
 
-def _recalled(kept: CachedValue) -> TrialResult | None:
+def _recalled(kept: CachedValue) -> ArrangementTrial | None:
     try:
         return _parsed(kept.recall())
     except (KeyError, TypeError):  # nothing was kept, or nonsense
         return None
 
 
-def run_trial(library: Library, name: str) -> TrialResult:
+def run_trial(library: Library, name: str) -> ArrangementTrial:
     """Run a trial in a child process: if the CPU lacks a promised instruction, only the child dies."""
-    command = [sys.executable, "-m", "backbay_ggml.weights.trial_process", name]
+    command = [sys.executable, "-m", "backbay_ggml.weights.trial_child", name]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
         done = run_helper(command, env=environment, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        return TrialResult(f"it was tried for {TIMEOUT:g} s without a result", lasts=False)
+        return ArrangementTrial(f"it was tried for {TIMEOUT:g} s without a result", lasts=False)
     except OSError as error:
-        return TrialResult(f"it could not be tried: {error}", lasts=False)
+        return ArrangementTrial(f"it could not be tried: {error}", lasts=False)
     if done.returncode == 0:
         try:
             return _parsed({"why_not": "", **json.loads(done.stdout)})
         except (ValueError, KeyError, TypeError):
-            return TrialResult(f"the trial's output cannot be read: {done.stdout!r}", lasts=False)
+            return ArrangementTrial(f"the trial's output cannot be read: {done.stdout!r}", lasts=False)
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     if done.returncode < 0:
         lasts = not ended_from_outside(done.returncode, done.stderr)
-        return TrialResult(f"it ended with {exit_name(done.returncode)} when it was tried", lasts=lasts)
-    return TrialResult(f"{last[0]} ({exit_name(done.returncode)})", lasts=done.stdout.startswith(WRONG))
+        return ArrangementTrial(f"it ended with {exit_name(done.returncode)} when it was tried", lasts=lasts)
+    return ArrangementTrial(f"{last[0]} ({exit_name(done.returncode)})", lasts=done.stdout.startswith(WRONG))
 
 
 def _kept(library: Library, name: str) -> CachedValue:
@@ -194,6 +194,6 @@ def _kept(library: Library, name: str) -> CachedValue:
     return CachedValue("trials", f"ggml-{name.lower()}", facts)
 
 
-def _parsed(fields: Any) -> TrialResult:
+def _parsed(fields: Any) -> ArrangementTrial:
     types, spaced, native = (tuple(map(str, fields[key])) for key in ("types", "spaced", "native"))
-    return TrialResult(str(fields["why_not"]), types, spaced, native)
+    return ArrangementTrial(str(fields["why_not"]), types, spaced, native)

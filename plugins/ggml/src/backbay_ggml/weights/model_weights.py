@@ -20,7 +20,7 @@ from backbay.internals import Bytes, Ledger
 from backbay.plugin import Cancel, Entry, Progress, check_cancel
 
 from ..devices.device import WEIGHTS, Device, rounded_up
-from ..library.abi import NULL, Ptr, address, ffi, leaf_tensor
+from ..library.abi import NULL, Ptr, ffi, leaf_tensor, tensor_address
 from ..library.library import Library
 from ..tensors.buffers import WeightBuffer
 from .arrangements import Arrangement, usable_arrangements
@@ -114,7 +114,7 @@ class CpuWeights:
         if memory == NULL:
             raise MemoryError("the system gave ggml no memory")
         self._buffers.append(memory)
-        base = address(self._lib.ggml_backend_buffer_get_base(memory))
+        base = tensor_address(self._lib.ggml_backend_buffer_get_base(memory))
         _advise(base, nbytes, MADV_HUGEPAGE)
         for info in infos:
             tensor, size = self._new_copy(info)

@@ -1,1 +1,1 @@
-"""From a checked graph to an ONNX model, and the records of its inputs and outputs."""
+"""From a whole graph to an ONNX model, by the kernels of `ops`, and the records of its inputs and outputs."""

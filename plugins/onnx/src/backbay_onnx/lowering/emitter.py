@@ -13,7 +13,7 @@ from onnx import TensorProto
 from backbay import DType, Graph, Node
 from backbay.internals import Size, Symbols, term_of
 
-from .lowered_model import Feed, Grid, Vector, held, onnx_type
+from .lowered_model import Feed, IndexGrid, SizeVector, onnx_type, value_dtype
 from .model_builder import ModelBuilder
 
 AnySize = Size | int
@@ -34,7 +34,7 @@ class Emitter(ModelBuilder):
     def feed(self, feed: Feed) -> str:
         """The int64 input of a feed; a constant if the feed is the same for all of a structure."""
         known = [term for term in feed.terms if isinstance(term, int)]
-        if isinstance(feed, Vector) and len(known) == len(feed.terms):
+        if isinstance(feed, SizeVector) and len(known) == len(feed.terms):
             return self.constant(feed.filled(known))
         if feed not in self.feeds:
             name = self.feeds[feed] = f"size{len(self.feeds)}"
@@ -42,15 +42,15 @@ class Emitter(ModelBuilder):
         return self.feeds[feed]
 
     def vector(self, sizes: Sequence[AnySize]) -> str:
-        return self.feed(Vector(tuple([term_of(size) for size in sizes])))
+        return self.feed(SizeVector(tuple([term_of(size) for size in sizes])))
 
     def scalar(self, size: AnySize) -> str:
-        return self.feed(Vector((term_of(size),), rank=0))
+        return self.feed(SizeVector((term_of(size),), rank=0))
 
     def grid(self, start: AnySize, extents: Sequence[AnySize], steps: Sequence[AnySize]) -> str:
         """Indices: start plus the sum of position times step, innermost dimension first; shaped in reverse."""
         terms = tuple(map(term_of, extents)), tuple(map(term_of, steps))
-        return self.feed(Grid(term_of(start), *terms))
+        return self.feed(IndexGrid(term_of(start), *terms))
 
     def count(self, extent: AnySize) -> str:
         return self.grid(0, [extent], [1])
@@ -80,7 +80,7 @@ class Emitter(ModelBuilder):
     # -- values ------------------------------------------------------------------------------------------
 
     def cast(self, value: str, source: DType, target: DType) -> str:
-        if held(source) is held(target):
+        if value_dtype(source) is value_dtype(target):
             return value
         return self.add("Cast", value, to=onnx_type(target))
 
@@ -91,7 +91,9 @@ class Emitter(ModelBuilder):
         """The same elements in a shape given innermost first. Extents may be 0, and one may be -1 if none is."""
         terms = [term_of(size) for size in sizes][::-1]
         value = self._before.get(value, value)  # reshape the original value, not a reshape of it
-        made = self.add("Reshape", value, self.feed(Vector(tuple(terms))), allowzero=0 if -1 in terms else 1)
+        made = self.add(
+            "Reshape", value, self.feed(SizeVector(tuple(terms))), allowzero=0 if -1 in terms else 1
+        )
         self._before[made] = value
         return made
 

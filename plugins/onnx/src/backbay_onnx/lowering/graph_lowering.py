@@ -13,18 +13,18 @@ from backbay.internals import Term, term_of
 
 from ..session.native import DOMAIN
 from .kernel_view import Lowering, LoweringSettings
-from .lowered_model import Feeds, Lowered, RowsOutput, StateOutput, onnx_type
-from .model_builder import names_read
+from .lowered_model import LoweredModel, RowsOutput, SizeFeeds, StateOutput, onnx_type
+from .model_builder import values_read
 from .states import WrittenState
 
 
-class Flow:
+class ValueFlow:
     """Which values depend on which, in the nodes of a model."""
 
     def __init__(self, nodes: Iterable[NodeProto]) -> None:
         self._readers: dict[str, list[NodeProto]] = {}
         for node in nodes:
-            for name in dict.fromkeys(names_read(node)):
+            for name in dict.fromkeys(values_read(node)):
                 self._readers.setdefault(name, []).append(node)
 
     def readers(self, name: str) -> list[NodeProto]:
@@ -43,7 +43,7 @@ class Flow:
 
 def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutput, ...]]:
     """Make outputs of all written states; the other outputs are already made."""
-    flow = Flow(b.nodes)
+    flow = ValueFlow(b.nodes)
     ends = {value.name for value in b.outputs} | {state.latest for state in b.states.values()}
     chosen = [(state, _chain(flow, state, ends), _is_unread(flow, state)) for state in b.states.values()]
     wholes: list[StateOutput] = []
@@ -61,7 +61,7 @@ def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutpu
 # -- in place --------------------------------------------------------------------------------------------
 
 
-def _chain(flow: Flow, state: WrittenState, ends: set[str]) -> list[int] | None:
+def _chain(flow: ValueFlow, state: WrittenState, ends: set[str]) -> list[int] | None:
     """The versions before the last scatters, if all of these may write into the state's memory.
 
     The version that a scatter overwrites may only be used to compute its operands: all its readers then run before it.
@@ -75,7 +75,7 @@ def _chain(flow: Flow, state: WrittenState, ends: set[str]) -> list[int] | None:
     return chain
 
 
-def _overwritten(flow: Flow, state: WrittenState, chain: Sequence[int], version: int) -> set[str]:
+def _overwritten(flow: ValueFlow, state: WrittenState, chain: Sequence[int], version: int) -> set[str]:
     """All values that depend on the state's memory before a scatter overwrites it, without passing through the scatter.
 
     Where a graph replaced the whole state, the first scatter copies the replacement into that memory.
@@ -85,7 +85,7 @@ def _overwritten(flow: Flow, state: WrittenState, chain: Sequence[int], version:
     return flow.reached(state.values[version if version != chain[0] else 0], scatter)
 
 
-def _in_place(b: Lowering, flow: Flow, state: WrittenState, chain: Sequence[int]) -> list[StateOutput]:
+def _in_place(b: Lowering, flow: ValueFlow, state: WrittenState, chain: Sequence[int]) -> list[StateOutput]:
     """Bind each version that the chain makes to the same memory, so that none is copied."""
     for version in chain:
         scatter = state.writers[version]
@@ -117,7 +117,7 @@ def _detach(b: Lowering, scatter: NodeProto, state: WrittenState) -> None:
 # -- as rows, or as a whole ------------------------------------------------------------------------------
 
 
-def _is_unread(flow: Flow, state: WrittenState) -> bool:
+def _is_unread(flow: ValueFlow, state: WrittenState) -> bool:
     """Whether nothing reads the state after a write, and only rows were written."""
     return all(
         writer is not None and all(_is_among(node, state.writers) for node in flow.readers(value))
@@ -142,7 +142,7 @@ def _as_rows(b: Lowering, state: WrittenState) -> list[RowsOutput]:
     return made
 
 
-def _as_whole(b: Lowering, flow: Flow, state: WrittenState) -> StateOutput:
+def _as_whole(b: Lowering, flow: ValueFlow, state: WrittenState) -> StateOutput:
     """A copy that is put into the state's memory after the run, or made in place if nothing reads the old value."""
     name, replaced = _out(b, state), state.writers[-1] is None
     in_place = b.binds(state) and replaced and not flow.readers(state.values[0])
@@ -162,9 +162,9 @@ def _shape(state: WrittenState) -> tuple[Term, ...]:
     return tuple(map(term_of, state.shape))
 
 
-def lower(
+def lower_graph(
     graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: LoweringSettings
-) -> Lowered:
+) -> LoweredModel:
     b = Lowering(graph, kernels, settings)
     owners: dict[str, int] = {}
     for node in graph.nodes:
@@ -176,10 +176,10 @@ def lower(
     states, rows = finish_states(b)
     model = b.build()
     name_following_weights(model.graph)
-    return Lowered(
+    return LoweredModel(
         model,
         tuple(b.leaves.values()),
-        Feeds({name: feed for feed, name in b.feeds.items()}),
+        SizeFeeds({name: feed for feed, name in b.feeds.items()}),
         results,
         states,
         rows,

@@ -14,12 +14,12 @@ from backbay import DType, Graph, Node, Op
 from backbay.internals import Size, term_of
 from backbay_native import NativeCode
 
-from ..memory.buffers import is_resident
+from ..memory.buffers import lies_on_device
 from ..session.native import NO_NATIVE
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, PartInput, onnx_type
-from .states import WrittenState, find_states, is_checked
-from .views import strided
+from .states import WrittenState, find_states, ids_are_checked
+from .views import strided_view
 
 
 class Operand:
@@ -162,7 +162,7 @@ class Lowering(Emitter):
         state = self.state_of(target)
         rows = self.shaped(value, [state.width, -1])
         if ids is not None and self.settings.resident:
-            if self.settings.usual and is_checked(ids):
+            if self.settings.usual and ids_are_checked(ids):
                 self.distinct[ids.index] = None
             else:
                 rows = self._whole_rows(state, index, rows, count // state.width)
@@ -183,7 +183,7 @@ class Lowering(Emitter):
         """Whether the memory of a state can be bound as input and output: it must be ours, on the session's device."""
         if self.settings.exported or self.settings.copied:
             return False
-        return not self.settings.resident or is_resident(state.node, state.node.placement)
+        return not self.settings.resident or lies_on_device(state.node, state.node.placement)
 
     def state_of(self, target: Node) -> WrittenState:
         """The state that a target is part of, which becomes an input when it is first needed."""
@@ -243,11 +243,11 @@ class Lowering(Emitter):
         """The value of a view of its storage now."""
         state = self.states.get(node.storage.index)
         if state is not None and state.window is not None:
-            return strided(
+            return strided_view(
                 self, node, self.state_of(node).latest, raw=False, window=(state.begin, state.elements)
             )
         if op.name == "view":
-            return strided(self, node, self._value(node.storage, form), raw=form == "raw")
+            return strided_view(self, node, self._value(node.storage, form), raw=form == "raw")
         return str(self._lowered(node, op, form))
 
     def _leaf(self, node: Node, form: Form) -> str:

@@ -28,13 +28,13 @@ ONNX: dict[DType, int] = {
 }
 
 
-def held(dtype: DType) -> DType:
+def value_dtype(dtype: DType) -> DType:
     """The dtype of values inside of a model: quantized types are decoded."""
     return DType.F32 if dtype.is_quantized else dtype
 
 
 def onnx_type(dtype: DType) -> int:
-    return ONNX[held(dtype)]
+    return ONNX[value_dtype(dtype)]
 
 
 def binding_type(dtype: DType) -> int:
@@ -43,7 +43,7 @@ def binding_type(dtype: DType) -> int:
 
 
 @dataclass(frozen=True)
-class Vector:
+class SizeVector:
     """Sizes one after the other, such as a shape; of rank 0, one size."""
 
     terms: tuple[Term, ...]
@@ -58,7 +58,7 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Grid:
+class IndexGrid:
     """start + the sum over dimensions of index times step, innermost dimension first; the shape is reversed."""
 
     start: Term
@@ -85,23 +85,25 @@ class Grid:
         return np.ascontiguousarray(total)
 
 
-Feed = Vector | Grid
+Feed = SizeVector | IndexGrid
 
 
-class Feeds:
+class SizeFeeds:
     """Named feeds of a model, for all graphs of its structure."""
 
     def __init__(self, named: Mapping[str, Feed]) -> None:
         self._named = named
         self._values = program([term for feed in named.values() for term in feed.terms])
 
-    def of(self, graph: Graph) -> Fed:
+    def of(self, graph: Graph) -> SizeArrays:
         values = iter(self._values(graph))
-        return Fed({name: (feed, [*islice(values, len(feed.terms))]) for name, feed in self._named.items()})
+        return SizeArrays(
+            {name: (feed, [*islice(values, len(feed.terms))]) for name, feed in self._named.items()}
+        )
 
 
 @dataclass(frozen=True)
-class Fed:
+class SizeArrays:
     """The arrays of one graph. They are made when they are first asked for: a dry run only counts their bytes."""
 
     values: Mapping[str, tuple[Feed, Sequence[int]]]  # by name, those of the terms
@@ -173,12 +175,12 @@ class RowsOutput:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredModel:
     """A model and its inputs and outputs. Node indices hold for any graph of the structure."""
 
     model: Any
     leaves: tuple[LeafInput, ...]
-    feeds: Feeds
+    feeds: SizeFeeds
     results: tuple[tuple[str, int], ...]
     states: tuple[StateOutput, ...]
     rows: tuple[RowsOutput, ...]

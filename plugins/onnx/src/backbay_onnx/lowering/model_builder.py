@@ -110,11 +110,11 @@ class ModelBuilder:
         self.initializers.append(external_tensor(name, type, shape, location, span))
 
     @contextmanager
-    def body(self) -> Iterator[Body]:
+    def body(self) -> Iterator[LoopBody]:
         """Nodes added inside of the `with` belong to a loop body, which may use all values from outside."""
         outer, self.nodes = self.nodes, []
         self._known.append({})
-        body = Body(self)
+        body = LoopBody(self)
         try:
             yield body
         finally:
@@ -128,19 +128,19 @@ class ModelBuilder:
         for node in reversed(self.nodes):
             if wanted.intersection(node.output):
                 kept.append(node)
-                wanted.update(names_read(node))
+                wanted.update(values_read(node))
         return kept[::-1]
 
     def build(self) -> ModelProto:
         nodes = self._needed()
-        read = {name for node in nodes for name in names_read(node)}
+        read = {name for node in nodes for name in values_read(node)}
         constants = [constant for constant in self.initializers if constant.name in read]
         graph = helper.make_graph(nodes, "backbay", self.inputs, self.outputs, constants)
         opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(self._domains)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="backbay")
 
 
-class Body:
+class LoopBody:
     def __init__(self, model: ModelBuilder) -> None:
         self._model = model
         self.nodes: list[NodeProto] = []
@@ -169,12 +169,12 @@ def external_tensor(
     return tensor
 
 
-def names_read(node: NodeProto) -> Iterator[str]:
+def values_read(node: NodeProto) -> Iterator[str]:
     """The values that a node reads, also in its loop body."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():
-            yield from names_read(inner)
+            yield from values_read(inner)
 
 
 def _value(name: str, type: int, rank: int) -> Any:

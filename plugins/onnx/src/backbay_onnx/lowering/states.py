@@ -15,7 +15,7 @@ from .views import window_rows
 
 
 @dataclass(frozen=True)
-class Window:
+class RowWindow:
     """`rows` rows of a state from `first` on, and the ids of its writes; each run checks that the ids fall inside."""
 
     first: Size
@@ -23,7 +23,7 @@ class Window:
     ids: tuple[Node, ...]
 
 
-def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | None:
+def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> RowWindow | None:
     """The window of all reads and writes of a state whose `row_axis` is its outermost dimension; None if there is none."""
     leaf = state.leaf
     if leaf is None or leaf.row_axis is None or leaf.row_axis != state.rank - 1:
@@ -39,7 +39,7 @@ def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | 
             if (
                 node.op is not ops.set_rows
                 or not _takes_rows(b, written, width)
-                or not is_checked(node.args[2])
+                or not ids_are_checked(node.args[2])
             ):
                 return None
             ids.append(node.args[2])
@@ -48,7 +48,7 @@ def find_window(b: Emitter, graph: Graph, state: Node, width: Size) -> Window | 
     return _common(b, reads, width, ids)
 
 
-def _common(b: Emitter, reads: list[Node], width: Size, ids: list[Node]) -> Window | None:
+def _common(b: Emitter, reads: list[Node], width: Size, ids: list[Node]) -> RowWindow | None:
     """All reads must see the same rows."""
     found = [window_rows(b, read, width) for read in dict.fromkeys(reads)]
     if not found or found[0] is None:
@@ -57,7 +57,7 @@ def _common(b: Emitter, reads: list[Node], width: Size, ids: list[Node]) -> Wind
     for other in found[1:]:
         if other is None or not (other[0].same(first) and other[1].same(rows)):
             return None
-    return Window(first, rows, tuple(dict.fromkeys(ids)))
+    return RowWindow(first, rows, tuple(dict.fromkeys(ids)))
 
 
 def _takes_rows(b: Emitter, target: Node, width: Size) -> bool:
@@ -71,7 +71,7 @@ def _takes_rows(b: Emitter, target: Node, width: Size) -> bool:
     )
 
 
-def is_checked(ids: Node) -> bool:
+def ids_are_checked(ids: Node) -> bool:
     """Whether the host knows the ids before a run."""
     return ids.storage.leaf is not None and not ids.storage.leaf.computed
 
@@ -84,7 +84,7 @@ class WrittenState:
         self.unit = node.dtype.type_size
         self.elements = b.product(b.extents(node))
         self.width = self._width(targets)
-        self.window: Window | None = None
+        self.window: RowWindow | None = None
         self.values: list[str] = []  # names by version
         self.writers: list[
             NodeProto | None

@@ -27,7 +27,7 @@ def window_rows(b: Emitter, node: Node, width: Size) -> tuple[Size, Size] | None
     return start // step * (step // width), rows
 
 
-def strided(
+def strided_view(
     b: Emitter, node: Node, storage: str, *, raw: bool, window: tuple[Size, Size] | None = None
 ) -> str:
     """The value of a view, from the value of its storage; `raw`: in bytes of a quantized type.

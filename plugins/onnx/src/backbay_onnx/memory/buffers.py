@@ -16,10 +16,10 @@ from backbay.internals import POISON, Bytes
 from backbay.plugin import HostBuffer
 
 from ..session.device import Device
-from ..session.runtime import runtime, translated
+from ..session.runtime import load_runtime, translate_errors
 
 
-def is_resident(spec: Spec, placement: Placement) -> bool:
+def lies_on_device(spec: Spec, placement: Placement) -> bool:
     """Floats do, unless they were placed on the host. The host reads integers and quantized leaves."""
     return spec.dtype.is_float and not placement.host
 
@@ -39,8 +39,8 @@ class DeviceBuffer(Buffer):
 
     def __init__(self, device: Device, nbytes: int, debug: Debug = Debug()) -> None:
         self.device, self.nbytes = device, nbytes
-        with translated(f"taking memory of {device.id}"):
-            self._value: Any = runtime().OrtValue.ortvalue_from_shape_and_type(
+        with translate_errors(f"taking memory of {device.id}"):
+            self._value: Any = load_runtime().OrtValue.ortvalue_from_shape_and_type(
                 [max(nbytes, 1)], np.uint8, device.provider.memory, device.number
             )
         if debug.poison:
@@ -56,7 +56,7 @@ class DeviceBuffer(Buffer):
 
     def write(self, data: Bytes) -> None:
         if self.nbytes:
-            with translated(f"copying to {self.device.id}"):
+            with translate_errors(f"copying to {self.device.id}"):
                 self._value.update_inplace(np.ascontiguousarray(data))
 
     def close(self) -> None:

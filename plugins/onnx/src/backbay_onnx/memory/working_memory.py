@@ -41,7 +41,7 @@ def never(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Value:
+class NodeValue:
     """The value of a node in a run, or its copy as float32."""
 
     index: int
@@ -57,7 +57,7 @@ class OpMemory:
 
     index: int
     work: Measure
-    begin: list[tuple[int, Value]] = field(default_factory=list)  # numbered through the graph
+    begin: list[tuple[int, NodeValue]] = field(default_factory=list)  # numbered through the graph
     end: list[int] = field(default_factory=list)
 
 
@@ -81,13 +81,13 @@ class PeakMemory:
             for node in graph.nodes
             if node.op is not None and not node.op.view
         }
-        first: dict[Value, int] = {}
-        last: dict[Value, int] = {}
+        first: dict[NodeValue, int] = {}
+        last: dict[NodeValue, int] = {}
         for index in list(of_ops):
             for value in _values(graph.nodes[index], copied, reads_halves):
                 first.setdefault(value, index)
                 last[value] = index
-        bound = {Value(node.storage.index) for node in graph.outputs}
+        bound = {NodeValue(node.storage.index) for node in graph.outputs}
         held = [value for value in first if value not in bound or last[value] != value.index]
         for number, value in enumerate(held):
             of_ops[first[value]].begin.append((number, value))
@@ -108,22 +108,22 @@ class PeakMemory:
         return most
 
 
-def _values(node: Node, copied: Collection[int], reads_halves: Callable[[Node], bool]) -> Iterator[Value]:
+def _values(node: Node, copied: Collection[int], reads_halves: Callable[[Node], bool]) -> Iterator[NodeValue]:
     """The operands and the result of an op, as far as they take memory."""
     assert node.op is not None
     for operand in node.operands:
         looked_at = operand
         while looked_at.op is not None and looked_at.op.view:
             if looked_at.index in copied:
-                yield Value(looked_at.index)
+                yield NodeValue(looked_at.index)
             looked_at = looked_at.args[0]
         if looked_at.storage.op is not None:
-            yield Value(looked_at.storage.index)
+            yield NodeValue(looked_at.storage.index)
         as_floats = _is_half(operand) and not (node.op.moves or reads_halves(node))
         if as_floats and operand.storage.kind != "parameter":
-            yield Value(operand.index, as_floats=True)
+            yield NodeValue(operand.index, as_floats=True)
     if node.op.writes is None:
-        yield Value(node.index)
+        yield NodeValue(node.index)
 
 
 def _is_half(node: Node) -> bool:

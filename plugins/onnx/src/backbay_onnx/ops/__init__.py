@@ -1,4 +1,4 @@
-"""The kernels, a module per family; importing this package fills their table."""
+"""The kernels, which make the ONNX nodes of one op, a module per family; importing this package fills their table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> Pe
     """The most bytes that a graph holds at one time; `copied` are views."""
     declared = dict(KERNELS.working_memory)
     for op in (ops.mulmat, ops.mulmat_full_prec):
-        declared[op] = matrix.native_codes(native.formats)
+        declared[op] = matrix.native_codes_memory(native.formats)
     if native.has(GATES):
         declared[ops.silu] = nothing
     if native.has(RECURRENCE):
-        declared |= {ops.delta_rule: nothing, ops.ssm_scan: sequence.native_states}
+        declared |= {ops.delta_rule: nothing, ops.ssm_scan: sequence.native_states_memory}
     if native.has(ATTENTION):
-        declared[ops.scaled_dot_product_attention] = attention.native_sums
-    return PeakMemory(graph, declared, copied, attention.reads_halves if native.has(ATTENTION) else never)
+        declared[ops.scaled_dot_product_attention] = attention.native_attention_memory
+    return PeakMemory(
+        graph, declared, copied, attention.native_code_serves if native.has(ATTENTION) else never
+    )

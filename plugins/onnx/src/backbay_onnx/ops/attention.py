@@ -35,7 +35,7 @@ def _scores(node: Node) -> int:
     return 2 * 4 * query.dim(1) * query.dim(2) * key.dim(2) + 4 * (query.size + node.size)
 
 
-def reads_halves(node: Node) -> bool:
+def native_code_serves(node: Node) -> bool:
     """Whether native code serves a node, so that keys and values are read as they are stored."""
     if node.op is not ops.scaled_dot_product_attention:
         return False
@@ -45,10 +45,10 @@ def reads_halves(node: Node) -> bool:
     return vmla is None and not is_tiled and max(query.dim(0), value.dim(0)) <= MOST_FEATURES
 
 
-def native_sums(node: Node) -> int:
+def native_attention_memory(node: Node) -> int:
     """Of native code: the table of the cells that queries see, and the sums of the parts of the history."""
     query, key, value = node.operands[:3]
-    if not reads_halves(node):
+    if not native_code_serves(node):
         return _scores(node)
     heads, tokens, history = query.dim(1), query.dim(2), key.dim(2)
     together = min(heads // key.dim(1), MOST_TOGETHER)

@@ -16,7 +16,7 @@ from ..session.native import DOMAIN
 from .kernel_table import kernel
 
 
-def gated(b: Lowering, y: str, x: Operand, up: Operand | None) -> str:
+def multiply_up(b: Lowering, y: str, x: Operand, up: Operand | None) -> str:
     return y if up is None else b.add("Mul", y, up.of_rank(x.rank))
 
 
@@ -26,7 +26,7 @@ def times_sigmoid(b: Lowering, x: str, of: str) -> str:
     return b.add("Div", b.add("Mul", x, b.add("Exp", b.add("Min", of, b.number(0)))), share)
 
 
-def scaled(b: Lowering, x: str, factor: float) -> str:
+def multiply_by(b: Lowering, x: str, factor: float) -> str:
     return b.add("Mul", x, b.number(factor))
 
 
@@ -64,19 +64,19 @@ def _gate(node: Node) -> int:
 
 @kernel(ops.relu, working_memory=_gate)
 def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    return gated(b, b.add("Relu", x.floats), x, up)
+    return multiply_up(b, b.add("Relu", x.floats), x, up)
 
 
 @kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
     if b.settings.native.has(GATES):
         return b.add("Silu", x.floats, "" if up is None else up.of_rank(x.rank), domain=DOMAIN)
-    return gated(b, times_sigmoid(b, x.floats, x.floats), x, up)
+    return multiply_up(b, times_sigmoid(b, x.floats, x.floats), x, up)
 
 
 @kernel(ops.gelu, working_memory=_gate)
 def gelu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    return gated(b, _gelu(b, x, "tanh"), x, up)
+    return multiply_up(b, _gelu(b, x, "tanh"), x, up)
 
 
 @kernel(ops.gelu_erf, working_memory=nothing)
@@ -92,13 +92,13 @@ def _gelu(b: Lowering, x: Operand, approximate: str) -> str:
 
 @kernel(ops.quick_gelu, working_memory=times(2, results))
 def quick_gelu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    return gated(b, times_sigmoid(b, x.floats, scaled(b, x.floats, 1.702)), x, up)
+    return multiply_up(b, times_sigmoid(b, x.floats, multiply_by(b, x.floats, 1.702)), x, up)
 
 
 @kernel(ops.swiglu, working_memory=times(3, results))
 def swiglu(b: Lowering, x: Operand, up: Operand, alpha: float, limit: float) -> str:
     gate = b.add("Min", x.floats, b.number(limit))
-    gate = times_sigmoid(b, gate, scaled(b, gate, alpha))
+    gate = times_sigmoid(b, gate, multiply_by(b, gate, alpha))
     return b.add("Mul", gate, b.add("Add", _clipped(b, up.of_rank(x.rank), -limit, limit), b.number(1)))
 
 
@@ -114,7 +114,7 @@ def _clipped(b: Lowering, x: str, low: float, high: float) -> str:
 
 @kernel(ops.scale, working_memory=nothing)
 def scale(b: Lowering, x: Operand, s: float) -> str:
-    return scaled(b, x.floats, s)
+    return multiply_by(b, x.floats, s)
 
 
 @kernel(ops.fill, working_memory=nothing)

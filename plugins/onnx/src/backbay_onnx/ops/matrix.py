@@ -188,7 +188,7 @@ def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
     return b.shaped(y, [n, *x.dims()[1:]])
 
 
-def native_codes(formats: Collection[str]) -> Measure:
+def native_codes_memory(formats: Collection[str]) -> Measure:
     """Of native code: columns in codes, which products of weights in some formats read."""
 
     def measure(node: Node) -> int:

@@ -9,7 +9,7 @@ from backbay import ops
 from ..lowering.kernel_view import Lowering, Operand
 from ..memory.working_memory import nothing, receivers, results
 from .kernel_table import kernel
-from .reduce import centred, last_axis, mean_of, original_rank, sum_of
+from .reduce import last_axis, mean_of, original_rank, subtract_mean, sum_of
 
 
 def _affine(b: Lowering, y: str, weight: Operand | None, bias: Operand | None) -> str:
@@ -28,7 +28,7 @@ def softmax(b: Lowering, x: Operand) -> str:
 def layer_norm(
     b: Lowering, x: Operand, weight: Operand | None = None, bias: Operand | None = None, eps: float = 1e-5
 ) -> str:
-    y = centred(b, x)  # ONNX Runtime's own kernel subtracts squares of sums, which loses digits
+    y = subtract_mean(b, x)  # ONNX Runtime's own kernel subtracts squares of sums, which loses digits
     variance = mean_of(b, b.add("Mul", y, y), x)
     y = b.add("Div", y, b.add("Sqrt", b.add("Add", variance, b.number(eps))))
     return original_rank(b, _affine(b, y, weight, bias), x)

@@ -32,7 +32,7 @@ def mean_of(b: Lowering, x: str, operand: Operand) -> str:
     return b.add("Div", sum_of(b, x, operand), b.add("Cast", b.scalar(operand.dim(0)), to=1))
 
 
-def centred(b: Lowering, x: Operand) -> str:
+def subtract_mean(b: Lowering, x: Operand) -> str:
     return b.add("Sub", last_axis(x), mean_of(b, last_axis(x), x))
 
 
@@ -48,7 +48,7 @@ def mean(b: Lowering, x: Operand) -> str:
 
 @kernel(ops.variance, working_memory=times(2, receivers))
 def variance(b: Lowering, x: Operand) -> str:
-    y = centred(b, x)
+    y = subtract_mean(b, x)
     return mean_of(b, b.add("Mul", y, y), x)
 
 

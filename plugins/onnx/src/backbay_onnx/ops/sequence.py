@@ -136,7 +136,7 @@ def _scan(node: Node) -> int:
     return 4 * 4 * state.dim(0) * x.dim(1) * x.dim(2) * x.dim(3) + 2 * 4 * (x.size + node.size)
 
 
-def native_states(node: Node) -> int:
+def native_states_memory(node: Node) -> int:
     """Of native code: the states that the ids pick."""
     state, ids = node.operands[0], node.operands[-1]
     return 4 * state.dim(0) * state.dim(1) * state.dim(2) * ids.dim(0)

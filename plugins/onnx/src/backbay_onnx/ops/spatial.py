@@ -15,7 +15,7 @@ from ..memory.working_memory import nothing, results, times
 from .kernel_table import kernel
 
 
-def windows(extent: Size, kernel_extent: Size, s: int, p: int, d: int) -> Size:
+def window_count(extent: Size, kernel_extent: Size, s: int, p: int, d: int) -> Size:
     """The number of windows of a kernel in a padded extent."""
     return (extent + 2 * p - (kernel_extent - 1) * d - 1) // s + 1
 
@@ -29,8 +29,8 @@ def conv2d(
     b: Lowering, weight: Operand, data: Operand, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> str:
     if _is_nothing(weight, data):
-        width = windows(data.dim(0), weight.dim(0), s0, p0, d0)
-        height = windows(data.dim(1), weight.dim(1), s1, p1, d1)
+        width = window_count(data.dim(0), weight.dim(0), s0, p0, d0)
+        height = window_count(data.dim(1), weight.dim(1), s1, p1, d1)
         return b.zeros([width, height, weight.dim(3), data.dim(3)])
     return _convolved(b, data.of_rank(4), weight.of_rank(4), (s1, s0), (p1, p0), (d1, d0))
 
@@ -58,7 +58,7 @@ def conv3d(
     d2: int,
 ) -> str:
     strides, pads, dilations = (s0, s1, s2), (p0, p1, p2), (d0, d1, d2)
-    planes = [windows(data.dim(n), weight.dim(n), strides[n], pads[n], dilations[n]) for n in range(3)]
+    planes = [window_count(data.dim(n), weight.dim(n), strides[n], pads[n], dilations[n]) for n in range(3)]
     shape = [*planes, (weight.dim(3) // c) * (data.dim(3) // c)]
     if _is_nothing(weight, data):
         return b.zeros(shape)
@@ -78,7 +78,7 @@ def _windows(node: Node) -> int:
 def conv1d_dw(b: Lowering, x: Operand, weight: Operand, s: int, p: int, d: int) -> str:
     """Windows of the data times the kernel of their channel, summed."""
     if _is_nothing(x, weight):
-        return b.zeros([windows(x.dim(0), weight.dim(0), s, p, d), *x.dims(3)[1:]])
+        return b.zeros([window_count(x.dim(0), weight.dim(0), s, p, d), *x.dims(3)[1:]])
     value, _ = _windowed(b, x.of_rank(3), 3, 2, x.dim(0), weight.dim(0), s, p, d)  # (N, C, OT, K)
     kernels = b.shaped(weight.floats, [weight.dim(0), 1, weight.dim(2)])  # (C, 1, K)
     return b.add("ReduceSum", b.add("Mul", value, kernels), b.ints(-1), keepdims=0)
@@ -101,7 +101,7 @@ def _windowed(
     b: Lowering, value: str, rank: int, axis: int, extent: Size, taps: Size, s: int, p: int, d: int
 ) -> tuple[str, Size]:
     """Split an axis into two, (windows, taps); also the number of windows."""
-    count = windows(extent, taps, s, p, d)
+    count = window_count(extent, taps, s, p, d)
     if p:
         value = _padded(b, value, rank, {axis: (p, p)})
     return b.add("Gather", value, b.grid(0, [taps, count], [d, s]), axis=axis), count

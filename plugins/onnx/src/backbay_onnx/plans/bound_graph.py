@@ -12,13 +12,13 @@ from backbay import Graph, Node
 from backbay.internals import Array, Bytes
 from backbay.plugin import HostBuffer, strided
 
-from ..lowering.lowered_model import Fed, LeafInput, RowsOutput, SizeValues, StateOutput, binding_type
+from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, SizeValues, StateOutput, binding_type
 from ..memory.buffers import DeviceBuffer, LeafBuffer
 from ..session.device import Device
 from ..session.providers import HOST_PROVIDER
-from ..session.runtime import runtime
-from ..weights.store import decoded, named_data
-from .compiled import Compiled, Services
+from ..session.runtime import load_runtime
+from ..weights.store import decode_floats, named_data
+from .compiled import BackendParts, CompiledGraph
 
 
 def stored_shape(node: Node) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: SizeValu
     return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
 
 
-class DecodedLeaf:
+class DecodedLeafBuffer:
     """A quantized leaf as float32; `refresh` decodes it anew if the host has written it."""
 
     def __init__(self, node: Node) -> None:
@@ -52,21 +52,21 @@ class DecodedLeaf:
         buffer = leaf.buffer
         assert isinstance(buffer, LeafBuffer)
         if self._decoded != buffer.generation:
-            self.array[:] = decoded(buffer.read(), self.node.dtype)
+            self.array[:] = decode_floats(buffer.read(), self.node.dtype)
             self._decoded = buffer.generation
 
 
 Memory = Array | DeviceBuffer
 
 
-class Binding:
+class SessionBinding:
     """An IOBinding, without its own methods: they look up the device by name for each of hundreds of inputs."""
 
     def __init__(self, session: Any, device: Device) -> None:
         self.bound = session.io_binding()
         self._inner = self.bound._iobinding
         self._session = session  # must outlive the binding
-        make = runtime().OrtDevice.make
+        make = load_runtime().OrtDevice.make
         self._host, self._device = (
             make(memory, number)._get_c_device()
             for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
@@ -89,7 +89,12 @@ class BoundGraph:
     """Memory is bound once, before all runs. Each run fills the buffers of the results."""
 
     def __init__(
-        self, services: Services, graph: Graph, compiled: Compiled, feeds: Fed, sizes: SizeValues
+        self,
+        services: BackendParts,
+        graph: Graph,
+        compiled: CompiledGraph,
+        feeds: SizeArrays,
+        sizes: SizeValues,
     ) -> None:
         self._services, self._graph = services, graph
         self._session, self._sizes = compiled.session, sizes
@@ -97,10 +102,10 @@ class BoundGraph:
         self.results: dict[int, HostBuffer] = {}  # by node index
         self._wholes: list[tuple[StateOutput, HostBuffer]] = []  # new values of states not bound in place
         self._rows: list[tuple[RowsOutput, HostBuffer, HostBuffer]] = []  # numbers of rows, and new rows
-        self._decoded: dict[int, DecodedLeaf] = {}  # by node index
+        self._decoded: dict[int, DecodedLeafBuffer] = {}  # by node index
         self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
         self._distinct: list[Array] = []  # ids that must not repeat one
-        self._binding = Binding(compiled.session, services.device)
+        self._binding = SessionBinding(compiled.session, services.device)
         for name, array in feeds.arrays.items():
             self._binding.input(name, TensorProto.INT64, array.shape, array)
         self._bind(compiled)
@@ -157,7 +162,7 @@ class BoundGraph:
 
     # -- binding -----------------------------------------------------------------------------------------
 
-    def _bind(self, compiled: Compiled) -> None:
+    def _bind(self, compiled: CompiledGraph) -> None:
         graph, lowered, binding = self._graph, compiled.lowered, self._binding
         for leaf in lowered.leaves:
             self._bind_leaf(leaf)
@@ -208,7 +213,7 @@ class BoundGraph:
             resident = self._services.device.has_memory
             return weights.resident(node, "floats") if resident else weights.floats(node)
         if node.index not in self._decoded:
-            self._decoded[node.index] = DecodedLeaf(node)
+            self._decoded[node.index] = DecodedLeafBuffer(node)
         return self._decoded[node.index].array
 
     def _ids(self, index: int) -> Array:

@@ -13,10 +13,10 @@ from backbay.internals import Ledger, return_freed_memory
 from backbay.plugin import CPU, Entry, Workspace
 from backbay_native import NativeCode
 
-from ..lowering.graph_lowering import lower
+from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
-from ..lowering.lowered_model import Lowered
-from ..memory.buffers import is_resident
+from ..lowering.lowered_model import LoweredModel
+from ..memory.buffers import lies_on_device
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
 from ..session.creation import EventLog, create_session, session_options
@@ -26,7 +26,7 @@ from ..weights.store import WeightStore
 
 
 @dataclass(frozen=True)
-class Services:
+class BackendParts:
     """One of each for all contexts of a backend."""
 
     params: BackendParams
@@ -47,10 +47,10 @@ KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as t
 
 
 @dataclass(eq=False)
-class Compiled:
+class CompiledGraph:
     """A lowered graph and its session, for every graph of the structure whose sizes keep the guards."""
 
-    lowered: Lowered
+    lowered: LoweredModel
     session: Any  # None if there is nothing to run
     packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
     peak: PeakMemory
@@ -64,16 +64,16 @@ class Compiled:
         return all(given == baked for given, baked in names) and self.lowered.guards.hold(graph)
 
 
-class Sessions:
+class SessionCache:
     """Compiled graphs by structure. The least recently used are dropped, sooner if they hold packed weights."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: BackendParts) -> None:
         self._services = services
-        self._compiled: OrderedDict[Hashable, list[Compiled]] = OrderedDict()
+        self._compiled: OrderedDict[Hashable, list[CompiledGraph]] = OrderedDict()
         self._lock = threading.Lock()
         self.created = 0
 
-    def find(self, graph: Graph, *, usual: bool = True, profiled: bool = False) -> Compiled:
+    def find(self, graph: Graph, *, usual: bool = True, profiled: bool = False) -> CompiledGraph:
         """The compiled graph for a graph, made if there is none yet; without `usual`, caches are bound whole, and
         rows may be written twice.
 
@@ -84,7 +84,7 @@ class Sessions:
             states = (
                 graph.of_kind("state") if device.has_memory else ()
             )  # on the host, they are lowered in another way
-            on_host = tuple(node.index for node in states if not is_resident(node, node.placement))
+            on_host = tuple(node.index for node in states if not lies_on_device(node, node.placement))
             key = (graph.structure_key(), on_host, usual, profiled)
             known = self._compiled.setdefault(key, [])
             self._compiled.move_to_end(key)
@@ -110,7 +110,7 @@ class Sessions:
         for key in [key for key, known in self._compiled.items() if not known]:
             del self._compiled[key]
 
-    def _compile(self, graph: Graph, *, usual: bool, profiled: bool) -> Compiled:
+    def _compile(self, graph: Graph, *, usual: bool, profiled: bool) -> CompiledGraph:
         services = self._services
         device = services.device
         settings = LoweringSettings(
@@ -120,18 +120,18 @@ class Sessions:
             resident=device.has_memory,
             copied=not (device.is_host or device.has_memory),
         )
-        lowered = lower(graph, KERNELS, settings)
+        lowered = lower_graph(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:
             session, events = self._session(lowered, graph, profiled=profiled)
             peak = peak_memory(graph, lowered.copied, services.native)
-            return Compiled(lowered, session, packed, peak, events)
+            return CompiledGraph(lowered, session, packed, peak, events)
         except BaseException:
             self._give_back(packed)
             raise
 
-    def _session(self, lowered: Lowered, graph: Graph, *, profiled: bool) -> tuple[Any, EventLog | None]:
+    def _session(self, lowered: LoweredModel, graph: Graph, *, profiled: bool) -> tuple[Any, EventLog | None]:
         """A session, with its log if it is `profiled`; None if there is nothing to run."""
         services = self._services
         if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
@@ -155,7 +155,7 @@ class Sessions:
         self.created += 1
         return session, events
 
-    def _book_packed(self, lowered: Lowered, graph: Graph) -> list[tuple[Entry, int]]:
+    def _book_packed(self, lowered: LoweredModel, graph: Graph) -> list[tuple[Entry, int]]:
         """Book the memory that ONNX Runtime will take for packed weights; all or nothing."""
         booked: list[tuple[Entry, int]] = []
         try:

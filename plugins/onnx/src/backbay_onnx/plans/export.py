@@ -13,9 +13,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from backbay import BackbayError, Graph
 from backbay.internals import Bytes, replacing
 
-from ..lowering.graph_lowering import lower
+from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
-from ..lowering.lowered_model import LeafInput, Lowered, SizeValues
+from ..lowering.lowered_model import LeafInput, LoweredModel, SizeValues
 from ..lowering.model_builder import external_tensor
 from ..ops import KERNELS
 from ..weights.store import WeightStore, named_data
@@ -44,7 +44,7 @@ def export(
         if RESERVED.fullmatch(name) or list(names.values()).count(name) > 1:
             raise BackbayError(f"{name!r} is taken by another value of the model; choose another name")
     settings = LoweringSettings(exact=exact, usual=False, exported=True, standard=standard, names=names)
-    lowered = lower(graph, KERNELS, settings)
+    lowered = lower_graph(graph, KERNELS, settings)
     if standard and (own := sorted({node.op_type for node in lowered.model.graph.node if node.domain})):
         raise BackbayError(f"the model needs {', '.join(own)}, which has no form in standard ONNX ops here")
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def export(
     return path
 
 
-def _fix_sizes(model: ModelProto, lowered: Lowered, graph: Graph) -> None:
+def _fix_sizes(model: ModelProto, lowered: LoweredModel, graph: Graph) -> None:
     fed = lowered.feeds.of(graph).arrays
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
@@ -86,7 +86,7 @@ class _WeightsFile:
     def __init__(self, weights: WeightStore, graph: Graph, file: Any) -> None:
         self._weights, self._graph, self._file = weights, graph, file
 
-    def place(self, model: ModelProto, lowered: Lowered) -> None:
+    def place(self, model: ModelProto, lowered: LoweredModel) -> None:
         weights = [leaf for leaf in lowered.leaves if self._graph.nodes[leaf.index].kind == "parameter"]
         for leaf in weights:
             self._place_input(model, leaf)

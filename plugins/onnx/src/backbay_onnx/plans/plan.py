@@ -10,9 +10,9 @@ from backbay import Graph, Node, Plan
 from backbay.internals import Bytes, Timings, keep_blocks
 from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, stop_when_cancelled
 
-from ..session.runtime import runtime, translated
+from ..session.runtime import load_runtime, translate_errors
 from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes
-from .compiled import Services, Sessions
+from .compiled import BackendParts, SessionCache
 
 LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
 SMALL = 4  # times its working memory: a graph that needs a quarter of the largest one, or less, keeps freed blocks
@@ -23,8 +23,8 @@ class OnnxPlan(Plan):
 
     def __init__(
         self,
-        services: Services,
-        sessions: Sessions,
+        services: BackendParts,
+        sessions: SessionCache,
         graph: Graph,
         *,
         usual: bool = True,
@@ -64,7 +64,7 @@ class OnnxPlan(Plan):
         self._number = events.count_run() if events is not None else 0
         device = self._services.device
         keep_blocks(keeps=self._work <= LITTLE or SMALL * self._work <= self._services.workspace.booked)
-        with translated("running a graph"), device.alone(), cancellable(cancel) as options:
+        with translate_errors("running a graph"), device.alone(), cancellable_run_options(cancel) as options:
             self._bound.run(options)
         self._bound.put()
         if self._services.params.debug.guard_bytes:
@@ -140,8 +140,8 @@ class OnnxPlan(Plan):
 
 
 @contextmanager
-def cancellable(cancel: Cancel | None) -> Iterator[Any]:
+def cancellable_run_options(cancel: Cancel | None) -> Iterator[Any]:
     """Run options that end a run once `cancel` is set; None where nobody can cancel."""
-    options = None if cancel is None else runtime().RunOptions()
+    options = None if cancel is None else load_runtime().RunOptions()
     with stop_when_cancelled(cancel, lambda: setattr(options, "terminate", True)):
         yield options

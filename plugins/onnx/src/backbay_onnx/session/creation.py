@@ -16,8 +16,8 @@ from onnx import GraphProto, TensorProto, shape_inference
 from backbay.internals import Bytes, usable_cores, without_forks
 
 from .device import Device, lacks_float16
-from .providers import Provider
-from .runtime import runtime, translated
+from .providers import ExecutionProvider
+from .runtime import load_runtime, translate_errors
 
 RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories of ONNX Runtime's
 
@@ -52,7 +52,7 @@ class EventLog:
     def times(self, session: Any, run: int) -> list[NodeTime]:
         """The times of the nodes of one run, which do not overlap."""
         if self._runs is None:
-            with translated("ending a profile"):
+            with translate_errors("ending a profile"):
                 self._runs = list(_runs(json.loads(Path(session.end_profiling()).read_text("utf-8"))))
             self._folder.cleanup()
         return self._runs[run]
@@ -97,7 +97,7 @@ class SharedPool:
         with without_forks(), self._lock:
             if self._threads is None and shared:
                 try:
-                    runtime().set_global_thread_pool_sizes(wanted, 1)
+                    load_runtime().set_global_thread_pool_sizes(wanted, 1)
                     self._threads = wanted
                 except RuntimeError:
                     self._threads = 0
@@ -115,7 +115,7 @@ class SharedPool:
 POOL = SharedPool()
 
 
-def left_to_cpu(model: Any, provider: Provider, *, float16: bool) -> list[str]:
+def cpu_nodes(model: Any, provider: ExecutionProvider, *, float16: bool) -> list[str]:
     """The nodes by name; without `float16`, also those that read or make such numbers."""
     if not provider.cpu_nodes_setting or (float16 and not provider.left_to_cpu):
         return []
@@ -123,12 +123,12 @@ def left_to_cpu(model: Any, provider: Provider, *, float16: bool) -> list[str]:
     return [
         node.name
         for node, halves in _nodes(typed.graph, frozenset())
-        if label_of(node) in provider.left_to_cpu
+        if node_label(node) in provider.left_to_cpu
         or not (float16 or halves.isdisjoint([*node.input, *node.output]))
     ]
 
 
-def label_of(node: Any) -> str:
+def node_label(node: Any) -> str:
     """What a node is, by its name: its op, unless the lowering says more."""
     return str(node.name.rpartition("_")[0])
 
@@ -154,7 +154,7 @@ DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
 
 def session_options(num_threads: int | None, *, shared: bool, native: Path | None = None) -> Any:
     """The options of every session; `native` is a file of custom ops."""
-    ort = runtime()
+    ort = load_runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = False  # it takes twice the memory of a step, and makes none faster
@@ -163,7 +163,7 @@ def session_options(num_threads: int | None, *, shared: bool, native: Path | Non
     POOL.configure(options, num_threads or usable_cores(), shared=shared)
     options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
     if native is not None:
-        with translated("loading native code"):
+        with translate_errors("loading native code"):
             options.register_custom_ops_library(str(native))
     return options
 
@@ -172,7 +172,7 @@ def create_session(
     model: Any, parts: Sequence[tuple[str, Bytes]], options: Any, device: Device, limit: int | None
 ) -> Any:
     """A session that reads `parts`, packed weights by file name, where they lie."""
-    with translated("creating a session"), device.alone():
+    with translate_errors("creating a session"), device.alone():
         if parts:
             names, data = [name for name, _ in parts], [part for _, part in parts]
             options.add_external_initializers_from_files_in_memory(
@@ -180,9 +180,9 @@ def create_session(
             )
         options.use_deterministic_compute = not device.is_host  # else CUDA adds up long rows in any order
         setting = device.provider.cpu_nodes_setting  # only a provider with it is worth a trial of float16
-        if setting and (left := left_to_cpu(model, device.provider, float16=not lacks_float16(device))):
+        if setting and (left := cpu_nodes(model, device.provider, float16=not lacks_float16(device))):
             options.add_session_config_entry(setting, "\n".join(left))
-        session = runtime().InferenceSession(
+        session = load_runtime().InferenceSession(
             model.SerializeToString(),
             options,
             providers=device.session_providers(limit),

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 from backbay import BackendUnavailableError, GPULayers, OptionError
 from backbay.plugin import CPU
 
-from .providers import GPU_PROVIDERS, HOST_PROVIDER, Provider
-from .runtime import runtime
+from .providers import GPU_PROVIDERS, HOST_PROVIDER, ExecutionProvider
+from .runtime import load_runtime
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Device:
     """A device by our id, and by its provider and number in ONNX Runtime."""
 
     id: str
-    provider: Provider
+    provider: ExecutionProvider
     number: int = 0
 
     @property
@@ -61,14 +61,14 @@ _ALONE = threading.RLock()
 HOST = Device(CPU, HOST_PROVIDER)
 
 
-def device_of(provider: Provider, number: int = 0) -> Device:
+def provider_device(provider: ExecutionProvider, number: int = 0) -> Device:
     return Device(f"{provider.prefix}:{number}", provider, number)
 
 
 @cache
-def why_not(device: Device) -> str:
+def why_unusable(device: Device) -> str:
     """Why a device cannot be used; empty if a session was seen to run on it, with memory there."""
-    ort, provider = runtime(), device.provider
+    ort, provider = load_runtime(), device.provider
     if provider.refused:
         return provider.refused
     if provider.name not in ort.get_available_providers():
@@ -95,7 +95,7 @@ def lacks_float16(device: Device) -> bool:
 
 def _doubled(device: Device, dtype: Any) -> list[float]:
     """1 and 2, doubled in place in the memory that sessions on the device are bound to."""
-    ort = runtime()
+    ort = load_runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(
@@ -124,7 +124,7 @@ def _doubling(dtype: Any) -> Any:
     return model.SerializeToString()
 
 
-def choose(option: str, layers: Sequence[GPULayers] | None, blocks: int) -> Device:
+def choose_device(option: str, layers: Sequence[GPULayers] | None, blocks: int) -> Device:
     """The device that the option `provider` and `gpu_layers` ask for.
 
     A device that is asked for and missing is a BackendUnavailableError. Only "auto" falls back to the CPU.
@@ -142,13 +142,15 @@ def choose(option: str, layers: Sequence[GPULayers] | None, blocks: int) -> Devi
     if option == HOST_PROVIDER.option:
         return HOST
     if option == "auto":
-        devices = [device_of(provider) for provider in GPU_PROVIDERS if provider.automatic]
-        return next((device for device in devices if not why_not(device)), HOST)
-    return _required(next(device_of(provider) for provider in GPU_PROVIDERS if provider.option == option))
+        devices = [provider_device(provider) for provider in GPU_PROVIDERS if provider.automatic]
+        return next((device for device in devices if not why_unusable(device)), HOST)
+    return _required(
+        next(provider_device(provider) for provider in GPU_PROVIDERS if provider.option == option)
+    )
 
 
 def _required(device: Device) -> Device:
-    if reason := why_not(device):
+    if reason := why_unusable(device):
         raise BackendUnavailableError(f"{device.id} was asked for, but {reason}")
     return device
 
@@ -165,6 +167,6 @@ def _of_layers(named: Sequence[GPULayers], blocks: int) -> Device:
     prefix, _, number = first.id.partition(":")
     for provider in GPU_PROVIDERS:
         if prefix == provider.prefix and number.isdecimal():
-            return device_of(provider, int(number))
+            return provider_device(provider, int(number))
     known = ", ".join(f"{provider.prefix}:n" for provider in GPU_PROVIDERS)
     raise OptionError(f"gpu_layers names {first.id!r}; devices of this backend are {CPU} and {known}")

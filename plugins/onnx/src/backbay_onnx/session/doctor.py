@@ -9,10 +9,10 @@ from backbay import BackendUnavailableError, DType
 from backbay.plugin import CPU
 from backbay_native import ATTENTION, GATES, PRODUCTS, RECURRENCE
 
-from .device import device_of, why_not
+from .device import provider_device, why_unusable
 from .native import native_code
 from .providers import GPU_PROVIDERS
-from .runtime import DISTRIBUTIONS, is_installed, runtime
+from .runtime import DISTRIBUTIONS, is_installed, load_runtime
 
 ENGINE = "ONNX Runtime"
 
@@ -22,15 +22,15 @@ def diagnose(quantized: Iterable[DType]) -> dict[str, str]:
     found = [f"{name} {metadata.version(name)}" for name in DISTRIBUTIONS if is_installed(name)]
     facts = {"installed": ", ".join(found) or f"none of {', '.join(DISTRIBUTIONS)}"}
     try:
-        ort = runtime()
+        ort = load_runtime()
     except BackendUnavailableError as error:
         return {**facts, ENGINE: str(error)}
-    devices = [device_of(provider) for provider in GPU_PROVIDERS]
-    working = [device.id for device in devices if device.provider.automatic and not why_not(device)]
+    devices = [provider_device(provider) for provider in GPU_PROVIDERS]
+    working = [device.id for device in devices if device.provider.automatic and not why_unusable(device)]
     return {
         **facts,
         ENGINE: f"{ort.__version__}, providers {', '.join(ort.get_available_providers())}",
-        **{device.provider.prefix: why_not(device) or "works" for device in devices},
+        **{device.provider.prefix: why_unusable(device) or "works" for device in devices},
         "runs on": f"{working[0]}, unless provider=cpu or gpu_layers ask for the CPU" if working else CPU,
         "products of quantized weights": _products(),
         "attention": native_code().describe(ATTENTION, ENGINE),

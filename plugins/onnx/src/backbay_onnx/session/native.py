@@ -7,7 +7,7 @@ from functools import cache
 from backbay import BackbayError
 from backbay_native import NativeCode, find_native
 
-from .runtime import runtime, translated
+from .runtime import load_runtime, translate_errors
 
 VARIABLE = "BACKBAY_ONNX_NATIVE"  # names the file, or turns it off
 DOMAIN = "backbay"  # of the custom ops
@@ -20,8 +20,8 @@ def native_code() -> NativeCode:
     code = find_native(VARIABLE)
     if code.path is not None:
         try:
-            with translated("registering native code"):
-                runtime().SessionOptions().register_custom_ops_library(str(code.path))
+            with translate_errors("registering native code"):
+                load_runtime().SessionOptions().register_custom_ops_library(str(code.path))
         except BackbayError as error:
             return NativeCode(None, str(error))
     return code

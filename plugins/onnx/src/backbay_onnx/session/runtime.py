@@ -16,7 +16,7 @@ from .providers import GPU_PROVIDERS, HOST_PROVIDER
 
 
 @final
-class ChildExit:
+class ForkedChildExit:
     """Lets a forked child exit without the C++ destructors of the libraries that it inherited."""
 
     def after_fork(self, reason: str) -> None:
@@ -29,9 +29,9 @@ class ChildExit:
 
 
 @cache
-def skip_destructors_after_fork() -> ChildExit:
+def skip_destructors_after_fork() -> ForkedChildExit:
     """Prepare every later fork of this process; the cache keeps the object alive."""
-    child_exit = ChildExit()
+    child_exit = ForkedChildExit()
     close_after_fork(child_exit)
     return child_exit
 
@@ -41,7 +41,7 @@ NO_MEMORY = ("Failed to allocate memory", "Available memory of", "bad_alloc")
 
 
 @cache
-def runtime() -> Any:
+def load_runtime() -> Any:
     """The onnxruntime module; BackendUnavailableError with a remedy if it is missing, broken, or installed twice."""
     installed = [name for name in DISTRIBUTIONS if is_installed(name)]
     if len(installed) > 1:
@@ -73,7 +73,7 @@ def is_installed(distribution: str) -> bool:
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
+def translate_errors(doing: str) -> Iterator[None]:
     """The one place where errors of ONNX Runtime, which share no base class, become ours."""
     try:
         yield

@@ -61,7 +61,7 @@ Unpacked = tuple[NDArray[np.int16], Floats, Floats | None]
 """Integers (blocks of the file, blocks, elements), scales and mins (blocks of the file, blocks)."""
 
 
-def plain(nbytes: int) -> Bytes:
+def empty_bytes(nbytes: int) -> Bytes:
     return np.empty(nbytes, np.uint8)
 
 
@@ -69,7 +69,7 @@ class PackedWeight:
     """A weight's codes, scales and mins; all other parts are computed from them."""
 
     def __init__(
-        self, dtype: DType, data: Bytes, elements: int, empty: Callable[[int], Bytes] = plain
+        self, dtype: DType, data: Bytes, elements: int, empty: Callable[[int], Bytes] = empty_bytes
     ) -> None:
         self.layout = layout = LAYOUTS[dtype]
         blocks, width = elements // layout.block, layout.block * layout.bits // 8

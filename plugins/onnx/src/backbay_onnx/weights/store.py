@@ -14,7 +14,7 @@ from backbay.gguf import ModelFile, TensorInfo
 from backbay.internals import Array, Bytes, numpy_view, return_freed_memory
 from backbay.plugin import Cancel, Progress, check_cancel, decode
 
-from ..lowering.lowered_model import Lowered
+from ..lowering.lowered_model import LoweredModel
 from ..memory.buffers import DeviceBuffer, FileBackedMemory
 from ..session.device import Device
 from .packing import LAYOUTS, PackedWeight
@@ -22,7 +22,7 @@ from .packing import LAYOUTS, PackedWeight
 T = TypeVar("T")
 
 
-def decoded(data: Bytes, dtype: DType) -> Array:
+def decode_floats(data: Bytes, dtype: DType) -> Array:
     """Stored bytes as float32, flat."""
     raw = data.reshape(-1, dtype.type_size) if dtype.is_quantized else numpy_view(data, dtype)
     return np.ascontiguousarray(decode(raw, dtype), np.float32).reshape(-1)
@@ -71,7 +71,7 @@ class WeightStore:
         name, data = named_data(node)
         if node.dtype is DType.F32:
             return data.view(np.float32)
-        return self._once(name, "floats", lambda: decoded(data, node.dtype))
+        return self._once(name, "floats", lambda: decode_floats(data, node.dtype))
 
     def packed(self, node: Node) -> PackedWeight:
         name, data = named_data(node)
@@ -110,7 +110,7 @@ class WeightStore:
         """Book a packed weight instead of the file's bytes, which need not stay in memory."""
         self._book(info.name, "packed", LAYOUTS[info.dtype].nbytes(prod(info.shape)))
 
-    def book_for(self, lowered: Lowered, graph: Graph) -> None:
+    def book_for(self, lowered: LoweredModel, graph: Graph) -> None:
         """Book the conversions that a lowered graph needs and that are not booked yet."""
         for leaf in lowered.leaves:
             node = graph.nodes[leaf.index]

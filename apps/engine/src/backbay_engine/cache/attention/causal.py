@@ -14,11 +14,11 @@ from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 from ...errors import CacheShiftError, DroppedHistoryError, ForeignSnapshotError, SharedCellsError
 from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import FEW, Cells, Run, runs_of
-from ..cells.contents import Contents, read_cells, write_cells
-from ..cells.masks import HIDDEN, NUMPY, Mask, Rows, Visibility
+from ..cells.bookkeeping import FEW, Cells, TokenRun, token_runs
+from ..cells.contents import CacheContents, read_cells, write_cells
+from ..cells.masks import HIDDEN, NUMPY, MaskRows, Rows, Visibility
 from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
-from ..contract import CachePlan, CacheSizes, Shift, check_next, check_prefix, own_plan
+from ..contract import CachePlan, CacheSizes, Shift, own_plan, require_next_positions, require_prefix
 
 BUCKET = 256
 PAYS = 16  # moving a cell costs as much as attending to this many
@@ -27,7 +27,7 @@ LAZY = 32  # a sequence's cells behind its window are freed in groups of this ma
 
 @dataclass(frozen=True)
 class CausalPlan(CellPlan):
-    runs: Sequence[Run]  # empty in a plan of `worst`
+    runs: Sequence[TokenRun]  # empty in a plan of `worst`
 
 
 @final
@@ -99,7 +99,7 @@ class CausalCache(CellCache):
     # -- steps -------------------------------------------------------------------------------------------
 
     def plan(self, step: Step) -> CausalPlan:
-        cells, runs = self.cells, runs_of(step)
+        cells, runs = self.cells, token_runs(step)
         self._check(runs)
         self._make_room(runs, step.size)
         taken = cells.lowest_free(step.size)
@@ -119,7 +119,7 @@ class CausalCache(CellCache):
     def bind(self, ctx: Context, plan: CachePlan) -> BoundCausalCache:
         return BoundCausalCache(self, ctx, own_plan(CausalPlan, plan))
 
-    def _check(self, runs: Sequence[Run]) -> None:
+    def _check(self, runs: Sequence[TokenRun]) -> None:
         """Raise if a sequence cannot continue as a step wants."""
         cells = self.cells
         ends: dict[int, int] = {}
@@ -127,7 +127,7 @@ class CausalCache(CellCache):
             sequence = run.sequence
             self.check(sequence)
             end = ends.get(sequence, cells.end[sequence])
-            check_next(sequence, run.position, end)
+            require_next_positions(sequence, run.position, end)
             if cells.begin[sequence] > self.visibility.first(cells.end[sequence]):
                 raise BackbayError(
                     f"sequence {sequence} cannot continue at position {end}: it would see positions from "
@@ -138,7 +138,7 @@ class CausalCache(CellCache):
                 raise CacheFullError(sequence, run.count, cells.capacity - end)
             ends[sequence] = end + run.count
 
-    def _make_room(self, runs: Sequence[Run], need: int) -> None:
+    def _make_room(self, runs: Sequence[TokenRun], need: int) -> None:
         """Free cells behind the windows; CacheFullError if that is not enough, and then nothing is freed."""
         if self.keep is None:  # there is a cell for each position
             return
@@ -173,7 +173,7 @@ class CausalCache(CellCache):
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         cells = self.cells
         self.check(source, target)
-        check_prefix(source, length, cells.end[source])
+        require_prefix(source, length, cells.end[source])
         if source == target:
             self.remove(source, length)
             return
@@ -198,13 +198,13 @@ class CausalCache(CellCache):
             return lambda: cells.cut(sequence, begin)
         return self._closing(sequence, begin, end)
 
-    def contents(self, sequence: int) -> Contents:
+    def contents(self, sequence: int) -> CacheContents:
         cells = self.cells
         self.check(sequence)
         arrays = read_cells(self.storage, cells.of(sequence))
-        return Contents(arrays, {"begin": cells.begin[sequence], "end": cells.end[sequence]})
+        return CacheContents(arrays, {"begin": cells.begin[sequence], "end": cells.end[sequence]})
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         cells, begin, end = self.cells, contents.number("begin"), contents.number("end")
         self.check(sequence)
         if not 0 <= begin <= end or begin > self.visibility.first(end):
@@ -214,7 +214,7 @@ class CausalCache(CellCache):
         if end > cells.capacity:
             raise CacheFullError(sequence, end, cells.capacity)
         need = end - begin
-        self._make_room([Run(sequence, 0, need, begin)], need)
+        self._make_room([TokenRun(sequence, 0, need, begin)], need)
         taken = cells.lowest_free(need) if need else np.zeros(0, np.int32)
         write_cells(self.storage, taken, contents)
         cells.replace(sequence, begin, taken, begin, taken[:0])
@@ -313,7 +313,7 @@ class BoundCausalCache(BoundCellCache):
         self._rows: Rows | None = None  # made at the first step: a bound worst case needs none
         dtype, rows = self._storage.config.mask_dtype, self._storage.mask_rows(size)
         self._masks = [self._host.empty(dtype, plan.history, rows) for _ in range(1 + spans)]
-        self._makers = [Mask(cache.visibility, plan.first) for _ in self._masks]
+        self._makers = [MaskRows(cache.visibility, plan.first) for _ in self._masks]
         self._by_distance = Leaves(ctx, plan, "the plan's key")
         self.fill(plan)
 

@@ -9,8 +9,8 @@ import numpy as np
 from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import Run, runs_of
-from ..cells.contents import Contents, read_cells, write_cells
+from ..cells.bookkeeping import TokenRun, token_runs
+from ..cells.contents import CacheContents, read_cells, write_cells
 from ..contract import CachePlan, CacheSizes, own_plan
 from .cross_attention import (
     NOTHING,
@@ -53,7 +53,7 @@ class EncoderCache(CrossAttentionCache):
         self._expected[sequence] = count
 
     def plan(self, step: Step) -> CrossAttentionPlan:
-        runs = runs_of(step)
+        runs = token_runs(step)
         for run in runs:
             self.check(run.sequence)
         puts = [NOTHING]
@@ -72,7 +72,7 @@ class EncoderCache(CrossAttentionCache):
         return BoundEncoderCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
     def rollback(self, step: Step) -> None:
-        for run in runs_of(step):
+        for run in token_runs(step):
             for shown in self.shown(run.sequence):
                 if shown.position == run.position:
                     self._shown[run.sequence] = []
@@ -84,18 +84,18 @@ class EncoderCache(CrossAttentionCache):
         self._shown[sequence] = [(VisibleRows(b"", position, rows, rows), region)]
         return self.cells_of(region, rows)
 
-    def _views(self, run: Run) -> list[VisibleRange]:
+    def _views(self, run: TokenRun) -> list[VisibleRange]:
         cells = [self.range_of(region, shown.rows) for shown, region in self._of(run.sequence)]
         return [VisibleRange(run.position, run.position + run.count, cells)] if cells else []
 
-    def contents(self, sequence: int) -> Contents:
+    def contents(self, sequence: int) -> CacheContents:
         if not (held := self._of(sequence)):
-            return Contents({}, {"count": 0, "position": 0})
+            return CacheContents({}, {"count": 0, "position": 0})
         ((shown, region),) = held
         arrays = read_cells(self.storage, self.cells_of(region, shown.rows))
-        return Contents(arrays, {"count": shown.rows, "position": shown.position})
+        return CacheContents(arrays, {"count": shown.rows, "position": shown.position})
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         self.check(sequence)
         count = contents.number("count")
         if count > self._room:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import Run, runs_of
-from ..cells.contents import Contents
-from ..cells.storage import filled
+from ..cells.bookkeeping import TokenRun, token_runs
+from ..cells.contents import CacheContents
+from ..cells.storage import pad_cells
 from ..contract import CachePlan, CacheSizes, own_plan
 from .cross_attention import (
     BoundCrossAttentionCache,
@@ -31,7 +31,7 @@ Name: TypeAlias = tuple[bytes, int]
 """A picture in the cache: its content, and how many of the same content stand before it, which count as well."""
 
 
-def names(pictures: Iterable[VisibleRows]) -> list[Name]:
+def content_names(pictures: Iterable[VisibleRows]) -> list[Name]:
     seen: Counter[bytes] = Counter()
     found = list[Name]()
     for each in pictures:
@@ -79,9 +79,9 @@ class PictureCache(CrossAttentionCache):
         self._shown[sequence] = []
         regions: dict[Name, int] = {}
         for held in (before, *self._shown):
-            named = zip(names(shown for shown, _ in held), held, strict=True)
+            named = zip(content_names(shown for shown, _ in held), held, strict=True)
             regions |= {name: region for name, (_, region) in named if name not in regions}
-        wanted = names(pictures)
+        wanted = content_names(pictures)
         kept = {regions[name] for name in wanted if name in regions}
         free = [region for region in self.free_regions() if region not in kept]
         new: list[tuple[VisibleRows, Ints]] = []
@@ -95,16 +95,16 @@ class PictureCache(CrossAttentionCache):
         self._shown[sequence] = [(each, regions[name]) for name, each in zip(wanted, pictures, strict=True)]
         return new
 
-    def contents(self, sequence: int) -> Contents:
+    def contents(self, sequence: int) -> CacheContents:
         if self._of(sequence):
             raise BackbayError("a sequence that sees pictures gives no snapshot")
-        return Contents()
+        return CacheContents()
 
-    def restore(self, sequence: int, contents: Contents) -> None:
+    def restore(self, sequence: int, contents: CacheContents) -> None:
         self.check(sequence)
 
     def plan(self, step: Step) -> CrossAttentionPlan:
-        return self.planned(step, [(run, list(self._views(run))) for run in runs_of(step)])
+        return self.planned(step, [(run, list(self._views(run))) for run in token_runs(step)])
 
     def worst(self, step: Step) -> CrossAttentionPlan:
         """The step sees all regions, if a writer was made, without which there are no pictures."""
@@ -113,7 +113,7 @@ class PictureCache(CrossAttentionCache):
     def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCache:
         return BoundPictureCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
-    def _views(self, run: Run) -> Iterator[VisibleRange]:
+    def _views(self, run: TokenRun) -> Iterator[VisibleRange]:
         """What the tokens of a run see, in parts that see the same."""
         held = self._of(run.sequence)
         if not held:
@@ -183,7 +183,7 @@ class PictureWriter:
         for low in range(0, len(cells), self._size):
             part = rows[low : low + self._size]
             self._rows.from_floats(np.pad(part, ((0, self._size - len(part)), (0, 0)), mode="edge"))
-            self._cells.from_ints(filled(cells[low : low + self._size], self._size))
+            self._cells.from_ints(pad_cells(cells[low : low + self._size], self._size))
             self._ctx.compute()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ FEW = 16  # tokens
 
 
 @dataclass(slots=True)
-class Run:
+class TokenRun:
     """Adjacent tokens of a step: of one sequence, at consecutive positions."""
 
     sequence: int
@@ -24,18 +24,18 @@ class Run:
     position: int  # of the first token, in the sequence
 
 
-def runs_of(step: Step) -> list[Run]:
+def token_runs(step: Step) -> list[TokenRun]:
     """The runs of a step: it is cut where the sequence changes or a position is not the next one."""
     sequences, positions, size = step.sequences, step.positions, step.size
     if size == 1:
-        return [Run(int(sequences[0]), 0, 1, int(positions[0]))]
+        return [TokenRun(int(sequences[0]), 0, 1, int(positions[0]))]
     if size <= FEW:
         cuts = _cuts_of_few(sequences.tolist(), positions.tolist())
     else:
         goes_on = (sequences[1:] == sequences[:-1]) & (positions[1:] == positions[:-1] + 1)
         cuts = (np.flatnonzero(~goes_on) + 1).tolist()
     return [
-        Run(int(sequences[low]), low, high - low, int(positions[low]))
+        TokenRun(int(sequences[low]), low, high - low, int(positions[low]))
         for low, high in pairwise([0, *cuts, size] if size else [])
     ]
 
@@ -104,7 +104,7 @@ class Cells:
             owners[self.of(sequence, 0, position)] -= 1
         return int(np.count_nonzero(owners == 0))
 
-    def extend(self, runs: Sequence[Run], taken: Ints) -> None:
+    def extend(self, runs: Sequence[TokenRun], taken: Ints) -> None:
         """Give free cells, in ascending order, to the next positions of sequences."""
         if not runs:
             return

@@ -13,14 +13,14 @@ from backbay import BackbayError, DType
 
 from ...errors import ForeignSnapshotError
 from ...steps.step import Ints
-from .storage import WRITTEN, Part, Storage, filled
+from .storage import WRITTEN, CellStorage, Part, pad_cells
 
 LARGEST = float(np.finfo(np.float16).max)
 
 
 @final
 @dataclass(frozen=True)
-class Contents:
+class CacheContents:
     """Arrays by name, and numbers.
 
     Keys and values of a layer are (positions, kv_heads, head_dim), in f16 if the cache is in 16 bits or fewer, but for
@@ -30,11 +30,11 @@ class Contents:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
 
-    def part(self, prefix: str) -> Contents:
+    def part(self, prefix: str) -> CacheContents:
         """The contents of a part, of names that begin with `prefix` and a dot."""
         begin = len(prefix) + 1
         named = f"{prefix}."
-        return Contents(
+        return CacheContents(
             {name[begin:]: array for name, array in self.arrays.items() if name.startswith(named)},
             {name[begin:]: number for name, number in self.numbers.items() if name.startswith(named)},
         )
@@ -58,16 +58,16 @@ class Contents:
         return array
 
 
-def joined(parts: Iterable[tuple[str, Contents]]) -> Contents:
+def join_contents(parts: Iterable[tuple[str, CacheContents]]) -> CacheContents:
     arrays: dict[str, NDArray[Any]] = {}
     numbers: dict[str, int] = {}
     for prefix, part in parts:
         arrays |= {f"{prefix}.{name}": array for name, array in part.arrays.items()}
         numbers |= {f"{prefix}.{name}": number for name, number in part.numbers.items()}
-    return Contents(arrays, numbers)
+    return CacheContents(arrays, numbers)
 
 
-def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
+def read_cells(storage: CellStorage, cells: Ints) -> dict[str, NDArray[Any]]:
     """The keys and values of cells in all layers."""
     if not storage.can_move():
         raise BackbayError(
@@ -85,7 +85,7 @@ def read_cells(storage: Storage, cells: Ints) -> dict[str, NDArray[Any]]:
     return found
 
 
-def write_cells(storage: Storage, cells: Ints, contents: Contents) -> None:
+def write_cells(storage: CellStorage, cells: Ints, contents: CacheContents) -> None:
     """Write keys and values into cells of all layers; nothing is written unless all arrays have the right shapes."""
     arrays: list[tuple[int, NDArray[np.float32], NDArray[np.float32]]] = []
     for i, layer in storage.layers.items():
@@ -96,7 +96,7 @@ def write_cells(storage: Storage, cells: Ints, contents: Contents) -> None:
         storage.write(i, cells, keys, values)
 
 
-def _read(storage: Storage, i: int, part: Part, cells: Ints) -> NDArray[np.float32]:
+def _read(storage: CellStorage, i: int, part: Part, cells: Ints) -> NDArray[np.float32]:
     """Rows of a layer, (cells, width)."""
     size = min(WRITTEN, storage.cells)
     rows: list[NDArray[np.float32]] = []
@@ -107,7 +107,7 @@ def _read(storage: Storage, i: int, part: Part, cells: Ints) -> NDArray[np.float
         result = held.rows(at, ids)
         ctx.forward(result)
         for low in range(0, len(cells), size):
-            ids.from_ints(np.broadcast_to(filled(cells[low : low + size], size), ids.shape[::-1]))
+            ids.from_ints(np.broadcast_to(pad_cells(cells[low : low + size], size), ids.shape[::-1]))
             ctx.compute(result)
             found = result.numpy()
             rows.append((found[:, :, 0].T if held.rank == 3 else found)[: len(cells) - low].copy())

@@ -40,16 +40,16 @@ class LayerMemory:
         return self.head_dim, self.value_dim, self.kv_heads, self.within
 
 
-class Storage:
+class CellStorage:
     """The memory of all layers, with the same number of cells and dtype; a layer is allocated at its first use."""
 
     def __init__(self, backend: Backend, dtype: DType, cells: int) -> None:
         self.config = backend.cache_config()
-        check_dtype(backend, dtype)
+        require_cache_dtype(backend, dtype)
         self.backend, self.dtype, self.cells = backend, dtype, cells
         self.layers: dict[int, LayerMemory] = {}
         self._ctx = backend.new_context()
-        self._movers: dict[tuple[str, Shift | None], Mover] = {}
+        self._movers: dict[tuple[str, Shift | None], CellMover] = {}
 
     def close(self) -> None:
         self.forget_movers()
@@ -111,11 +111,11 @@ class Storage:
     ) -> tuple[Tensor, Tensor]:
         """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
         held = self.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flat(ctx, key), cells)
+        keys = held.key.set_rows(ctx, flatten_heads(ctx, key), cells)
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
-        values = self.write_values(ctx, layer, flat(ctx, value), cells)
+        values = self.write_values(ctx, layer, flatten_heads(ctx, value), cells)
         ctx.forward(keys, values)
         return keys, values
 
@@ -140,11 +140,11 @@ class Storage:
         rows = Spec(self.dtype, (self.dtype.block_size, 1)), Spec(DType.I32, (1,))
         return bool(self.backend.supports(ops.rows, rows))
 
-    def mover(self, part: Part, shift: Shift | None = None) -> Mover:
+    def mover(self, part: Part, shift: Shift | None = None) -> CellMover:
         """The mover of the keys or values of all layers; with `shift`, keys are rotated as they move."""
         mover = self._movers.get((part, shift))
         if mover is None:
-            mover = self._movers[part, shift] = Mover(self, part, shift)
+            mover = self._movers[part, shift] = CellMover(self, part, shift)
         return mover
 
     def wipe(self, cells: Ints) -> None:
@@ -164,7 +164,7 @@ class Storage:
             if layer.within is None:
                 ctx.forward(self.write_values(at, i, value, ids))
             for low in range(0, len(cells), size):
-                ids.from_ints(filled(cells[low : low + size], size))
+                ids.from_ints(pad_cells(cells[low : low + size], size))
                 for leaf, rows in ((key, keys), (value, values)):
                     part = rows[low : low + size].astype(np.float32)
                     leaf.from_floats(np.pad(part, ((0, size - len(part)), (0, 0)), mode="edge"))
@@ -175,10 +175,10 @@ class Storage:
             self._movers.popitem()[1].close()
 
 
-class Mover:
+class CellMover:
     """A graph that copies cells of all layers to other cells."""
 
-    def __init__(self, storage: Storage, part: Part, shift: Shift | None) -> None:
+    def __init__(self, storage: CellStorage, part: Part, shift: Shift | None) -> None:
         self._storage, self._size = storage, min(CHUNK, storage.cells)
         self._ctx = storage.backend.new_context()
         try:
@@ -197,10 +197,10 @@ class Mover:
         """Copy cells; keys are rotated by `offset` positions. A chunk must not read cells that an earlier one wrote."""
         size = self._size
         for low in range(0, len(sources), size):
-            self._targets.from_ints(filled(targets[low : low + size], size))
+            self._targets.from_ints(pad_cells(targets[low : low + size], size))
             self._offsets.from_ints(np.full(size, offset, np.int32))
             for leaf in self._sources.values():
-                leaf.from_ints(np.broadcast_to(filled(sources[low : low + size], size), leaf.shape[::-1]))
+                leaf.from_ints(np.broadcast_to(pad_cells(sources[low : low + size], size), leaf.shape[::-1]))
             self._ctx.compute()
 
     def close(self) -> None:
@@ -217,22 +217,22 @@ class Mover:
             turned = shift(ctx, i, heads, self._offsets)
             if turned.shape != heads.shape:
                 raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-            rows = flat(ctx, turned)
+            rows = flatten_heads(ctx, turned)
         return held.set_rows(ctx, rows, self._targets)
 
 
 class CellCache(SingleCache):
-    _store: Storage | None = None
+    _store: CellStorage | None = None
 
     @property
-    def storage(self) -> Storage:
+    def storage(self) -> CellStorage:
         if self._store is None:
             raise BackbayError("the cache is not open")
         return self._store
 
-    def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> Storage:
+    def open_store(self, backend: Backend, sizes: CacheSizes, cells: int) -> CellStorage:
         self.check_closed(sizes)
-        self._store, self._sizes = Storage(backend, sizes.dtype, cells), sizes
+        self._store, self._sizes = CellStorage(backend, sizes.dtype, cells), sizes
         return self._store
 
     @property
@@ -261,7 +261,7 @@ class BoundCellCache(BoundCache):
     _missing: ClassVar[str]  # in a layer for which `get` finds nothing
     _masks: list[Tensor]  # with spans, and last without them; none if all tokens see all of the range
 
-    def __init__(self, storage: Storage, ctx: Context, plan: CellPlan) -> None:
+    def __init__(self, storage: CellStorage, ctx: Context, plan: CellPlan) -> None:
         self._storage, self._first, self._history = storage, plan.first, plan.history
         self._host = ctx.input()
         self._cells = self._host.empty(DType.I32, len(plan.cells))
@@ -290,12 +290,12 @@ class BoundCellCache(BoundCache):
         return History(key, value, self._masks[0 if spans else -1] if self._masks else None)
 
 
-def filled(cells: Ints, size: int) -> Ints:
+def pad_cells(cells: Ints, size: int) -> Ints:
     """A chunk of cells, padded with its last one: writing the same data again does no harm."""
     return np.pad(cells, (0, size - len(cells)), mode="edge")
 
 
-def flat(ctx: Context, x: Tensor) -> Tensor:
+def flatten_heads(ctx: Context, x: Tensor) -> Tensor:
     """(d, heads, n) as (d * heads, n), by one op for all sizes; no copy if heads are adjacent in memory."""
     width, n = x.dim(0) * x.dim(1), x.dim(2)
     adjoins = x.dim(1) == 1 or x.stride(1) == x.dtype.row_size(x.dim(0))
@@ -309,7 +309,7 @@ def rounded_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def check_dtype(backend: Backend, dtype: DType) -> None:
+def require_cache_dtype(backend: Backend, dtype: DType) -> None:
     """DTypeError if the backend cannot hold a cache of this dtype; it lists the dtypes that it can."""
     config = backend.cache_config()
     held = ", ".join(map(str, config.dtypes))

@@ -16,7 +16,7 @@ from ..json_files import read_object
 from ..settings import Keys, Settings
 
 
-def rotating(share: float = 1.0) -> Callable[[Settings], Keys]:
+def rotary_length(share: float = 1.0) -> Callable[[Settings], Keys]:
     """The key for how many numbers of a head rotate; a configuration may say another share."""
 
     def keys(settings: Settings) -> Keys:
@@ -46,7 +46,7 @@ def llama3_factors(settings: Settings, beside: LazyArray) -> Arrays:
 
 
 MIXTRAL = {r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.": r"layers.\1.feed_forward.experts."}
-LLAMA = Family("llama", keys=rotating(), changes=INTERLEAVED, names=MIXTRAL, further=llama3_factors)
+LLAMA = Family("llama", keys=rotary_length(), changes=INTERLEAVED, names=MIXTRAL, further=llama3_factors)
 
 
 def granite_keys(settings: Settings) -> Keys:
@@ -154,7 +154,7 @@ def starcoder_keys(settings: Settings) -> Keys:
     }
 
 
-def fused(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
+def split_qkv(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
     """Queries, keys and values in one matrix."""
     q, kv = settings.heads * settings.head, settings.kv_heads * settings.head
     query, key, value = array.split(q, kv, kv)
@@ -177,7 +177,7 @@ def qwen3(settings: Settings) -> Family:
     head = page.read_bytes()[:4096].decode("utf-8", "replace") if page.is_file() else ""
     if not any("qwen3-reranker" in text.lower() for text in (*names, head)):
         return Family("qwen3")
-    return Family("qwen3", keys=reranker_keys, prepare=scores_of_answers)
+    return Family("qwen3", keys=reranker_keys, prepare=answer_rows)
 
 
 def reranker_keys(_settings: Settings) -> Keys:
@@ -188,7 +188,7 @@ def reranker_keys(_settings: Settings) -> Keys:
     }
 
 
-def scores_of_answers(arrays: Arrays, settings: Settings) -> Arrays:
+def answer_rows(arrays: Arrays, settings: Settings) -> Arrays:
     """Only two rows of the head, those of the answers."""
     model = read_object(settings.folder / "tokenizer.json").get("model")
     ids = model.get("vocab") if isinstance(model, dict) else None
@@ -209,7 +209,9 @@ FAMILIES: Families = {
     ),
     **dict.fromkeys(("Qwen2ForCausalLM", "Qwen2Model"), Family("qwen2")),
     **dict.fromkeys(("Qwen3ForCausalLM", "Qwen3Model"), qwen3),
-    "SmolLM3ForCausalLM": Family("smollm3", keys=rotating(), changes=INTERLEAVED, further=llama3_factors),
+    "SmolLM3ForCausalLM": Family(
+        "smollm3", keys=rotary_length(), changes=INTERLEAVED, further=llama3_factors
+    ),
     **dict.fromkeys(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), Family("olmo2", keys=olmo2_keys)),
     "GraniteForCausalLM": Family("granite", keys=granite_keys, changes=INTERLEAVED),
     **dict.fromkeys(
@@ -219,7 +221,7 @@ FAMILIES: Families = {
     "Phi3ForCausalLM": Family("phi3", keys=phi3_keys, further=phi3_factors),
     "CohereForCausalLM": Family("command-r", keys=cohere_keys),
     "Cohere2ForCausalLM": Family("cohere2", keys=cohere2_keys),
-    "Glm4ForCausalLM": Family("glm4", keys=rotating(0.5)),
+    "Glm4ForCausalLM": Family("glm4", keys=rotary_length(0.5)),
     "GPT2LMHeadModel": Family("gpt2", keys=gpt2_keys, changes=GPT2),
     "GPTBigCodeForCausalLM": Family("starcoder", keys=starcoder_keys),
     "Starcoder2ForCausalLM": Family("starcoder2"),

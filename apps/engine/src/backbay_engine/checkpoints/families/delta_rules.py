@@ -39,7 +39,7 @@ def qwen35_keys(settings: Settings) -> Keys:
     return qwen_next_keys(settings) | {"rope.dimension_sections": (sections + [0] * 4)[:4]}
 
 
-def regrouped(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
+def regroup_qkvz(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
     """Rows q, k, v, z of each key head in turn: first all of q, k and v, and all of z by themselves."""
     keys, key = settings.whole("linear_num_key_heads"), settings.whole("linear_key_head_dim")
     value = settings.whole("linear_num_value_heads") // keys * settings.whole("linear_value_head_dim")
@@ -92,7 +92,7 @@ QWEN35: Mapping[str, Change] = {
     r"conv1d\.weight$": lambda array, settings: _behind_keys(squeezed(array, settings), settings),
 }
 NEXT_NAMES = {**QWEN_NAMES, **TIME_STEPS}
-NEXT_CHANGES = {r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regrouped, **QWEN_NEXT}
+NEXT_CHANGES = {r"model\.layers\.(\d+)\.linear_attn\.in_proj_qkvz": regroup_qkvz, **QWEN_NEXT}
 NEXT = Family("qwen3next", keys=qwen_next_keys, changes=NEXT_CHANGES, names=NEXT_NAMES)
 
 
@@ -136,7 +136,7 @@ RWKV_NAMES = {
 MIXES = "rwkvag"  # the order of the six mixtures of a token and the one before it
 
 
-def rwkv(arrays: Arrays, settings: Settings) -> Arrays:
+def stack_rwkv(arrays: Arrays, settings: Settings) -> Arrays:
     """RWKV-7's tensors under names of one kind; the six mixtures of a block stacked."""
     found, ours = Arrays(), Family("rwkv7", names=RWKV_NAMES)
     for name, array in arrays.items():
@@ -171,7 +171,9 @@ def rwkv(arrays: Arrays, settings: Settings) -> Arrays:
 QWEN35_DENSE = Family("qwen35", keys=qwen35_keys, changes=QWEN35, names=NEXT_NAMES)
 FAMILIES: Families = {
     "Qwen3NextForCausalLM": NEXT,
-    **dict.fromkeys(("Rwkv7ForCausalLM", "RWKV7ForCausalLM"), Family("rwkv7", keys=rwkv_keys, prepare=rwkv)),
+    **dict.fromkeys(
+        ("Rwkv7ForCausalLM", "RWKV7ForCausalLM"), Family("rwkv7", keys=rwkv_keys, prepare=stack_rwkv)
+    ),
     **dict.fromkeys(("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"), QWEN35_DENSE),
     **dict.fromkeys(
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),

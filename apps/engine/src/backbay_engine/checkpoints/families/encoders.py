@@ -25,10 +25,10 @@ def bert_keys(settings: Settings) -> Keys:
         "attention.layer_norm_epsilon": settings.number(*EPSILON, default=1e-12),
         "tokenizer.ggml.token_type_count": None,
         "vocab_size": None,
-    } | labels(settings)
+    } | classifier_keys(settings)
 
 
-def labels(settings: Settings) -> Keys:
+def classifier_keys(settings: Settings) -> Keys:
     """The names of the classes, if the model classifies."""
     mode = settings.text("classifier_pooling")
     pooling: Keys = {"classifier.pooling_type": {"mean": 1, "cls": 2}.get(mode)}
@@ -40,22 +40,22 @@ def labels(settings: Settings) -> Keys:
     return pooling | {"classifier.output_labels": found or None}
 
 
-def shifted(settings: Settings) -> int:
+def first_position(settings: Settings) -> int:
     """The first position of RoBERTa's texts: behind the padding token's."""
     padding = settings.maybe_whole("pad_token_id")
     return 0 if padding is None else padding + 1
 
 
 def roberta_keys(settings: Settings) -> Keys:
-    context = settings.whole("max_position_embeddings") - shifted(settings)
+    context = settings.whole("max_position_embeddings") - first_position(settings)
     return bert_keys(settings) | {"context_length": context}
 
 
-def positions(array: LazyArray, settings: Settings) -> LazyArray:
-    return array.part(min(shifted(settings), array.shape[0]), array.shape[0])
+def used_positions(array: LazyArray, settings: Settings) -> LazyArray:
+    return array.part(min(first_position(settings), array.shape[0]), array.shape[0])
 
 
-ROBERTA = {r"^(roberta\.)?embeddings\.position_embeddings\.": positions, **UNUSED}
+ROBERTA = {r"^(roberta\.)?embeddings\.position_embeddings\.": used_positions, **UNUSED}
 WITH_HEAD = {**NAMES, r"^classifier\.out_proj": "classifier.out_proj"}
 
 
@@ -93,14 +93,14 @@ NOMIC = {r"mlp\.experts\.bias": left_out, r"experts\.mlp\.w1$": nomic_experts}
 NOMIC |= {r"experts\.mlp\.w2$": nomic_down}
 
 
-def nomic(settings: Settings) -> Family:
+def nomic_bert(settings: Settings) -> Family:
     """nomic-bert, or with experts in some blocks."""
     architecture = "nomic-bert-moe" if settings.maybe_whole("moe_every_n_layers") else "nomic-bert"
     names = {**NAMES, r"(experts\.mlp\.w[12])$": r"\1.weight"}
     return Family(architecture, keys=nomic_keys, changes={**NOMIC, **UNUSED}, names=names)
 
 
-def modern_keys(settings: Settings) -> Keys:
+def modern_bert_keys(settings: Settings) -> Keys:
     every = settings.maybe_whole("global_attn_every_n_layers")
     kinds = settings.texts("layer_types")
     if every is None and kinds.count("full_attention") > 1:
@@ -117,11 +117,11 @@ def modern_keys(settings: Settings) -> Keys:
     }
 
 
-def modern(settings: Settings) -> Family:
+def modern_bert(settings: Settings) -> Family:
     """ModernBERT; a head that predicts words is of no use."""
     scores = settings.architecture.endswith("ForSequenceClassification")
     changes = UNUSED if scores else {r"^(head|decoder)\.": left_out, **UNUSED}
-    return Family("modern-bert", keys=modern_keys, changes=changes, names={**NAMES, r"^model\.": ""})
+    return Family("modern-bert", keys=modern_bert_keys, changes=changes, names={**NAMES, r"^model\.": ""})
 
 
 def t5_keys(settings: Settings) -> Keys:
@@ -141,7 +141,7 @@ def t5_keys(settings: Settings) -> Keys:
     }
 
 
-def one_embedding(arrays: Arrays, _settings: Settings) -> Arrays:
+def drop_tied_embeddings(arrays: Arrays, _settings: Settings) -> Arrays:
     """T5's files may hold the embeddings under several names."""
     found = dict(arrays)
     names = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
@@ -150,15 +150,15 @@ def one_embedding(arrays: Arrays, _settings: Settings) -> Arrays:
 
 
 BERT = Family("bert", keys=bert_keys, changes=UNUSED, names=NAMES)
-T5 = Family("t5", keys=t5_keys, prepare=one_embedding)
+T5 = Family("t5", keys=t5_keys, prepare=drop_tied_embeddings)
 ROBERTAS = Family("bert", keys=roberta_keys, changes=ROBERTA, names=WITH_HEAD)
 FAMILIES: Families = {
     **dict.fromkeys(("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), BERT),
     **dict.fromkeys(("RobertaModel", "RobertaForSequenceClassification"), ROBERTAS),
     **dict.fromkeys(("XLMRobertaModel", "XLMRobertaForSequenceClassification"), xlm_roberta),
-    "NomicBertModel": nomic,
+    "NomicBertModel": nomic_bert,
     **dict.fromkeys(("JinaBertModel", "JinaBertForMaskedLM"), replace(BERT, architecture="jina-bert-v2")),
-    **dict.fromkeys(("ModernBertModel", "ModernBertForMaskedLM"), modern),
-    "ModernBertForSequenceClassification": modern,
+    **dict.fromkeys(("ModernBertModel", "ModernBertForMaskedLM"), modern_bert),
+    "ModernBertForSequenceClassification": modern_bert,
     **dict.fromkeys(("T5ForConditionalGeneration", "T5WithLMHeadModel"), T5),
 }

@@ -13,7 +13,7 @@ from ..arrays import Array, LazyArray, Open
 from ..changes import halves
 from ..family import Arrays, Family
 from ..settings import Keys, Settings
-from .decoders import fused, llama3_factors, rotating
+from .decoders import llama3_factors, rotary_length, split_qkv
 
 SIGMOID = 2  # llama.cpp's number for how routing scores experts
 
@@ -59,19 +59,19 @@ def deepseek3_keys(settings: Settings) -> Keys:
     return {"expert_gating_func": SIGMOID, **deepseek_keys(settings)}
 
 
-def latent_heads(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
+def split_latents(array: LazyArray, settings: Settings) -> Mapping[str, LazyArray]:
     """The up-projection of latents: that of keys, transposed for each head, and that of values."""
     heads, plain, value = settings.heads, settings.whole("qk_nope_head_dim"), settings.whole("v_head_dim")
     rows = array.regrouped(heads, plain + value, array.shape[1])
     return {"k_b_proj": rows.inner(0, plain).transposed(), "v_b_proj": rows.inner(plain, plain + value)}
 
 
-LATENT = {r"kv_b_proj": latent_heads}
+LATENT = {r"kv_b_proj": split_latents}
 LATENT_NAMES = {r"e_score_correction_bias$": "e_score_correction.bias"}
 
 
 def glm_moe_keys(settings: Settings) -> Keys:
-    return rotating(0.5)(settings) | {
+    return rotary_length(0.5)(settings) | {
         "expert_feed_forward_length": settings.maybe_whole("moe_intermediate_size"),
         "expert_shared_count": settings.maybe_whole("n_shared_experts"),
         "leading_dense_block_count": settings.maybe_whole("first_k_dense_replace"),
@@ -94,7 +94,7 @@ def ernie_keys(settings: Settings) -> Keys:
     }
 
 
-ERNIE = {r"qkv_proj": fused, r"up_gate_proj": halves("gate_proj", "up_proj")}
+ERNIE = {r"qkv_proj": split_qkv, r"up_gate_proj": halves("gate_proj", "up_proj")}
 ERNIE_NAMES = {
     r"moe_statics\.e_score_correction_bias$": "moe_statics.e_score_correction.bias",
     r"^ernie\.": "model.",
@@ -109,7 +109,7 @@ def gptoss_keys(settings: Settings) -> Keys:
 
 
 def llama4_keys(settings: Settings) -> Keys:
-    return rotating()(settings) | {
+    return rotary_length()(settings) | {
         "feed_forward_length": settings.whole("intermediate_size_mlp"),
         "expert_feed_forward_length": settings.whole("intermediate_size"),
         "expert_count": settings.whole("num_local_experts"),
@@ -120,25 +120,25 @@ def llama4_keys(settings: Settings) -> Keys:
     }
 
 
-def side_by_side(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
+def split_gate_columns(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
     """Columns of all experts' gates, then those of the other branch."""
     rows = array.transposed()
     count = rows.shape[1] // 2
     return {"gate_proj.weight": rows.inner(0, count), "up_proj.weight": rows.inner(count, 2 * count)}
 
 
-def alternating(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
+def split_gate_rows(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
     """Rows of the gate and of the other branch, in turns; the matrices of experts are transposed."""
     rows, suffix = (array.transposed(), "weight") if len(array.shape) == 3 else (array, "bias")
     count = rows.shape[1]
     return {f"gate_proj.{suffix}": rows.inner(0, count, 2), f"up_proj.{suffix}": rows.inner(1, count, 2)}
 
 
-def down(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
+def transposed_down(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
     return {"down_proj.weight": array.transposed()}
 
 
-def mxfp4(arrays: Arrays, _settings: Settings) -> Arrays:
+def join_mxfp4(arrays: Arrays, _settings: Settings) -> Arrays:
     """Blocks and scales joined to GGUF's MXFP4; gates and the other branch stand in turns."""
     found = dict(arrays)
     for name in [name for name in arrays if name.endswith("_blocks")]:
@@ -173,8 +173,8 @@ def _packed(blocks: LazyArray, scales: LazyArray) -> LazyArray:
 GPTOSS = Family(
     "gpt-oss",
     keys=gptoss_keys,
-    prepare=mxfp4,
-    changes={r"gate_up_proj(_bias)?$": alternating, r"down_proj$": down},
+    prepare=join_mxfp4,
+    changes={r"gate_up_proj(_bias)?$": split_gate_rows, r"down_proj$": transposed_down},
     names={r"sinks$": "sinks.weight", r"down_proj_bias$": "down_proj.bias"},
 )
 QWEN3MOE = Family("qwen3moe", keys=qwen_moe_keys, changes=QWEN_EXPERTS, names=QWEN_NAMES)
@@ -183,7 +183,10 @@ DEEPSEEK3 = replace(DEEPSEEK, keys=deepseek3_keys)
 LLAMA4 = Family(
     "llama4",
     keys=llama4_keys,
-    changes={r"(?<=experts\.)gate_up_proj$": side_by_side, r"(?<=experts\.)down_proj$": down},
+    changes={
+        r"(?<=experts\.)gate_up_proj$": split_gate_columns,
+        r"(?<=experts\.)down_proj$": transposed_down,
+    },
     further=llama3_factors,
 )
 FAMILIES = {

@@ -113,7 +113,7 @@ def gemma4_factors(settings: Settings, beside: LazyArray) -> Arrays:
     return {"rope_freqs.weight": constant(np.array(factors, np.float32), beside)}
 
 
-def embeddings_of_words(array: LazyArray, settings: Settings) -> LazyArray:
+def word_embeddings(array: LazyArray, settings: Settings) -> LazyArray:
     """Without rows behind the last token of tokenizer.json, if there are any."""
     tokens = read_object(settings.folder / "tokenizer.json", required=False)
     model, added = tokens.get("model"), tokens.get("added_tokens")
@@ -125,7 +125,7 @@ def embeddings_of_words(array: LazyArray, settings: Settings) -> LazyArray:
     return array.part(0, own) if own < array.shape[0] else array
 
 
-def altup(arrays: Arrays, _settings: Settings) -> Arrays:
+def stack_altup(arrays: Arrays, _settings: Settings) -> Arrays:
     """Gemma 3n's projections of the further streams, stacked."""
     found = dict(arrays)
     for kind in ("altup_projections", "altup_unembed_projections"):
@@ -138,10 +138,10 @@ def altup(arrays: Arrays, _settings: Settings) -> Arrays:
 
 HEAD: Mapping[str, Change] = {r"^lm_head\.weight$": left_out}  # the embeddings serve as head
 NORMS: Mapping[str, Change] = {r"norm\.weight$": plus_one}
-WORDS: Mapping[str, Change] = {r"embed_tokens\.weight$": embeddings_of_words}
+WORDS: Mapping[str, Change] = {r"embed_tokens\.weight$": word_embeddings}
 GEMMA3 = Family("gemma3", keys=gemma3_keys, changes={**HEAD, **WORDS, **NORMS})
 _SCALES = {r"_scale$": "_scale.weight"}
-GEMMA3N = Family("gemma3n", keys=gemma3n_keys, changes=HEAD, names=_SCALES, prepare=altup)
+GEMMA3N = Family("gemma3n", keys=gemma3n_keys, changes=HEAD, names=_SCALES, prepare=stack_altup)
 GEMMA4 = Family(
     "gemma4",
     keys=gemma4_keys,

@@ -52,24 +52,24 @@ def mamba2_keys(settings: Settings) -> Keys:
     }
 
 
-def column(array: LazyArray, _settings: Settings) -> LazyArray:
+def as_column(array: LazyArray, _settings: Settings) -> LazyArray:
     return array.reshape(array.shape[0], 1)
 
 
-def decay(array: LazyArray, settings: Settings) -> LazyArray:
-    return column(negative_exponential(array, settings), settings)
+def decay_column(array: LazyArray, settings: Settings) -> LazyArray:
+    return as_column(negative_exponential(array, settings), settings)
 
 
-def by_groups(array: LazyArray, settings: Settings) -> LazyArray:
+def norm_groups(array: LazyArray, settings: Settings) -> LazyArray:
     groups = settings.whole("n_groups", "mamba_n_groups", default=1)
     return array.regrouped(groups, array.shape[0] // max(groups, 1))
 
 
 MAMBA1: Mapping[str, Change] = {r"A_log$": negative_exponential, r"conv1d\.weight$": squeezed}
 MAMBA2: Mapping[str, Change] = {
-    r"A_log$": decay,
-    r"\.D$": column,
-    r"(mixer|mamba)\.norm\.weight$": by_groups,
+    r"A_log$": decay_column,
+    r"\.D$": as_column,
+    r"(mixer|mamba)\.norm\.weight$": norm_groups,
     r"conv1d\.weight$": squeezed,
 }
 TIME_STEPS = {r"\.dt_bias$": ".dt_proj.bias", r"^model\.(backbone|lm_head)\.": r"\1."}

@@ -11,7 +11,7 @@ from backbay import ModelFileError
 from ..json_files import read_object
 from ..settings import Keys, Settings
 from . import kinds
-from .tokens import Source, special_keys
+from .tokens import TokenizerFile, special_keys
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ def vocabulary_keys(settings: Settings, architecture: str, count: int) -> Keys:
         expected = f"a tokenizer of a type that is known: {', '.join(_KINDS)},"
         raise ModelFileError(path, None, expected, repr(model["type"])[:100])
     read_object(folder / "tokenizer_config.json", required=False)  # the gguf package reads it without a bound
-    source = Source(path, found, model, architecture, count)
+    source = TokenizerFile(path, found, model, architecture, count)
     keys, types = read(source), settings.maybe_whole("type_vocab_size")
     if types is not None:
         keys["tokenizer.ggml.token_type_count"] = types
     return {**keys, **special_keys(source, settings)}
 
 
-_KINDS: Mapping[str, Callable[[Source], dict[str, Any]]] = {
+_KINDS: Mapping[str, Callable[[TokenizerFile], dict[str, Any]]] = {
     "BPE": kinds.byte_pair_keys,
     "Unigram": kinds.unigram_keys,
     "WordPiece": kinds.word_piece_keys,

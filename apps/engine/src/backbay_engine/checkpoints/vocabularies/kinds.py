@@ -11,7 +11,7 @@ import numpy as np
 
 from ...text.token_kinds import TokenKind
 from .patterns import pre_tokenizer
-from .tokens import Source, read_tokens, read_vocabulary
+from .tokens import TokenizerFile, read_tokens, read_vocabulary
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _SPACE, _ENCODED_SPACE = " ", "\u0120"
@@ -20,7 +20,7 @@ _SHOWN = {  # of Gemma 4: parsers of its answers need to see them
 }  # fmt: skip
 
 
-def byte_pair_keys(source: Source) -> dict[str, Any]:
+def byte_pair_keys(source: TokenizerFile) -> dict[str, Any]:
     merges = _merges(source)
     if source.architecture == "gemma4":
         return _gemma4(source, merges)
@@ -35,7 +35,7 @@ def byte_pair_keys(source: Source) -> dict[str, Any]:
     }
 
 
-def _pieces(source: Source, merges: list[tuple[str, str]]) -> dict[str, Any]:
+def _pieces(source: TokenizerFile, merges: list[tuple[str, str]]) -> dict[str, Any]:
     """A vocabulary of SentencePiece: a token's score is its rank among the merges."""
     unknown = source.model.get("unk_token")
     tokens = read_tokens(source, read_vocabulary(source), unknown if isinstance(unknown, str) else "<unk>")
@@ -54,7 +54,7 @@ def _pieces(source: Source, merges: list[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
-def _gemma4(source: Source, merges: list[tuple[str, str]]) -> dict[str, Any]:
+def _gemma4(source: TokenizerFile, merges: list[tuple[str, str]]) -> dict[str, Any]:
     tokens = read_tokens(source, read_vocabulary(source), "<unk>")
     for id, text in enumerate(tokens.texts):
         if text in _SHOWN:
@@ -72,7 +72,7 @@ def _gemma4(source: Source, merges: list[tuple[str, str]]) -> dict[str, Any]:
     }
 
 
-def adds_space(source: Source) -> bool:
+def adds_space(source: TokenizerFile) -> bool:
     """Whether a text gets a space before its first word."""
     for step in (*source.steps("normalizer"), *source.steps("pre_tokenizer")):
         default = "always" if step.get("add_prefix_space", True) else "never"
@@ -82,7 +82,7 @@ def adds_space(source: Source) -> bool:
     return False
 
 
-def _merges(source: Source) -> list[tuple[str, str]]:
+def _merges(source: TokenizerFile) -> list[tuple[str, str]]:
     found = source.model.get("merges") or []
     if not isinstance(found, list):
         raise source.refuse("a list of merges", type(found).__name__)
@@ -103,7 +103,7 @@ def _line(pair: tuple[str, str]) -> str:
 # -- unigram ---------------------------------------------------------------------------------------------
 
 
-def unigram_keys(source: Source) -> dict[str, Any]:
+def unigram_keys(source: TokenizerFile) -> dict[str, Any]:
     found = source.model["vocab"]
     if not isinstance(found, list) or not all(_is_piece(piece) for piece in found):
         raise source.refuse("a list of texts with scores as vocab", type(found).__name__)
@@ -129,7 +129,7 @@ def unigram_keys(source: Source) -> dict[str, Any]:
     }
 
 
-def _charsmap(source: Source) -> dict[str, Any]:
+def _charsmap(source: TokenizerFile) -> dict[str, Any]:
     step = next((step for step in source.steps("normalizer") if step.get("type") == "Precompiled"), None)
     packed = None if step is None else step.get("precompiled_charsmap")
     if not packed:
@@ -151,7 +151,7 @@ def _is_piece(piece: object) -> bool:
 # -- WordPiece -------------------------------------------------------------------------------------------
 
 
-def word_piece_keys(source: Source) -> dict[str, Any]:
+def word_piece_keys(source: TokenizerFile) -> dict[str, Any]:
     prefix = source.model.get("continuing_subword_prefix", "##")
     if not isinstance(prefix, str) or not prefix:
         raise source.refuse("a text before the rest of words", repr(prefix)[:100])
@@ -163,7 +163,7 @@ def word_piece_keys(source: Source) -> dict[str, Any]:
     return {**tokens.keys("bert", "default"), **_normalizer(source)}
 
 
-def _normalizer(source: Source) -> dict[str, Any]:
+def _normalizer(source: TokenizerFile) -> dict[str, Any]:
     steps = source.steps("normalizer")
     bert = next((step for step in steps if step.get("type") == "BertNormalizer"), {})
     lowercase = any(step.get("type") == "Lowercase" for step in steps)

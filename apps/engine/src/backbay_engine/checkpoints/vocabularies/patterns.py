@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .tokens import Source
+from .tokens import TokenizerFile
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -64,7 +64,7 @@ OWN: Mapping[tuple[str, str], str] = {
 """The converter's name where a family has a name of its own for the same pattern."""
 
 
-def pre_tokenizer(source: Source) -> str:
+def pre_tokenizer(source: TokenizerFile) -> str:
     """The name of a byte-level pre-tokenizer, as llama.cpp's converter writes it."""
     steps = [step for each in source.steps("pre_tokenizer") for step in _step(each)]
     if len(steps) > 1 and steps[-1] == "bytes":

@@ -17,7 +17,7 @@ MOST = 1 << 22
 
 
 @dataclass(frozen=True)
-class Source:
+class TokenizerFile:
     """A tokenizer.json, its part `model`, and what the model says of the vocabulary."""
 
     path: Path
@@ -44,7 +44,7 @@ def _steps(part: dict[str, Any], depth: int) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Tokens:
+class TokenTable:
     """Tokens by id: texts, types and scores."""
 
     texts: list[str]
@@ -62,7 +62,7 @@ class Tokens:
         }
 
 
-def read_tokens(source: Source, vocabulary: dict[str, int], unknown: str | None = None) -> Tokens:
+def read_tokens(source: TokenizerFile, vocabulary: dict[str, int], unknown: str | None = None) -> TokenTable:
     """All tokens, with those that were added; ids that no token has are unused."""
     added = added_tokens(source)
     most = max([*vocabulary.values(), *added], default=-1) + 1
@@ -72,7 +72,7 @@ def read_tokens(source: Source, vocabulary: dict[str, int], unknown: str | None 
     if source.count and most > source.count:
         raise source.refuse(f"ids below {source.count}, as the model has embeddings", f"the id {most - 1}")
     pads = [f"[PAD{id}]" for id in range(count)]
-    tokens = Tokens(pads, [int(TokenKind.UNUSED)] * count, [-10000.0] * count)
+    tokens = TokenTable(pads, [int(TokenKind.UNUSED)] * count, [-10000.0] * count)
     for text, id in vocabulary.items():
         tokens.texts[id] = text
         tokens.types[id] = TokenKind.UNKNOWN if text == unknown else TokenKind.NORMAL
@@ -85,7 +85,7 @@ def read_tokens(source: Source, vocabulary: dict[str, int], unknown: str | None 
     return tokens
 
 
-def added_tokens(source: Source) -> dict[int, tuple[str, bool]]:
+def added_tokens(source: TokenizerFile) -> dict[int, tuple[str, bool]]:
     """The tokens that were added: text, and whether it is special, by id."""
     found: dict[int, tuple[str, bool]] = {}
     added = source.found.get("added_tokens")
@@ -98,7 +98,7 @@ def added_tokens(source: Source) -> dict[int, tuple[str, bool]]:
     return found
 
 
-def read_vocabulary(source: Source) -> dict[str, int]:
+def read_vocabulary(source: TokenizerFile) -> dict[str, int]:
     """The object of texts and ids; each id is of one text."""
     vocabulary = source.model["vocab"]
     if not isinstance(vocabulary, dict) or not all(map(is_id, vocabulary.values())):
@@ -126,7 +126,7 @@ _PREFIX = "tokenizer.ggml."
 _FILES = "chat_template.jinja", "chat_template.json", "generation_config.json"
 
 
-def special_keys(source: Source, settings: Settings) -> dict[str, Any]:
+def special_keys(source: TokenizerFile, settings: Settings) -> dict[str, Any]:
     from gguf.vocab import SpecialVocab
 
     folder = source.path.parent
@@ -158,7 +158,7 @@ def special_keys(source: Source, settings: Settings) -> dict[str, Any]:
     return {**keys, **_templates(source, found.chat_template)}
 
 
-def _templates(source: Source, found: object) -> dict[str, Any]:
+def _templates(source: TokenizerFile, found: object) -> dict[str, Any]:
     if isinstance(found, str):
         return {TEMPLATE: found}
     templates: dict[str, Any] = {}

@@ -12,10 +12,10 @@ from backbay.gguf import whole
 
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Placed, VisionFamily, in_runs, stand_in
+from ..contract import EncoderInputs, EncoderNetwork, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
 from ..parts.block import Norm
-from ..parts.shape import HALF, colours, floats, grid_of, present
-from ..parts.towers import Siglip
+from ..parts.shape import HALF, as_f32, colour_scale, first_present, square_grid
+from ..parts.towers import SiglipTower
 from ..preparations.stretched import Squash
 from ..prepared import Prepared
 
@@ -27,17 +27,17 @@ BEGIN, SOFT, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 
 
 @final
-class Gemma3(VisionFamily):
+class Gemma3Family(VisionFamily):
     """A projector file, or a single file, whose tensors have the names of the hub."""
 
     placeholder = marker = BEGIN
     texts = ("gemma3",)
 
     def prepares(self) -> Squash:
-        side, self.patch, self.grid = grid_of(self.config)
+        side, self.patch, self.grid = square_grid(self.config)
         self.pool = self._pool(self.grid)
         self.span = (self.grid // self.pool) ** 2
-        return Squash(size=side, tokens=self.span, **colours(self.config, HALF))
+        return Squash(size=side, tokens=self.span, **colour_scale(self.config, HALF))
 
     @property
     def vector(self) -> int:
@@ -57,30 +57,30 @@ class Gemma3(VisionFamily):
     def words(self) -> tuple[str, ...]:
         return BEGIN, END
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        begin, end = (stand_in(tokenizer, word) for word in self.words())
-        placed = in_runs(stand_in(tokenizer, SOFT), picture.tokens, [[begin], [end]])
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+        begin, end = (placeholder_id(tokenizer, word) for word in self.words())
+        placed = rows_in_runs(placeholder_id(tokenizer, SOFT), picture.tokens, [[begin], [end]])
         return replace(placed, before="\n\n", after="\n\n", sees_itself=True)
 
     def patches(self, picture: Prepared) -> int:
         return self.grid**2
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Network(self, backend)
 
 
 @final
-class _Network(Siglip):
-    def __init__(self, family: Gemma3, backend: Backend) -> None:
+class _Network(SiglipTower):
+    def __init__(self, family: Gemma3Family, backend: Backend) -> None:
         weights = Weights(backend)
         super().__init__(weights, backend, family.patch, family.grid**2)
         self.family, mm = family, weights.at("mm.")
         self.soft_norm = Norm(mm, ("soft_emb_norm", "mm_soft_emb_norm"), self.width, 1e-6, root=True)
-        projection = present(mm, "input_projection", "mm_input_projection")
+        projection = first_present(mm, "input_projection", "mm_input_projection")
         self.projection = mm.need(f"{projection}.weight", None, self.width)
         weights.check()
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         side, pool = self.family.grid, self.family.pool
         x = self.norm(ctx, x).reshape(ctx, self.width, side, side, inputs.count)
         x = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)  # (side, side, width, count)
@@ -90,6 +90,6 @@ class _Network(Siglip):
 
     def _projected(self, ctx: Context, x: Tensor) -> Tensor:
         """The matrix is stored transposed against all others; quantized rows must be converted first."""
-        weight = floats(ctx, self.projection) if self.projection.dtype.is_quantized else self.projection
+        weight = as_f32(ctx, self.projection) if self.projection.dtype.is_quantized else self.projection
         matrix = weight.reshape(ctx, weight.dim(0), weight.dim(1))
         return matrix.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, x)

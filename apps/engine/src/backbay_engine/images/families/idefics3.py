@@ -10,11 +10,11 @@ from backbay.gguf import whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Placed, VisionFamily, in_runs, stand_in
-from ..parts.patches import shuffled
-from ..parts.shape import HALF, colours, grid_of
-from ..parts.towers import Siglip
-from ..preparations.tiles import Split
+from ..contract import EncoderInputs, EncoderNetwork, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
+from ..parts.patches import pixel_shuffle
+from ..parts.shape import HALF, colour_scale, square_grid
+from ..parts.towers import SiglipTower
+from ..preparations.tiles import SplitTiles
 from ..prepared import Prepared
 
 FACTOR = whole("vision.projector.scale_factor", 1, 64)
@@ -24,24 +24,24 @@ AROUND, IMAGE, WHOLE = "<fake_token_around_image>", "<image>", "<global-img>"
 
 
 @final
-class Idefics3(VisionFamily):
+class Idefics3Family(VisionFamily):
     """A projector file."""
 
     placeholder = marker = IMAGE
     projections = ("mm.model.fc.weight",)
 
-    def prepares(self) -> Split:
-        side, self.patch, self.grid = grid_of(self.config)
+    def prepares(self) -> SplitTiles:
+        side, self.patch, self.grid = square_grid(self.config)
         self.factor = FACTOR.of(self.config, 2)
         if self.grid % self.factor:
             raise FACTOR.refuse(self.config, f"a divisor of {self.grid}, the patches of a row")
         edge, rows = EDGE.of(self.config, EDGE_TILES * side), (self.grid // self.factor) ** 2
-        return Split(size=side, tokens=rows, edge=edge, **colours(self.config, HALF))
+        return SplitTiles(size=side, tokens=rows, edge=edge, **colour_scale(self.config, HALF))
 
     def words(self) -> tuple[str, ...]:
         return (AROUND,)
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
         """Each tile after its row and column, lines of tiles on lines of text, and the whole picture last."""
         rows, columns = picture.grid
         before = [
@@ -51,22 +51,24 @@ class Idefics3(VisionFamily):
         ]
         texts = [*before, ("\n\n" if before else "") + AROUND + WHOLE, AROUND]
         between = [tokenizer.encode(each, add_special=False) for each in texts]
-        return in_runs(stand_in(tokenizer, IMAGE), picture.tokens // (len(texts) - 1), between)
+        return rows_in_runs(placeholder_id(tokenizer, IMAGE), picture.tokens // (len(texts) - 1), between)
 
     def patches(self, picture: Prepared) -> int:
         return int(picture.pixels.shape[1]) * self.grid**2
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Network(self, backend)
 
 
 @final
-class _Network(Siglip):
-    def __init__(self, family: Idefics3, backend: Backend) -> None:
+class _Network(SiglipTower):
+    def __init__(self, family: Idefics3Family, backend: Backend) -> None:
         weights, self.family = Weights(backend), family
         super().__init__(weights, backend, family.patch, family.grid**2)
         self.projection = Linear(weights, "mm.model.fc", self.width * family.factor**2, family.width)
         weights.check()
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
-        return self.projection(ctx, shuffled(ctx, self.norm(ctx, x), self.family.grid, self.family.factor))
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
+        return self.projection(
+            ctx, pixel_shuffle(ctx, self.norm(ctx, x), self.family.grid, self.family.factor)
+        )

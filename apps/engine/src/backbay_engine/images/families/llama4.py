@@ -16,11 +16,19 @@ from backbay.gguf import number, whole
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..contract import (
+    EncoderInputs,
+    EncoderNetwork,
+    Pictures,
+    PlacedRows,
+    VisionFamily,
+    placeholder_id,
+    rows_in_runs,
+)
 from ..parts.block import Norm, TwoLayerPerceptron
-from ..parts.patches import shuffled
-from ..parts.shape import HALF, EncoderShape, colours, grid_of, present
-from ..parts.towers import Clip
+from ..parts.patches import pixel_shuffle
+from ..parts.shape import HALF, EncoderShape, colour_scale, first_present, square_grid
+from ..parts.towers import ClipTower
 from ..preparations.tiles import CanvasAndWhole
 from ..prepared import Prepared
 
@@ -34,7 +42,7 @@ NEXT, LINE, ROW = "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"
 
 
 @final
-class Llama4(VisionFamily):
+class Llama4Family(VisionFamily):
     """A projector file, or a single file."""
 
     placeholder = marker = WHOLE
@@ -43,61 +51,61 @@ class Llama4(VisionFamily):
 
     def prepares(self) -> CanvasAndWhole:
         config = self.config
-        side, self.patch, self.grid = grid_of(config)
+        side, self.patch, self.grid = square_grid(config)
         ratio = RATIO.of(config, None)
         self.shuffle = SHUFFLE.of(config, 2) if ratio is None else round(1 / ratio)
         if self.grid % self.shuffle:
             key = SHUFFLE if ratio is None else RATIO
             raise key.refuse(config, f"a division of {self.grid} by {self.grid} patches into equal squares")
         return CanvasAndWhole(
-            size=side, patch=self.patch, tiles=TILES, shuffle=self.shuffle, **colours(config, HALF)
+            size=side, patch=self.patch, tiles=TILES, shuffle=self.shuffle, **colour_scale(config, HALF)
         )
 
     def words(self) -> tuple[str, ...]:
         return BEGIN, NEXT, LINE, WHOLE, END
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        begin, next_, line, whole, end = ([stand_in(tokenizer, word)] for word in self.words())
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+        begin, next_, line, whole, end = ([placeholder_id(tokenizer, word)] for word in self.words())
         rows, columns = picture.grid
         between = [begin]
         if rows * columns > 1:
             marks = ([*[next_] * (columns - 1), line] for _ in range(rows))
             between += [mark for each in marks for mark in each]
         between[-1] = between[-1] + whole
-        return in_runs(stand_in(tokenizer, ROW), (self.grid // self.shuffle) ** 2, [*between, end])
+        return rows_in_runs(placeholder_id(tokenizer, ROW), (self.grid // self.shuffle) ** 2, [*between, end])
 
     def patches(self, picture: Prepared) -> int:
         return len(picture.pixels) * (self.grid**2 + 1)
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Network(self, backend)
 
 
 @final
-class _Network(Clip):
+class _Network(ClipTower):
     class_last = True
 
-    def __init__(self, family: Llama4, backend: Backend) -> None:
+    def __init__(self, family: Llama4Family, backend: Backend) -> None:
         weights = Weights(backend)
         shape = replace(EncoderShape.of(backend, eps=EPSILON), eps=EPSILON)
         super().__init__(weights, shape, gelu_erf, family.patch, family.grid**2)
         self.family, self.base = family, BASE.of(backend.config, 1e4)
         v, mm = weights.at("v."), weights.at("mm.")
         self.last_norm = Norm(v, ("post_ln", "layernorm_post"), self.width, EPSILON)
-        first = present(weights, "mm.model.mlp.1", "v.vision_adapter.mlp.fc1")
-        second = present(weights, "mm.model.mlp.2", "v.vision_adapter.mlp.fc2")
+        first = first_present(weights, "mm.model.mlp.1", "v.vision_adapter.mlp.fc1")
+        second = first_present(weights, "mm.model.mlp.2", "v.vision_adapter.mlp.fc2")
         out = weights.extent(f"{second}.weight", 1) or 1
         self.adapter = TwoLayerPerceptron(
             weights, (first, second), (self.width * family.shuffle**2, None, out)
         )
-        self.projector = Linear(mm, present(mm, "model.fc", "linear_1"), out, family.width)
+        self.projector = Linear(mm, first_present(mm, "model.fc", "linear_1"), out, family.width)
         weights.check()
 
     def embed(self, weights: Weights) -> Linear:
-        name = present(weights, "patch_embd", "patch_embedding")
+        name = first_present(weights, "patch_embd", "patch_embedding")
         return Linear(weights, name, 3 * self.patch**2, self.width)
 
-    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+    def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
         """The first half of a head by the column, the second by the row."""
         half = x.dim(0) // 2
         places = [inputs.leaf(name, partial(self._places, axis=axis)) for axis, name in ((1, "x"), (0, "y"))]
@@ -107,9 +115,9 @@ class _Network(Clip):
         )
         return first.concat(ctx, second, 0)
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         x = self.features(ctx, self.last_norm(ctx, x))
-        x = self.adapter(ctx, shuffled(ctx, x, self.family.grid, self.family.shuffle))
+        x = self.adapter(ctx, pixel_shuffle(ctx, x, self.family.grid, self.family.shuffle))
         return self.projector(ctx, gelu_erf(ctx, x))
 
     def _places(self, pictures: Pictures, axis: int) -> NDArray[np.int32]:

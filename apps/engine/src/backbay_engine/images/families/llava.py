@@ -14,10 +14,18 @@ from backbay.gguf import flag, wholes
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..contract import (
+    EncoderInputs,
+    EncoderNetwork,
+    Pictures,
+    PlacedRows,
+    VisionFamily,
+    placeholder_id,
+    rows_in_runs,
+)
 from ..parts.block import Norm, TwoLayerPerceptron
-from ..parts.shape import CLIP, EncoderShape, colours, floats, grid_of
-from ..parts.towers import Clip
+from ..parts.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
+from ..parts.towers import ClipTower
 from ..preparations.stretched import CentreCrop
 from ..preparations.tiles import Anyres
 from ..prepared import Prepared
@@ -41,8 +49,8 @@ class ClipFamily(VisionFamily):
     patch: int
     grid: int
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
-        return in_runs(stand_in(tokenizer, "<image>"), picture.tokens, [[], []])
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+        return rows_in_runs(placeholder_id(tokenizer, "<image>"), picture.tokens, [[], []])
 
     def patches(self, picture: Prepared) -> int:
         return self.tiles(picture) * (self.grid**2 + 1)
@@ -54,14 +62,14 @@ class ClipFamily(VisionFamily):
 
 
 @final
-class Llava(ClipFamily):
+class LlavaFamily(ClipFamily):
     """LLaVA; it is of version 1.6 if it has pinpoints, the sizes of canvases for tiles."""
 
     projections = ("mm.2.weight",)
 
     def prepares(self) -> CentreCrop | Anyres:
-        side, self.patch, self.grid = grid_of(self.config)
-        shades, points = colours(self.config, CLIP), PINPOINTS.of(self.config, None)
+        side, self.patch, self.grid = square_grid(self.config)
+        shades, points = colour_scale(self.config, CLIP), PINPOINTS.of(self.config, None)
         if points is None:
             return CentreCrop(size=side, tokens=self.grid**2, **shades)
         if len(points) % 2 or not len(points) or (points % side).any():
@@ -72,7 +80,7 @@ class Llava(ClipFamily):
     def key(self, picture: Prepared) -> Hashable:
         return self.tiles(picture), picture.tokens
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Llava(self, backend)
 
     def rows(self, pictures: Pictures) -> NDArray[np.int32]:
@@ -96,7 +104,7 @@ class Llava(ClipFamily):
         return np.concatenate([whole, lines.ravel()])
 
 
-class _Projected(Clip):
+class _Projected(ClipTower):
     """CLIP, and two products to the rows' features."""
 
     def __init__(
@@ -120,58 +128,58 @@ class _Projected(Clip):
                 list(map(int, layers)),
             )
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         return self.product(ctx, self.features(ctx, x))
 
 
 @final
 class _Llava(_Projected):
-    def __init__(self, family: Llava, backend: Backend) -> None:
+    def __init__(self, family: LlavaFamily, backend: Backend) -> None:
         super().__init__(family, backend, ("mm.0", "mm.2"), None)
         self.family, self.newline = family, None
         if isinstance(family.preparation, Anyres):
             self.newline = self.weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:])
         self.weights.check()
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         x = super().finish(ctx, x, kept, inputs)
         if self.newline is None:
             return x
-        x = x.concat(ctx, floats(ctx, self.newline).reshape(ctx, -1, 1), 1)
+        x = x.concat(ctx, as_f32(ctx, self.newline).reshape(ctx, -1, 1), 1)
         return x.rows(ctx, inputs.leaf("rows", self.family.rows))
 
 
 @final
-class MobileVLM(ClipFamily):
+class MobileVLMFamily(ClipFamily):
     """MobileVLM: a projector of convolutions makes a row of four patches."""
 
     def prepares(self) -> CentreCrop:
-        side, self.patch, self.grid = grid_of(self.config)
+        side, self.patch, self.grid = square_grid(self.config)
         self.names = SECOND if "mm.model.peg.0.weight" in self.file.tensors else FIRST
         few = self.grid // 2 if self.names is SECOND else -(-self.grid // 2)
-        return CentreCrop(size=side, tokens=few**2, **colours(self.config, CLIP))
+        return CentreCrop(size=side, tokens=few**2, **colour_scale(self.config, CLIP))
 
     @property
     def vector(self) -> int:
         return self.extent(1, f"{self.names[1]}.weight")
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _MobileVLM(self, backend)
 
 
 @final
 class _MobileVLM(_Projected):
-    def __init__(self, family: MobileVLM, backend: Backend) -> None:
+    def __init__(self, family: MobileVLMFamily, backend: Backend) -> None:
         super().__init__(family, backend, family.names, family.width)
         weights, width, eps = self.weights, family.width, self.shape.eps
         self.family, self.convolutions = family, list[_Squeezing]()
         if family.names is FIRST:
             blocks = enumerate(BLOCKS, 1)
             self.convolutions = [_Squeezing(weights.at(name), width, eps, stride) for stride, name in blocks]
-        self.encoding = None if self.convolutions else Depthwise(weights, "mm.model.peg.0", width)
+        self.encoding = None if self.convolutions else DepthwiseConvolution(weights, "mm.model.peg.0", width)
         weights.check()
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         side, width = self.family.grid, self.family.width
         x = super().finish(ctx, x, kept, inputs).reshape(ctx, width, side, side, inputs.count)
         if self.encoding is not None:
@@ -188,13 +196,13 @@ class _Squeezing:
 
     def __init__(self, weights: Weights, width: int, eps: float, stride: int) -> None:
         self.stride = stride
-        self.convolution = Depthwise(weights, "0.0", width, stride)
+        self.convolution = DepthwiseConvolution(weights, "0.0", width, stride)
         self.first_norm, self.last_norm = (Norm(weights, (name,), width, eps) for name in ("0.1", "2.1"))
         few = weights.extent("1.fc1.weight", 1)
         self.into, self.out = Linear(weights, "1.fc1", width, few), Linear(weights, "1.fc2", few or 1, width)
         self.product = Linear(weights, "2.0", width, width)
 
-    def __call__(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+    def __call__(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
         """(width, columns, rows, pictures)"""
         three = inputs.leaf("three", lambda _: np.full(1, 3, np.float32))
         y = self.first_norm(ctx, self.convolution(ctx, x))
@@ -219,7 +227,7 @@ def _pooled(ctx: Context, x: Tensor) -> Tensor:
 
 
 @final
-class Depthwise:
+class DepthwiseConvolution:
     """Kernels of three by three over a border of zeros; a sum of nine products, so that channels stay innermost."""
 
     def __init__(self, weights: Weights, name: str, width: int, stride: int = 1) -> None:
@@ -231,7 +239,7 @@ class Depthwise:
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         """(width, columns, rows, pictures)"""
         kernels = (
-            floats(ctx, self.weight).reshape(ctx, SIDE**2, self.width).permute(ctx, 1, 0).contiguous(ctx)
+            as_f32(ctx, self.weight).reshape(ctx, SIDE**2, self.width).permute(ctx, 1, 0).contiguous(ctx)
         )
         columns, rows = x.dim(1), x.dim(2)
         x = x.pad_ext(ctx, 0, 0, 1, 1, 1, 1)

@@ -20,12 +20,28 @@ from backbay.gguf import whole, wholes
 from ...models.nn import Linear, Projection, Weights
 from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
-from ..parts.block import Groups, Norm, TwoLayerPerceptron, attend, joined, sliced, tiled
+from ..contract import (
+    EncoderInputs,
+    EncoderNetwork,
+    Pictures,
+    PlacedRows,
+    VisionFamily,
+    placeholder_id,
+    rows_in_runs,
+)
+from ..parts.block import (
+    AttentionGroups,
+    Norm,
+    TwoLayerPerceptron,
+    attend,
+    attend_in_tiles,
+    concatenate_pairwise,
+    slice_positions,
+)
 from ..parts.patches import Pixels
-from ..parts.shape import HALF, PATCH, SIDE, colours, floats
-from ..parts.towers import Siglip, divided, places_in, stepped
-from ..preparations.slices import MergedSlices, Sliced, Slices
+from ..parts.shape import HALF, PATCH, SIDE, as_f32, colour_scale
+from ..parts.towers import SiglipTower, divided_fractions, stepped_fractions, stretched_places
+from ..preparations.slices import MergedSlices, MiniCPMVSlices, SlicedPreparation
 from ..prepared import Prepared
 
 MARKS = "<image>", "</image>", "<slice>", "</slice>"
@@ -52,7 +68,7 @@ class SlicedFamily(VisionFamily):
     def words(self) -> tuple[str, ...]:
         return MARKS
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
         """The picture, then its slices on lines of text."""
         begin, end, slice_begin, slice_end = MARKS
         rows, columns = picture.grid
@@ -61,7 +77,7 @@ class SlicedFamily(VisionFamily):
             texts[1 + line * columns] = f"{slice_end}\n{slice_begin}"
         texts[1] = texts[1].replace(slice_end, end)
         between = [tokenizer.encode(text, add_special=False) for text in texts]
-        placed = in_runs(stand_in(tokenizer, self.row), self.counts(picture), between)
+        placed = rows_in_runs(placeholder_id(tokenizer, self.row), self.counts(picture), between)
         known = tokenizer.token_id(NUMBER.partition("{")[0]) is not None
         return replace(placed, before=NUMBER, numbered=True) if known else placed
 
@@ -73,13 +89,13 @@ class SlicedFamily(VisionFamily):
 
     def grids(self, picture: Prepared) -> tuple[tuple[int, int], ...]:
         """Rows and columns of patches: of the whole picture, and of each slice."""
-        assert isinstance(self.preparation, Sliced)
+        assert isinstance(self.preparation, SlicedPreparation)
         sizes = self.preparation.sizes(picture.size, picture.grid)
         first, each = ((height // self.patch, width // self.patch) for height, width in sizes)
         return (first, *[each] * (picture.grid[0] * picture.grid[1]))
 
 
-class _Sliced(Siglip):
+class _Sliced(SiglipTower):
     """The tower over all parts of a picture.
 
     fractions   the reference's rounding of places
@@ -92,17 +108,17 @@ class _Sliced(Siglip):
         self.side = isqrt(family.extent(1, "v.position_embd.weight")) or 1
         super().__init__(self.weights, backend, family.patch, self.side**2)
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         patches, places = (
             inputs.leaf(name, data) for name, data in (("patches", self._patches), ("places", self._places))
         )
         return self.embed(ctx, patches, places)
 
-    def groups(self, layer: int, positions: int, inputs: Inputs) -> list[Groups]:
+    def groups(self, layer: int, positions: int, inputs: EncoderInputs) -> list[AttentionGroups]:
         """Each part sees itself alone."""
         first, *others = (rows * columns for rows, columns in self.slices.grids(inputs.first))
-        slices = [Groups(others[0], len(others))] if others else []
-        return [Groups(first, 1), *slices] * inputs.count
+        slices = [AttentionGroups(others[0], len(others))] if others else []
+        return [AttentionGroups(first, 1), *slices] * inputs.count
 
     def _patches(self, pictures: Pictures) -> Pixels:
         """(1, patches of all pictures, features)"""
@@ -116,19 +132,19 @@ class _Sliced(Siglip):
     def _places(self, pictures: Pictures) -> NDArray[np.int32]:
         """The place of each patch in the table of positions."""
         grids = self.slices.grids(pictures[0])
-        places = np.concatenate([places_in(self.side, *grid, self.fractions) for grid in grids])
+        places = np.concatenate([stretched_places(self.side, *grid, self.fractions) for grid in grids])
         return np.tile(places, len(pictures))
 
 
 @final
-class MiniCPMV(SlicedFamily):
+class MiniCPMVFamily(SlicedFamily):
     """A projector file of llama.cpp's scripts, as in Ollama's store."""
 
     placeholder = marker = "(<image>./</image>)"
     projections = ("resampler.proj.weight",)
     row = "<unk>"
 
-    def prepares(self) -> Slices:
+    def prepares(self) -> MiniCPMVSlices:
         if VERSION.of(self.config, OLDEST) < OLDEST:
             raise VERSION.refuse(self.config, f"{OLDEST}, MiniCPM-V 2.6, or a later one,")
         side, self.patch = SIDE.of(self.config), PATCH.of(self.config)
@@ -136,19 +152,21 @@ class MiniCPMV(SlicedFamily):
         if not self.queries or self.width % 4:
             expected = "queries resampler.query, and rows of a multiple of 4 features"
             raise ModelFileError(self.file.path, None, expected, f"{self.queries} of {self.width} features")
-        return Slices(size=side, patch=self.patch, tokens=self.queries, **colours(self.config, HALF))
+        return MiniCPMVSlices(
+            size=side, patch=self.patch, tokens=self.queries, **colour_scale(self.config, HALF)
+        )
 
     def counts(self, picture: Prepared) -> Sequence[int]:
         return [self.queries] * len(self.grids(picture))
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _MiniCPMV(self, backend)
 
 
 @final
 class _MiniCPMV(_Sliced):
-    def __init__(self, family: MiniCPMV, backend: Backend) -> None:
-        super().__init__(family, backend, stepped)
+    def __init__(self, family: MiniCPMVFamily, backend: Backend) -> None:
+        super().__init__(family, backend, stepped_fractions)
         self.family = family
         here, row, eps = self.weights.at("resampler."), family.width, self.shape.eps
         self.head = HEAD if row % HEAD == 0 else row
@@ -163,18 +181,18 @@ class _MiniCPMV(_Sliced):
         self.projection = Linear(here, "proj", row, row)
         self.weights.check()
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         x = self.key_norm(ctx, self.into(ctx, self.norm(ctx, x)))
         k = self._heads(ctx, self.keys(ctx, x.add(ctx, inputs.leaf("positions", self._positions))))
         v = self._heads(ctx, self.values(ctx, x))
-        q = self._heads(ctx, self.queries(ctx, self.query_norm(ctx, floats(ctx, self.query))))
+        q = self._heads(ctx, self.queries(ctx, self.query_norm(ctx, as_f32(ctx, self.query))))
         found, start = [], 0
         for groups in self.groups(self.blocks, x.dim(1), inputs):
             for _ in range(groups.count):
-                _, keys, values = sliced(ctx, (k, k, v), 2, start, start + groups.size)
-                found.append(tiled(ctx, q, keys, values, self.head**-0.5))
+                _, keys, values = slice_positions(ctx, (k, k, v), 2, start, start + groups.size)
+                found.append(attend_in_tiles(ctx, q, keys, values, self.head**-0.5))
                 start += groups.size
-        x = self.out(ctx, joined(ctx, found, 2).reshape(ctx, self.family.width, -1))
+        x = self.out(ctx, concatenate_pairwise(ctx, found, 2).reshape(ctx, self.family.width, -1))
         return self.projection(ctx, self.last_norm(ctx, x))
 
     def _heads(self, ctx: Context, x: Tensor) -> Tensor:
@@ -193,7 +211,7 @@ class _MiniCPMV(_Sliced):
 
 
 @final
-class MiniCPMV46(SlicedFamily):
+class MiniCPMV46Family(SlicedFamily):
     """A projector file."""
 
     placeholder = marker = row = "<|image_pad|>"
@@ -204,13 +222,13 @@ class MiniCPMV46(SlicedFamily):
         self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 4)
         if self.merge == 3:
             raise MERGE.refuse(self.config, "2 or 4")
-        shades, side = colours(self.config, HALF), SIDE.of(self.config)
+        shades, side = colour_scale(self.config, HALF), SIDE.of(self.config)
         return MergedSlices(size=side, patch=self.patch, merge=self.merge, **shades)
 
     def counts(self, picture: Prepared) -> Sequence[int]:
         return [rows * columns // self.merge**2 for rows, columns in self.grids(picture)]
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _MiniCPMV46(self, backend)
 
 
@@ -218,8 +236,8 @@ class MiniCPMV46(SlicedFamily):
 class _MiniCPMV46(_Sliced):
     """Patches go in an order in which those that are merged follow each other."""
 
-    def __init__(self, family: MiniCPMV46, backend: Backend) -> None:
-        super().__init__(family, backend, divided)
+    def __init__(self, family: MiniCPMV46Family, backend: Backend) -> None:
+        super().__init__(family, backend, divided_fractions)
         self.family = family
         self.inserted = self.blocks  # the block after which the tower merges, if any
         if family.merge == SQUARE:
@@ -242,20 +260,20 @@ class _MiniCPMV46(_Sliced):
         widths = whole, SQUARE * shape.hidden, self.width
         self.inner = TwoLayerPerceptron(weights, ("ds_ffn_up", "ds_ffn_down"), widths, gelu)
 
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: EncoderInputs) -> Tensor:
         x = super().block(ctx, layer, x, inputs)
         return self._merged(ctx, x) if layer == self.inserted else x
 
-    def groups(self, layer: int, positions: int, inputs: Inputs) -> list[Groups]:
+    def groups(self, layer: int, positions: int, inputs: EncoderInputs) -> list[AttentionGroups]:
         merged = SQUARE if layer > self.inserted else 1
         whole = super().groups(layer, positions, inputs)
-        return [Groups(each.size // merged, each.count) for each in whole]
+        return [AttentionGroups(each.size // merged, each.count) for each in whole]
 
     def _merged(self, ctx: Context, x: Tensor) -> Tensor:
         """Squares whose positions see each other, then one position for each."""
         positions = x.dim(1)
         q, k, v = self.project(ctx, self.window_norm(ctx, x))
-        groups = [Groups(SQUARE, positions // SQUARE)]
+        groups = [AttentionGroups(SQUARE, positions // SQUARE)]
         a = attend(ctx, q, k, v, groups, self.shape.head**-0.5)
         x = x.add(ctx, self.output(ctx, a.reshape(ctx, self.width, positions)))
         apart = x.reshape(ctx, self.width, SQUARE, positions // SQUARE)
@@ -263,7 +281,7 @@ class _MiniCPMV46(_Sliced):
         h = self.inner(ctx, self.inner_norm(ctx, x.reshape(ctx, SQUARE * self.width, -1)))
         return h.add(ctx, total.reshape(ctx, self.width, -1))
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         squares = self.norm(ctx, x).reshape(ctx, SQUARE * self.width, -1)
         return self.product(ctx, self.square_norm(ctx, squares))
 

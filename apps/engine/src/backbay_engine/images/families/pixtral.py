@@ -13,12 +13,20 @@ from backbay.gguf import number, whole
 
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..contract import (
+    EncoderInputs,
+    EncoderNetwork,
+    Pictures,
+    PlacedRows,
+    VisionFamily,
+    placeholder_id,
+    rows_in_runs,
+)
 from ..parts.block import Norm, TwoLayerPerceptron
-from ..parts.merged import axes_of, in_squares, rotated
-from ..parts.patches import PatchEmbedding, Pixels, cut, stacked
-from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colours, present
-from ..parts.towers import Tower
+from ..parts.patch_grids import rope_axes, rotate, square_coordinates
+from ..parts.patches import PatchEmbedding, Pixels, cut_patches, stack_pixels
+from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colour_scale, first_present
+from ..parts.towers import VisionTower
 from ..preparations.stretched import LongestEdge
 from ..prepared import Prepared
 
@@ -30,7 +38,7 @@ MERGERS = ("patch_merger", "patch_merger.merging_layer")
 
 
 @final
-class Pixtral(VisionFamily):
+class PixtralFamily(VisionFamily):
     """A projector file, or a single file, whose queries and keys are in another order."""
 
     placeholder = marker = ROW
@@ -41,29 +49,29 @@ class Pixtral(VisionFamily):
         self.patch, self.single = PATCH.of(self.config), self.config.architecture != "clip"
         self.merge = OWN_MERGE.of(self.config, 2) if self.single else MERGE.of(self.config, 1)
         unit, edge = self.patch * self.merge, SIDE.of(self.config)
-        return LongestEdge(unit=unit, edge=edge, **colours(self.config, CLIP))
+        return LongestEdge(unit=unit, edge=edge, **colour_scale(self.config, CLIP))
 
     def words(self) -> tuple[str, ...]:
         return BREAK, END
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
         """Lines end with tokens of their own, whose embeddings are those of the text."""
         rows, columns = picture.grid
-        line, end = ([stand_in(tokenizer, word)] for word in self.words())
-        return in_runs(stand_in(tokenizer, ROW), columns, [[], *[line] * (rows - 1), end])
+        line, end = ([placeholder_id(tokenizer, word)] for word in self.words())
+        return rows_in_runs(placeholder_id(tokenizer, ROW), columns, [[], *[line] * (rows - 1), end])
 
     def patches(self, picture: Prepared) -> int:
         return picture.tokens * self.merge**2
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Network(self, backend)
 
 
 @final
-class _Network(Tower):
+class _Network(VisionTower):
     """Patches go square by square, so that those which become one row lie together."""
 
-    def __init__(self, family: Pixtral, backend: Backend) -> None:
+    def __init__(self, family: PixtralFamily, backend: Backend) -> None:
         weights, self.family = Weights(backend), family
         super().__init__(EncoderShape.of(backend, eps=EPSILON))
         shape = self.shape
@@ -78,19 +86,19 @@ class _Network(Tower):
         self.norm = self.merger = None
         if family.merge > 1 or any(f"{name}.weight" in mm for name in MERGERS):
             self.norm = Norm(mm, ("input_norm", "norm"), self.width, shape.eps, root=True)
-            self.merger = Linear(mm, present(mm, *MERGERS), merged, self.width)
-        names = present(mm, "1", "linear_1"), present(mm, "2", "linear_2")
+            self.merger = Linear(mm, first_present(mm, *MERGERS), merged, self.width)
+        names = first_present(mm, "1", "linear_1"), first_present(mm, "2", "linear_2")
         self.product = TwoLayerPerceptron(mm, names, (self.width, None, family.width))
         weights.check()
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         return self.pre_norm(ctx, self.embedding(ctx, inputs.leaf("patches", self._patches)))
 
-    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+    def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
         positions, factors = inputs.leaf("positions", self._positions), inputs.leaf("factors", self._factors)
-        return rotated(ctx, self._halved(ctx, x), positions, self.base, factors)
+        return rotate(ctx, self._halved(ctx, x), positions, self.base, factors)
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         if self.norm is not None and self.merger is not None:
             square = self.family.merge**2
             x = self.norm(ctx, x).reshape(ctx, self.width, square, -1).permute(ctx, 1, 0, 2).contiguous(ctx)
@@ -107,15 +115,17 @@ class _Network(Tower):
     def _coordinates(self, picture: Prepared) -> NDArray[np.int64]:
         """(2, patches): the row and the column of each patch."""
         rows, columns = (side * self.family.merge for side in picture.grid)
-        return in_squares(rows, columns, self.family.merge).reshape(2, -1)
+        return square_coordinates(rows, columns, self.family.merge).reshape(2, -1)
 
     def _patches(self, pictures: Pictures) -> Pixels:
         rows, columns = self._coordinates(pictures[0])
-        patches = cut(stacked(pictures), self.family.patch)[:, rows * (columns.max() + 1) + columns]
+        patches = cut_patches(stack_pixels(pictures), self.family.patch)[
+            :, rows * (columns.max() + 1) + columns
+        ]
         return patches.reshape(-1, patches.shape[-1])
 
     def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
-        return axes_of(np.tile(self._coordinates(pictures[0]), len(pictures)))
+        return rope_axes(np.tile(self._coordinates(pictures[0]), len(pictures)))
 
     def _factors(self, pictures: Pictures) -> NDArray[np.float32]:
         """Rows and columns take turns in the frequencies of one axis: those of columns are lower by half a step."""

@@ -18,17 +18,25 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import ModelFile, number, whole, wholes
 
-from ...models.architectures.decoders.qwen import deepstack_of
+from ...models.architectures.decoders.qwen import deepstack_blocks
 from ...models.keys import OLLAMA_DEEPSTACK
 from ...models.nn import Weights
 from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Network, Pictures
-from ..parts.block import Groups
-from ..parts.merged import MERGE, GridFamily, Merger, SlicedEmbedding, coordinates, rotary_positions, rotated
-from ..parts.patches import repeated
-from ..parts.shape import BLOCKS, CLIP, HALF, PATCH, EncoderShape, colours, present
-from ..parts.towers import Tower
+from ..contract import EncoderInputs, EncoderNetwork, Pictures
+from ..parts.block import AttentionGroups
+from ..parts.patch_grids import (
+    MERGE,
+    GridFamily,
+    PatchMerger,
+    TimeSlicedEmbedding,
+    patch_coordinates,
+    rotary_positions,
+    rotate,
+)
+from ..parts.patches import repeat_places
+from ..parts.shape import BLOCKS, CLIP, HALF, PATCH, EncoderShape, colour_scale, first_present
+from ..parts.towers import VisionTower
 from ..preparations.stretched import Qwen3Resize, SmartResize
 from ..prepared import Prepared
 
@@ -47,7 +55,7 @@ DEEP_TEXTS = "qwen3vl", "qwen3vlmoe"
 
 
 @final
-class Qwen25VL(GridFamily):
+class Qwen25VLFamily(GridFamily):
     """A projector file, or a single file."""
 
     texts = ("qwen2vl", "qwen25vl")
@@ -64,20 +72,20 @@ class Qwen25VL(GridFamily):
             merge=self.merge,
             min_pixels=least,
             max_pixels=most,
-            **colours(self.config, CLIP),
+            **colour_scale(self.config, CLIP),
         )
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Qwen25VL(self, backend)
 
-    def order(self, picture: Prepared) -> Order:
+    def order(self, picture: Prepared) -> WindowOrder:
         """The order in which a picture's merged patches are encoded."""
         _, rows, columns = picture.grid
         return _order(rows // self.merge, columns // self.merge, self.window)
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class WindowOrder:
     """Merged patches, window by window: windows of one size follow each other, so that they are attended together.
 
     units       the number of each merged patch in rows and columns
@@ -89,7 +97,7 @@ class Order:
 
 
 @lru_cache(maxsize=64)
-def _order(rows: int, columns: int, window: int) -> Order:
+def _order(rows: int, columns: int, window: int) -> WindowOrder:
     numbers = np.arange(rows * columns).reshape(rows, columns)
     by_size: dict[int, list[NDArray[np.int64]]] = {}
     for top in range(0, rows, window):
@@ -97,22 +105,22 @@ def _order(rows: int, columns: int, window: int) -> Order:
             part = numbers[top : top + window, left : left + window].ravel()
             by_size.setdefault(len(part), []).append(part)
     units = np.concatenate([part for parts in by_size.values() for part in parts])
-    return Order(units, tuple((size, len(parts)) for size, parts in by_size.items()))
+    return WindowOrder(units, tuple((size, len(parts)) for size, parts in by_size.items()))
 
 
 @final
-class _Qwen25VL(Tower):
-    def __init__(self, family: Qwen25VL, backend: Backend) -> None:
+class _Qwen25VL(VisionTower):
+    def __init__(self, family: Qwen25VLFamily, backend: Backend) -> None:
         weights, config = Weights(backend), backend.config
         shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
         super().__init__(shape)
         self.family, self.base = family, BASE.of(config, 1e4)
         self.full = self._full_blocks()
-        self.embedding = SlicedEmbedding(weights.at("v."), family.patch, self.width)
+        self.embedding = TimeSlicedEmbedding(weights.at("v."), family.patch, self.width)
         self.declare(weights, None)
         names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
         widths = self.width, self.width * family.merge**2, family.width
-        self.merger = Merger(weights, names, widths, self.shape.eps, root=True)
+        self.merger = PatchMerger(weights, names, widths, self.shape.eps, root=True)
         weights.check()
 
     def _full_blocks(self) -> frozenset[int]:
@@ -124,19 +132,19 @@ class _Qwen25VL(Tower):
         every = FULL_EVERY.of(config, 8)
         return frozenset(range(every - 1, self.blocks, every))
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         return self.embedding(ctx, inputs, self.family.merge, self.family.order(inputs.first).units)
 
-    def groups(self, layer: int, positions: int, inputs: Inputs) -> Sequence[Groups]:
+    def groups(self, layer: int, positions: int, inputs: EncoderInputs) -> Sequence[AttentionGroups]:
         if layer in self.full:
             return super().groups(layer, positions, inputs)
         windows, each = self.family.order(inputs.first).windows, self.family.merge**2
-        return [Groups(size * each, count) for size, count in windows * inputs.count]
+        return [AttentionGroups(size * each, count) for size, count in windows * inputs.count]
 
-    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
-        return rotated(ctx, x, inputs.leaf("positions", self._positions), self.base)
+    def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
+        return rotate(ctx, x, inputs.leaf("positions", self._positions), self.base)
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         return self.merger(ctx, x).rows(ctx, inputs.leaf("rows", self._rows))
 
     def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
@@ -145,11 +153,11 @@ class _Qwen25VL(Tower):
     def _rows(self, pictures: Pictures) -> NDArray[np.int32]:
         """Where each merged patch stands in the encoder's order."""
         places = np.argsort(self.family.order(pictures[0]).units)
-        return repeated(places, len(pictures), len(places))
+        return repeat_places(places, len(pictures), len(places))
 
 
 @final
-class Qwen3VL(GridFamily):
+class Qwen3VLFamily(GridFamily):
     """A projector file, or a single file."""
 
     texts = ("qwen35", "qwen35moe", *DEEP_TEXTS)
@@ -169,34 +177,34 @@ class Qwen3VL(GridFamily):
             merge=self.merge,
             min_pixels=least,
             max_pixels=max(least, min(most, highest)),
-            **colours(config, HALF),
+            **colour_scale(config, HALF),
         )
 
     def check_text(self, text: ModelFile, width: int, tokenizer: Tokenizer | None) -> None:
         super().check_text(text, width, tokenizer)
-        taken = deepstack_of(text.metadata) if text.metadata.architecture in DEEP_TEXTS else 0
+        taken = deepstack_blocks(text.metadata) if text.metadata.architecture in DEEP_TEXTS else 0
         if taken != self.further:
             expected = f"a projector of rows with {taken} further vectors, as {text.path} takes"
             raise ModelFileError(self.file.path, None, expected, f"{self.further} further vectors")
 
-    def network(self, backend: Backend) -> Network:
+    def network(self, backend: Backend) -> EncoderNetwork:
         return _Qwen3VL(self, backend)
 
 
 @final
-class _Qwen3VL(Tower):
-    def __init__(self, family: Qwen3VL, backend: Backend) -> None:
+class _Qwen3VL(VisionTower):
+    def __init__(self, family: Qwen3VLFamily, backend: Backend) -> None:
         weights, self.family = Weights(backend), family
         names = ("ffn_up", "mlp.linear_fc1")
-        first = present(weights.at("v.blk.0."), *names)
+        first = first_present(weights.at("v.blk.0."), *names)
         shape = EncoderShape.of(backend, weights.extent(f"v.blk.0.{first}.weight", 1), EPSILON)
         super().__init__(replace(shape, eps=EPSILON))
         if any(block >= self.blocks for block in family.deep):
             raise OLLAMA_DEEPSTACK.refuse(family.config, f"blocks below {self.blocks}")
         self.keeps = tuple(block + 1 for block in family.deep)
         v = weights.at("v.")
-        self.embedding = SlicedEmbedding(v, family.patch, self.width)
-        table = f"{present(v, 'position_embd', 'pos_embed')}.weight"
+        self.embedding = TimeSlicedEmbedding(v, family.patch, self.width)
+        table = f"{first_present(v, 'position_embd', 'pos_embed')}.weight"
         self.side = isqrt(v.extent(table, 1) or 0)
         self.positions = v.need(table, self.width, self.side**2)
         self.declare(weights, gelu)
@@ -206,7 +214,7 @@ class _Qwen3VL(Tower):
             ("mm.2", "v.merger.linear_fc2"),
         )
         widths = self.width, self.width * family.merge**2, family.vector
-        self.merger = Merger(weights, of_rows, widths, EPSILON)
+        self.merger = PatchMerger(weights, of_rows, widths, EPSILON)
         self.further = []
         for n, block in enumerate(family.deep):
             prefixes = f"v.deepstack.{block}.", f"v.deepstack_merger.{n}."
@@ -214,10 +222,10 @@ class _Qwen3VL(Tower):
                 tuple(prefix + name for prefix in prefixes for name in (each, f"linear_{each}"))
                 for each in ("norm", "fc1", "fc2")
             )
-            self.further.append(Merger(weights, (norm, into, out), widths, EPSILON, whole=True))
+            self.further.append(PatchMerger(weights, (norm, into, out), widths, EPSILON, whole=True))
         weights.check()
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         x = self.embedding(ctx, inputs, self.family.merge)
         for corner in range(4):
             places = inputs.leaf(f"corner.{corner}", partial(self._corner, corner=corner))
@@ -226,11 +234,11 @@ class _Qwen3VL(Tower):
             x = x.add(ctx, found.mul(ctx, share))
         return x
 
-    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+    def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
         positions = inputs.leaf("positions", partial(rotary_positions, merge=self.family.merge))
-        return rotated(ctx, x, positions, BASE3)
+        return rotate(ctx, x, positions, BASE3)
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         rows = self.merger(ctx, x)
         for merger, state in zip(self.further, kept, strict=True):
             rows = rows.concat(ctx, merger(ctx, state), 0)
@@ -252,7 +260,7 @@ class _Qwen3VL(Tower):
         """(2, patches): where each patch lies among the learned positions, whose corners are the picture's."""
         _, rows, columns = picture.grid
         steps = np.array([[max(1, rows - 1)], [max(1, columns - 1)]], np.float32)
-        at = coordinates(picture, self.family.merge).astype(np.float32)
+        at = patch_coordinates(picture, self.family.merge).astype(np.float32)
         places = at * np.float32(self.side - 1) / steps
         low = np.floor(places)
         return low.astype(np.int64), places - low

@@ -10,7 +10,7 @@ from backbay import Context, Tensor
 
 from ...models.nn import Activation, GatedFeedForward, Linear, Module, Projection, Weights
 from ...models.nn.feed_forward import gelu_erf
-from .shape import EncoderShape, present
+from .shape import EncoderShape, first_present
 
 Attend: TypeAlias = Callable[[Context, Tensor, Tensor, Tensor], Tensor]
 """Attention of queries over keys and values, (head, heads, positions) of each."""
@@ -35,7 +35,7 @@ class Norm:
     def __init__(
         self, weights: Weights, names: tuple[str, ...], width: int, eps: float, *, root: bool = False
     ) -> None:
-        name = present(weights, *names)
+        name = first_present(weights, *names)
         self.weight = weights.need(f"{name}.weight", width)
         self.bias = None if root else weights.maybe(f"{name}.bias", width)
         self.eps, self.root = eps, root
@@ -73,8 +73,8 @@ class TwoLayerPerceptron:
 
 def _feed_forward(weights: Weights, shape: EncoderShape, activation: Activation) -> TwoLayerPerceptron:
     """The feed-forward of a block. Old files call the first matrix ffn_down; their shapes tell."""
-    first = present(weights, "ffn_up", "mlp.fc1", "mlp.linear_fc1")
-    second = present(weights, "ffn_down", "mlp.fc2", "mlp.linear_fc2")
+    first = first_present(weights, "ffn_up", "mlp.fc1", "mlp.linear_fc1")
+    second = first_present(weights, "ffn_down", "mlp.fc2", "mlp.linear_fc2")
     if shape.width != shape.hidden and weights.extent("ffn_down.weight", 0) == shape.width:
         first, second = second, first
     return TwoLayerPerceptron(weights, (first, second), (shape.width, shape.hidden, shape.width), activation)
@@ -94,7 +94,7 @@ class TowerBlock:
         self.first_norm = Norm(weights, FIRST_NORM, width, shape.eps, root=root)
         self.second_norm = Norm(weights, SECOND_NORM, width, shape.eps, root=root)
         self.project = Projection(weights, shape.attention)
-        self.output = Linear(weights, present(weights, "attn_out", "attn_output"), width, width)
+        self.output = Linear(weights, first_present(weights, "attn_out", "attn_output"), width, width)
         self.feed_forward: Module = (
             GatedFeedForward(weights, shape.attention)
             if activation is None
@@ -113,56 +113,58 @@ class TowerBlock:
 
 
 @dataclass(frozen=True)
-class Groups:
+class AttentionGroups:
     """Consecutive groups of positions, all of one size; a position sees its group alone."""
 
     size: int
     count: int
 
 
-def attend(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Groups], scale: float) -> Tensor:
+def attend(
+    ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Sequence[AttentionGroups], scale: float
+) -> Tensor:
     """Attention within groups, which cover all positions in their order; (head, heads, positions) of each."""
     found, start = [], 0
     for each in groups:
         end = start + each.size * each.count
-        part = sliced(ctx, (q, k, v), 2, start, end) if end - start < q.dim(2) else (q, k, v)
+        part = slice_positions(ctx, (q, k, v), 2, start, end) if end - start < q.dim(2) else (q, k, v)
         found.append(_within(ctx, *part, each, scale))
         start = end
-    return joined(ctx, found, 2)
+    return concatenate_pairwise(ctx, found, 2)
 
 
-def _within(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: Groups, scale: float) -> Tensor:
+def _within(ctx: Context, q: Tensor, k: Tensor, v: Tensor, groups: AttentionGroups, scale: float) -> Tensor:
     if groups.count == 1:
-        return tiled(ctx, q, k, v, scale)
+        return attend_in_tiles(ctx, q, k, v, scale)
     if groups.size > TOGETHER:
-        return attend(ctx, q, k, v, [Groups(groups.size, 1)] * groups.count, scale)
+        return attend(ctx, q, k, v, [AttentionGroups(groups.size, 1)] * groups.count, scale)
     head, heads, positions = q.shape
     q, k, v = (t.contiguous(ctx).reshape(ctx, head, heads, groups.size, groups.count) for t in (q, k, v))
     each = 4 * heads * groups.size**2
     found = []
     for low, high in _ranges(groups.count, max(1, SCORES // each)):
-        part = (q, k, v) if high - low == groups.count else sliced(ctx, (q, k, v), 3, low, high)
+        part = (q, k, v) if high - low == groups.count else slice_positions(ctx, (q, k, v), 3, low, high)
         found.append(part[0].scaled_dot_product_attention(ctx, part[1], part[2], scale=scale))
-    return joined(ctx, found, 3).reshape(ctx, head, heads, positions)
+    return concatenate_pairwise(ctx, found, 3).reshape(ctx, head, heads, positions)
 
 
-def sliced(ctx: Context, parts: Triple, dim: int, low: int, high: int) -> Triple:
+def slice_positions(ctx: Context, parts: Triple, dim: int, low: int, high: int) -> Triple:
     """The same range of queries, keys and values."""
     q, k, v = (each.slice(ctx, dim, low, high, 1) for each in parts)
     return q, k, v
 
 
-def tiled(ctx: Context, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend_in_tiles(ctx: Context, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """All queries see all keys; tiles of queries, so that no backend holds all scores of thousands of positions."""
     each = 4 * q.dim(1) * k.dim(2)
     found = []
     for low, high in _ranges(q.dim(2), max(LEAST, SCORES // each)):
         part = q if high - low == q.dim(2) else q.slice(ctx, 2, low, high, 1)
         found.append(part.scaled_dot_product_attention(ctx, k, v, scale=scale))
-    return joined(ctx, found, 2)
+    return concatenate_pairwise(ctx, found, 2)
 
 
-def joined(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
+def concatenate_pairwise(ctx: Context, parts: Sequence[Tensor], dim: int) -> Tensor:
     """Concatenated in pairs, so that no part is copied more often than the logarithm of their number."""
     while len(parts) > 1:
         pairs = [parts[n : n + 2] for n in range(0, len(parts), 2)]

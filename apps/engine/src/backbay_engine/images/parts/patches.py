@@ -11,32 +11,34 @@ from backbay import Context, Tensor
 
 from ...models.nn import Weights
 from ..contract import Pictures
-from .shape import present
+from .shape import first_present
 
 Pixels = NDArray[np.float32]
 
 
-def stacked(pictures: Pictures) -> NDArray[np.float32]:
+def stack_pixels(pictures: Pictures) -> NDArray[np.float32]:
     """The pixels of all pictures, one after the other in the first dimension."""
     return np.concatenate([picture.pixels for picture in pictures])
 
 
-def repeated(places: NDArray[np.int64], count: int, step: int) -> NDArray[np.int32]:
+def repeat_places(places: NDArray[np.int64], count: int, step: int) -> NDArray[np.int32]:
     """The places of several pictures, those of each by `step` behind those of the one before."""
     return (places + step * np.arange(count)[:, None]).ravel().astype(np.int32)
 
 
-def cut(pixels: Pixels, patch: int) -> Pixels:
+def cut_patches(pixels: Pixels, patch: int) -> Pixels:
     """The patches of pictures, row by row: (n, 3, height, width) to (n, patches, 3 * patch * patch), channels slowest."""
     n, channels, height, width = pixels.shape
     squares = pixels.reshape(n, channels, height // patch, patch, width // patch, patch)
     return squares.transpose(0, 2, 4, 1, 3, 5).reshape(n, -1, channels * patch * patch)
 
 
-def patches_of(pictures: Pictures, patch: int, before: int = 0, after: int = 0) -> Pixels:
+def padded_patches(pictures: Pictures, patch: int, before: int = 0, after: int = 0) -> Pixels:
     """(squares, patches, features) of pictures that are one square, or several; with zeros around those of each square."""
-    pixels = stacked(pictures)
-    return np.pad(cut(pixels.reshape(-1, *pixels.shape[-3:]), patch), ((0, 0), (before, after), (0, 0)))
+    pixels = stack_pixels(pictures)
+    return np.pad(
+        cut_patches(pixels.reshape(-1, *pixels.shape[-3:]), patch), ((0, 0), (before, after), (0, 0))
+    )
 
 
 @final
@@ -44,7 +46,7 @@ class PatchEmbedding:
     """A convolution whose stride is the size of its kernel: a product with each patch."""
 
     def __init__(self, weights: Weights, names: tuple[str, ...], patch: int, width: int) -> None:
-        name = present(weights, *names)
+        name = first_present(weights, *names)
         self.weight = weights.need(f"{name}.weight", patch, patch, 3, width)
         self.bias = weights.maybe(f"{name}.bias", width)
         self.inputs, self.width = 3 * patch * patch, width
@@ -55,7 +57,7 @@ class PatchEmbedding:
         return x if self.bias is None else x.add(ctx, self.bias)
 
 
-def shuffled(ctx: Context, x: Tensor, side: int, factor: int) -> Tensor:
+def pixel_shuffle(ctx: Context, x: Tensor, side: int, factor: int) -> Tensor:
     """(width, side * side * squares) to (width * factor * factor, rows): the features of a square row by row."""
     width, few = x.dim(0), side // factor
     x = x.reshape(

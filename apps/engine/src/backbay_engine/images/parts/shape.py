@@ -62,7 +62,7 @@ class EncoderShape:
         return cls(blocks, width, heads, stated, epsilon)
 
 
-def grid_of(config: Config) -> tuple[int, int, int]:
+def square_grid(config: Config) -> tuple[int, int, int]:
     """The side of a picture or tile in pixels, the side of a patch, which divides it, and the patches of a row."""
     side, patch = SIDE.of(config), PATCH.of(config)
     if side % patch:
@@ -70,14 +70,14 @@ def grid_of(config: Config) -> tuple[int, int, int]:
     return side, patch, side // patch
 
 
-class Colours(TypedDict):
+class ColourScale(TypedDict):
     """The mean and the deviation of each colour."""
 
     mean: Colour
     std: Colour
 
 
-def colours(config: Config, default: tuple[Colour, Colour]) -> Colours:
+def colour_scale(config: Config, default: tuple[Colour, Colour]) -> ColourScale:
     """The colours that a file states."""
     mean, deviation = _colour(config, MEAN, default[0]), _colour(config, DEVIATION, default[1])
     if min(deviation) <= 0:
@@ -93,11 +93,11 @@ def _colour(config: Config, key: Key[NDArray[np.float64]], default: Colour) -> C
     return red, green, blue
 
 
-def present(weights: Weights, *names: str) -> str:
+def first_present(weights: Weights, *names: str) -> str:
     """The first of these names under which the file has a weight, or else the first."""
     return next((name for name in names if f"{name}.weight" in weights), names[0])
 
 
-def floats(ctx: Context, x: Tensor) -> Tensor:
+def as_f32(ctx: Context, x: Tensor) -> Tensor:
     """A table of a file in f32, in which other ops add to it; files of f16 have tables of positions in f16, too."""
     return x if x.dtype is DType.F32 else x.cast(ctx, DType.F32)

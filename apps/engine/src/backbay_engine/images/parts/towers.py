@@ -13,13 +13,13 @@ from backbay import Backend, Context, Tensor
 
 from ...models.nn import Activation, Module, Weights
 from ...models.nn.feed_forward import gelu
-from ..contract import Inputs, Network
-from .block import Groups, Norm, TowerBlock, attend
-from .patches import PatchEmbedding, patches_of
-from .shape import EncoderShape, floats, present
+from ..contract import EncoderInputs, EncoderNetwork
+from .block import AttentionGroups, Norm, TowerBlock, attend
+from .patches import PatchEmbedding, padded_patches
+from .shape import EncoderShape, as_f32, first_present
 
 
-class Tower(Network):
+class VisionTower(EncoderNetwork):
     """A network of blocks v.blk.*, in which the positions of a picture, or groups of `size`, see each other."""
 
     size: int = 0
@@ -33,27 +33,34 @@ class Tower(Network):
         blocks = (weights.at(f"v.blk.{n}.") for n in range(self.blocks))
         self.layers = [TowerBlock(block, self.shape, activation) for block in blocks]
 
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: EncoderInputs) -> Tensor:
         groups = self.groups(layer, x.dim(1), inputs)
         return self.layers[layer](ctx, x, partial(self.attend, groups=groups, inputs=inputs))
 
-    def groups(self, layer: int, positions: int, inputs: Inputs) -> Sequence[Groups]:
+    def groups(self, layer: int, positions: int, inputs: EncoderInputs) -> Sequence[AttentionGroups]:
         """The groups of positions in a block."""
         size = self.size or positions // inputs.count
-        return [Groups(size, positions // size)]
+        return [AttentionGroups(size, positions // size)]
 
     def attend(
-        self, ctx: Context, q: Tensor, k: Tensor, v: Tensor, *, groups: Sequence[Groups], inputs: Inputs
+        self,
+        ctx: Context,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        groups: Sequence[AttentionGroups],
+        inputs: EncoderInputs,
     ) -> Tensor:
         q, k = (self.turn(ctx, each, inputs) for each in (q, k))
         return attend(ctx, q, k, v, groups, self.shape.head**-0.5)
 
-    def turn(self, ctx: Context, x: Tensor, inputs: Inputs) -> Tensor:
+    def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
         """Queries or keys, (head, heads, positions), turned by their positions; by default as they are."""
         return x
 
 
-class Clip(Tower):
+class ClipTower(VisionTower):
     """CLIP over squares of patches: a class embedding before the patches, or behind them, and a norm before the blocks."""
 
     class_last: ClassVar[bool] = False
@@ -76,14 +83,16 @@ class Clip(Tower):
         """Declare the embedding of patches."""
         return PatchEmbedding(weights, ("patch_embd",), self.patch, self.width)
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         """The class is a patch of zeros, whose position includes its embedding."""
         last, n = self.class_last, self.size
         before, after = (0, 1) if last else (1, 0)
-        patches = inputs.leaf("patches", partial(patches_of, patch=self.patch, before=before, after=after))
+        patches = inputs.leaf(
+            "patches", partial(padded_patches, patch=self.patch, before=before, after=after)
+        )
         count = patches.dim(2)
         x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
-        table, at = floats(ctx, self.positions), n - 1 if last else 0
+        table, at = as_f32(ctx, self.positions), n - 1 if last else 0
         own = table.slice(ctx, 1, at, at + 1, 1).add(ctx, self.class_embedding.reshape(ctx, self.width, 1))
         if last:
             table = table.slice(ctx, 1, 0, n - 1, 1).concat(ctx, own, 1)
@@ -98,7 +107,7 @@ class Clip(Tower):
         return squares.slice(ctx, 1, first, first + self.size - 1, 1).contiguous(ctx, self.width, -1)
 
 
-class Siglip(Tower):
+class SiglipTower(VisionTower):
     """SigLIP over squares of patches: learned positions, and a norm behind the blocks.
 
     positions   the places of the table, and the patches of a square
@@ -109,23 +118,23 @@ class Siglip(Tower):
         self.patch, self.size = patch, positions
         v = weights.at("v.")
         self.embedding = PatchEmbedding(v, ("patch_embd", "patch_embedding"), patch, self.width)
-        table = present(v, "position_embd", "position_embedding")
+        table = first_present(v, "position_embd", "position_embedding")
         self.table = v.need(f"{table}.weight", self.width, positions)
         self.declare(weights, gelu)
         self.norm = Norm(v, ("post_ln", "post_layernorm"), self.width, self.shape.eps)
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
-        return self.embed(ctx, inputs.leaf("patches", partial(patches_of, patch=self.patch)))
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
+        return self.embed(ctx, inputs.leaf("patches", partial(padded_patches, patch=self.patch)))
 
     def embed(self, ctx: Context, patches: Tensor, places: Tensor | None = None) -> Tensor:
         """The patches (features, patches, squares), each with the table's vector at its place, all squares alike."""
         n, count = patches.dim(1), patches.dim(2)
         x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
-        table = floats(ctx, self.table) if places is None else self.table.rows(ctx, places)
+        table = as_f32(ctx, self.table) if places is None else self.table.rows(ctx, places)
         return x.add(ctx, table).reshape(ctx, self.width, n * count)
 
 
-def places_in(
+def stretched_places(
     side: int, rows: int, columns: int, fractions: Callable[[int], NDArray[np.float32]]
 ) -> NDArray[np.int32]:
     """The places of a grid's patches in a table of `side` by `side`, which is stretched over the grid.
@@ -137,12 +146,12 @@ def places_in(
     return (row[:, None] * side + column).ravel().astype(np.int32)
 
 
-def divided(count: int) -> NDArray[np.float32]:
+def divided_fractions(count: int) -> NDArray[np.float32]:
     """Fractions of transformers: each number divided by the count."""
     return np.arange(count, dtype=np.float32) / np.float32(count)
 
 
-def stepped(count: int) -> NDArray[np.float32]:
+def stepped_fractions(count: int) -> NDArray[np.float32]:
     """Fractions of OpenBMB's code: multiples of a step, which is an element of a tensor in f32."""
     return _arange(0.0, float(np.float32(1) / np.float32(count)), count)
 

@@ -18,7 +18,7 @@ from .contract import PictureLayout, Pixels, Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sliced(Preparation):
+class SlicedPreparation(Preparation):
     """The picture and each slice have about size * size pixels; the grid is (0, 0) without slices.
 
     slices    the most slices of a picture
@@ -112,7 +112,7 @@ class Sliced(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Slices(Sliced):
+class MiniCPMVSlices(SlicedPreparation):
     """minicpm-v up to 4.5; all parts have as many rows.
 
     tokens    rows of the picture, and of each slice
@@ -127,7 +127,7 @@ class Slices(Sliced):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MergedSlices(Sliced):
+class MergedSlices(SlicedPreparation):
     """minicpm-v 4.6; squares of `merge` by `merge` patches become a row."""
 
     family = "minicpm-v-4.6"
@@ -146,7 +146,7 @@ def _nearest(length: float, unit: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _largest(slices: Sliced) -> Size:
+def _largest(slices: SlicedPreparation) -> Size:
     """A size with the most rows, and of these with about the most patches, which depend on how sides are rounded."""
 
     def sizes() -> Iterator[Size]:

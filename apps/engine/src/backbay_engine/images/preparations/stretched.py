@@ -16,7 +16,7 @@ from .contract import PictureLayout, Pixels, Preparation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square(Preparation):
+class SquarePreparation(Preparation):
     """One square, whatever the picture's shape."""
 
     size: int
@@ -31,7 +31,7 @@ class Square(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Squash(Square):
+class Squash(SquarePreparation):
     """gemma3: the picture stretched."""
 
     family = "gemma3"
@@ -42,7 +42,7 @@ class Squash(Square):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class CentreCrop(Square):
+class CentreCrop(SquarePreparation):
     """llava 1.5: the middle square of the picture, or, with fit="pad", the picture on a square of the mean colour."""
 
     family = "llava"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..picture import Fit
 from ..prepared import Prepared, Size
-from ..resizing import Planes, filled, resize
+from ..resizing import Planes, plain_picture, resize
 from .contract import PictureLayout, Pixels, Preparation
 
 
@@ -71,14 +71,14 @@ class Anyres(Preparation):
         else:
             size = canvas[0], min(math.ceil(width * by_height), canvas[1])
         top, left = (canvas[0] - size[0]) // 2, (canvas[1] - size[1]) // 2
-        whole = filled((0, 0, 0), canvas)
+        whole = plain_picture((0, 0, 0), canvas)
         whole[:, top : top + size[0], left : left + size[1]] = resize(planes, size, "bicubic")
         overview = resize(planes, (self.size, self.size), "bicubic")
         return np.stack([self._normalised(tile) for tile in (overview, *tiles_of(whole, self.size))])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted(Preparation):
+class CanvasPreparation(Preparation):
     """A picture at the top left of a canvas of at most `tiles` tiles."""
 
     size: int
@@ -119,14 +119,14 @@ class Fitted(Preparation):
             size = min(math.floor(height * by_width) or 1, most_height), most_width
         else:
             size = most_height, min(math.floor(width * by_height) or 1, most_width)
-        whole = filled((0, 0, 0), canvas)
+        whole = plain_picture((0, 0, 0), canvas)
         whole[:, : size[0], : size[1]] = resize(planes, size, "bilinear")
         return map(self._normalised, tiles_of(whole, self.size))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Canvas(Fitted):
+class PaddedCanvas(CanvasPreparation):
     """mllama: the canvas, and empty tiles up to the most that there can be."""
 
     family = "mllama"
@@ -147,7 +147,7 @@ class Canvas(Fitted):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class CanvasAndWhole(Fitted):
+class CanvasAndWhole(CanvasPreparation):
     """llama4: the tiles of the canvas, and if there are several, also the whole picture squashed to one."""
 
     family = "llama4"
@@ -193,7 +193,7 @@ class CanvasAndWhole(Fitted):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Split(Preparation):
+class SplitTiles(Preparation):
     """idefics3: the longest edge gets one length, then tiles are cut; the grid is (0, 0) where one tile holds all.
 
     edge    the length of the longest edge, rounded up to tiles

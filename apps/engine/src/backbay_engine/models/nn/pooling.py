@@ -85,12 +85,12 @@ class TextHead:
             return batch.select(ctx, x)
         if self.pooling is Pooling.MEAN:
             by_token = x.permute(ctx, 1, 0).contiguous(ctx)  # (tokens, width)
-            return by_token.mulmat(ctx, batch.input("shares", shares))
+            return by_token.mulmat(ctx, batch.input("shares", mean_weights))
         ends = first_tokens if self.pooling is Pooling.FIRST else last_tokens
         return x.rows(ctx, batch.input("ends", ends))
 
 
-def shares(step: Step) -> NDArray[np.float32]:
+def mean_weights(step: Step) -> NDArray[np.float32]:
     """(outputs, tokens): the weight of each token in the mean over an output's text."""
     same = _same_text(step)
     return np.asarray(same / same.sum(1, keepdims=True), np.float32)

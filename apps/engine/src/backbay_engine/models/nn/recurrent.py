@@ -28,7 +28,7 @@ def states_of(batch: Batch, layer: int) -> BoundRecurrentCache:
     return held
 
 
-def heads_of(ctx: Context, x: Tensor, first: int, size: int, heads: int) -> Tensor:
+def split_heads(ctx: Context, x: Tensor, first: int, size: int, heads: int) -> Tensor:
     """A view of some channels of (channels, tokens, sequences), from the first on: (size, heads, tokens, sequences)."""
     unit = x.stride(0)
     shape = (size, heads, x.dim(1), x.dim(2))
@@ -111,8 +111,10 @@ class Mamba2:
         """x, B and C, (channels, tokens, sequences), and the steps to (inner, tokens of all sequences)."""
         s, held = self.shape, states_of(batch, layer)
         each, wide = (held.tokens, held.sequences), s.groups * s.states
-        x = heads_of(ctx, mixed, 0, s.head, s.heads)
-        into, out = (heads_of(ctx, mixed, first, s.states, s.groups) for first in (s.inner, s.inner + wide))
+        x = split_heads(ctx, mixed, 0, s.head, s.heads)
+        into, out = (
+            split_heads(ctx, mixed, first, s.states, s.groups) for first in (s.inner, s.inner + wide)
+        )
         step = step.add(ctx, self.step).reshape(ctx, s.heads, *each)
         before, rows = held.all_states(ctx, layer, "ssm", s.states, s.head, s.heads)
         both = before.ssm_scan(ctx, x, step, self.decay, into, out, rows)
@@ -166,11 +168,11 @@ class DeltaNet(ABC):
         s, held = self.shape, states_of(batch, layer)
         each, keys = (held.tokens, held.sequences), s.groups * s.states
         mixed = self.convolution(ctx, layer, self.enter(ctx, x), batch).silu(ctx)
-        q, k = (heads_of(ctx, mixed, first, s.states, s.groups) for first in (0, keys))
+        q, k = (split_heads(ctx, mixed, first, s.states, s.groups) for first in (0, keys))
         q, k = (t.l2_norm(ctx, eps=self.eps) for t in (q, k))
         if s.heads > s.groups:
             q, k = (self.for_value_heads(ctx, t) for t in (q, k))
-        v = heads_of(ctx, mixed, 2 * keys, s.head, s.heads)
+        v = split_heads(ctx, mixed, 2 * keys, s.head, s.heads)
         decay, share = self.controls(ctx, x)
         decay = decay.add(ctx, self.step).softplus(ctx).mul(ctx, self.decay).reshape(ctx, 1, s.heads, *each)
         share = share.sigmoid(ctx).reshape(ctx, 1, s.heads, *each)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, final
 from numpy.typing import NDArray
 
 from ...errors import ContextOverflowError, RequestError
-from ...steps.tokens import Token, ids_of, plain_ids, text_length
-from ...text.sampling.sampler import Sampled, Sampler, require_known
+from ...steps.tokens import Token, encoder_length, ids_of, plain_ids
+from ...text.sampling.sampler import Sampled, Sampler, require_known_biases
 from ...text.sampling.stops import StopMatcher
 from ...text.tokenizers import Tokenizer
-from ..slots import Slot, forgotten
+from ..slots import Slot, shift_range
 from .answer import Completion, FinishReason, Timings, TokenStep
 from .handle import Receiver
-from .job import Job, RowsOfPictures
+from .job import Job, PictureRowSource
 from .masks import MaskThread
 from .request import GenerationOptions
 
 if TYPE_CHECKING:
-    from ..speculation import Guesses
+    from ..speculation import AnswerGuesses
 
 
 @final
@@ -86,7 +86,7 @@ class AnswerText:
 
 
 @final
-class Generation(Job):
+class GenerationJob(Job):
     """Samples tokens until the answer ends.
 
     guesses  those of its answer, if the runner speculates
@@ -95,7 +95,7 @@ class Generation(Job):
     def __init__(
         self,
         prompt: Sequence[Token],
-        pictures: RowsOfPictures | None = None,
+        pictures: PictureRowSource | None = None,
         *,
         options: GenerationOptions,
         begin_by: float = math.inf,
@@ -103,19 +103,19 @@ class Generation(Job):
         tokenizer: Tokenizer | None,
         vocabulary_size: int,
     ) -> None:
-        self.options, self.text_end = options, text_length(prompt)
+        self.options, self.text_end = options, encoder_length(prompt)
         self.sampler = Sampler(options.sampling, vocabulary_size)
         ids = prompt if pictures is None else ids_of(prompt)
         self.sampler.accept(islice(ids, self.text_end, None))  # type: ignore[arg-type]  # all are ids
         self.sampler.resume(options.resume)
         self.text = AnswerText(options, tokenizer)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
-        self.guesses: Guesses | None = None
+        self.guesses: AnswerGuesses | None = None
         self._mark = perf_counter()  # the end of the last period of `timings`
         self._last: TokenStep | None = None  # held until the answer's end is known
         self._mask: Future[bytes | None] | None = None  # of the step that the backend computes
         self._begun = False
-        tokens = sequence_of(prompt, options, self.text, context)
+        tokens = answer_sequence(prompt, options, self.text, context)
         super().__init__(tokens, pictures, reuse=options.reuse)
         self.begin_by = begin_by
 
@@ -212,7 +212,7 @@ class Generation(Job):
         return mask
 
     def make_room(self, context: int) -> int | None:
-        keep = first_kept(self.options, self.text_end, context)
+        keep = kept_tokens(self.options, self.text_end, context)
         if keep is None:
             self.text.reason = "length"
         return keep
@@ -238,13 +238,13 @@ def check_generation(
     vocabulary_size: int,
 ) -> None:
     """RequestError or OptionError if a prompt cannot be continued so."""
-    require_known(options.sampling.logit_bias, vocabulary_size)
+    require_known_biases(options.sampling.logit_bias, vocabulary_size)
     answer = AnswerText(options, tokenizer)
     if options.resume:  # otherwise the prompt's length alone counts, which was checked
-        sequence_of(prompt, options, answer, context)
+        answer_sequence(prompt, options, answer, context)
 
 
-def sequence_of(
+def answer_sequence(
     prompt: Sequence[Token], options: GenerationOptions, answer: AnswerText, context: int
 ) -> Sequence[Token]:
     """The tokens that a sequence holds after the answer so far, without those that shifts have forgotten.
@@ -253,19 +253,19 @@ def sequence_of(
     """
     tokens = [*prompt, *options.resume] if options.resume else prompt
     while answer.reason is None and len(tokens) > context and options.resume:
-        keep = first_kept(options, text_length(prompt), context)
+        keep = kept_tokens(options, encoder_length(prompt), context)
         if keep is None:
             answer.reason = "length"
             if len(tokens) > context + 1:  # an answer's last token needs no place
                 told = f"the prompt and resume have {len(tokens)} tokens, the context holds {context}"
                 raise ContextOverflowError(told, len(tokens), context)
             break
-        keep, end = forgotten(tokens[:context], keep)
+        keep, end = shift_range(tokens[:context], keep)
         tokens = [*tokens[:keep], *tokens[end:]]
     return tokens
 
 
-def first_kept(options: GenerationOptions, text_end: int, context: int) -> int | None:
+def kept_tokens(options: GenerationOptions, text_end: int, context: int) -> int | None:
     """The number of first tokens to keep when the context is full; None: the answer ends."""
     keep = options.num_keep
     if keep is not None and text_end:  # the decoder attends to the whole text

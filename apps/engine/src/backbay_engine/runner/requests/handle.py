@@ -24,7 +24,7 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class Leavable(Protocol):
+class AdmittedPlace(Protocol):
     """A request's place among those that a model takes at once."""
 
     def leave(self) -> None: ...
@@ -51,7 +51,7 @@ class Handle(Generic[T]):
         self,
         cancel: Callable[[], None],
         on_step: OnStep | None = None,
-        place: Leavable | None = None,
+        place: AdmittedPlace | None = None,
         *,
         request: Request[T] | None = None,
         number: int = 0,
@@ -167,7 +167,7 @@ def _seconds(timeout: object) -> float | None:
 
 
 @final
-class Pieces(Iterator[T]):
+class AnswerPieces(Iterator[T]):
     """What a request gives, piece by piece.
 
     Whoever holds them keeps the model open; the request ends when nobody does.

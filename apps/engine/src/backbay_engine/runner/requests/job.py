@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from ...cache.attention.cross_attention import VisibleRows
 from ...steps.step import Ints
-from ...steps.tokens import PictureToken, Token, axes_of, ids_of, places_in, text_length
+from ...steps.tokens import PictureToken, Token, encoder_length, ids_of, mrope_positions, picture_places
 from ..slots import Slot
 from .handle import Receiver
 from .masks import MaskThread
 
 
-class RowsOfPictures(Protocol):
+class PictureRowSource(Protocol):
     """The rows of a request's pictures, held until they are released."""
 
     def of(self, content: bytes) -> NDArray[np.float32]:
@@ -35,7 +35,7 @@ class RowsOfPictures(Protocol):
 
 @final
 @dataclass(frozen=True)
-class RowsAtHand:
+class FixedPictureRows:
     """Rows of pictures that no store keeps, by content."""
 
     rows: Mapping[bytes, NDArray[np.float32]]
@@ -51,7 +51,7 @@ class RowsAtHand:
 
 
 @dataclass(frozen=True)
-class Span:
+class StepSpan:
     """Tokens [begin, end) of a prompt that must go through the model in one step, and see each other."""
 
     begin: int
@@ -68,21 +68,21 @@ class PromptLayout:
     axes    M-RoPE's positions of its tokens, (3, tokens), and the position after them; None: the tokens' places
     """
 
-    spans: Sequence[Span] = ()
+    spans: Sequence[StepSpan] = ()
     shown: Sequence[VisibleRows] = ()
     axes: tuple[Ints, int] | None = None
 
     @classmethod
     def of(cls, sequence: Sequence[Token], *, pictures: bool) -> PromptLayout:
         if not pictures:
-            text = text_length(sequence)
-            return cls([Span(0, text + 1)] if text else ())
+            text = encoder_length(sequence)
+            return cls([StepSpan(0, text + 1)] if text else ())
         shown, moves = list[VisibleRows](), False
-        for place in places_in(sequence):
+        for place in picture_places(sequence):
             picture, moves = place.picture, moves or place.picture.positions is not None
             if picture.crosses:
                 shown.append(VisibleRows(picture.content, place.begin, picture.crosses, picture.visible))
-        return cls(spans_in(sequence), shown, axes_of(sequence) if moves else None)
+        return cls(picture_spans(sequence), shown, mrope_positions(sequence) if moves else None)
 
 
 class Job(ABC):
@@ -103,7 +103,7 @@ class Job(ABC):
     handle: Receiver[Any]
 
     def __init__(
-        self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None, *, reuse: bool = True
+        self, prompt: Sequence[Token], pictures: PictureRowSource | None = None, *, reuse: bool = True
     ) -> None:
         self.prompt: Sequence[Token] = list(prompt)  # which nobody changes, whatever its caller does
         self.pictures, self.reuse = pictures, reuse
@@ -126,7 +126,7 @@ class Job(ABC):
         return len(self.todo)
 
     @property
-    def spans(self) -> Sequence[Span]:
+    def spans(self) -> Sequence[StepSpan]:
         return self.layout.spans
 
     def start(self, slot: Slot) -> None:
@@ -185,12 +185,12 @@ class Job(ABC):
         """Give the job's handle the result or the error."""
 
 
-def spans_in(tokens: Sequence[Token]) -> list[Span]:
+def picture_spans(tokens: Sequence[Token]) -> list[StepSpan]:
     """The tokens of pictures that see each other: those that rows replace; separators around them are text."""
     spans = []
-    for place in places_in(tokens):
+    for place in picture_places(tokens):
         if place.picture.sees_itself:
             here = range(place.begin, place.end)
             replaced = [at for at in here if isinstance(t := tokens[at], PictureToken) and t.row is not None]
-            spans += [Span(replaced[0], replaced[-1] + 1)] if replaced else []
+            spans += [StepSpan(replaced[0], replaced[-1] + 1)] if replaced else []
     return spans

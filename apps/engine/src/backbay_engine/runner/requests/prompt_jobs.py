@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from backbay import CancelledError
 
 from ...errors import LogitsError, RequestError
-from ...steps.tokens import Token, ids_of, text_length
+from ...steps.tokens import Token, encoder_length, ids_of
 from ...text.sampling.sampler import Sampled, with_logprobs
 from ..slots import Slot
 from .answer import TokenStep
-from .job import Job, RowsOfPictures
+from .job import Job, PictureRowSource
 
-LOGITS = 1 << 25  # bytes of logits that one step of TokenScoring may have
+LOGITS = 1 << 25  # bytes of logits that one step of TokenScoreJob may have
 
 
 class PromptJob(Job):
@@ -40,13 +40,13 @@ class PromptJob(Job):
 
 
 @final
-class Scoring(PromptJob):
+class ScoreJob(PromptJob):
     """Collects the logits of all tokens, except of a text for an encoder. Nothing is reused: cached tokens have none."""
 
-    def __init__(self, prompt: Sequence[Token], pictures: RowsOfPictures | None = None) -> None:
+    def __init__(self, prompt: Sequence[Token], pictures: PictureRowSource | None = None) -> None:
         super().__init__(prompt, pictures, reuse=False)
         self._rows: NDArray[np.float32] | None = None
-        self._text = text_length(prompt)
+        self._text = encoder_length(prompt)
 
     def wanted(self, count: int) -> Sequence[int]:
         return range(max(self._text - self.done, 0), count)
@@ -64,7 +64,7 @@ class Scoring(PromptJob):
 
 
 @final
-class TokenScoring(PromptJob):
+class TokenScoreJob(PromptJob):
     """Tells the log-probability of each token of a prompt, with the most likely ones in its place.
 
     A step takes so few tokens that the logits of a long prompt are never there at once.
@@ -72,7 +72,7 @@ class TokenScoring(PromptJob):
 
     def __init__(self, prompt: Sequence[Token], *, top: int, vocabulary_size: int) -> None:
         super().__init__(prompt, reuse=False)
-        if text_length(prompt):
+        if encoder_length(prompt):
             raise RequestError("the model encodes its prompt, whose tokens have no probabilities")
         self._top, self._most = top, max(1, LOGITS // (4 * vocabulary_size))
         self._told = 0  # tokens
@@ -102,7 +102,7 @@ class TokenScoring(PromptJob):
 
 
 @final
-class SlotCall(PromptJob):
+class SlotCallJob(PromptJob):
     """Calls a function with a slot, once the slot holds the prompt; if not `computed`, the function brings what it holds."""
 
     def __init__(self, prompt: Sequence[Token], work: Callable[[Slot], Any], *, computed: bool) -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from backbay.gguf import nearest
 
-from ...arguments import stop_strings, token_ids, whole
+from ...arguments import stop_strings, token_ids, whole_number
 from ...errors import RequestError, UnknownOptionError
-from ...images.prompts import Parts
+from ...images.prompts import PromptParts
 from ...text.formats import ResponseFormat, response_format_of
 from ...text.sampling import Constraint, SamplingParams
 from .answer import Completion
@@ -76,7 +76,7 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
         own[name] = kind(() if ids is None else token_ids(ids, f"{name} must be token ids"))
     for name, least, most in (("max_tokens", 1, None), ("num_keep", 0, context - 2)):
         if own.get(name) is not None:
-            own[name] = whole(name, own[name], least, most)
+            own[name] = whole_number(name, own[name], least, most)
     session = own.get("session")
     if session is not None and not isinstance(session, str):
         raise RequestError(f"session must be a text, got {session!r}")
@@ -92,7 +92,7 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
     return GenerationOptions(**own, sampling=sampling)
 
 
-Prompt: TypeAlias = Sequence[int] | Parts
+Prompt: TypeAlias = Sequence[int] | PromptParts
 """Checked token ids, or parts of which only the form is checked."""
 T_co = TypeVar("T_co", covariant=True)
 NUMBERS = count(1)

@@ -2,6 +2,6 @@
 
 from .draft_model import DraftModel
 from .ngrams import NgramSource
-from .speculation import LONGEST, Guesses, Source, Speculation, StepTimes
+from .speculation import LONGEST, AnswerGuesses, GuessSource, Speculation, StepTimes
 
-__all__ = ["LONGEST", "DraftModel", "Guesses", "NgramSource", "Source", "Speculation", "StepTimes"]
+__all__ = ["LONGEST", "AnswerGuesses", "DraftModel", "GuessSource", "NgramSource", "Speculation", "StepTimes"]

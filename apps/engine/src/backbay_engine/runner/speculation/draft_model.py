@@ -15,10 +15,10 @@ from ...cache.contract import Cache
 from ...models.contract import Model
 from ...steps.step import step_of
 from ...text.sampling import Sampler
-from ..requests.generation import Generation
-from ..slots import common
+from ..requests.generation import GenerationJob
+from ..slots import common_length
 from ..step_cache import StepCache
-from .speculation import Guesses, Source, StepTimes
+from .speculation import AnswerGuesses, GuessSource, StepTimes
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
@@ -43,7 +43,7 @@ class AcceptanceRate:
 
 
 @final
-class Drafted(Guesses):
+class DraftGuesses(AnswerGuesses):
     """How often the small model was right lately, in one answer; an answer begins with what earlier ones have shown."""
 
     def __init__(self, of_all: AcceptanceRate, pace: StepTimes) -> None:
@@ -65,7 +65,7 @@ class Drafted(Guesses):
 
 
 @final
-class DraftModel(Source):
+class DraftModel(GuessSource):
     """A small model with a cache of its own, whose sequences are those of the large model's slots.
 
     It chooses its tokens as the answer does: with the same options, and the same random numbers.
@@ -84,14 +84,14 @@ class DraftModel(Source):
     def backend(self) -> Backend:
         return self.model.backend
 
-    def guesses(self, ids: Sequence[int]) -> Drafted:
-        return Drafted(self._hope, self._pace)
+    def guesses(self, ids: Sequence[int]) -> DraftGuesses:
+        return DraftGuesses(self._hope, self._pace)
 
     def seconds(self, counts: Sequence[int]) -> float:
         answers = [sum(count > done for count in counts) for done in range(max(counts, default=0))]
         return sum(self._pace.known(number) or 0.0 for number in answers)  # what is unknown is tried
 
-    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
+    def guess(self, jobs: Sequence[GenerationJob], counts: Sequence[int]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in jobs]
         chosen: list[tuple[int, int, Sampler]] = []  # the answer, its sequence, and a sampler of its own
         fed: dict[int, list[int]] = {}
@@ -127,7 +127,7 @@ class DraftModel(Source):
     def _missing(self, sequence: int, ids: list[int]) -> list[int]:
         """Let the sequence hold only a beginning of these tokens; the tokens that follow, one at least."""
         held = self._held[sequence]
-        kept = self.cache.last_resumable(sequence, min(common(held, ids), len(ids) - 1))
+        kept = self.cache.last_resumable(sequence, min(common_length(held, ids), len(ids) - 1))
         self.cache.remove(sequence, kept)
         del held[kept:]
         return ids[kept:]

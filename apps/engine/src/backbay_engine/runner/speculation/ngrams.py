@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from ..requests.generation import Generation
-from .speculation import Guesses, Source
+from ..requests.generation import GenerationJob
+from .speculation import AnswerGuesses, GuessSource
 
 LENGTHS: Final = (3, 2)  # of the n-grams that are looked up
 STEPS: Final = (2, 4, 8, 16)  # an agreement of up to so many tokens; a longer one is a class of its own
@@ -15,7 +15,7 @@ RATE: Final = 1 / 8
 
 
 @final
-class Ngrams(Guesses):
+class NgramGuesses(AnswerGuesses):
     """Follows an earlier place of the text as long as it agrees with the answer.
 
     Guesses cost nothing, so each token is compared with its guess, whether a step verified the guess or not. An answer begins
@@ -81,17 +81,17 @@ class Ngrams(Guesses):
 
 
 @final
-class NgramSource(Source):
+class NgramSource(GuessSource):
     """Guesses from each answer's own prompt and text; it needs no model."""
 
     def __init__(self) -> None:
         self._chances = [*CHANCES]
 
-    def guesses(self, ids: Sequence[int]) -> Ngrams:
-        return Ngrams(ids, self._chances)
+    def guesses(self, ids: Sequence[int]) -> NgramGuesses:
+        return NgramGuesses(ids, self._chances)
 
-    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
+    def guess(self, jobs: Sequence[GenerationJob], counts: Sequence[int]) -> list[list[int]]:
         return [
-            job.guesses.next(count) if isinstance(job.guesses, Ngrams) else []
+            job.guesses.next(count) if isinstance(job.guesses, NgramGuesses) else []
             for job, count in zip(jobs, counts, strict=True)
         ]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, final
 
-from ..requests.generation import Generation
+from ..requests.generation import GenerationJob
 from ..requests.job import Job
-from ..scheduler import Share
+from ..scheduler import StepShare
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ HOPED: Final = 0.05  # of a step: what a further token costs at least, where it 
 FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
 
 
-class Guesses(ABC):
+class AnswerGuesses(ABC):
     @abstractmethod
     def hope(self) -> float:
         """The probability that the next guess is right, if those before it are; 0: there is none."""
@@ -42,13 +42,13 @@ class Guesses(ABC):
         """Take note of how many guesses of a step were right."""
 
 
-class Source(ABC):
+class GuessSource(ABC):
     @abstractmethod
-    def guesses(self, ids: Sequence[int]) -> Guesses:
+    def guesses(self, ids: Sequence[int]) -> AnswerGuesses:
         """The guesses of an answer after these tokens: the prompt, and the answer so far."""
 
     @abstractmethod
-    def guess(self, jobs: Sequence[Generation], counts: Sequence[int]) -> list[list[int]]:
+    def guess(self, jobs: Sequence[GenerationJob], counts: Sequence[int]) -> list[list[int]]:
         """Up to so many next tokens of each job."""
 
     def seconds(self, counts: Sequence[int]) -> float:
@@ -121,22 +121,22 @@ class Speculation:
     guesses are right, nothing is added.
     """
 
-    def __init__(self, source: Source, pace: StepTimes | None = None) -> None:
+    def __init__(self, source: GuessSource, pace: StepTimes | None = None) -> None:
         self.source, self.pace = source, pace or StepTimes()
         self._broken = False
 
     def begin(self, job: Job) -> None:
-        if isinstance(job, Generation) and job.options.speculate and not self._broken:
+        if isinstance(job, GenerationJob) and job.options.speculate and not self._broken:
             job.guesses = self.source.guesses(job.known_ids)
 
-    def extended(self, shares: list[Share], context: int, room: int) -> list[Share]:
+    def extended(self, shares: list[StepShare], context: int, room: int) -> list[StepShare]:
         """The shares with guesses behind their tokens; as they are, where that does not pay or a prompt is among them.
 
         context   tokens of a sequence
         room      tokens of a step
         """
         # A prompt may have a share of one token too, where the next ones must not be cut: nothing goes in between.
-        jobs = [job for share in shares if isinstance(job := share.job, Generation) and job.pending == 1]
+        jobs = [job for share in shares if isinstance(job := share.job, GenerationJob) and job.pending == 1]
         if self._broken or not jobs or len(jobs) < len(shares):
             return shares
         counts = self._counts(jobs, [job.guessable(context) for job in jobs], min(room, LONGEST))
@@ -150,16 +150,16 @@ class Speculation:
             return shares
         for job, guess in zip(jobs, found, strict=True):
             job.propose(guess)
-        return [Share(job, 1 + len(job.guess)) for job in jobs]
+        return [StepShare(job, 1 + len(job.guess)) for job in jobs]
 
-    def note(self, shares: Sequence[Share], begun: float) -> None:
+    def note(self, shares: Sequence[StepShare], begun: float) -> None:
         """Take note of how long a step took, which began at this time of the clock."""
-        answers = [job for share in shares if isinstance(job := share.job, Generation)]
+        answers = [job for share in shares if isinstance(job := share.job, GenerationJob)]
         size = sum(share.count for share in shares)
         if len(answers) == len(shares) and size == sum(1 + len(job.guess) for job in answers):
             self.pace.note(size, perf_counter() - begun)
 
-    def _counts(self, jobs: Sequence[Generation], most: Sequence[int], room: int) -> list[int]:
+    def _counts(self, jobs: Sequence[GenerationJob], most: Sequence[int], room: int) -> list[int]:
         """How many tokens to guess of each job, in a step of up to `room` tokens."""
         alone = len(jobs)
         hopes = [0.0 if job.guesses is None else job.guesses.hope() for job in jobs]

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from .arguments import Arguments, JsonArguments, LooseArguments, Schema, TaggedArguments, Tags
+from .arguments import (
+    ArgumentReader,
+    JsonArgumentReader,
+    LooseArgumentReader,
+    ParameterTags,
+    Schema,
+    TaggedArgumentReader,
+)
 
 _NAME: Final = "NAME"
 
@@ -39,14 +46,14 @@ class CallStyle:
     joint: str = ""  # what a model writes between those and the marks of calls
     inner: tuple[str, ...] = ()  # marks inside of a call
     dropped: str = ""  # letters after a call that say nothing
-    tags: Tags | None = None  # how parameters stand between marks, if the arguments are not in JSON
+    tags: ParameterTags | None = None  # how parameters stand between marks, if the arguments are not in JSON
     quote: str = ""  # the mark around texts, if the arguments are like JSON, but names have no quotes
 
-    def arguments(self, schema: Schema) -> Arguments:
+    def arguments(self, schema: Schema) -> ArgumentReader:
         """What reads the arguments of a call; `schema` is that of the tool's arguments."""
         if self.tags is not None:
-            return TaggedArguments(self.tags, self.end, schema)
-        return LooseArguments(self.quote) if self.quote else JsonArguments()
+            return TaggedArgumentReader(self.tags, self.end, schema)
+        return LooseArgumentReader(self.quote) if self.quote else JsonArgumentReader()
 
     def opening(self, name: str) -> str:
         """What stands between `begin` and the arguments of a tool's call."""
@@ -98,7 +105,7 @@ FUNCTION_GEMMA: Final = CallStyle(
     inner=("<escape>",),
     quote="<escape>",
 )
-_QWEN: Final = Tags(
+_QWEN: Final = ParameterTags(
     "<parameter=",
     re.compile(r"<parameter=(?P<key>[^>\n]+)>(?:\n|(?=[^\n]))"),
     "</parameter>",
@@ -115,7 +122,7 @@ QWEN: Final = CallStyle(
     joint="\n",
     tags=_QWEN,
 )
-_GLM: Final = Tags(
+_GLM: Final = ParameterTags(
     "<arg_key>",
     re.compile(r"<arg_key>\s*(?P<key>[^<]*?)\s*</arg_key>\s*<arg_value>"),
     "</arg_value>",
@@ -132,7 +139,7 @@ GLM: Final = CallStyle(
     tags=_GLM,
 )
 _DSML: Final = "\uff5cDSML\uff5c"
-_DSML_TAGS: Final = Tags(
+_DSML_TAGS: Final = ParameterTags(
     f"<{_DSML}parameter",
     re.compile(rf'<{_DSML}parameter\s+name="(?P<key>[^"]*)"(?:\s+string="(?P<text>true|false)")?\s*>'),
     f"</{_DSML}parameter>",

@@ -17,7 +17,7 @@ _TEXTS: Final = frozenset(("string",))
 _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}  # as templates in Python write them
 
 
-class Arguments(ABC):
+class ArgumentReader(ABC):
     """Cuts the arguments from the beginning of a text that grows."""
 
     over = False  # whether they are whole
@@ -36,7 +36,7 @@ class Arguments(ABC):
 
 
 @final
-class JsonArguments(Arguments):
+class JsonArgumentReader(ArgumentReader):
     """JSON already: the object with which the text begins, or in which it is, `depth` deep."""
 
     def __init__(self, depth: int = 0) -> None:
@@ -61,7 +61,7 @@ class JsonArguments(Arguments):
 
 @final
 @dataclass(frozen=True)
-class Tags:
+class ParameterTags:
     """How parameters stand in a call, each value between marks."""
 
     begin: str  # with what a parameter begins
@@ -81,16 +81,16 @@ class Tags:
 
 
 @final
-class TaggedArguments(Arguments):
+class TaggedArgumentReader(ArgumentReader):
     """Parameters between marks. Texts are passed on while they grow, other values once they are whole."""
 
-    def __init__(self, tags: Tags, end: str, schema: Schema) -> None:
+    def __init__(self, tags: ParameterTags, end: str, schema: Schema) -> None:
         self._tags, self._end = tags, end  # the mark after the last parameter, which is left in the text
         self._schema = schema  # of the arguments: it says which parameters are texts
         self._count = 0
         self._text: bool | None = None  # whether the value that grows is a text; None: there is none
         self._types: frozenset[str] | None = None  # that it may have
-        self._json: JsonArguments | None = None  # all arguments, if the model writes JSON instead
+        self._json: JsonArgumentReader | None = None  # all arguments, if the model writes JSON instead
 
     def _step(self, text: str) -> tuple[str, str] | None:
         if self._json is not None:
@@ -109,7 +109,7 @@ class TaggedArguments(Arguments):
             self.over = True
             return "}" if self._count else "{}", text
         if text.startswith("{") and not self._count:
-            self._json = JsonArguments()
+            self._json = JsonArgumentReader()
             return "", text
         marks = self._tags.begin, self._end
         if not text or any(mark.startswith(text) or text.startswith(mark) for mark in marks):
@@ -119,10 +119,10 @@ class TaggedArguments(Arguments):
     def _begun(self, head: re.Match[str]) -> str:
         """What comes before a value."""
         self._count += 1
-        told, types = head.groupdict().get("text"), types_of(parameter(self._schema, head["key"]))
+        told, types = head.groupdict().get("text"), types_of(parameter_schema(self._schema, head["key"]))
         self._text, self._types = (told == "true", None) if told else (types == _TEXTS, types)
         before = "{" if self._count == 1 else ", "
-        return f"{before}{quoted(head['key'])}: " + ('"' if self._text else "")
+        return f"{before}{json_string(head['key'])}: " + ('"' if self._text else "")
 
     def _growing(self, text: str) -> tuple[str, str] | None:
         value, ended, rest = text.partition(self._tags.close)
@@ -142,7 +142,7 @@ class TaggedArguments(Arguments):
 
 
 @final
-class LooseArguments(Arguments):
+class LooseArgumentReader(ArgumentReader):
     """An object like one of JSON, whose names have no quotes, and whose texts stand between two marks."""
 
     def __init__(self, quote: str) -> None:
@@ -189,14 +189,14 @@ class LooseArguments(Arguments):
             return None
         word = found[0].strip()
         plain = _is_json(word) and (self._value or word[0] == '"')
-        return word if plain else quoted(word), text[found.end() :]
+        return word if plain else json_string(word), text[found.end() :]
 
 
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _VALUE, _NAME = re.compile(r"[^,\]}]+"), re.compile(r"[^:,\]}]+")
 
 
-def parameter(schema: Schema, key: str) -> Schema:
+def parameter_schema(schema: Schema, key: str) -> Schema:
     """The schema of a parameter; an empty one if there is none."""
     properties = schema.get("properties")
     found = properties.get(key) if isinstance(properties, Mapping) else None
@@ -229,9 +229,9 @@ def _json_of(text: str, types: frozenset[str] | None) -> str:
     try:
         kind = _type(parse_json(plain))
     except (ValueError, RecursionError):
-        return quoted(text)
+        return json_string(text)
     kinds = {kind, "number"} if kind == "integer" else {kind}
-    return plain if types is None or "string" not in types or kinds & types else quoted(text)
+    return plain if types is None or "string" not in types or kinds & types else json_string(text)
 
 
 def _type(value: Any) -> str:
@@ -258,9 +258,9 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def quoted(text: str) -> str:
+def json_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
 def _escaped(text: str) -> str:
-    return quoted(text)[1:-1]
+    return json_string(text)[1:-1]

@@ -10,8 +10,8 @@ from typing import Any, Final, final
 from ...errors import ToolsError
 from ..tokenizers import Tokenizer
 from .answer_form import AnswerForm, CallStyle
-from .arguments import Schema, Tags, is_text
-from .arguments import quoted as _text
+from .arguments import ParameterTags, Schema, is_text
+from .arguments import json_string as _text
 from .pieces import first_mark
 from .tools import Tools
 
@@ -124,7 +124,7 @@ class _Calls:
         else:
             yield f"%json {json.dumps(schema)}"
 
-    def _parameters(self, place: str, tags: Tags, schema: Schema) -> Iterator[str]:
+    def _parameters(self, place: str, tags: ParameterTags, schema: Schema) -> Iterator[str]:
         """Parameters between marks, in the order of the schema."""
         _require_known(schema, _OBJECT)
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
@@ -144,7 +144,7 @@ class _Calls:
         for name, (key, value) in zip(names, properties.items(), strict=True):
             yield from self._parameter(name, tags, key, {**value, **shared, "x-guidance": _ONE_LINE})
 
-    def _parameter(self, name: str, tags: Tags, key: str, schema: Schema) -> Iterator[str]:
+    def _parameter(self, name: str, tags: ParameterTags, key: str, schema: Schema) -> Iterator[str]:
         """The rules of a parameter; an empty key is any."""
         before, _, after = tags.opening("\0", text=is_text(schema)).partition("\0")
         opening = f"{self._written(before)} {_text(key) if key else f'{name}_key'} {self._written(after)}"

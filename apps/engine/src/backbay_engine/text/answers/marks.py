@@ -9,7 +9,7 @@ from typing import Any, Final, final
 
 from ..sampling.stops import possible_mark
 from .answer_form import AnswerForm
-from .arguments import Arguments, JsonArguments, Schema
+from .arguments import ArgumentReader, JsonArgumentReader, Schema
 from .pieces import CallArguments, HoldingReader, Piece, Reasoning, Text, first_mark
 
 _HIDDEN: Final = ("[TOOL_CALLS]", "<|python_tag|>")  # may precede calls that have no marks around them
@@ -37,8 +37,8 @@ class MarkReader(HoldingReader):
         self._think, self._thought = form.thinking or ("", "")
         style = self._style
         self._marks = () if style is None else tuple(filter(None, (style.begin, *style.around)))
-        self._value: Arguments | None = None  # the arguments that grow
-        self._outer: Arguments | None = None  # the object that holds them
+        self._value: ArgumentReader | None = None  # the arguments that grow
+        self._outer: ArgumentReader | None = None  # the object that holds them
         self._state = self._reasoning if inside and self._thought else self._beginning
 
     def _go_on(self) -> bool:
@@ -139,8 +139,10 @@ class MarkReader(HoldingReader):
             self._begin_call(name, head.groupdict().get("id"))
             in_json = bool(head["json"])
             self._held = self._held[head.end() :]
-            self._value = JsonArguments() if in_json else self._style.arguments(self._schemas.get(name, {}))
-            self._outer = JsonArguments(depth=1) if in_json else None
+            self._value = (
+                JsonArgumentReader() if in_json else self._style.arguments(self._schemas.get(name, {}))
+            )
+            self._outer = JsonArgumentReader(depth=1) if in_json else None
             return True
         if not self._style.end or self._style.end not in self._held:
             return False

@@ -33,7 +33,7 @@ class PlainReader(AnswerReader):
 
 
 @final
-class FirstCall(AnswerReader):
+class FirstCallReader(AnswerReader):
     """Leaves out the calls after the first one of another reader."""
 
     def __init__(self, reader: AnswerReader) -> None:
@@ -77,7 +77,7 @@ def reader_of(
     reader: AnswerReader = MarkReader(form, inside=inside, schemas=schemas)
     if form.channels:
         reader = ChannelReader(tools=form.calls is not None)
-    return reader if parallel else FirstCall(reader)
+    return reader if parallel else FirstCallReader(reader)
 
 
 _MESSAGE: Final = "<|message|>"

@@ -28,7 +28,7 @@ def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     return answer
 
 
-def told(matcher: LLMatcher) -> str:
+def format_fault(matcher: LLMatcher) -> str:
     """What is wrong, without the names that llguidance has for it."""
     error = matcher.get_error()
     return NO_ANSWER if error.startswith("NoExtension") else error
@@ -43,10 +43,10 @@ def _error(vocabulary: LLTokenizer, grammar: str, *, names_tokens: bool) -> str 
         return str(messages[0]) if failed else None
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     if matcher.is_error():
-        return told(matcher)
+        return format_fault(matcher)
     mask = matcher.compute_bitmask()
     if matcher.is_error():
-        return told(matcher)
+        return format_fault(matcher)
     return None if any(mask) else NO_ANSWER
 
 

@@ -16,7 +16,7 @@ from ..bounded_process import BoundedProcess, BoundedProcessError
 from ..sampling.constraint import Constraint
 from ..tokenizers import Tokenizer
 from . import format_task
-from .format_task import NO_ANSWER, told
+from .format_task import NO_ANSWER, format_fault
 from .response_format import ResponseFormat
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
 
 @final
-class Grammars:
+class ConstraintMaker:
     """Makes constraints of response formats. Threads may share one; the vocabulary is read at the first format."""
 
     tried = False  # whether formats have been tried by whoever sends them, who is another process
@@ -41,16 +41,16 @@ class Grammars:
         """The constraint of one answer; ResponseFormatError if no answer can be as wanted."""
         if self._tokenizer is None:
             raise ResponseFormatError("the file has no vocabulary, so an answer has no format")
-        grammar = _compiled(wanted) if self.tried else check(wanted)
+        grammar = _compiled(wanted) if self.tried else check_format(wanted)
         with self._lock:
             if self._vocabulary is None:
                 self._vocabulary = _Vocabulary(self._tokenizer, self._size).wrapped
             assert self._vocabulary is not None
-        return Matching(_matcher(self._vocabulary, grammar), ends=bool(self._tokenizer.end_ids))
+        return GrammarConstraint(_matcher(self._vocabulary, grammar), ends=bool(self._tokenizer.end_ids))
 
 
 @final
-class Matching:
+class GrammarConstraint:
     """The constraint of one answer. Its first mask is computed at once: an impossible format is an error from the start."""
 
     def __init__(self, matcher: LLMatcher, *, ends: bool) -> None:
@@ -68,12 +68,12 @@ class Matching:
     def accept(self, token: int) -> None:
         self._first = None
         if not self._matcher.consume_token(token):
-            raise _refused(told(self._matcher) or f"token {token} is not allowed here")
+            raise _refused(format_fault(self._matcher) or f"token {token} is not allowed here")
 
     def _computed(self) -> bytes:
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
-            raise _refused(told(self._matcher))
+            raise _refused(format_fault(self._matcher))
         return mask
 
 
@@ -114,11 +114,11 @@ def _matcher(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     limits = LLParserLimits(verbose_errors=False)  # else errors show the parser's state, and the text so far
     matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
     if matcher.is_error():
-        raise _refused(told(matcher))
+        raise _refused(format_fault(matcher))
     return matcher
 
 
-def check(wanted: ResponseFormat) -> str:
+def check_format(wanted: ResponseFormat) -> str:
     """The format in llguidance's own form, at a bounded cost; ResponseFormatError if no answer can be as wanted."""
     grammar = _compiled(wanted)
     _try(grammar, names_tokens=wanted.kind == "grammar")

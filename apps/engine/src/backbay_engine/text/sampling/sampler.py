@@ -157,7 +157,7 @@ class _Penalties:
         row[ids] = _bounded(np.where(logits == -np.inf, -np.inf, changed))
 
 
-def require_known(bias: Iterable[int], size: int) -> None:
+def require_known_biases(bias: Iterable[int], size: int) -> None:
     """OptionError if a bias names a token that a vocabulary of this size has not."""
     for id in bias:
         if not 0 <= id < size:
@@ -165,7 +165,7 @@ def require_known(bias: Iterable[int], size: int) -> None:
 
 
 def _bias(given: Mapping[int, float], size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    require_known(given, size)
+    require_known_biases(given, size)
     if not given:
         return None
     return np.array(list(given.keys()), np.int64), _bounded(np.array(list(given.values()), np.float64))

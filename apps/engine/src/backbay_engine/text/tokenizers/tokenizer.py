@@ -24,8 +24,8 @@ from .vocabulary import (
     PRE,
     SUPPRESSED,
     TEMPLATE,
-    Defaults,
     Source,
+    TokenizerDefaults,
     Vocabulary,
     open_config,
     read_vocabulary,
@@ -210,7 +210,7 @@ def _byte_pairs(config: Config, kind: str) -> Tokenizer:
     MERGES.of(config)  # which the encoder needs later
     given = DEFAULTS[kind].special
     special = given if pre.bos else {name: id for name, id in given.items() if name != "bos"}
-    vocabulary = read_vocabulary(config, Defaults(special, add_bos=pre.add_bos, add_sep=pre.add_sep))
+    vocabulary = read_vocabulary(config, TokenizerDefaults(special, add_bos=pre.add_bos, add_sep=pre.add_sep))
     # llama.cpp overrules gemma4 files: the first ones were wrong
     vocabulary.add_bos = vocabulary.add_bos or (pre.add_bos and not pre.byte_level)
     return Tokenizer(vocabulary, BytePairs(vocabulary, pre), byte_level=pre.byte_level)

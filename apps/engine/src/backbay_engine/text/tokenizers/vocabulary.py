@@ -67,7 +67,7 @@ Source: TypeAlias = str | os.PathLike[str] | ModelFile | Config
 
 
 @dataclass(frozen=True)
-class Defaults:
+class TokenizerDefaults:
     """Defaults of a kind of tokenizer, for keys that the file lacks."""
 
     special: Mapping[str, int]
@@ -78,11 +78,13 @@ class Defaults:
 
 
 DEFAULTS = {
-    "gpt2": Defaults({"bos": 11, "eos": 11}),
-    "gemma4": Defaults({}, add_bos=True),
-    "llama": Defaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True),
-    "bert": Defaults({"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}, add_bos=True, add_sep=True),
-    "t5": Defaults({"eos": 1, "unk": 2, "pad": 0}, add_eos=True),
+    "gpt2": TokenizerDefaults({"bos": 11, "eos": 11}),
+    "gemma4": TokenizerDefaults({}, add_bos=True),
+    "llama": TokenizerDefaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True),
+    "bert": TokenizerDefaults(
+        {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}, add_bos=True, add_sep=True
+    ),
+    "t5": TokenizerDefaults({"eos": 1, "unk": 2, "pad": 0}, add_eos=True),
 }
 
 
@@ -125,7 +127,7 @@ def open_config(source: Source) -> Config:
     return open_model(source).metadata
 
 
-def read_vocabulary(config: Config, defaults: Defaults | None = None) -> Vocabulary:
+def read_vocabulary(config: Config, defaults: TokenizerDefaults | None = None) -> Vocabulary:
     kind = KIND.of(config)
     given = defaults or DEFAULTS[kind]
     stored = TOKENS.of(config)
@@ -155,7 +157,7 @@ def _per_token(config: Config, key: Key[NDArray[N]], default: NDArray[N]) -> NDA
     return values[:count]
 
 
-def _special(config: Config, defaults: Defaults, count: int) -> dict[str, int]:
+def _special(config: Config, defaults: TokenizerDefaults, count: int) -> dict[str, int]:
     """The ids of special tokens. An id outside the vocabulary is ignored, as in llama.cpp."""
     special = {name: id for name, id in defaults.special.items() if id < count}
     for name, keys in SPECIAL.items():

@@ -24,7 +24,7 @@ class ThinkingBlock(Struct, tag="thinking", tag_field="type"):
     signature: str = ""
 
 
-class UseBlock(Struct, tag="tool_use", tag_field="type"):
+class ToolUseBlock(Struct, tag="tool_use", tag_field="type"):
     """A tool's call."""
 
     id: str
@@ -32,7 +32,7 @@ class UseBlock(Struct, tag="tool_use", tag_field="type"):
     input: dict[str, Any]
 
 
-Block: TypeAlias = TextBlock | ThinkingBlock | UseBlock
+Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class Usage(Struct):
@@ -56,7 +56,7 @@ class Message(Struct, tag="message", tag_field="type"):
     stop_sequence: str | None = None
 
 
-class Count(Struct):
+class TokenCount(Struct):
     """The tokens of a prompt."""
 
     input_tokens: int
@@ -77,11 +77,11 @@ class SignatureDelta(Struct, tag="signature_delta", tag_field="type"):
     signature: str
 
 
-class InputDelta(Struct, tag="input_json_delta", tag_field="type"):
+class ToolInputDelta(Struct, tag="input_json_delta", tag_field="type"):
     partial_json: str
 
 
-Delta: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
+Delta: TypeAlias = TextDelta | ThinkingDelta | SignatureDelta | ToolInputDelta
 
 
 class MessageStart(Struct, tag="message_start", tag_field="type"):

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation.requests import Conversation, Options, schema_format
+from ...generation.requests import AnswerOptions, Conversation, schema_format
 from ..options import reasoning_variables, tools_of
 from . import requests as given
 
@@ -38,13 +38,13 @@ def conversation_of(body: given.Conversation) -> Conversation:
         on=None if body.thinking is None else body.thinking.type != "disabled",
         effort=None if body.output_config is None else body.output_config.effort,
     )
-    tools = _tools(body.tools or (), body.tool_choice or given.Choice("auto"))
+    tools = _tools(body.tools or (), body.tool_choice or given.ToolChoice("auto"))
     return Conversation(messages, tools, variables)
 
 
-def options_of(body: given.MessagesRequest) -> Options:
+def options_of(body: given.MessagesRequest) -> AnswerOptions:
     wanted = None if body.output_config is None else body.output_config.format
-    return Options(
+    return AnswerOptions(
         max_tokens=body.max_tokens,
         stop=body.stop_sequences,
         temperature=body.temperature,
@@ -66,7 +66,7 @@ def _messages(message: given.Message, called: set[str], place: str) -> Iterator[
     for number, part in enumerate(message.content):
         where = f"{place}.content[{number}]"
         match part:
-            case given.Result():
+            case given.ToolResultBlock():
                 if part.tool_use_id not in called:
                     raise InvalidRequestError(
                         f"{where}: no tool_use block before has the id {part.tool_use_id!r}", param=where
@@ -77,7 +77,7 @@ def _messages(message: given.Message, called: set[str], place: str) -> Iterator[
                 content = [] if part.content is None else part.content
                 result = content if isinstance(content, str) else _joined([_part(each) for each in content])
                 yield {"role": "tool", "tool_call_id": part.tool_use_id, "content": result}
-            case given.Text() | given.Picture():
+            case given.TextBlock() | given.ImageBlock():
                 parts.append(_part(part))
             case _:
                 raise InvalidRequestError(f"{where}: only the assistant has such parts", param=where)
@@ -86,9 +86,9 @@ def _messages(message: given.Message, called: set[str], place: str) -> Iterator[
 
 
 def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
-    thoughts = [part.thinking for part in parts if isinstance(part, given.Thinking)]
-    uses = [part for part in parts if isinstance(part, given.Use)]
-    text = "".join(part.text for part in parts if isinstance(part, given.Text))
+    thoughts = [part.thinking for part in parts if isinstance(part, given.ThinkingBlock)]
+    uses = [part for part in parts if isinstance(part, given.ToolUseBlock)]
+    text = "".join(part.text for part in parts if isinstance(part, given.TextBlock))
     said: dict[str, Any] = {"role": "assistant", "content": text}
     if thoughts:
         said["reasoning_content"] = "".join(thoughts)
@@ -100,11 +100,15 @@ def _said(parts: list[given.Part], called: set[str]) -> dict[str, Any]:
     return said
 
 
-def _part(part: given.Text | given.Picture) -> dict[str, Any]:
-    if isinstance(part, given.Text):
+def _part(part: given.TextBlock | given.ImageBlock) -> dict[str, Any]:
+    if isinstance(part, given.TextBlock):
         return {"type": "text", "text": part.text}
     source = part.source
-    url = f"data:{source.media_type};base64,{source.data}" if isinstance(source, given.Base64) else source.url
+    url = (
+        f"data:{source.media_type};base64,{source.data}"
+        if isinstance(source, given.Base64Source)
+        else source.url
+    )
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -114,7 +118,7 @@ def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return "".join(texts) if len(texts) == len(parts) else parts
 
 
-def _tools(tools: Sequence[given.Tool], choice: given.Choice) -> Tools:
+def _tools(tools: Sequence[given.Tool], choice: given.ToolChoice) -> Tools:
     functions = [
         {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         for tool in tools

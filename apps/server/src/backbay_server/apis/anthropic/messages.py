@@ -9,11 +9,11 @@ from typing import Final, final
 
 from backbay_engine import CallBegun, Piece, Reasoning, Text, ToolCall
 
-from ...generation import Answer, Delta, Finish, Request
-from ...transport.answers import Json, Stream, event_sse, event_stream, named_sse
+from ...generation import Answer, AnswerDelta, AnswerEnd, Request
+from ...transport.answers import JsonAnswer, StreamAnswer, event_sse, event_stream, named_sse
 from ..endpoint import Endpoint, EndpointCall
 from . import answers
-from .answers import Block, Event, Message, StopReason, TextBlock, ThinkingBlock, Usage, UseBlock
+from .answers import Block, Event, Message, StopReason, TextBlock, ThinkingBlock, ToolUseBlock, Usage
 from .conversations import conversation_of, options_of
 from .requests import CountRequest, MessagesRequest
 
@@ -24,7 +24,7 @@ _REASONS: Final[dict[str, StopReason]] = {
 }
 
 
-async def create_message(call: EndpointCall, body: MessagesRequest) -> Json | Stream:
+async def create_message(call: EndpointCall, body: MessagesRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation, in Anthropic's form."""
     request = Request(body.model, [conversation_of(body)], options_of(body))
     if body.stream:
@@ -33,12 +33,14 @@ async def create_message(call: EndpointCall, body: MessagesRequest) -> Json | St
         growing = _Growing(call, answer)
         async for _ in growing.events():
             pass
-        return Json(growing.message)
+        return JsonAnswer(growing.message)
 
 
-async def count_tokens(call: EndpointCall, body: CountRequest) -> Json:
+async def count_tokens(call: EndpointCall, body: CountRequest) -> JsonAnswer:
     """Count the tokens of a conversation, in Anthropic's form."""
-    return Json(answers.Count(await call.services.generator.count(body.model, conversation_of(body))))
+    return JsonAnswer(
+        answers.TokenCount(await call.services.generator.count(body.model, conversation_of(body)))
+    )
 
 
 async def _events(call: EndpointCall, request: Request) -> AsyncGenerator[bytes, None]:
@@ -69,8 +71,8 @@ class _Growing:
             for each in self._events_of(event):
                 yield each
 
-    def _events_of(self, event: Delta | Finish) -> Iterator[Event]:
-        if isinstance(event, Delta):
+    def _events_of(self, event: AnswerDelta | AnswerEnd) -> Iterator[Event]:
+        if isinstance(event, AnswerDelta):
             for piece in event.pieces:
                 yield from self._grow(piece)
             return
@@ -86,7 +88,7 @@ class _Growing:
     def _grow(self, piece: Piece) -> Iterator[Event]:
         match piece:
             case CallBegun(_, id, name):
-                yield from self._begin_block(UseBlock(id, name, {}))
+                yield from self._begin_block(ToolUseBlock(id, name, {}))
                 return
             case Text(text):
                 if not isinstance(self._block, TextBlock):
@@ -97,7 +99,7 @@ class _Growing:
                     yield from self._begin_block(ThinkingBlock(""))
                 yield self._delta(answers.ThinkingDelta(text))
             case _:
-                yield self._delta(answers.InputDelta(piece.text))
+                yield self._delta(answers.ToolInputDelta(piece.text))
         self._texts.append(piece.text)
 
     def _begin_block(self, block: Block) -> Iterator[Event]:
@@ -116,7 +118,7 @@ class _Growing:
             case ThinkingBlock():
                 self._block.thinking = text
                 yield self._delta(answers.SignatureDelta(""))
-            case UseBlock(id, name):
+            case ToolUseBlock(id, name):
                 self._block.input = ToolCall(id, name, text).values
         yield answers.BlockStop(len(self.message.content) - 1)
         self._block, self._texts = None, []
@@ -127,5 +129,5 @@ class _Growing:
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/messages", create_message, MessagesRequest, Message, Event),
-    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, CountRequest, answers.Count),
+    Endpoint("POST", "/v1/messages/count_tokens", count_tokens, CountRequest, answers.TokenCount),
 )

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from ..fields import MOST_TOOLS, Count, Positive, Share, Stops, TopP, ignored, refused, taken
 
 
-class Text(Struct, tag="text", tag_field="type"):
+class TextBlock(Struct, tag="text", tag_field="type"):
     """A part of a message: text."""
 
     text: Annotated[str, taken("the text")]
@@ -17,40 +17,40 @@ class Text(Struct, tag="text", tag_field="type"):
     citations: Annotated[Any, ignored("there are none")] = None
 
 
-class Base64(Struct, tag="base64", tag_field="type"):
+class Base64Source(Struct, tag="base64", tag_field="type"):
     """A picture in the request."""
 
     media_type: Annotated[str, taken("the kind of the file")]
     data: Annotated[str, taken("the file")]
 
 
-class Address(Struct, tag="url", tag_field="type"):
+class UrlSource(Struct, tag="url", tag_field="type"):
     """A picture elsewhere."""
 
     url: Annotated[str, taken("a data: URL, or an address at a host that was allowed")]
 
 
-class Picture(Struct, tag="image", tag_field="type"):
+class ImageBlock(Struct, tag="image", tag_field="type"):
     """A part of a message: a picture."""
 
-    source: Annotated[Base64 | Address, taken("the picture, if the model sees")]
+    source: Annotated[Base64Source | UrlSource, taken("the picture, if the model sees")]
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
 
 
-class Thinking(Struct, tag="thinking", tag_field="type"):
+class ThinkingBlock(Struct, tag="thinking", tag_field="type"):
     """A part of the assistant's message: its reasoning."""
 
     thinking: Annotated[str, taken("the reasoning, for templates that show it")]
     signature: Annotated[str, ignored("reasoning is not signed")] = ""
 
 
-class Redacted(Struct, tag="redacted_thinking", tag_field="type"):
+class RedactedThinkingBlock(Struct, tag="redacted_thinking", tag_field="type"):
     """A part of the assistant's message: reasoning that only its author can read."""
 
     data: Annotated[str, ignored("nothing can read it")] = ""
 
 
-class Use(Struct, tag="tool_use", tag_field="type"):
+class ToolUseBlock(Struct, tag="tool_use", tag_field="type"):
     """A part of the assistant's message: a tool's call."""
 
     id: Annotated[str, taken("the id of the call")]
@@ -59,16 +59,18 @@ class Use(Struct, tag="tool_use", tag_field="type"):
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
 
 
-class Result(Struct, tag="tool_result", tag_field="type"):
+class ToolResultBlock(Struct, tag="tool_result", tag_field="type"):
     """A part of the user's message: a tool's result."""
 
     tool_use_id: Annotated[str, taken("the id of the call")]
-    content: Annotated[str | list[Text | Picture] | None, taken("the result")] = None
+    content: Annotated[str | list[TextBlock | ImageBlock] | None, taken("the result")] = None
     is_error: Annotated[bool, ignored("the content says it")] = False
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
 
 
-Part: TypeAlias = Text | Picture | Thinking | Redacted | Use | Result
+Part: TypeAlias = (
+    TextBlock | ImageBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+)
 
 
 class Message(Struct):
@@ -92,7 +94,7 @@ class Tool(Struct):
 ToolList: TypeAlias = Annotated[list[Tool], Meta(max_length=MOST_TOOLS)]
 
 
-class Choice(Struct):
+class ToolChoice(Struct):
     """Which tools the model may or must call."""
 
     type: Annotated[
@@ -102,7 +104,7 @@ class Choice(Struct):
     disable_parallel_tool_use: Annotated[bool, taken("at most one call")] = False
 
 
-class Reasoning(Struct):
+class ThinkingOptions(Struct):
     """Whether the model reasons before it answers."""
 
     type: Annotated[Literal["enabled", "disabled", "adaptive"], taken("templates that know reasoning get it")]
@@ -128,10 +130,10 @@ class Conversation(Struct, kw_only=True):
 
     model: Annotated[str, taken("the model's name or alias")]
     messages: Annotated[Annotated[list[Message], Meta(min_length=1)], taken("the conversation")]
-    system: Annotated[str | list[Text] | None, taken("the system's message")] = None
+    system: Annotated[str | list[TextBlock] | None, taken("the system's message")] = None
     tools: Annotated[ToolList | None, taken("the tools, if the model's template knows tools")] = None
-    tool_choice: Annotated[Choice | None, taken("which tools the model may or must call")] = None
-    thinking: Annotated[Reasoning | None, taken("whether the model reasons")] = None
+    tool_choice: Annotated[ToolChoice | None, taken("which tools the model may or must call")] = None
+    thinking: Annotated[ThinkingOptions | None, taken("whether the model reasons")] = None
     output_config: Annotated[OutputConfig | None, taken("what the answer is like")] = None
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", ([],))] = None

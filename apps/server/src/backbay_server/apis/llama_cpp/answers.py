@@ -68,7 +68,7 @@ CompletionFields: Any = defstruct(
 """A whole answer, or those of its fields that a request's `response_fields` names."""
 
 
-def with_fields(whole: Completion, names: Sequence[str]) -> dict[str, Any]:
+def select_fields(whole: Completion, names: Sequence[str]) -> dict[str, Any]:
     """The answer with these fields alone; a/b names the field b of a. What is not there is left out."""
     found, whole_fields = {}, to_builtins(whole)
     for name in names:

@@ -8,9 +8,9 @@ from typing import Any, Final, final
 
 from msgspec import UNSET
 
-from ...generation import Answer, Delta, Finish, Request
-from ...generation.requests import Gap
-from ...transport.answers import Json, Stream, encode, event_stream, sse
+from ...generation import Answer, AnswerDelta, AnswerEnd, Request
+from ...generation.requests import InfillGap
+from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of, timings_of
 from ..openai.completions import prompts_of
@@ -22,51 +22,51 @@ from .answers import (
     CompletionFields,
     GenerationSettings,
     StopType,
-    with_fields,
+    select_fields,
 )
 from .requests import InfillRequest, PromptRequest, TextRequest, options_of
 
 
-async def complete(call: EndpointCall, body: PromptRequest) -> Json | Stream:
+async def complete(call: EndpointCall, body: PromptRequest) -> JsonAnswer | StreamAnswer:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
     return await _answered(call, body, Request(body.model, prompts, options_of(body), n))
 
 
-async def infill(call: EndpointCall, body: InfillRequest) -> Json | Stream:
+async def infill(call: EndpointCall, body: InfillRequest) -> JsonAnswer | StreamAnswer:
     """Fill the gap between two texts; needs a model with tokens for it."""
     others = [(each.filename or "tmp", each.text) for each in body.input_extra or ()]
-    gap = Gap(body.input_prefix + (body.prompt or ""), body.input_suffix, others)
+    gap = InfillGap(body.input_prefix + (body.prompt or ""), body.input_suffix, others)
     return await _answered(call, body, Request(body.model, [gap], options_of(body)))
 
 
-async def _answered(call: EndpointCall, body: TextRequest, request: Request) -> Json | Stream:
+async def _answered(call: EndpointCall, body: TextRequest, request: Request) -> JsonAnswer | StreamAnswer:
     """The answers to a request: one, a list of several, or their stream."""
     if body.stream:
         return event_stream(_chunks(call, body, request))
     async with call.services.generator.answering(request) as answer:
         wholes: list[Any] = []
         for deltas, end in await answer.whole():
-            grown = Grown(answer, request, body, end.choice)
+            grown = GrowingAnswer(answer, request, body, end.choice)
             for delta in deltas:
                 grown.add(delta)
             whole, chosen = grown.end(end), body.response_fields
-            wholes.append(with_fields(whole, chosen) if chosen else whole)
-        return Json(wholes[0] if len(wholes) == 1 else wholes)
+            wholes.append(select_fields(whole, chosen) if chosen else whole)
+        return JsonAnswer(wholes[0] if len(wholes) == 1 else wholes)
 
 
 async def _chunks(call: EndpointCall, body: TextRequest, request: Request) -> AsyncGenerator[bytes, None]:
     async with call.services.generator.answering(request) as answer:
-        grown = [Grown(answer, request, body, choice) for choice in range(request.choices)]
+        grown = [GrowingAnswer(answer, request, body, choice) for choice in range(request.choices)]
         async for event in answer:
             one = grown[event.choice]
-            yield sse(encode(one.end(event) if isinstance(event, Finish) else one.add(event)))
+            yield sse(encode(one.end(event) if isinstance(event, AnswerEnd) else one.add(event)))
 
 
 @final
 @dataclass
-class Grown:
+class GrowingAnswer:
     """One of the answers, as far as it has come."""
 
     answer: Answer
@@ -77,7 +77,7 @@ class Grown:
     tokens: list[int] = field(default_factory=list)
     chosen: list[ChosenToken] = field(default_factory=list)
 
-    def add(self, delta: Delta) -> Chunk:
+    def add(self, delta: AnswerDelta) -> Chunk:
         self.texts.append(delta.text)
         self.tokens += delta.tokens
         chosen = [
@@ -91,7 +91,7 @@ class Grown:
         chunk.completion_probabilities = chosen or UNSET
         return chunk
 
-    def end(self, end: Finish) -> Completion:
+    def end(self, end: AnswerEnd) -> Completion:
         """The whole answer; the end of a stream has no text, and no tokens."""
         text, streamed = "".join(self.texts), bool(self.body.stream)
         most, times = self.request.options.max_tokens, end.timings

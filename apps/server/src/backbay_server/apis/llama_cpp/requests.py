@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ...generation import Options
+from ...generation import AnswerOptions
 from .. import fields
 from ..fields import ignored, taken
 from ..options import format_of_fields
@@ -63,7 +63,7 @@ class PromptRequest(TextRequest, kw_only=True):
     n: Annotated[fields.Positive | None, taken("another name of n_cmpl")] = None
 
 
-class Extra(Struct, forbid_unknown_fields=True):
+class ExtraFile(Struct, forbid_unknown_fields=True):
     """Text of another file."""
 
     text: Annotated[str, taken("the text")]
@@ -77,17 +77,18 @@ class InfillRequest(TextRequest, kw_only=True):
     input_prefix: Annotated[str, taken("the text before the gap")]
     input_suffix: Annotated[str, taken("the text after the gap")]
     input_extra: Annotated[
-        Annotated[list[Extra], Meta(max_length=256)] | None, taken("texts of other files, before all others")
+        Annotated[list[ExtraFile], Meta(max_length=256)] | None,
+        taken("texts of other files, before all others"),
     ] = None
     prompt: Annotated[str | None, taken("the beginning of what fills the gap")] = None
 
 
-def options_of(body: TextRequest) -> Options:
+def options_of(body: TextRequest) -> AnswerOptions:
     most = body.max_tokens if body.n_predict is None else body.n_predict
     bias = body.logit_bias
     if isinstance(bias, list):  # pairs, in which false forbids a token
         bias = {token: float("-inf") if each is False else float(each) for token, each in bias}
-    return Options(
+    return AnswerOptions(
         max_tokens=None if most == -1 else most,
         stop=body.stop,
         temperature=body.temperature,

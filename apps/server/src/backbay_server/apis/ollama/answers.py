@@ -9,7 +9,7 @@ from msgspec import Struct
 from ..measures import ChosenLogprob
 
 
-class Details(Struct):
+class ModelDetails(Struct):
     """What kind of file a model is."""
 
     family: str
@@ -28,41 +28,41 @@ class Model(Struct):
     modified_at: str
     size: int
     digest: str
-    details: Details
+    details: ModelDetails
 
 
-class Tags(Struct):
+class ModelList(Struct):
     """The models that there are."""
 
     models: list[Model]
 
 
-class Running(Struct):
+class RunningModel(Struct):
     """A model that is loaded."""
 
     name: str
     model: str
     size: int
     digest: str
-    details: Details
+    details: ModelDetails
     expires_at: str
     size_vram: int
     context_length: int
 
 
-class Processes(Struct):
+class RunningModels(Struct):
     """The models that are loaded."""
 
-    models: list[Running]
+    models: list[RunningModel]
 
 
-class Shown(Struct):
+class ShownModel(Struct):
     """What is known of a model."""
 
     modelfile: str
     parameters: str
     template: str
-    details: Details
+    details: ModelDetails
     model_info: dict[str, Any]
     capabilities: list[Literal["completion", "tools", "thinking", "vision", "embedding"]]
     modified_at: str
@@ -74,18 +74,18 @@ class Version(Struct):
     version: str
 
 
-class Function(Struct):
+class CalledFunction(Struct):
     """A function that the model calls."""
 
     name: str
     arguments: dict[str, Any]
 
 
-class Call(Struct):
+class CalledTool(Struct):
     """A tool's call."""
 
     id: str
-    function: Function
+    function: CalledFunction
 
 
 class Message(Struct, omit_defaults=True):
@@ -94,10 +94,10 @@ class Message(Struct, omit_defaults=True):
     role: Literal["assistant", "user"]
     content: str
     thinking: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[CalledTool] | None = None
 
 
-class Line(Struct, kw_only=True, omit_defaults=True):
+class AnswerLine(Struct, kw_only=True, omit_defaults=True):
     """What the lines of chat and generate share. The last line has the numbers; times are in nanoseconds."""
 
     model: str
@@ -113,20 +113,20 @@ class Line(Struct, kw_only=True, omit_defaults=True):
     eval_duration: int | None = None
 
 
-class ChatLine(Line, kw_only=True, omit_defaults=True):
+class ChatLine(AnswerLine, kw_only=True, omit_defaults=True):
     """A line of /api/chat."""
 
     message: Message
 
 
-class GenerateLine(Line, kw_only=True, omit_defaults=True):
+class GenerateLine(AnswerLine, kw_only=True, omit_defaults=True):
     """A line of /api/generate."""
 
     response: str
     thinking: str | None = None
 
 
-class Embedded(Struct):
+class EmbeddingList(Struct):
     """The vectors of texts."""
 
     model: str
@@ -136,7 +136,7 @@ class Embedded(Struct):
     prompt_eval_count: int
 
 
-class OneEmbedded(Struct):
+class Embedding(Struct):
     """The vector of a text."""
 
     embedding: list[float]

@@ -9,7 +9,15 @@ from typing import Any, Final
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation.requests import Conversation, Format, Gap, Options, Prompt, Request, schema_format
+from ...generation.requests import (
+    AnswerOptions,
+    Conversation,
+    Format,
+    InfillGap,
+    Prompt,
+    Request,
+    schema_format,
+)
 from ..options import reasoning_variables
 from . import requests as given
 
@@ -28,7 +36,7 @@ def generate_request(body: given.GenerateRequest) -> Request:
         kind, param = ("prompt with a suffix", "suffix") if body.suffix else ("raw prompt", "raw")
         if body.images or body.system:
             raise InvalidRequestError(f"a {kind} has neither images nor a system's message", param=param)
-        prompt = Gap(body.prompt or "", body.suffix) if body.suffix else prompt
+        prompt = InfillGap(body.prompt or "", body.suffix) if body.suffix else prompt
     else:
         messages = [{"role": "system", "content": body.system}] if body.system else []
         content = _content(body.prompt or "", body.images, "images")
@@ -36,7 +44,7 @@ def generate_request(body: given.GenerateRequest) -> Request:
     return Request(name_of(body), [prompt], options_of(body))
 
 
-def name_of(body: given.Named) -> str:
+def name_of(body: given.ModelBody) -> str:
     """The name of the model, by the new key or the old one."""
     name = body.model or body.name
     if not name:
@@ -44,13 +52,13 @@ def name_of(body: given.Named) -> str:
     return name.removesuffix(":latest")
 
 
-def options_of(body: given.Generating) -> Options:
+def options_of(body: given.GenerationBody) -> AnswerOptions:
     options, wanted = body.options or given.Options(), body.format
     most = options.num_predict
     response_format: Format | None = None
     if wanted:
         response_format = {"type": "json_object"} if isinstance(wanted, str) else schema_format(wanted)
-    return Options(
+    return AnswerOptions(
         max_tokens=None if most is None or most < 0 else most,
         stop=options.stop,
         temperature=options.temperature,
@@ -105,7 +113,7 @@ def _data_url(image: str, where: str) -> str:
     return f"data:image/{kind};base64,{image}"
 
 
-def _variables(body: given.Generating) -> dict[str, Any]:
+def _variables(body: given.GenerationBody) -> dict[str, Any]:
     think = body.think
     effort = think if isinstance(think, str) else None
     return reasoning_variables(on=None if think is None else bool(think), effort=effort)

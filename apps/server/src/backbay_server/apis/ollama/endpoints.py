@@ -11,44 +11,44 @@ from typing import Any, Final, final
 
 from backbay_engine import CallArguments, CallBegun, Reasoning, Text, Tokenizer, ToolCall
 
-from ...generation import Delta, Request
-from ...transport.answers import JSON_LINES, Json, Stream, encode, line
+from ...generation import AnswerDelta, Request
+from ...transport.answers import JSON_LINES, JsonAnswer, StreamAnswer, encode, json_line
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import ChosenLogprob, chosen_of
 from . import answers
-from .answers import ChatLine, Embedded, Function, GenerateLine, Line, Message, OneEmbedded
+from .answers import AnswerLine, CalledFunction, ChatLine, Embedding, EmbeddingList, GenerateLine, Message
 from .conversations import chat_request, generate_request, name_of
-from .requests import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, Generating
+from .requests import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, GenerationBody
 
 
-async def chat(call: EndpointCall, body: ChatRequest) -> Json | Stream:
+async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation, in Ollama's form."""
     return await (_answer(call, body, chat_request(body)) if body.messages else _load(call, body))
 
 
-async def generate(call: EndpointCall, body: GenerateRequest) -> Json | Stream:
+async def generate(call: EndpointCall, body: GenerateRequest) -> JsonAnswer | StreamAnswer:
     """Answer a prompt, in Ollama's form."""
     asked = body.prompt or body.images
     return await (_answer(call, body, generate_request(body)) if asked else _load(call, body))
 
 
-async def _answer(call: EndpointCall, body: Generating, request: Request) -> Json | Stream:
+async def _answer(call: EndpointCall, body: GenerationBody, request: Request) -> JsonAnswer | StreamAnswer:
     streamed = body.stream is not False
     lines = _lines(call, body, request, streamed=streamed)
     if not streamed:
-        return Json([each async for each in lines][-1])
+        return JsonAnswer([each async for each in lines][-1])
 
     async def encoded() -> AsyncGenerator[bytes, None]:
         async with aclosing(lines):
             async for each in lines:
-                yield line(encode(each))
+                yield json_line(encode(each))
 
-    return Stream(encoded(), JSON_LINES, line)
+    return StreamAnswer(encoded(), JSON_LINES, json_line)
 
 
 async def _lines(
-    call: EndpointCall, body: Generating, request: Request, *, streamed: bool
-) -> AsyncGenerator[Line, None]:
+    call: EndpointCall, body: GenerationBody, request: Request, *, streamed: bool
+) -> AsyncGenerator[AnswerLine, None]:
     """The lines of an answer; if it is not streamed, its last line alone, with everything."""
     began, first = perf_counter_ns(), 0
     async with call.services.generator.answering(request) as answer:
@@ -56,7 +56,7 @@ async def _lines(
         parts = _Parts(answer.tokenizer)
         async for event in answer:
             first = first or perf_counter_ns()
-            if isinstance(event, Delta):
+            if isinstance(event, AnswerDelta):
                 parts.add(event)
                 if streamed and (grown := parts.taken()):
                     yield _line(body, answer.model, grown, done=False)
@@ -76,16 +76,16 @@ async def _lines(
             )
 
 
-async def _load(call: EndpointCall, body: Generating) -> Json:
+async def _load(call: EndpointCall, body: GenerationBody) -> JsonAnswer:
     """Load the model, which is what a request without a prompt asks for."""
     began = perf_counter_ns()
     with await call.services.generator.lease(name_of(body)) as lease:
         took = perf_counter_ns() - began
         numbers = {"done_reason": "load", "load_duration": took, "total_duration": took}
-        return Json(_line(body, lease.name, _New(), done=True, **numbers))
+        return JsonAnswer(_line(body, lease.name, _New(), done=True, **numbers))
 
 
-def _line(body: Generating, model: str, grown: _New, **more: Any) -> Line:
+def _line(body: GenerationBody, model: str, grown: _New, **more: Any) -> AnswerLine:
     common = {"model": model, "created_at": datetime.now(UTC).isoformat(), "logprobs": grown.logprobs, **more}
     thinking = grown.reasoning or None
     if isinstance(body, ChatRequest):
@@ -101,7 +101,7 @@ class _New:
 
     text: str = ""
     reasoning: str = ""
-    calls: list[answers.Call] = field(default_factory=list)
+    calls: list[answers.CalledTool] = field(default_factory=list)
     logprobs: list[ChosenLogprob] | None = None
 
     def __bool__(self) -> bool:
@@ -116,7 +116,7 @@ class _Parts:
         self._tokenizer, self._new = tokenizer, _New()
         self._open: tuple[CallBegun, list[str]] | None = None
 
-    def add(self, delta: Delta) -> None:
+    def add(self, delta: AnswerDelta) -> None:
         for piece in delta.pieces:
             match piece:
                 case Text(text):
@@ -144,27 +144,29 @@ class _Parts:
         if self._open is not None:
             begun, arguments = self._open
             values = ToolCall(begun.id, begun.name, "".join(arguments)).values
-            self._new.calls.append(answers.Call(begun.id, Function(begun.name, values)))
+            self._new.calls.append(answers.CalledTool(begun.id, CalledFunction(begun.name, values)))
         self._open = None
 
 
-async def embed(call: EndpointCall, body: EmbedRequest) -> Json:
+async def embed(call: EndpointCall, body: EmbedRequest) -> JsonAnswer:
     """Embed texts, in Ollama's form."""
     began = perf_counter_ns()
     texts = [body.input] if isinstance(body.input, str) else body.input
     found = await call.services.generator.embed(name_of(body), texts, cut=body.truncate is True)
-    return Json(Embedded(found.model, found.rows.tolist(), perf_counter_ns() - began, 0, found.tokens))
+    return JsonAnswer(
+        EmbeddingList(found.model, found.rows.tolist(), perf_counter_ns() - began, 0, found.tokens)
+    )
 
 
-async def embed_one(call: EndpointCall, body: EmbeddingsRequest) -> Json:
+async def embed_one(call: EndpointCall, body: EmbeddingsRequest) -> JsonAnswer:
     """Embed one text, in Ollama's older form."""
     found = await call.services.generator.embed(name_of(body), [body.prompt])
-    return Json(OneEmbedded(found.rows[0].tolist()))
+    return JsonAnswer(Embedding(found.rows[0].tolist()))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint("POST", "/api/chat", chat, ChatRequest, ChatLine, ChatLine, JSON_LINES),
     Endpoint("POST", "/api/generate", generate, GenerateRequest, GenerateLine, GenerateLine, JSON_LINES),
-    Endpoint("POST", "/api/embed", embed, EmbedRequest, Embedded),
-    Endpoint("POST", "/api/embeddings", embed_one, EmbeddingsRequest, OneEmbedded),
+    Endpoint("POST", "/api/embed", embed, EmbedRequest, EmbeddingList),
+    Endpoint("POST", "/api/embeddings", embed_one, EmbeddingsRequest, Embedding),
 )

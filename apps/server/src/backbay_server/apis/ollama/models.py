@@ -19,12 +19,12 @@ from backbay import BackbayError
 from backbay.discovery import open_model
 from backbay.gguf import Config, Strings
 
-from ...catalogue import Entry, Pool
-from ...catalogue.pool import Held
+from ...catalogue import CatalogueEntry, ModelPool
+from ...catalogue.pool import PooledModel
 from ...errors import ModelNotFoundError
-from ...transport.answers import Json
+from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
-from .answers import Details, Model, Processes, Running, Shown, Tags, Version
+from .answers import Model, ModelDetails, ModelList, RunningModel, RunningModels, ShownModel, Version
 from .conversations import name_of
 from .requests import ShowRequest
 
@@ -34,51 +34,53 @@ _UNITS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _LONG: Final = 64  # longer lists are shown by `verbose` alone
 
 
-async def version(call: EndpointCall, _: None) -> Json:
+async def version(call: EndpointCall, _: None) -> JsonAnswer:
     """Give the version of the server, in Ollama's form."""
-    return Json(Version(metadata.version("backbay")))
+    return JsonAnswer(Version(metadata.version("backbay")))
 
 
-async def tags(call: EndpointCall, _: None) -> Json:
+async def list_models(call: EndpointCall, _: None) -> JsonAnswer:
     """List the models on offer, in Ollama's form."""
-    return Json(Tags(await asyncio.to_thread(_listed, call.services.pool)))
+    return JsonAnswer(ModelList(await asyncio.to_thread(_listed, call.services.pool)))
 
 
-async def show(call: EndpointCall, body: ShowRequest) -> Json:
+async def show_model(call: EndpointCall, body: ShowRequest) -> JsonAnswer:
     """Show a model on offer, in Ollama's form."""
     entry = await asyncio.to_thread(call.services.catalogue.find, name_of(body))
-    return Json(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
+    return JsonAnswer(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
 
 
-async def running(call: EndpointCall, _: None) -> Json:
+async def list_running_models(call: EndpointCall, _: None) -> JsonAnswer:
     """List the models in memory, in Ollama's form."""
-    return Json(Processes(await asyncio.to_thread(_running, [*call.services.pool.held()])))
+    return JsonAnswer(RunningModels(await asyncio.to_thread(_running, [*call.services.pool.held()])))
 
 
-def _listed(pool: Pool) -> list[Model]:
+def _listed(pool: ModelPool) -> list[Model]:
     return [
         Model(each.name, each.name, _time(each), _size(each), _digest(each), _details(each))
         for each in pool.listed()
     ]
 
 
-def _running(loaded: Iterable[Held]) -> list[Running]:
+def _running(loaded: Iterable[PooledModel]) -> list[RunningModel]:
     found = []
     for held in loaded:
         if held.llm is not None:
             name, size, digest = held.entry.name, _size(held.entry), _digest(held.entry)
-            found.append(Running(name, name, size, digest, _details(held.entry), NEVER, 0, held.llm.context))
+            found.append(
+                RunningModel(name, name, size, digest, _details(held.entry), NEVER, 0, held.llm.context)
+            )
     return found
 
 
-def _shown(entry: Entry, *, verbose: bool) -> Shown:
+def _shown(entry: CatalogueEntry, *, verbose: bool) -> ShownModel:
     try:
         model = open_model(entry.path)
     except (BackbayError, OSError) as error:
         raise ModelNotFoundError(f"the model {entry.name!r} cannot be read: {error}") from None
     config = model.metadata
     template = config.get("tokenizer.chat_template", "")
-    return Shown(
+    return ShownModel(
         modelfile=f"FROM {entry.name}",
         parameters="",
         template=template,
@@ -91,7 +93,7 @@ def _shown(entry: Entry, *, verbose: bool) -> Shown:
     )
 
 
-def _capabilities(entry: Entry, config: Config, template: str) -> list[Capability]:
+def _capabilities(entry: CatalogueEntry, config: Config, template: str) -> list[Capability]:
     if f"{config.architecture}.pooling_type" in config:
         return ["embedding"]
     found: list[Capability] = ["completion"]
@@ -117,27 +119,27 @@ def _value(value: Any, *, verbose: bool) -> Any:
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def _details(entry: Entry) -> Details:
+def _details(entry: CatalogueEntry) -> ModelDetails:
     return _details_of(entry.path, entry.stamp())
 
 
 @lru_cache(maxsize=1024)
-def _details_of(path: Path, _stamp: tuple[int, int, int] | None) -> Details:
+def _details_of(path: Path, _stamp: tuple[int, int, int] | None) -> ModelDetails:
     """What the header of a file says; it is read anew when the file changes."""
     try:
         model = open_model(path)
     except (BackbayError, OSError):
-        return Details("", [], "", "")
+        return ModelDetails("", [], "", "")
     family, tensors = model.metadata.architecture, model.tensors.values()
     count = sum(prod(info.shape) for info in tensors)
     rounded = (f"{count / unit:.1f}{letter}" for unit, letter in _UNITS if count >= unit)
     dtypes = Counter(info.dtype.name for info in tensors if len(info.shape) > 1)
-    return Details(
+    return ModelDetails(
         family, [family], next(rounded, str(count)), max(dtypes, key=dtypes.__getitem__, default="")
     )
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: CatalogueEntry) -> int:
     path = entry.path
     files = path.iterdir() if path.is_dir() else [path]
     try:
@@ -146,18 +148,18 @@ def _size(entry: Entry) -> int:
         return 0
 
 
-def _digest(entry: Entry) -> str:
+def _digest(entry: CatalogueEntry) -> str:
     """Tells a file from its next version; the bytes of a model are too many to read for a list."""
     return hashlib.sha256(f"{entry.path} {entry.stamp()}".encode()).hexdigest()
 
 
-def _time(entry: Entry) -> str:
+def _time(entry: CatalogueEntry) -> str:
     return datetime.fromtimestamp(entry.created, UTC).isoformat()
 
 
 ENDPOINTS: Final = (
     Endpoint("GET", "/api/version", version, answers=Version),
-    Endpoint("GET", "/api/tags", tags, answers=Tags),
-    Endpoint("POST", "/api/show", show, ShowRequest, Shown),
-    Endpoint("GET", "/api/ps", running, answers=Processes),
+    Endpoint("GET", "/api/tags", list_models, answers=ModelList),
+    Endpoint("POST", "/api/show", show_model, ShowRequest, ShownModel),
+    Endpoint("GET", "/api/ps", list_running_models, answers=RunningModels),
 )

@@ -60,7 +60,7 @@ class CalledFunction(Struct):
     arguments: Annotated[dict[str, Any], taken("the arguments")] = {}
 
 
-class Call(Struct):
+class ToolCall(Struct):
     """A tool's call."""
 
     function: Annotated[CalledFunction, taken("what was called")]
@@ -74,25 +74,25 @@ class Message(Struct):
     content: Annotated[str | None, taken("the text")] = None
     thinking: Annotated[str | None, taken("the reasoning, for templates that show it")] = None
     images: Annotated[list[str] | None, taken("pictures in base64, if the model sees")] = None
-    tool_calls: Annotated[list[Call] | None, taken("the assistant's calls")] = None
+    tool_calls: Annotated[list[ToolCall] | None, taken("the assistant's calls")] = None
     tool_name: Annotated[str | None, taken("the tool of a result")] = None
     tool_call_id: Annotated[str | None, taken("the call of a result")] = None
 
 
-class Named(Struct, kw_only=True):
+class ModelBody(Struct, kw_only=True):
     """A body with a model's name; clients still send it by its old key."""
 
     model: Annotated[str | None, taken("the model's name or alias; :latest may follow")] = None
     name: Annotated[str | None, taken("the old key of `model`")] = None
 
 
-class ShowRequest(Named, forbid_unknown_fields=True, kw_only=True):
+class ShowRequest(ModelBody, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/show."""
 
     verbose: Annotated[bool | None, taken("whether the vocabulary is shown, too")] = None
 
 
-class Generating(Named, kw_only=True):
+class GenerationBody(ModelBody, kw_only=True):
     """What chat and generate share."""
 
     stream: Annotated[bool | None, taken("a line for each piece; true by default")] = None
@@ -111,7 +111,7 @@ class Generating(Named, kw_only=True):
     ] = None
 
 
-class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(GenerationBody, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/chat."""
 
     messages: Annotated[list[Message] | None, taken("the conversation; without one, the model is loaded")] = (
@@ -120,7 +120,7 @@ class ChatRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     tools: Annotated[ToolList | None, taken("the tools, if the model's template knows tools")] = None
 
 
-class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
+class GenerateRequest(GenerationBody, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/generate."""
 
     prompt: Annotated[str | None, taken("the user's message; without one, the model is loaded")] = None
@@ -135,7 +135,7 @@ class GenerateRequest(Generating, forbid_unknown_fields=True, kw_only=True):
     steps: Annotated[int | None, refused("no model draws", (0,))] = None
 
 
-class EmbedRequest(Named, forbid_unknown_fields=True, kw_only=True):
+class EmbedRequest(ModelBody, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/embed."""
 
     input: Annotated[
@@ -149,7 +149,7 @@ class EmbedRequest(Named, forbid_unknown_fields=True, kw_only=True):
     keep_alive: KeepAlive = None
 
 
-class EmbeddingsRequest(Named, forbid_unknown_fields=True, kw_only=True):
+class EmbeddingsRequest(ModelBody, forbid_unknown_fields=True, kw_only=True):
     """The body of /api/embeddings, the older form."""
 
     prompt: Annotated[str, taken("the text")]

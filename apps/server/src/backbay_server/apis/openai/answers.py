@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ...generation import Finish
+from ...generation import AnswerEnd
 from ..measures import ChosenLogprob, Timings, timings_of
 
 FINGERPRINT: Final = f"backbay-{metadata.version('backbay-server')}"
@@ -29,7 +29,7 @@ class Usage(Struct):
     prompt_tokens_details: PromptDetails
 
 
-def usage_of(ends: Sequence[Finish], n: int) -> Usage:
+def usage_of(ends: Sequence[AnswerEnd], n: int) -> Usage:
     """The usage of all choices: each prompt counts once, however many answers it has."""
     generated = sum(end.timings.tokens for end in ends)
     firsts = [end.timings for end in ends if end.choice % n == 0]
@@ -37,7 +37,7 @@ def usage_of(ends: Sequence[Finish], n: int) -> Usage:
     return Usage(prompt, generated, prompt + generated, PromptDetails(cached))
 
 
-def only_timings(ends: Sequence[Finish], n: int) -> Timings | UnsetType:
+def only_timings(ends: Sequence[AnswerEnd], n: int) -> Timings | UnsetType:
     """Where the time went, if there is one answer; those of several overlap."""
     return timings_of(ends[0].timings) if len(ends) == n == 1 else UNSET
 

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from backbay_engine import CallBegun, Piece, Reasoning, Text, Tokenizer, Tools, joined
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Delta, Finish, Request
-from ...transport.answers import Json, Stream, encode, event_stream, sse
+from ...generation import AnswerDelta, AnswerEnd, Conversation, Request
+from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of
 from . import answers
@@ -23,7 +23,7 @@ from .sampling import effort_variables, format_of, options_of, require_choices, 
 DONE: Final = sse(b"[DONE]")
 
 
-async def chat(call: EndpointCall, body: ChatRequest) -> Json | Stream:
+async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation."""
     request = _request(body)
     require_choices(call, request.n)
@@ -35,7 +35,7 @@ async def chat(call: EndpointCall, body: ChatRequest) -> Json | Stream:
         choices, ends = [_choice(*each, answer.tokenizer) for each in whole], [end for _, end in whole]
         usage, timings = usage_of(ends, request.n), only_timings(ends, request.n)
         name = f"chatcmpl-{call.id}"
-        return Json(ChatCompletion(name, created, answer.model, choices, usage, timings=timings))
+        return JsonAnswer(ChatCompletion(name, created, answer.model, choices, usage, timings=timings))
 
 
 def _request(body: ChatRequest) -> Request:
@@ -47,10 +47,10 @@ def _request(body: ChatRequest) -> Request:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     options = options_of(body, None if most == -1 else most, logprobs, format_of(body.response_format))
-    return Request(body.model, [conversation_asked(body)], options, body.n or 1)
+    return Request(body.model, [chat_conversation(body)], options, body.n or 1)
 
 
-def conversation_asked(body: ChatRequest) -> Conversation:
+def chat_conversation(body: ChatRequest) -> Conversation:
     variables = {**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})}
     return Conversation(conversation_of(body.messages), _tools(body), variables)
 
@@ -72,7 +72,7 @@ def _tools(body: ChatRequest) -> Tools:
             return functions_tools(functions, choice, None, body.parallel_tool_calls)
 
 
-def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> answers.Choice:
+def _choice(deltas: Sequence[AnswerDelta], end: AnswerEnd, tokenizer: Tokenizer) -> answers.Choice:
     text, reasoning, called = joined(piece for delta in deltas for piece in delta.pieces)
     calls = [answers.ToolCall(call.id, answers.CalledFunction(call.name, call.arguments)) for call in called]
     message = answers.Message(
@@ -87,7 +87,7 @@ def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> answe
 
 
 async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
-    created, ends, begun = int(time.time()), list[Finish](), set[int]()
+    created, ends, begun = int(time.time()), list[AnswerEnd](), set[int]()
     async with call.services.generator.answering(request) as answer:
 
         def chunk(choices: list[answers.ChunkChoice], counted: Usage | None = None) -> bytes:
@@ -99,7 +99,7 @@ async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> Async
             if event.choice not in begun:
                 begun.add(event.choice)
                 yield chunk([answers.ChunkChoice(event.choice, answers.Delta("assistant", ""))])
-            if isinstance(event, Finish):
+            if isinstance(event, AnswerEnd):
                 ends.append(event)
                 yield chunk([answers.ChunkChoice(event.choice, answers.Delta(), finish_reason=event.reason)])
             else:
@@ -110,7 +110,7 @@ async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> Async
     yield DONE
 
 
-def _grown(event: Delta, tokenizer: Tokenizer) -> list[answers.ChunkChoice]:
+def _grown(event: AnswerDelta, tokenizer: Tokenizer) -> list[answers.ChunkChoice]:
     """The choices of the chunks: one for each piece, since clients read only the first choice of a chunk."""
     deltas = [_delta(piece) for piece in event.pieces] or [answers.Delta(content="")]
     grown = [answers.ChunkChoice(event.choice, delta) for delta in deltas]

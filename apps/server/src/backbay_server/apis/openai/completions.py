@@ -11,9 +11,9 @@ from msgspec import UNSET, Struct, UnsetType
 from backbay_engine import Sampled, Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation import Delta, Finish
-from ...generation.requests import Gap, Prompt, Request
-from ...transport.answers import Json, Stream, encode, event_stream, sse
+from ...generation import AnswerDelta, AnswerEnd
+from ...generation.requests import InfillGap, Prompt, Request
+from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, taken
 from ..measures import token_text
@@ -66,7 +66,7 @@ class TextCompletion(Struct):
     system_fingerprint: str = FINGERPRINT
 
 
-async def complete(call: EndpointCall, body: CompletionRequest) -> Json | Stream:
+async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | StreamAnswer:
     """Continue prompts."""
     prompts = prompts_of(body.prompt)
     most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
@@ -76,7 +76,7 @@ async def complete(call: EndpointCall, body: CompletionRequest) -> Json | Stream
     if body.suffix:
         if not all(isinstance(prompt, str) for prompt in prompts):
             raise InvalidRequestError("a prompt with a suffix is a text", param="prompt")
-        asked = [Gap(str(prompt), body.suffix) for prompt in prompts]
+        asked = [InfillGap(str(prompt), body.suffix) for prompt in prompts]
     request = Request(body.model, asked, options, n, echo=bool(body.echo))
     if body.stream:
         return event_stream(_chunks(call, request, usage=wants_usage(body)))
@@ -85,7 +85,7 @@ async def complete(call: EndpointCall, body: CompletionRequest) -> Json | Stream
         whole = await answer.whole()
         choices = [_choice(*each, answer.tokenizer) for each in whole]
         usage = usage_of([end for _, end in whole], n)
-        return Json(TextCompletion(name, created, answer.model, choices, usage=usage))
+        return JsonAnswer(TextCompletion(name, created, answer.model, choices, usage=usage))
 
 
 def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[str | Sequence[int]]:
@@ -112,7 +112,7 @@ def texts_of(given: str | list[str | int | list[int]], name: str) -> list[str | 
 
 
 async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> AsyncGenerator[bytes, None]:
-    name, created, ends = f"cmpl-{call.id}", int(time.time()), list[Finish]()
+    name, created, ends = f"cmpl-{call.id}", int(time.time()), list[AnswerEnd]()
     async with call.services.generator.answering(request) as answer:
 
         def chunk(choices: list[CompletionChoice], counted: Usage | None = None) -> bytes:
@@ -121,7 +121,7 @@ async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> Async
 
         tokens = [_Tokens(answer.tokenizer) for _ in range(request.choices)]
         async for event in answer:
-            if isinstance(event, Finish):
+            if isinstance(event, AnswerEnd):
                 ends.append(event)
                 yield chunk([CompletionChoice(event.choice, "", finish_reason=_reason(event))])
             else:
@@ -132,13 +132,13 @@ async def _chunks(call: EndpointCall, request: Request, *, usage: bool) -> Async
     yield DONE
 
 
-def _choice(deltas: Sequence[Delta], end: Finish, tokenizer: Tokenizer) -> CompletionChoice:
+def _choice(deltas: Sequence[AnswerDelta], end: AnswerEnd, tokenizer: Tokenizer) -> CompletionChoice:
     sampled = [delta.logprobs for delta in deltas if delta.logprobs is not None]
     logprobs = _Tokens(tokenizer).shown([each for some in sampled for each in some]) if sampled else None
     return CompletionChoice(end.choice, "".join(delta.text for delta in deltas), logprobs, _reason(end))
 
 
-def _reason(end: Finish) -> Reason:
+def _reason(end: AnswerEnd) -> Reason:
     return "length" if end.reason == "length" else "stop"
 
 

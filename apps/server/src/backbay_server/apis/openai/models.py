@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from ...catalogue import Entry
-from ...transport.answers import Json
+from ...catalogue import CatalogueEntry
+from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 
 
@@ -28,19 +28,19 @@ class ModelList(Struct):
     object: Literal["list"] = "list"
 
 
-async def list_models(call: EndpointCall, _: None) -> Json:
+async def list_models(call: EndpointCall, _: None) -> JsonAnswer:
     """List the models on offer."""
     found = await asyncio.to_thread(call.services.pool.listed)
-    return Json(ModelList([_shown(entry) for entry in found]))
+    return JsonAnswer(ModelList([_shown(entry) for entry in found]))
 
 
-async def show_model(call: EndpointCall, _: None) -> Json:
+async def show_model(call: EndpointCall, _: None) -> JsonAnswer:
     """Show one of the models on offer."""
     entry = await asyncio.to_thread(call.services.catalogue.find, call.path_params["id"])
-    return Json(_shown(entry))
+    return JsonAnswer(_shown(entry))
 
 
-def _shown(entry: Entry) -> Model:
+def _shown(entry: CatalogueEntry) -> Model:
     return Model(entry.name, entry.created)
 
 

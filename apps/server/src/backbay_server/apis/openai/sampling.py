@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from msgspec import Meta, Struct, to_builtins
 
 from ...errors import InvalidRequestError
-from ...generation.requests import Format, Options, schema_format
+from ...generation.requests import AnswerOptions, Format, schema_format
 from .. import fields
 from ..endpoint import EndpointCall
 from ..fields import ignored, refused, taken
@@ -97,11 +97,11 @@ def options_of(
     max_tokens: int | None,
     logprobs: int | None,
     response_format: Format | None = None,
-) -> Options:
+) -> AnswerOptions:
     bias = body.logit_bias
     if bias is not None:
         bias = {token: float("-inf") if each <= FORBIDDEN else each for token, each in bias.items()}
-    return Options(
+    return AnswerOptions(
         max_tokens=max_tokens,
         stop=body.stop,
         temperature=body.temperature,

@@ -11,7 +11,7 @@ from backbay_engine import Tokenizer
 
 from ...errors import InvalidRequestError
 from ...generation.prompts import require_fitting
-from ...transport.answers import Json
+from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Count, Model, taken
 
@@ -28,17 +28,17 @@ class TokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     with_pieces: Annotated[bool, taken("whether each token comes with its text")] = False
 
 
-class Piece(Struct):
+class TokenPiece(Struct):
     """A token and its text; bytes where the text is no whole character."""
 
     id: int
     piece: str | list[int]
 
 
-class Tokens(Struct):
+class TokenList(Struct):
     """The tokens of a text."""
 
-    tokens: list[int | Piece]
+    tokens: list[int | TokenPiece]
 
 
 class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -48,21 +48,21 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     tokens: Annotated[list[Count], taken("the tokens")]
 
 
-class Content(Struct):
+class DetokenizedText(Struct):
     """The text of tokens."""
 
     content: str
 
 
-async def tokenize(call: EndpointCall, body: TokenizeRequest) -> Json:
+async def tokenize(call: EndpointCall, body: TokenizeRequest) -> JsonAnswer:
     """Cut a text into tokens."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
         require_fitting(lease.llm, body.content)
-        return Json(Tokens(await generator.beside(_tokens, lease.llm.tokenizer, body)))
+        return JsonAnswer(TokenList(await generator.beside(_tokens, lease.llm.tokenizer, body)))
 
 
-async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> Json:
+async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> JsonAnswer:
     """Join tokens into a text."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
@@ -70,23 +70,23 @@ async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> Json:
         if wrong := [id for id in body.tokens if id >= most]:
             raise InvalidRequestError(f"tokens: {wrong[0]} is not in [0, {most})", param="tokens")
         decode = partial(lease.llm.tokenizer.decode, special=True)
-        return Json(Content(await generator.beside(decode, body.tokens)))
+        return JsonAnswer(DetokenizedText(await generator.beside(decode, body.tokens)))
 
 
-def _tokens(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int | Piece]:
+def _tokens(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int | TokenPiece]:
     ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
     return [_piece(tokenizer, id) for id in ids] if body.with_pieces else [*ids]
 
 
-def _piece(tokenizer: Tokenizer, id: int) -> Piece:
+def _piece(tokenizer: Tokenizer, id: int) -> TokenPiece:
     data = tokenizer.token_bytes(id, special=True)
     try:
-        return Piece(id, data.decode())
+        return TokenPiece(id, data.decode())
     except UnicodeDecodeError:
-        return Piece(id, list(data))
+        return TokenPiece(id, list(data))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
-    Endpoint("POST", "/tokenize", tokenize, TokenizeRequest, Tokens),
-    Endpoint("POST", "/detokenize", detokenize, DetokenizeRequest, Content),
+    Endpoint("POST", "/tokenize", tokenize, TokenizeRequest, TokenList),
+    Endpoint("POST", "/detokenize", detokenize, DetokenizeRequest, DetokenizedText),
 )

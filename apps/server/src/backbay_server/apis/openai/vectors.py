@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...errors import InvalidRequestError
-from ...transport.answers import Json
+from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import MOST_TEXTS, Model, Positive, ignored, taken
 from .completions import texts_of
@@ -55,7 +55,7 @@ class EmbeddingList(Struct):
     object: Literal["list"] = "list"
 
 
-async def embed(call: EndpointCall, body: EmbeddingRequest) -> Json:
+async def embed(call: EndpointCall, body: EmbeddingRequest) -> JsonAnswer:
     """Embed texts."""
     texts = texts_of(body.input, "input")
     found = await call.services.generator.embed(body.model, texts)
@@ -67,7 +67,7 @@ async def embed(call: EndpointCall, body: EmbeddingRequest) -> Json:
     packed = body.encoding_format == "base64"
     shown = [base64.b64encode(row.tobytes()).decode() if packed else row.tolist() for row in numbers]
     data = [Embedding(index, each) for index, each in enumerate(shown)]
-    return Json(EmbeddingList(data, found.model, TextsUsage(found.tokens, found.tokens)))
+    return JsonAnswer(EmbeddingList(data, found.model, TextsUsage(found.tokens, found.tokens)))
 
 
 # -- reranking -------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class RerankRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
 
 
-class Result(Struct):
+class RankedDocument(Struct):
     """A text's place in the request, and its score: higher is better."""
 
     index: int
@@ -107,20 +107,20 @@ class Ranking(Struct):
 
     id: str
     model: str
-    results: list[Result]
+    results: list[RankedDocument]
     usage: TextsUsage
 
 
-async def rerank(call: EndpointCall, body: RerankRequest) -> Json:
+async def rerank(call: EndpointCall, body: RerankRequest) -> JsonAnswer:
     """Rank texts by how well they answer a query."""
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     scores = await call.services.generator.rank(body.model, body.query, texts)
     values = scores.rows.tolist()
     order = sorted(range(len(texts)), key=lambda place: -values[place])[: body.top_n]
     shown = [Document(text) if body.return_documents else UNSET for text in texts]
-    results = [Result(place, values[place], shown[place]) for place in order]
+    results = [RankedDocument(place, values[place], shown[place]) for place in order]
     usage = TextsUsage(scores.tokens, scores.tokens)
-    return Json(Ranking(f"rerank-{call.id}", scores.model, results, usage))
+    return JsonAnswer(Ranking(f"rerank-{call.id}", scores.model, results, usage))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

@@ -13,7 +13,7 @@ from backbay.gguf import Key, whole
 from ... import keys, nn
 from ...batch import Batch
 from .gemma import Gemma
-from .gemma4 import LayerEmbeddings, OwnEmbedding, SharingAttention, source_of
+from .gemma4 import BlockEmbedding, LayerEmbeddings, SharingAttention, key_value_source
 
 STREAMS = whole("altup.num_inputs", 2, 64)
 ACTIVE = whole("altup.active_idx")
@@ -38,7 +38,7 @@ SPARSITY = Key(
 
 
 @final
-class Streams:
+class AltUp:
     """Alternating updates: the state (width, streams, tokens), of which one stream is active."""
 
     def __init__(self, weights: nn.Weights, width: int, count: int, active: int) -> None:
@@ -53,7 +53,7 @@ class Streams:
 
     def predict(self, ctx: Context, state: Tensor) -> Tensor:
         """Each stream, plus a mix of all streams."""
-        mixture = self.mixture(ctx, stream(ctx, state, self.active))
+        mixture = self.mixture(ctx, nth_stream(ctx, state, self.active))
         mixed = self.predicting(ctx, mixture).reshape(ctx, self.count, self.count, state.dim(2))
         across = state.permute(ctx, 1, 0, 2).contiguous(ctx)  # (streams, width, tokens)
         return across.mulmat(ctx, mixed).add(ctx, state)
@@ -61,7 +61,7 @@ class Streams:
     def correct(self, ctx: Context, predicted: Tensor, computed: Tensor) -> Tensor:
         """Every predicted stream, moved by the error of the active one."""
         shares = self.correcting(ctx, self.mixture(ctx, computed)).reshape(ctx, 1, self.count, -1)
-        error = computed.sub(ctx, stream(ctx, predicted, self.active))
+        error = computed.sub(ctx, nth_stream(ctx, predicted, self.active))
         errors = error.reshape(ctx, self.width, 1, -1).repeat(ctx, 1, self.count)
         return predicted.add(ctx, errors).add(ctx, errors.mul(ctx, shares))
 
@@ -75,7 +75,7 @@ class Gemma3nBlock:
         weights: nn.Weights,
         shape: nn.Shape,
         attention: SharingAttention,
-        streams: Streams,
+        streams: AltUp,
         layer_width: int,
         sparsity: float,
     ) -> None:
@@ -93,14 +93,14 @@ class Gemma3nBlock:
         self.down = nn.Linear(weights, "ffn_down", shape.hidden, width)
         self.after_feed_forward = nn.RMSNorm(weights, "post_ffw_norm", width)
         self.correct_scale = weights.need("altup_correct_scale.weight", width)
-        self.own = OwnEmbedding(weights, width, layer_width)
+        self.own = BlockEmbedding(weights, width, layer_width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         predicted = self.streams.predict(ctx, x)
-        active = stream(ctx, predicted, self.streams.active)
+        active = nth_stream(ctx, predicted, self.streams.active)
         computed = self.compute(ctx, active, batch)
         x = self.streams.correct(ctx, predicted, computed)
-        chosen = stream(ctx, x, self.streams.active).mul(ctx, self.correct_scale)
+        chosen = nth_stream(ctx, x, self.streams.active).mul(ctx, self.correct_scale)
         own = self.own(ctx, layer, chosen, batch).reshape(ctx, -1, 1, batch.size)
         first, *others = x.chunk_sections(ctx, 1, 1, self.streams.count - 1)
         return first.contiguous(ctx).concat(ctx, others[0].contiguous(ctx).add(ctx, own), 1)
@@ -135,12 +135,12 @@ class Gemma3n(Gemma):
         scales = SPARSITY.of(config, None)
         if scales is not None and len(scales) != nn.block_count(config):
             raise SPARSITY.refuse(config, f"a number for each of the {nn.block_count(config)} blocks")
-        source, owns = source_of(config, self.slides, layer)
+        source, owns = key_value_source(config, self.slides, layer)
         return Gemma3nBlock(
             here,
             shape,
             SharingAttention(here, shape, rope, source, owns=owns),
-            Streams(here, shape.width, self.count, self.active),
+            AltUp(here, shape.width, self.count, self.active),
             keys.LAYER_WIDTH.of(config),
             0.0 if scales is None else float(scales[layer]),
         )
@@ -156,26 +156,26 @@ class Gemma3n(Gemma):
         self.layers(ctx, x, batch)
         state = x.reshape(ctx, self.width, 1, batch.size)
         for n in range(self.count - 1):
-            made = as_large(ctx, self.spreading.slice(ctx, 2, n, n + 1).mulmat(ctx, x), x)
+            made = match_magnitude(ctx, self.spreading.slice(ctx, 2, n, n + 1).mulmat(ctx, x), x)
             state = state.concat(ctx, made.reshape(ctx, self.width, 1, batch.size), 1)
         return state
 
     def end(self, ctx: Context, x: Tensor, batch: Batch, *, every: bool) -> Tensor:
         """The mean of the streams, brought to the size of the active one."""
-        active, total = stream(ctx, x, self.active), stream(ctx, x, 0)
+        active, total = nth_stream(ctx, x, self.active), nth_stream(ctx, x, 0)
         for n in range(self.count - 1):
-            made = self.merging.slice(ctx, 2, n, n + 1).mulmat(ctx, stream(ctx, x, n + 1))
-            total = total.add(ctx, as_large(ctx, made, active))
+            made = self.merging.slice(ctx, 2, n, n + 1).mulmat(ctx, nth_stream(ctx, x, n + 1))
+            total = total.add(ctx, match_magnitude(ctx, made, active))
         total = total.scale(ctx, 1 / self.count)
         return total if every else batch.select(ctx, total)
 
 
-def stream(ctx: Context, state: Tensor, n: int) -> Tensor:
+def nth_stream(ctx: Context, state: Tensor, n: int) -> Tensor:
     """(width, tokens) of (width, streams, tokens)"""
     return state.slice(ctx, 1, n, n + 1).contiguous(ctx).reshape(ctx, state.dim(0), state.dim(2))
 
 
-def as_large(ctx: Context, x: Tensor, model: Tensor) -> Tensor:
+def match_magnitude(ctx: Context, x: Tensor, model: Tensor) -> Tensor:
     """x, brought to the root mean square of the other vectors."""
     wanted, found = (each.sqr(ctx).mean(ctx).sqrt(ctx) for each in (model, x))
     return x.mul(ctx, wanted.div(ctx, found))

@@ -36,7 +36,7 @@ class LayerEmbeddings:
 
 
 @final
-class OwnEmbedding:
+class BlockEmbedding:
     """A block's part of the embeddings, gated by the tokens' vectors."""
 
     def __init__(self, weights: nn.Weights, width: int, own: int) -> None:
@@ -86,7 +86,7 @@ class SharingAttention:
         return self.output(ctx, a.reshape(ctx, -1, batch.size))
 
 
-def source_of(config: Config, slides: Sequence[bool], layer: int) -> tuple[int, bool]:
+def key_value_source(config: Config, slides: Sequence[bool], layer: int) -> tuple[int, bool]:
     """The block whose keys and values a block sees, and whether the block makes its own."""
     owners = len(slides) - keys.SHARED_CACHES.of(config, 0)
     alike = [n for n in range(min(layer + 1, owners)) if slides[n] == slides[layer]]
@@ -140,7 +140,7 @@ class Gemma4Block:
             self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", width)
             self.feed_forward = nn.GatedFeedForward(weights, shape, "gelu")
         self.after_feed_forward = nn.RMSNorm(weights, "post_ffw_norm", width)
-        self.own = OwnEmbedding(weights, width, layer_width) if layer_width else None
+        self.own = BlockEmbedding(weights, width, layer_width) if layer_width else None
         self.scale = weights.maybe("layer_output_scale.weight", 1)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
@@ -170,7 +170,7 @@ class Gemma4(Gemma):
             rope = self.local_rope(shape, keys.WINDOW_ROTATED)
         else:
             rope = nn.Rope(config, shape, "neox", factors=nn.Factors.of(weights, shape))
-        source, owns = source_of(config, self.slides, layer)
+        source, owns = key_value_source(config, self.slides, layer)
         attention = SharingAttention(here, shape, rope, source, owns=owns)
         return Gemma4Block(here, shape, attention, keys.LAYER_WIDTH.of(config, 0))
 

@@ -66,12 +66,12 @@ class GptOss(Decoder):
         rope = nn.Rope(config, shape, "neox", base=base, exact=self.constants.layer(layer))
         here = weights.at(f"blk.{layer}.")
         attention = nn.Attention(here, shape, rope, sinks=True, biased=True)
-        experts = nn.Experts(here, shape, activation, biased=True)
+        experts = nn.Experts(here, shape, gpt_oss_activation, biased=True)
         second = "post_attention_norm" if "post_attention_norm.weight" in here else "ffn_norm"
         return nn.build_block(here, attention, experts, second=second)
 
 
-def activation(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
+def gpt_oss_activation(ctx: Context, gate: Tensor, up: Tensor) -> Tensor:
     return gate.swiglu(ctx, up, ALPHA, LIMIT)
 
 

@@ -20,7 +20,7 @@ SPARE = 3  # pictures beside one of each sequence
 
 
 @final
-class CrossBlock:
+class CrossAttentionBlock:
     """Attention to pictures, and a feed-forward, both behind gates.
 
     A token before the first picture attends to all pictures and skips the feed-forward, as transformers computes it.
@@ -84,13 +84,13 @@ class Mllama(Decoder):
     def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
         here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
         if layer in self.crossing:
-            return CrossBlock(here, shape)
+            return CrossAttentionBlock(here, shape)
         rope = nn.Rope(self.config, shape, "normal", factors=nn.Factors.of(weights, shape))
         return nn.build_block(here, nn.Attention(here, shape, rope), nn.GatedFeedForward(here, shape))
 
     def cross(self, ctx: Context, rows: Tensor, put: Callable[[Context, int, Tensor, Tensor], None]) -> None:
         for layer, block in enumerate(self.blocks):
-            if isinstance(block, CrossBlock):
+            if isinstance(block, CrossAttentionBlock):
                 at = ctx.layer(layer)
                 put(at, layer, *block.keys_and_values(at, rows))
 

@@ -57,16 +57,16 @@ class Qwen3VL(Qwen3):
 
     def block(self, weights: nn.Weights, layer: int) -> DecoderBlock:
         block = super().block(weights, layer)
-        return Deepstack(block, layer + 1) if layer < deepstack_of(self.config) else block
+        return DeepstackBlock(block, layer + 1) if layer < deepstack_blocks(self.config) else block
 
     def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
-        sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
+        sections, in_turn = interleaved_sections(self.config), self.constants.layer(layer)
         return nn.Rope(self.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)
 
 
 @final
 @dataclass(frozen=True)
-class Deepstack:
+class DeepstackBlock:
     """A block to whose result a further vector of pictures' rows is added."""
 
     inner: DecoderBlock
@@ -84,13 +84,13 @@ class Deepstack:
         return x.add(ctx, batch.select(ctx, further) if last else further)
 
 
-def deepstack_of(config: Config) -> int:
+def deepstack_blocks(config: Config) -> int:
     """The first blocks, to whose results further vectors of pictures' rows are added."""
     listed = OLLAMA_DEEPSTACK.of(config, None)
     return DEEPSTACK.of(config, 0 if listed is None else len(listed))
 
 
-def sections_in_turn(config: Config) -> Sequence[int]:
+def interleaved_sections(config: Config) -> Sequence[int]:
     """The pairs that take each axis in turn; those of the published models, if a file states none."""
     stated = any(key.name in config for key in (SECTIONS, OLLAMA_SECTIONS))
     return _sections(config) if stated else PUBLISHED_SECTIONS

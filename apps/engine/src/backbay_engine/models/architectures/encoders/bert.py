@@ -133,10 +133,10 @@ class JinaBert(Bert):
         return NormedBlock(weights, shape.width, attention, nn.GatedFeedForward(weights, shape, "gelu_erf"))
 
     def reach(self, layer: int) -> Reach:
-        return Reach(slopes=slopes(self.shape.heads))
+        return Reach(slopes=alibi_slopes(self.shape.heads))
 
 
-def slopes(heads: int) -> tuple[float, ...]:
+def alibi_slopes(heads: int) -> tuple[float, ...]:
     """ALiBi's slopes: 2^-8/n, 2^-16/n ... for n heads, a power of two; further heads get those between."""
     whole = 1 << (heads.bit_length() - 1)
     main = [2 ** (-8 * (n + 1) / whole) for n in range(whole)]

@@ -15,7 +15,7 @@ from backbay.gguf import whole
 
 from ....cache import BoundEncoderDecoderCache, Cache, CausalCache, EncoderCache, EncoderDecoderCache
 from ....steps.step import Ints, Step
-from ....steps.tokens import text_ids, text_tokens
+from ....steps.tokens import encoder_tokens, text_ids
 from ... import keys, nn
 from ...batch import Batch
 from ...contract import Model
@@ -26,7 +26,7 @@ BUCKETS = whole("attention.relative_buckets_count", 4, 1 << 16)
 FARTHEST = 128  # distances beyond it are one
 
 
-def buckets(distances: Ints, count: int) -> Ints:
+def distance_buckets(distances: Ints, count: int) -> Ints:
     """The buckets of distances, 0 or more: one for each of the near ones, then ever wider ones."""
     near = count // 2
     ratio = np.log(np.maximum(distances, near).astype(np.float32) / near) / np.float32(log(FARTHEST / near))
@@ -35,7 +35,7 @@ def buckets(distances: Ints, count: int) -> Ints:
 
 
 @final
-class Heads:
+class T5Attention:
     """Attention without positions, of tokens over keys and values that are given; scores are not scaled."""
 
     def __init__(self, weights: nn.Weights, prefix: str, shape: nn.Shape) -> None:
@@ -66,9 +66,9 @@ class T5Block:
 
     def __init__(self, weights: nn.Weights, shape: nn.Shape, *, crosses: bool) -> None:
         self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
-        self.attention = Heads(weights, "attn", shape)
+        self.attention = T5Attention(weights, "attn", shape)
         self.cross_norm = nn.RMSNorm(weights, "cross_attn_norm", shape.width) if crosses else None
-        self.cross = Heads(weights, "cross_attn", shape) if crosses else None
+        self.cross = T5Attention(weights, "cross_attn", shape) if crosses else None
         self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
         self.feed_forward: nn.FeedForward | nn.GatedFeedForward
         if "ffn_gate.weight" in weights:
@@ -80,7 +80,7 @@ class T5Block:
         return x.add(ctx, self.feed_forward(ctx, self.feed_forward_norm(ctx, x)))
 
 
-def biased(ctx: Context, table: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+def biased_mask(ctx: Context, table: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     """A mask, (history, rows), with the bias of each pair's bucket: (history, rows, heads)."""
     heads, history, rows = table.dim(0), ids.dim(0), ids.dim(1)
     bias = table.rows(ctx, ids.reshape(ctx, history * rows)).reshape(ctx, heads, history, rows)
@@ -128,7 +128,7 @@ class T5(Model):
         return EncoderDecoderCache(causal, EncoderCache(self.context))
 
     def prompt(self, ids: Sequence[int]) -> Sequence[int]:
-        return [*text_tokens(ids), self.start]
+        return [*encoder_tokens(ids), self.start]
 
     def worst_steps(self, steps: Sequence[Step]) -> Sequence[Step]:
         """Before them a step full of a text, which makes the cells that they see."""
@@ -154,7 +154,7 @@ class T5(Model):
                 bound.encoder.put(at, layer, *block.cross.pairs(at, text))
         x = self.decode(ctx, batch, bound)
         output = ctx.layer(len(self.decoder))
-        x = self.norms[1](output, x.rows(output, batch.input("rows", rows_of_outputs)))
+        x = self.norms[1](output, x.rows(output, batch.input("rows", output_rows)))
         x = x.scale(output, self.width**-0.5) if self.tied else x
         return batch.tap("logits", self.head(output, x))
 
@@ -162,8 +162,11 @@ class T5(Model):
         """The texts of a step, (width, tokens); a token sees the whole of its own text."""
         ids = batch.input("text", lambda step: text_ids(step.tokens[step.tokens < 0]))
         x = self.embedding(ctx.input(), ids)
-        mask = biased(
-            ctx, self.tables[0], batch.input("text buckets", self.text_buckets), batch.input("apart", apart)
+        mask = biased_mask(
+            ctx,
+            self.tables[0],
+            batch.input("text buckets", self.text_buckets),
+            batch.input("apart", text_mask),
         )
         for n, block in enumerate(self.encoder):
             at = ctx.layer(n)
@@ -176,7 +179,7 @@ class T5(Model):
     def decode(self, ctx: Context, batch: Batch, bound: BoundEncoderDecoderCache) -> Tensor:
         """The decoder's tokens of a step, (width, tokens)."""
         x = self.embedding(ctx.input(), batch.input("own", lambda step: step.tokens[step.tokens >= 0]))
-        ids = bound.causal.by_distance("buckets", lambda distances: buckets(distances, self.buckets))
+        ids = bound.causal.by_distance("buckets", lambda distances: distance_buckets(distances, self.buckets))
         mask = None
         for n, block in enumerate(self.decoder):
             at = ctx.layer(n)
@@ -184,7 +187,7 @@ class T5(Model):
             bound.causal.put(at, n, *block.attention.pairs(at, h))
             seen = bound.causal.get(at, n)
             if mask is None and seen.mask is not None:
-                mask = biased(at, self.tables[1], ids, seen.mask)
+                mask = biased_mask(at, self.tables[1], ids, seen.mask)
             x = x.add(at, block.attention(at, h, seen.key, seen.value, mask))
             if not bound.encoder.is_empty and block.cross is not None and block.cross_norm is not None:
                 text = bound.encoder.get(at, n)
@@ -198,15 +201,15 @@ class T5(Model):
         positions = step.positions[step.tokens < 0]
         ahead = positions[None, :] - positions[:, None]  # (queries, keys)
         half = self.buckets // 2
-        return np.where(ahead > 0, half, 0).astype(np.int32) + buckets(np.abs(ahead), half)
+        return np.where(ahead > 0, half, 0).astype(np.int32) + distance_buckets(np.abs(ahead), half)
 
 
-def apart(step: Step) -> NDArray[np.float32]:
+def text_mask(step: Step) -> NDArray[np.float32]:
     """Hides the texts of other sequences, (queries, keys)."""
     sequences = step.sequences[step.tokens < 0]
     return np.where(sequences[:, None] != sequences, np.float32(-np.inf), np.float32(0))
 
 
-def rows_of_outputs(step: Step) -> Ints:
+def output_rows(step: Step) -> Ints:
     """The outputs among the decoder's tokens."""
     return (np.cumsum(step.tokens >= 0, dtype=np.int32) - 1)[step.outputs].astype(np.int32)

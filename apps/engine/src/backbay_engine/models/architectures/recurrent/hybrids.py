@@ -10,7 +10,7 @@ from backbay.gguf import whole
 from ... import nn
 from ...bases import HybridDecoder
 from ...batch import Batch
-from ..decoders.qwen import sections_in_turn
+from ..decoders.qwen import interleaved_sections
 
 TAPS = whole("shortconv.l_cache", 1, 1 << 10)
 RECURRENT = whole("attention.recurrent_layers", 0, 1)
@@ -157,5 +157,5 @@ class Qwen35(QwenNext):
         super().__init__(backend)
 
     def rope(self, shape: nn.Shape, layer: int) -> nn.Rope:
-        sections, in_turn = sections_in_turn(self.config), self.constants.layer(layer)
+        sections, in_turn = interleaved_sections(self.config), self.constants.layer(layer)
         return nn.Rope(self.config, shape, "neox", sections=sections, in_turn=in_turn)

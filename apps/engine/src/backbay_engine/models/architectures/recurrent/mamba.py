@@ -74,7 +74,7 @@ class Mamba(HybridDecoder):
 
 
 @final
-class MixerBlock:
+class Mamba2Block:
     """x + mixer(norm(x))"""
 
     rope = None
@@ -92,12 +92,12 @@ class MixerBlock:
 class Mamba2(HybridDecoder):
     """Mamba 2."""
 
-    def block(self, weights: nn.Weights, layer: int) -> MixerBlock:
-        return MixerBlock(weights.at(f"blk.{layer}."), nn.StateShape.of(self.config))
+    def block(self, weights: nn.Weights, layer: int) -> Mamba2Block:
+        return Mamba2Block(weights.at(f"blk.{layer}."), nn.StateShape.of(self.config))
 
 
 @final
-class PartBlock:
+class NemotronHBlock:
     """x + part(norm(x))"""
 
     rope: nn.Rope | None = None  # the model knows no positions
@@ -123,7 +123,7 @@ class NemotronH(HybridDecoder):
     def feeds(self, layer: int) -> bool:
         return HIDDEN.of(self.config, layer=layer) > 0
 
-    def block(self, weights: nn.Weights, layer: int) -> PartBlock:
+    def block(self, weights: nn.Weights, layer: int) -> NemotronHBlock:
         here, config = weights.at(f"blk.{layer}."), self.config
         part: nn.Mixer | nn.FeedForward | nn.Experts
         if self.recurs(layer):
@@ -137,4 +137,4 @@ class NemotronH(HybridDecoder):
                 part = nn.Experts(here, shape, nn.ACTIVATIONS["relu_sqr"], routing=routing, gated=False)
             else:
                 part = nn.FeedForward(here, shape, "relu_sqr")
-        return PartBlock(here, self.width, part)
+        return NemotronHBlock(here, self.width, part)

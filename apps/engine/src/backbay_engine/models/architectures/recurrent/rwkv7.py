@@ -19,7 +19,7 @@ FIRST_VALUES = "blk.0.values"
 
 
 @final
-class LowRank:
+class LowRankProjection:
     """base + second(activation(first(x))), of low rank; the file decides on the rank, and on the base."""
 
     def __init__(self, weights: nn.Weights, letter: str, width: int) -> None:
@@ -34,7 +34,7 @@ class LowRank:
         return y if self.base is None else y.add(ctx, self.base)
 
 
-def before(ctx: Context, layer: int, x: Tensor, batch: Batch, name: str) -> Tensor:
+def previous_tokens(ctx: Context, layer: int, x: Tensor, batch: Batch, name: str) -> Tensor:
     """The token before each token, (width, tokens)."""
     held = nn.states_of(batch, layer)
     width, tokens = x.dim(0), held.tokens
@@ -58,7 +58,7 @@ class TimeMix:
             for name in ("receptance", "key", "value", "output")
         )
         self.decay, self.rate, self.blend, self.gate = (
-            LowRank(weights, letter, width) for letter in "wavg"
+            LowRankProjection(weights, letter, width) for letter in "wavg"
         )  # the first block has a blend that it does not use
         self.removal, self.growth, self.bonus = (
             weights.need(f"time_mix_{name}.weight", width) for name in ("k_k", "k_a", "r_k")
@@ -67,7 +67,7 @@ class TimeMix:
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch) -> Tensor:
         held, shape = nn.states_of(batch, layer), (self.head, self.heads, -1)
-        change = before(ctx, layer, x, batch, "time").sub(ctx, x)
+        change = previous_tokens(ctx, layer, x, batch, "time").sub(ctx, x)
         mixed = change.repeat_4d(ctx, self.width, x.dim(1), 1, 6).mul(ctx, self.mixes).add(ctx, x)
         r, w, k, v, a, g = (mixed.slice(ctx, 3, n, n + 1).reshape(ctx, self.width, -1) for n in range(6))
         values = self.values(ctx, layer, v, batch)
@@ -118,7 +118,7 @@ class Rwkv7Block:
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         x = x.add(ctx, self.time(ctx, layer, self.time_norm(ctx, x), batch))
         h = self.channel_norm(ctx, x)
-        h = h.add(ctx, before(ctx, layer, h, batch, "channel").sub(ctx, h).mul(ctx, self.mix))
+        h = h.add(ctx, previous_tokens(ctx, layer, h, batch, "channel").sub(ctx, h).mul(ctx, self.mix))
         x, h = (batch.select(ctx, t) if last else t for t in (x, h))
         return x.add(ctx, self.down(ctx, self.up(ctx, h).relu(ctx).sqr(ctx)))
 

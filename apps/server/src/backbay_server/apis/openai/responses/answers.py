@@ -80,7 +80,7 @@ class Usage(Struct):
     total_tokens: int
 
 
-class Incomplete(Struct):
+class IncompleteDetails(Struct):
     """Why an answer is not whole."""
 
     reason: Literal["max_output_tokens"] = "max_output_tokens"
@@ -95,7 +95,7 @@ class Response(Struct, kw_only=True):
     status: Status
     output: list[Item]
     usage: Usage | None = None
-    incomplete_details: Incomplete | None = None
+    incomplete_details: IncompleteDetails | None = None
     error: None = None
     object: Literal["response"] = "response"
     instructions: str | None
@@ -113,7 +113,7 @@ class Response(Struct, kw_only=True):
     truncation: Literal["disabled"] = "disabled"
 
 
-class InputTokens(Struct):
+class InputTokenCount(Struct):
     """The number of a prompt's tokens."""
 
     input_tokens: int
@@ -133,19 +133,19 @@ class _OfResponse(_Event, kw_only=True):
     response: Response
 
 
-class Created(_OfResponse, kw_only=True, tag="response.created"):
+class ResponseCreated(_OfResponse, kw_only=True, tag="response.created"):
     """The answer has begun."""
 
 
-class InProgress(_OfResponse, kw_only=True, tag="response.in_progress"):
+class ResponseInProgress(_OfResponse, kw_only=True, tag="response.in_progress"):
     """The answer goes on."""
 
 
-class Completed(_OfResponse, kw_only=True, tag="response.completed"):
+class ResponseCompleted(_OfResponse, kw_only=True, tag="response.completed"):
     """The answer is whole."""
 
 
-class Shortened(_OfResponse, kw_only=True, tag="response.incomplete"):
+class ResponseIncomplete(_OfResponse, kw_only=True, tag="response.incomplete"):
     """The answer ended before it was whole."""
 
 
@@ -162,7 +162,7 @@ class ItemDone(_OfItem, kw_only=True, tag="response.output_item.done"):
     """An item is whole."""
 
 
-class Place(TypedDict):
+class ItemPlace(TypedDict):
     """Where the item of an event stands."""
 
     item_id: str
@@ -234,10 +234,10 @@ class ArgumentsDone(_InItem, kw_only=True, tag="response.function_call_arguments
 
 
 StreamEvent: TypeAlias = (
-    Created
-    | InProgress
-    | Completed
-    | Shortened
+    ResponseCreated
+    | ResponseInProgress
+    | ResponseCompleted
+    | ResponseIncomplete
     | ItemAdded
     | ItemDone
     | PartAdded

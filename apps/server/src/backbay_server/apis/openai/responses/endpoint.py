@@ -9,8 +9,8 @@ from typing import Final, final
 from backbay_engine import CallBegun, Piece, Reasoning, Text
 
 from ....errors import InvalidRequestError
-from ....generation import Answer, Conversation, Finish, Options, Request
-from ....transport.answers import Json, Stream, event_sse, event_stream
+from ....generation import Answer, AnswerEnd, AnswerOptions, Conversation, Request
+from ....transport.answers import JsonAnswer, StreamAnswer, event_sse, event_stream
 from ...endpoint import Endpoint, EndpointCall
 from ...measures import ChosenLogprob, chosen_of
 from ..chat_requests import conversation_of, functions_tools
@@ -23,7 +23,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the latter names what is never there
 
 
-async def respond(call: EndpointCall, body: ResponsesRequest) -> Json | Stream:
+async def respond(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation in items."""
     request = _request(body)
     if body.stream:
@@ -32,14 +32,14 @@ async def respond(call: EndpointCall, body: ResponsesRequest) -> Json | Stream:
         growing = _Growing(call, body, answer)
         async for _ in growing.events():
             pass
-        return Json(growing.response)
+        return JsonAnswer(growing.response)
 
 
-async def count_tokens(call: EndpointCall, body: ResponsesRequest) -> Json:
+async def count_tokens(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer:
     """Count the tokens of a conversation in items."""
     [conversation] = _request(body).prompts
     assert isinstance(conversation, Conversation)
-    return Json(answers.InputTokens(await call.services.generator.count(body.model, conversation)))
+    return JsonAnswer(answers.InputTokenCount(await call.services.generator.count(body.model, conversation)))
 
 
 def _request(body: ResponsesRequest) -> Request:
@@ -48,7 +48,7 @@ def _request(body: ResponsesRequest) -> Request:
     logprobs = body.top_logprobs
     if logprobs is None and LOGPROBS in (body.include or ()):
         logprobs = 0
-    options = Options(
+    options = AnswerOptions(
         max_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -110,9 +110,9 @@ class _Growing:
         async for event in self._answer:
             if not begun:
                 begun = True
-                yield answers.Created(response=self.response)
-                yield answers.InProgress(response=self.response)
-            if isinstance(event, Finish):
+                yield answers.ResponseCreated(response=self.response)
+                yield answers.ResponseInProgress(response=self.response)
+            if isinstance(event, AnswerEnd):
                 for each in self._finish(event):
                     yield each
                 continue
@@ -124,11 +124,11 @@ class _Growing:
                     yield each
                 logprobs = []  # they are told once
 
-    def _finish(self, end: Finish) -> Iterator[StreamEvent]:
+    def _finish(self, end: AnswerEnd) -> Iterator[StreamEvent]:
         cut, times, response = end.reason == "length", end.timings, self.response
         response.status = "incomplete" if cut else "completed"
         yield from self._end_item(response.status)
-        response.incomplete_details = answers.Incomplete() if cut else None
+        response.incomplete_details = answers.IncompleteDetails() if cut else None
         response.usage = answers.Usage(
             times.prompt_tokens,
             answers.InputDetails(times.reused_tokens),
@@ -136,7 +136,11 @@ class _Growing:
             answers.OutputDetails(self._reasoned),
             times.prompt_tokens + times.tokens,
         )
-        yield answers.Shortened(response=response) if cut else answers.Completed(response=response)
+        yield (
+            answers.ResponseIncomplete(response=response)
+            if cut
+            else answers.ResponseCompleted(response=response)
+        )
 
     def _grow(self, piece: Piece, logprobs: Sequence[ChosenLogprob]) -> Iterator[StreamEvent]:
         match piece:
@@ -188,7 +192,7 @@ class _Growing:
         yield answers.ItemDone(output_index=place["output_index"], item=item)
         self._growing, self._texts, self._logprobs = None, [], []
 
-    def _place(self) -> answers.Place:
+    def _place(self) -> answers.ItemPlace:
         return {"item_id": self.response.output[-1].id, "output_index": len(self.response.output) - 1}
 
     def _name(self, kind: str) -> str:
@@ -196,6 +200,6 @@ class _Growing:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/responses/input_tokens", count_tokens, ResponsesRequest, answers.InputTokens),
+    Endpoint("POST", "/v1/responses/input_tokens", count_tokens, ResponsesRequest, answers.InputTokenCount),
     Endpoint("POST", "/v1/responses", respond, ResponsesRequest, answers.Response, answers.StreamEvent),
 )

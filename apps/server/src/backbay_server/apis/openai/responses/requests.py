@@ -53,7 +53,7 @@ class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
 Part: TypeAlias = InputText | OutputText | Refusal | InputImage | ReasoningText
 
 
-class Item(Struct):
+class InputItem(Struct):
     """An item of the conversation: a message, a call of a function, its result, or reasoning."""
 
     type: Annotated[Kind | None, taken("the kind; by default a message")] = None
@@ -106,7 +106,7 @@ class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     """A conversation to answer."""
 
     input: Annotated[
-        str | Annotated[list[Item], Meta(min_length=1)], taken("the user's text, or the conversation")
+        str | Annotated[list[InputItem], Meta(min_length=1)], taken("the user's text, or the conversation")
     ]
     model: fields.Model = None
     instructions: Annotated[str | None, taken("the system's message, before all others")] = None
@@ -145,7 +145,7 @@ T = TypeVar("T")
 def messages_of(body: ResponsesRequest) -> list[chat.Message]:
     """The conversation as messages: calls and reasoning belong to the assistant's message beside them."""
     found = [] if body.instructions is None else [chat.Message("system", body.instructions)]
-    items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    items = [InputItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input
     reasoning: str | None = None
     for number, item in enumerate(items):
         place = f"input[{number}]"
@@ -165,7 +165,7 @@ def messages_of(body: ResponsesRequest) -> list[chat.Message]:
     return found
 
 
-def _message(item: Item, place: str) -> chat.Message:
+def _message(item: InputItem, place: str) -> chat.Message:
     match item.type:
         case "function_call":
             name, call_id = _given(item.name, f"{place}.name"), _given(item.call_id, f"{place}.call_id")

@@ -8,31 +8,31 @@ from typing import Any, final
 
 from backbay import CancelledError
 
-from ..arguments import require_fit
+from ..arguments import require_fitting_prompt
 from ..errors import RequestError
-from ..port.contract import Facts
+from ..port.contract import ModelFacts
 from ..runner.requests.answer import Timings
-from ..runner.requests.generation import AnswerText, Generation, check_generation
+from ..runner.requests.generation import AnswerText, GenerationJob, check_generation
 from ..runner.requests.handle import Receiver
-from ..runner.requests.job import Job, RowsOfPictures, spans_in
-from ..runner.requests.prompt_jobs import Scoring, TokenScoring
+from ..runner.requests.job import Job, PictureRowSource, picture_spans
+from ..runner.requests.prompt_jobs import ScoreJob, TokenScoreJob
 from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
-from ..steps.tokens import Token, places_in
-from ..text.formats import Grammars
+from ..steps.tokens import Token, picture_places
+from ..text.formats import ConstraintMaker
 from ..text.tokenizers import Tokenizer
 
 
 @final
 @dataclass(frozen=True)
-class Jobs:
+class JobMaker:
     """Makes the jobs of one model.
 
     pictures    the most pictures that the cache holds for cross attention
     """
 
-    facts: Facts
+    facts: ModelFacts
     tokenizer: Tokenizer | None
-    grammars: Grammars
+    grammars: ConstraintMaker
     pictures: int
 
     def compile(self, request: AnyRequest) -> AnyRequest:
@@ -54,23 +54,23 @@ class Jobs:
         if not tokens:
             raise RequestError("the prompt is empty")
         told = "the prompt has {} tokens with its pictures, the context holds {}"
-        require_fit(told, len(tokens), context)
-        crossing = sum(1 for place in places_in(tokens) if place.picture.crosses)
+        require_fitting_prompt(told, len(tokens), context)
+        crossing = sum(1 for place in picture_places(tokens) if place.picture.crosses)
         if crossing > self.pictures:
             raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")
-        longest = max((span.end - span.begin for span in spans_in(tokens)), default=0)
+        longest = max((span.end - span.begin for span in picture_spans(tokens)), default=0)
         if longest > batch:
             raise RequestError(
                 f"a picture has {longest} tokens that see each other, and a step takes {batch}: load the model with "
                 f"batch={longest}"
             )
 
-    def make(self, request: AnyRequest, tokens: Sequence[Token], rows: RowsOfPictures | None = None) -> Job:
+    def make(self, request: AnyRequest, tokens: Sequence[Token], rows: PictureRowSource | None = None) -> Job:
         """The job of a request, of its tokens and the rows of its pictures."""
         size = self.facts.vocabulary_size
         match request:
             case Generate():
-                return Generation(
+                return GenerationJob(
                     tokens,
                     rows,
                     options=request.options,
@@ -80,9 +80,9 @@ class Jobs:
                     vocabulary_size=size,
                 )
             case Score():
-                return Scoring(tokens, rows)
+                return ScoreJob(tokens, rows)
             case ScoreTokens():
-                return TokenScoring(tokens, top=request.top, vocabulary_size=size)
+                return TokenScoreJob(tokens, top=request.top, vocabulary_size=size)
 
     def end(self, request: AnyRequest, receiver: Receiver[Any], error: BaseException | None) -> None:
         """End a request that never became a job: with an error, or as cancelled."""

@@ -15,11 +15,11 @@ from backbay.gguf import Key, whole
 
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import Inputs, Pictures, Placed, VisionFamily, in_runs, stand_in
+from ..contract import EncoderInputs, Pictures, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
 from ..prepared import Prepared
 from .block import Norm, TwoLayerPerceptron
-from .patches import Pixels, stacked
-from .shape import present
+from .patches import Pixels, stack_pixels
+from .shape import first_present
 
 FRAMES = 2  # a picture stands still in both slices of time
 MERGE = whole("vision.spatial_merge_size", 1, 64)
@@ -49,11 +49,11 @@ class GridFamily(VisionFamily):
             )
         return fewest, highest
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> Placed:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
         """Rows of pads; the text goes on after the longer side of their grid."""
         _, rows, columns = (side // self.merge for side in picture.grid)
         grid = np.indices((1, rows, columns)).reshape(3, -1).T
-        placed = in_runs(stand_in(tokenizer, PAD), picture.tokens, [[], []])
+        placed = rows_in_runs(placeholder_id(tokenizer, PAD), picture.tokens, [[], []])
         return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
 
     def patches(self, picture: Prepared) -> int:
@@ -64,7 +64,7 @@ class GridFamily(VisionFamily):
 
 
 @final
-class SlicedEmbedding:
+class TimeSlicedEmbedding:
     """An embedding of patches by a matrix for each slice of time, or by one for all."""
 
     def __init__(self, weights: Weights, patch: int, width: int) -> None:
@@ -81,7 +81,7 @@ class SlicedEmbedding:
             ]
         self.bias = weights.maybe("patch_embd.bias", width, or_else=["patch_embed.bias"])
 
-    def __call__(self, ctx: Context, inputs: Inputs, merge: int, order: Order = EVERY) -> Tensor:
+    def __call__(self, ctx: Context, inputs: EncoderInputs, merge: int, order: Order = EVERY) -> Tensor:
         """(width, patches) in the encoder's order."""
         parts = []
         for n, matrix in enumerate(self.matrices):
@@ -94,34 +94,34 @@ class SlicedEmbedding:
 
 def _patches(pictures: Pictures, merge: int, order: Order, frame: int | None) -> Pixels:
     """(patches, features) of one slice of time or of all, in the encoder's order."""
-    pixels = stacked(pictures)
+    pixels = stack_pixels(pictures)
     apart = pixels.reshape(len(pictures), -1, merge**2, 3, FRAMES, pixels.shape[1] // 3 // FRAMES)
     chosen = apart if frame is None else apart[..., frame, :]
     return chosen[:, order].reshape(len(pixels), -1)
 
 
-def coordinates(picture: Prepared, merge: int, order: Order = EVERY) -> NDArray[np.int64]:
+def patch_coordinates(picture: Prepared, merge: int, order: Order = EVERY) -> NDArray[np.int64]:
     """(2, patches): the row and the column of each patch, in the encoder's order."""
     _, rows, columns = picture.grid
-    return in_squares(rows, columns, merge)[:, order].reshape(2, -1)
+    return square_coordinates(rows, columns, merge)[:, order].reshape(2, -1)
 
 
-def in_squares(rows: int, columns: int, merge: int) -> NDArray[np.int64]:
+def square_coordinates(rows: int, columns: int, merge: int) -> NDArray[np.int64]:
     """(2, squares, patches of a square): the row and the column of each patch of a grid."""
     grid = np.indices((rows, columns)).reshape(2, rows // merge, merge, columns // merge, merge)
     return grid.transpose(0, 1, 3, 2, 4).reshape(2, -1, merge**2)
 
 
 def rotary_positions(pictures: Pictures, merge: int, order: Order = EVERY) -> NDArray[np.int32]:
-    return axes_of(np.tile(coordinates(pictures[0], merge, order), len(pictures)))
+    return rope_axes(np.tile(patch_coordinates(pictures[0], merge, order), len(pictures)))
 
 
-def axes_of(coordinates: NDArray[np.int64]) -> NDArray[np.int32]:
+def rope_axes(coordinates: NDArray[np.int64]) -> NDArray[np.int32]:
     """The row of each patch, then its column, then nothing for the two components that the op ignores."""
     return np.concatenate([coordinates, np.zeros_like(coordinates)]).ravel().astype(np.int32)
 
 
-def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float, factors: Tensor | None = None) -> Tensor:
+def rotate(ctx: Context, x: Tensor, positions: Tensor, base: float, factors: Tensor | None = None) -> Tensor:
     """(head, heads, patches), the first half of the pairs by the patch's row, the others by its column."""
     half = x.dim(0) // 2
     sections = (half // 2, half // 2, 0, 0)
@@ -129,7 +129,7 @@ def rotated(ctx: Context, x: Tensor, positions: Tensor, base: float, factors: Te
 
 
 @final
-class Merger:
+class PatchMerger:
     """Squares of patches to rows, by two products; the norm is that of a patch or, with `whole`, of a square."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Merger:
         self.square, self.whole = square, whole
         self.norm = Norm(weights, norm, square if whole else patch, eps, root=root)
         self.product = TwoLayerPerceptron(
-            weights, (present(weights, *into), present(weights, *out)), (square, square, row)
+            weights, (first_present(weights, *into), first_present(weights, *out)), (square, square, row)
         )
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:

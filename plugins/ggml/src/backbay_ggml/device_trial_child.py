@@ -35,7 +35,7 @@ SUMMED_IN_HALF = 3e-4  # a larger error of positive terms comes from sums in f16
 Product = Callable[[Tensor, Context, Tensor], Tensor]
 
 
-def of_experts(weight: Tensor, ctx: Context, x: Tensor) -> Tensor:
+def expert_product(weight: Tensor, ctx: Context, x: Tensor) -> Tensor:
     """The product with the only expert, of which each token asks."""
     (inner, rows), tokens = weight.shape, x.dim(1)
     ids = ctx.layer(0).from_ints(np.zeros((tokens, 1), np.int32))
@@ -44,7 +44,7 @@ def of_experts(weight: Tensor, ctx: Context, x: Tensor) -> Tensor:
 
 
 @final
-class Trial:
+class DeviceTrial:
     """A device beside the CPU."""
 
     def __init__(self, device: Ggml, cpu: Ggml) -> None:
@@ -165,7 +165,7 @@ def _judged(
 Step = tuple[str, Callable[[], str | tuple[DType, DType]]]
 
 
-def steps(trial: Trial) -> list[Step]:
+def trial_steps(trial: DeviceTrial) -> list[Step]:
     """What the trial does, by name."""
     made: list[Step] = [(name, partial(trial.wrong, name)) for name in CASES]
     for dtype in MEASURED:
@@ -175,14 +175,14 @@ def steps(trial: Trial) -> list[Step]:
                 device_verdict.PRODUCT_IN_FULL.format(dtype),
                 partial(trial.product, dtype, Tensor.mulmat_full_prec),
             ),
-            (device_verdict.PRODUCT_OF_EXPERTS.format(dtype), partial(trial.product, dtype, of_experts)),
+            (device_verdict.PRODUCT_OF_EXPERTS.format(dtype), partial(trial.product, dtype, expert_product)),
         ]
     return made + [
         (device_verdict.ATTENTION.format(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
     ]
 
 
-def outcome(step: Callable[[], str | tuple[DType, DType]]) -> dict[str, str | list[str]]:
+def step_outcome(step: Callable[[], str | tuple[DType, DType]]) -> dict[str, str | list[str]]:
     """A step's result, or its error: whatever that is, the device does not do it."""
     try:
         result = step()
@@ -198,12 +198,14 @@ def main(arguments: Sequence[str]) -> int:
     device_verdict.leave_untried()
     with ExitStack() as opened:
         placed = [GPULayersList([GPULayers(device, range(1))]), GPULayersList([])]
-        trial = Trial(*(opened.enter_context(Ggml(None, BackendParams(gpu_layers=each))) for each in placed))
-        listed = steps(trial)
+        trial = DeviceTrial(
+            *(opened.enter_context(Ggml(None, BackendParams(gpu_layers=each))) for each in placed)
+        )
+        listed = trial_steps(trial)
         for number, (name, step) in enumerate(listed[first:], first):
             faulthandler.dump_traceback_later(device_verdict.PATIENCE, exit=True)
             tell(begun=name, number=number, of=len(listed))
-            tell(**outcome(step))
+            tell(**step_outcome(step))
         faulthandler.cancel_dump_traceback_later()
     return 0
 

@@ -21,7 +21,7 @@ from backbay import DType
 from backbay.internals import Array
 from backbay.plugin import decode
 
-from .calls import Tensor, multiply, run, tensor_of
+from .calls import Tensor, multiply, run_op, tensor_of
 from .native_code import (
     ATTENTION,
     CONVOLUTION,
@@ -41,7 +41,7 @@ TIMED = (16, 64)
 FASTER = 0.95  # of the time without AMX
 
 
-def attention(code: NativeCode) -> bool:
+def check_attention(code: NativeCode) -> bool:
     """Whether attention of many queries at once, and of each one in parts, to causal histories in f32 and f16 is right."""
     rng = np.random.default_rng(1)
     q, k, v = (
@@ -64,31 +64,31 @@ def _attended(code: NativeCode, q: Array, k: Array, v: Array, mask: Array, parts
     """Attention with a scale of 0.1, of tiles of 32 queries."""
     queries, heads, width, history = *q.shape[1:], k.shape[1]
     table = np.zeros((queries, 4 + history), np.int32)
-    run(code, "visible_cells", table, [mask], queries | 32 << 32)
+    run_op(code, "visible_cells", table, [mask], queries | 32 << 32)
     [scale] = struct.unpack("=I", struct.pack("=f", 0.1))
     operands = [q, k, v, mask, table]
     result = np.zeros((1, queries, heads, width), np.float32)
     if parts == 1:
-        run(code, "attention", result, operands, scale)
+        run_op(code, "attention", result, operands, scale)
         return result
     sums = np.zeros((queries, heads, parts, width + 2), np.float32)
-    run(code, "attention_parts", sums, operands, scale)
-    run(code, "attention_sum", result, [sums, table], history)
+    run_op(code, "attention_parts", sums, operands, scale)
+    run_op(code, "attention_sum", result, [sums, table], history)
     return result
 
 
-def convolution(code: NativeCode) -> bool:
+def check_convolution(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     x, kernels = (rng.standard_normal(shape, np.float32) for shape in ((2, 12, 300), (300, 4)))
     result = np.zeros((2, 9, 300), np.float32)
     window = tensor_of(x)
     window.ne, window.nb = (12, 300, 2, 1), (300 * 4, 4, 12 * 300 * 4, 2 * 12 * 300 * 4)
-    run(code, "convolution", result, [window, kernels])
+    run_op(code, "convolution", result, [window, kernels])
     expected = sum(x[:, i : i + 9] * kernels[:, i] for i in range(4))
     return bool(np.allclose(result, expected, rtol=CLOSE, atol=CLOSE))
 
 
-def gates(code: NativeCode) -> bool:
+def check_gates(code: NativeCode) -> bool:
     """Whether silu is right, with another factor and without."""
     x, up = np.random.default_rng(3).standard_normal((2, 3000)).astype(np.float32) * np.float32(20)
     expected = x / (1 + np.exp(-x.astype(np.float64)))
@@ -105,27 +105,27 @@ def _gated(code: NativeCode, x: Array, up: Array | None) -> Array:
     return y
 
 
-def recurrence(code: NativeCode) -> bool:
+def check_recurrence(code: NativeCode) -> bool:
     """Whether both delta rules and the selective scan are right for some tokens and sequences."""
     names = {"delta_rule": "delta_rule", "ssm_scan": "selective_scan"}
     for case in recurrence_cases():
         result = np.zeros(case.expected.shape, np.float32)
-        run(code, names[case.op], result, case.operands)
+        run_op(code, names[case.op], result, case.operands)
         if not np.allclose(result, case.expected, rtol=CLOSE, atol=CLOSE):
             return False
     return True
 
 
-def rows(code: NativeCode) -> bool:
+def check_rows(code: NativeCode) -> bool:
     rng = np.random.default_rng(1)
     first, second, table = (rng.standard_normal((n, 3, 40), np.float32) for n in (2, 2, 5))
     joined, side_by_side = np.zeros((2, 6, 40), np.float32), np.zeros((2, 3, 80), np.float32)
-    run(code, "join", joined, [first, second], 4 * 4 + 1)
-    run(code, "join", side_by_side, [first, second], 4 * 4)
+    run_op(code, "join", joined, [first, second], 4 * 4 + 1)
+    run_op(code, "join", side_by_side, [first, second], 4 * 4)
     matrix, picked, places = table.reshape(5, 120), np.zeros((2, 120), np.float32), np.array([4, 1], np.int32)
-    run(code, "pick", picked, [matrix, places])
+    run_op(code, "pick", picked, [matrix, places])
     written = matrix.copy()
-    run(code, "put", written, [matrix, first.reshape(2, 120), places])
+    run_op(code, "put", written, [matrix, first.reshape(2, 120), places])
     expected = matrix.copy()
     expected[places] = first.reshape(2, 120)
     return (
@@ -136,7 +136,7 @@ def rows(code: NativeCode) -> bool:
     )
 
 
-def products(code: NativeCode) -> bool:
+def check_products(code: NativeCode) -> bool:
     """Whether products of random weights in the formats of files are right; those of others are tried with ggml."""
     formats = code.untried_formats()
     plain = _dtypes(code)
@@ -161,7 +161,7 @@ def _multiplies(code: NativeCode, dtype: DType, format_: int) -> bool:
     )
 
 
-def tiles(code: NativeCode) -> str:
+def check_tiles(code: NativeCode) -> str:
     """What keeps products of many columns by AMX from being used: other bits than without it, or more time."""
     ways = [code.untried_formats(tiles=tiles) for tiles in (False, True)]
     for dtype, columns in product(_dtypes(code), COUNTS):
@@ -193,13 +193,13 @@ def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Tensor
 
 
 TRIALS: dict[str, Callable[[NativeCode], bool | str]] = {
-    ATTENTION: attention,
-    CONVOLUTION: convolution,
-    GATES: gates,
-    PRODUCTS: products,
-    RECURRENCE: recurrence,
-    ROWS: rows,
-    TILES: tiles,
+    ATTENTION: check_attention,
+    CONVOLUTION: check_convolution,
+    GATES: check_gates,
+    PRODUCTS: check_products,
+    RECURRENCE: check_recurrence,
+    ROWS: check_rows,
+    TILES: check_tiles,
 }
 """Each tells whether all is right, or what is not."""
 

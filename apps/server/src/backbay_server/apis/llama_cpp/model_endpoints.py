@@ -11,17 +11,17 @@ from msgspec import Struct
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
-from ...generation.prompts import prepared
-from ...transport.answers import Json
+from ...generation.prompts import prepare_prompt
+from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Model, Texts
 from ..openai.answers import FINGERPRINT
-from ..openai.chat import conversation_asked
+from ..openai.chat import chat_conversation
 from ..openai.chat_requests import ChatRequest
 from ..openai.completions import texts_of
 
 
-class Defaults(Struct):
+class DefaultSettings(Struct):
     """What holds for requests that say nothing else."""
 
     n_ctx: int
@@ -37,7 +37,7 @@ class Modalities(Struct):
 class Properties(Struct):
     """A model, as llama.cpp's server describes it."""
 
-    default_generation_settings: Defaults
+    default_generation_settings: DefaultSettings
     total_slots: int
     model_alias: str
     model_path: str
@@ -57,18 +57,18 @@ class Slot(Struct):
     speculative: bool = False
 
 
-async def show_properties(call: EndpointCall, _: None) -> Json:
+async def show_properties(call: EndpointCall, _: None) -> JsonAnswer:
     """Describe a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(_asked(call)) as lease:
         found = await asyncio.to_thread(_properties, lease.llm, lease.name)
-        return Json(found)
+        return JsonAnswer(found)
 
 
-async def list_slots(call: EndpointCall, _: None) -> Json:
+async def list_slots(call: EndpointCall, _: None) -> JsonAnswer:
     """List the slots of a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(_asked(call)) as lease:
         slots = (await asyncio.to_thread(lease.llm.state)).slots
-        return Json([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
+        return JsonAnswer([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
 
 
 def _asked(call: EndpointCall) -> str | None:
@@ -83,7 +83,7 @@ def _properties(llm: LLM, name: str) -> Properties:
         return "" if id is None else tokens.token_bytes(id, special=True).decode("utf-8", "replace")
 
     return Properties(
-        Defaults(llm.context),
+        DefaultSettings(llm.context),
         len(llm.state().slots),
         name,
         f"{name}.gguf",  # where it lies is nobody's business
@@ -109,11 +109,11 @@ class NestedEmbedding(Struct):
     embedding: list[list[float]]
 
 
-async def embed(call: EndpointCall, body: ContentRequest) -> Json:
+async def embed(call: EndpointCall, body: ContentRequest) -> JsonAnswer:
     """Embed texts, in the older form of llama.cpp's server."""
     texts = texts_of(body.content, "content")
     found = await call.services.generator.embed(body.model, texts)
-    return Json([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
+    return JsonAnswer([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
 
 
 class PromptText(Struct):
@@ -128,19 +128,19 @@ class PromptTokens(Struct):
     input_tokens: int
 
 
-async def apply_template(call: EndpointCall, body: ChatRequest) -> Json:
+async def apply_template(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
     """Show the prompt of a conversation, without an answer."""
-    generator, asked = call.services.generator, conversation_asked(body)
+    generator, asked = call.services.generator, chat_conversation(body)
     with await generator.lease(body.model) as lease:
-        prompt = (await generator.beside(prepared, lease.llm, asked)).prompt
+        prompt = (await generator.beside(prepare_prompt, lease.llm, asked)).prompt
         if not isinstance(prompt, list):
             raise InvalidRequestError("a prompt with pictures is no text", param="messages")
-        return Json(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
+        return JsonAnswer(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
 
 
-async def count_tokens(call: EndpointCall, body: ChatRequest) -> Json:
+async def count_tokens(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
     """Count the tokens of a conversation's prompt."""
-    return Json(PromptTokens(await call.services.generator.count(body.model, conversation_asked(body))))
+    return JsonAnswer(PromptTokens(await call.services.generator.count(body.model, chat_conversation(body))))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

@@ -21,12 +21,12 @@ from backbay.internals import MAX_THREADS
 from ..arguments import LARGEST, LARGEST_BATCH, MOST_SEQUENCES
 from ..llm import LLM
 from ..loading import load
-from ..local.sizes import KV_DTYPES
+from ..local.load_checks import KV_DTYPES
 from ..models import load_model
 from ..models.keys import BLOCK_COUNT, CONTEXT_LENGTH
-from ..port.contract import Facts, Numbers
+from ..port.contract import ModelFacts, Numbers
 from ..port.options import STORE_BYTES, load_options
-from ..trials import fastest
+from ..trials import fastest_backend
 
 MODEL = "a GGUF file (of a split model, any of its files), a folder of transformers, or a name such as hf:org/name"
 LOADING = [
@@ -42,13 +42,13 @@ LOADING = [
 OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`, which not every command has
 
 
-def add_backend(parser: ArgumentParser, *, several: bool = False) -> None:
+def add_backend_arguments(parser: ArgumentParser, *, several: bool = False) -> None:
     names = "names of installed backends, separated by commas, or `all`"
     what = names if several else "name of an installed backend"
     parser.add_argument("--backend", help=f"{what}; by default the best that works")
 
 
-def add_numbers(
+def add_number_arguments(
     parser: ArgumentParser, numbers: Sequence[tuple[str, int, int, str]], **defaults: int | None
 ) -> None:
     """Add options for whole numbers: their name, the least and the most, and their help, with the default at its end."""
@@ -58,7 +58,7 @@ def add_numbers(
         parser.add_argument(f"--{name}", type=whole(least, most), default=default, metavar="N", help=told)
 
 
-def add_model(parser: ArgumentParser) -> None:
+def add_model_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that open a model, for any backend."""
     numbers = [
         ("context", 2, LARGEST, "tokens of each sequence (4096, or the model's if less)"),
@@ -71,7 +71,7 @@ def add_model(parser: ArgumentParser) -> None:
     ]
     add = parser.add_argument
     add("model", help=MODEL)
-    add_numbers(parser, numbers, **{"parallel": 1, "batch": 512, "store-bytes": STORE_BYTES})
+    add_number_arguments(parser, numbers, **{"parallel": 1, "batch": 512, "store-bytes": STORE_BYTES})
     add("--kv-dtype", choices=KV_DTYPES, help="dtype of the cache; by default the backend's choice")
     add("--projector", metavar="FILE", help="the file of the model's encoder of pictures (mmproj)")
     add("--encoder-backend", metavar="NAME", help="the encoder's backend; by default the model's")
@@ -79,12 +79,12 @@ def add_model(parser: ArgumentParser) -> None:
     add("--log", choices=("text", "json"), default="text", help="format of log lines (text)")
 
 
-def add_worker(parser: ArgumentParser) -> None:
+def add_worker_arguments(parser: ArgumentParser) -> None:
     what = "run the model in a process of its own; if it dies, another one goes on with the answer"
     parser.add_argument("--worker", action="store_true", help=what)
 
 
-def add_speculation(parser: ArgumentParser) -> None:
+def add_speculation_arguments(parser: ArgumentParser) -> None:
     add = parser.add_mutually_exclusive_group().add_argument
     itself = "guess the next tokens from the text itself, to be faster; the answer is the same"
     add("--speculate", action="store_const", const="ngram", help=itself)
@@ -94,27 +94,27 @@ def add_speculation(parser: ArgumentParser) -> None:
     parser.add_argument("--draft-backend", metavar="NAME", help=backend)
 
 
-def add_images(parser: ArgumentParser, what: str) -> None:
+def add_image_arguments(parser: ArgumentParser, what: str) -> None:
     told = f"{what}; may be repeated"
     parser.add_argument("--image", action="append", default=[], metavar="FILE", help=told)
 
 
-def add_plot(parser: ArgumentParser, what: str) -> None:
+def add_plot_argument(parser: ArgumentParser, what: str) -> None:
     parser.add_argument("--plot", type=file_to_write, metavar="FILE", help=f"{what}, as SVG")
 
 
-def add_texts(parser: ArgumentParser) -> None:
+def add_text_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="*", help="texts; by default the lines of standard input")
 
 
-def texts_of(args: Namespace, verb: str) -> list[str]:
+def read_texts(args: Namespace, verb: str) -> list[str]:
     texts = args.text or [line for line in standard_input().split("\n") if line.strip()]
     if not texts:
         raise BackbayError(f"there is nothing to {verb}: give texts, or lines on standard input")
     return texts
 
 
-def sizes_of(args: Namespace, backend: str | None) -> dict[str, Any]:
+def load_arguments(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
     layers = None if args.gpu_layers is None else _layers_on_gpus(args, backend)
     params = BackendParams(num_threads=args.threads, gpu_layers=layers, options=options_of(args))
@@ -132,15 +132,15 @@ def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
 
     If `measuring` is False, no trial is made of which one is faster.
     """
-    given = sizes_of(args, args.backend)
-    choice = fastest(args.model, args.backend, load_options(given), measuring=measuring)
+    given = load_arguments(args, args.backend)
+    choice = fastest_backend(args.model, args.backend, load_options(given), measuring=measuring)
     if choice is None:  # a backend is named
         open_model_file(args.model).close()
         choice = backbay.choose(args.backend)
     return choice.name
 
 
-def require_made(args: Namespace, wanted: Numbers) -> None:
+def require_results(args: Namespace, wanted: Numbers) -> None:
     """RequestError unless the model of the arguments makes embeddings, or scores: its weights are not loaded for this."""
     name = chosen_backend(args, measuring=False)
     with backbay.open(
@@ -148,15 +148,15 @@ def require_made(args: Namespace, wanted: Numbers) -> None:
     ) as backend:
         model = load_model(backend)
         generates = model.new_cache() is not None
-        Facts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
+        ModelFacts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:
     """Load the model of the arguments, with a progress bar."""
     set_up_logging(args.log)
-    with Bar(sys.stderr, "loading") as bar:
+    with ProgressBar(sys.stderr, "loading") as bar:
         others = {name: getattr(args, name) for name in OTHERS if getattr(args, name, None) is not None}
-        return load(args.model, backend, **sizes_of(args, backend), progress=bar.show, **others)
+        return load(args.model, backend, **load_arguments(args, backend), progress=bar.show, **others)
 
 
 def write_plot(args: Namespace, picture: str) -> None:
@@ -167,7 +167,7 @@ def write_plot(args: Namespace, picture: str) -> None:
 
 
 @final
-class Bar:
+class ProgressBar:
     """A progress bar on one line; shows nothing without a terminal."""
 
     def __init__(self, stream: TextIO, what: str) -> None:
@@ -196,14 +196,14 @@ def set_up_logging(form: str) -> None:
     """Log to standard error: a line of text or of JSON for each record."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonLines() if form == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
+        JsonFormatter() if form == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(
         level=logging.WARNING if form == "text" else logging.INFO, handlers=[handler], force=True
     )
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -18,10 +18,10 @@ from backbay import BackendEntry, BackendParams, CancelledError, Choice, OptionE
 from backbay.discovery import SpeedTrial
 from backbay_engine import estimate, load
 from backbay_engine.port.options import LoadOptions
-from backbay_engine.trials import choosing
-from backbay_engine.trials.choosing import fastest, hold_trial
-from backbay_engine.trials.measuring import Speed
-from backbay_engine.trials.process import Limits, Outcome
+from backbay_engine.trials import backend_choice
+from backbay_engine.trials.backend_choice import fastest_backend, run_trial
+from backbay_engine.trials.measuring import LoadSpeed
+from backbay_engine.trials.process import TrialLimits, TrialOutcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]
 OPTIONS = LoadOptions(context=64, parallel=2, batch=512)
@@ -30,20 +30,20 @@ OPTIONS = LoadOptions(context=64, parallel=2, batch=512)
 class Trials:
     """Trials whose backends take a set time, by a clock that only they move."""
 
-    def __init__(self, **seconds: float | Outcome) -> None:
-        self.seconds, self.now, self.limits = seconds, 0.0, dict[str, Limits]()
+    def __init__(self, **seconds: float | TrialOutcome) -> None:
+        self.seconds, self.now, self.limits = seconds, 0.0, dict[str, TrialLimits]()
 
-    def attempt(self, name: str, limits: Limits) -> Outcome:
+    def attempt(self, name: str, limits: TrialLimits) -> TrialOutcome:
         self.limits[name] = limits
         taken = self.seconds[name]
-        if isinstance(taken, Outcome):
+        if isinstance(taken, TrialOutcome):
             return taken
         self.now += 10 * taken
-        return Outcome(Speed(taken, {"answers": 1 / taken}), measuring=taken)
+        return TrialOutcome(LoadSpeed(taken, {"answers": 1 / taken}), measuring=taken)
 
     def hold(self, seconds: float = 1000.0) -> SpeedTrial:
         entries = ENTRIES[: len(self.seconds)]
-        return hold_trial("model", "2 requests", entries, self.attempt, seconds, lambda: self.now)
+        return run_trial("model", "2 requests", entries, self.attempt, seconds, lambda: self.now)
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_a_backend_that_is_little_faster_does_not_win() -> None:
 
 
 def test_a_backend_that_cannot_run_the_model_is_passed_over_with_its_reason() -> None:
-    trial = Trials(first=Outcome(why_not="no such op"), second=9.0).hold()
+    trial = Trials(first=TrialOutcome(why_not="no such op"), second=9.0).hold()
     assert (trial.backend, trial.lasts) == ("second", True)
     assert trial.speeds[0].why_not == "no such op"
     choice = Choice(ENTRIES[0], "it works", (("oracle", "its priority is lower"),), (ENTRIES[1],))
@@ -83,9 +83,9 @@ def test_later_backends_get_the_time_that_is_left_and_a_few_times_that_of_the_be
     trials = Trials(first=2.0, second=1.0, third=4.0)
     trials.hold(seconds=100.0)
     assert trials.limits == {
-        "first": Limits(100.0, None),
-        "second": Limits(80.0, 8.0),
-        "third": Limits(70.0, 5.0),
+        "first": TrialLimits(100.0, None),
+        "second": TrialLimits(80.0, 8.0),
+        "third": TrialLimits(70.0, 5.0),
     }
 
 
@@ -96,7 +96,7 @@ def test_when_the_time_is_over_the_best_of_the_measured_ones_is_taken_for_a_day(
 
 
 def test_without_any_speed_the_first_is_taken_for_a_day() -> None:
-    trial = Trials(first=Outcome(why_not="broken"), second=Outcome(why_not="broken too")).hold()
+    trial = Trials(first=TrialOutcome(why_not="broken"), second=TrialOutcome(why_not="broken too")).hold()
     assert (trial.backend, trial.lasts) == ("first", False)
 
 
@@ -111,8 +111,8 @@ class Installed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
         self.seconds, self.measured, self.version = seconds, list[str](), "1"
         self.entries = [replace(each) for each in ENTRIES[: len(seconds)]]
-        monkeypatch.setattr(choosing, "choose", lambda _: self.choice())
-        monkeypatch.setattr(choosing, "try_task", self.attempt)
+        monkeypatch.setattr(backend_choice, "choose", lambda _: self.choice())
+        monkeypatch.setattr(backend_choice, "try_task", self.attempt)
         monkeypatch.setattr("backbay.discovery.probe.probe_all", self.probed)
 
     def choice(self) -> Choice:
@@ -122,10 +122,12 @@ class Installed:
     def probed(self, entries: tuple[BackendEntry, ...]) -> list[SimpleNamespace]:
         return [SimpleNamespace(entry=each, details={"library": self.version}) for each in entries]
 
-    def attempt(self, task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
+    def attempt(
+        self, task: backend_choice.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
+    ) -> TrialOutcome:
         self.measured.append(task.backend)
         assert task.options.context == 64
-        return Outcome(Speed(self.seconds[task.backend], {}))
+        return TrialOutcome(LoadSpeed(self.seconds[task.backend], {}))
 
 
 @pytest.fixture
@@ -135,7 +137,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Installed:
 
 def test_a_trial_is_remembered_for_a_model_a_load_and_a_library(installed: Installed, path: Path) -> None:
     def chosen(options: LoadOptions = OPTIONS) -> str:
-        choice = fastest(path, None, options)
+        choice = fastest_backend(path, None, options)
         assert choice is not None
         return choice.name
 
@@ -170,14 +172,16 @@ def test_of_two_that_start_together_one_waits_for_the_other(
         if len(looks) == 2:
             twice.set()
 
-    def attempt(task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
+    def attempt(
+        task: backend_choice.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
+    ) -> TrialOutcome:
         assert twice.wait(PATIENCE)
         return installed.attempt(task, limits, waiting)
 
-    monkeypatch.setattr(choosing, "check_cancel", look)
-    monkeypatch.setattr(choosing, "try_task", attempt)
+    monkeypatch.setattr(backend_choice, "check_cancel", look)
+    monkeypatch.setattr(backend_choice, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
-        choices = list(pool.map(lambda _: fastest(path, None, OPTIONS), range(2)))
+        choices = list(pool.map(lambda _: fastest_backend(path, None, OPTIONS), range(2)))
     assert [choice.name for choice in choices if choice is not None] == ["second", "second"]
     assert installed.measured == ["first", "second"]
 
@@ -187,19 +191,21 @@ def test_a_trial_that_waits_for_another_one_can_be_cancelled(
 ) -> None:
     cancel, entered = Event(), Event()
 
-    def attempt(task: choosing.Task, limits: Limits, waiting: Callable[[], None]) -> Outcome:
+    def attempt(
+        task: backend_choice.TrialTask, limits: TrialLimits, waiting: Callable[[], None]
+    ) -> TrialOutcome:
         entered.set()
         assert ended.wait(PATIENCE)
         return installed.attempt(task, limits, waiting)
 
     ended = Event()
-    monkeypatch.setattr(choosing, "try_task", attempt)
+    monkeypatch.setattr(backend_choice, "try_task", attempt)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(fastest, path, None, OPTIONS)
+        first = pool.submit(fastest_backend, path, None, OPTIONS)
         assert entered.wait(PATIENCE)
         cancel.set()
         with pytest.raises(CancelledError):
-            fastest(path, None, OPTIONS, cancel)
+            fastest_backend(path, None, OPTIONS, cancel)
         ended.set()
         assert first.result() is not None
 
@@ -207,30 +213,30 @@ def test_a_trial_that_waits_for_another_one_can_be_cancelled(
 def test_another_model_has_a_trial_of_its_own(installed: Installed, path: Path, tmp_path: Path) -> None:
     from small_llama import write_small_llama
 
-    fastest(path, None, OPTIONS)
-    fastest(write_small_llama(tmp_path / "alike.gguf", seed=8), None, OPTIONS)
+    fastest_backend(path, None, OPTIONS)
+    fastest_backend(write_small_llama(tmp_path / "alike.gguf", seed=8), None, OPTIONS)
     assert len(installed.measured) == 4  # the file's name tells people which model it is
-    fastest(write_small_llama(tmp_path / path.name, layers=3), None, OPTIONS)
+    fastest_backend(write_small_llama(tmp_path / path.name, layers=3), None, OPTIONS)
     assert len(installed.measured) == 6
 
 
 @pytest.mark.parametrize("kept", ["{", "[]", '{"speeds": 5}', "null"])
 def test_a_damaged_record_is_made_anew(installed: Installed, path: Path, tmp_path: Path, kept: str) -> None:
-    fastest(path, None, OPTIONS)
+    fastest_backend(path, None, OPTIONS)
     (record,) = (tmp_path / "cache" / "speeds").glob("*.json")
     assert json.loads(record.read_text())["backend"] == "second"
     record.write_text(kept)
-    fastest(path, None, OPTIONS)
+    fastest_backend(path, None, OPTIONS)
     assert len(installed.measured) == 4
 
 
 def test_a_record_that_names_no_installed_backend_is_not_taken(
     installed: Installed, path: Path, tmp_path: Path
 ) -> None:
-    fastest(path, None, OPTIONS)
+    fastest_backend(path, None, OPTIONS)
     (record,) = (tmp_path / "cache" / "speeds").glob("*.json")
     record.write_text(record.read_text().replace('"second"', '"gone"'))
-    choice = fastest(path, None, OPTIONS)
+    choice = fastest_backend(path, None, OPTIONS)
     assert choice is not None
     assert choice.name == "second"
 
@@ -239,16 +245,16 @@ def test_one_backend_a_named_backend_and_a_limit_of_zero_need_no_trial(
     monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     alone = Installed(monkeypatch, {"first": 2.0})
-    choice = fastest(path, "auto", OPTIONS)
+    choice = fastest_backend(path, "auto", OPTIONS)
     assert choice is not None
     assert choice.name == "first"
     several = Installed(monkeypatch, {"first": 2.0, "second": 1.0})
-    assert fastest(path, "first", OPTIONS) is None
+    assert fastest_backend(path, "first", OPTIONS) is None
     monkeypatch.setenv("BACKBAY_BACKEND", "first")
-    assert fastest(path, None, OPTIONS) is None
+    assert fastest_backend(path, None, OPTIONS) is None
     monkeypatch.delenv("BACKBAY_BACKEND")
     monkeypatch.setenv("BACKBAY_TRIAL_SECONDS", "0")
-    choice = fastest(path, None, OPTIONS)
+    choice = fastest_backend(path, None, OPTIONS)
     assert choice is not None
     assert choice.name == "first"
     assert alone.measured == several.measured == []
@@ -260,7 +266,7 @@ def test_a_limit_that_is_no_number_of_seconds_is_refused(
 ) -> None:
     monkeypatch.setenv("BACKBAY_TRIAL_SECONDS", wrong)
     with pytest.raises(OptionError, match="BACKBAY_TRIAL_SECONDS must be a number of seconds"):
-        fastest(path, None, OPTIONS)
+        fastest_backend(path, None, OPTIONS)
 
 
 def test_an_estimate_makes_no_trial_and_knows_of_earlier_ones(

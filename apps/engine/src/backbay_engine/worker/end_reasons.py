@@ -16,8 +16,8 @@ _HINTS = {
 }
 
 
-def why_ended(status: int, kills: int | None, root: Path = Path("/")) -> str:
-    """The reason in words, by a process's exit status and the count of `memory_kills` when it started."""
+def end_reason(status: int, kills: int | None, root: Path = Path("/")) -> str:
+    """The reason in words, by a process's exit status and the count of `count_memory_kills` when it started."""
     if status == MUTE:
         return "ended: it had no memory left, not even to tell of it"
     child = getattr(signal, "SIGCHLD", None)  # not on Windows
@@ -26,7 +26,7 @@ def why_ended(status: int, kills: int | None, root: Path = Path("/")) -> str:
     if status >= 0:
         return f"ended with status {status}"
     name = exit_name(status)
-    hint = _killed(kills, memory_kills(root)) if name == "SIGKILL" else _HINTS.get(name, "")
+    hint = _killed(kills, count_memory_kills(root)) if name == "SIGKILL" else _HINTS.get(name, "")
     return f"was killed by {name}" + (f": {hint}" if hint else "")
 
 
@@ -38,7 +38,7 @@ def _killed(before: int | None, now: int | None) -> str:
     return "not by the system's out-of-memory killer, which killed nothing meanwhile"
 
 
-def memory_kills(root: Path = Path("/")) -> int | None:
+def count_memory_kills(root: Path = Path("/")) -> int | None:
     """How many processes the system's out-of-memory killer has killed so far; None if the system does not say."""
     try:
         lines = (root / "proc/vmstat").read_text().splitlines()

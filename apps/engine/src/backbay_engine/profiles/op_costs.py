@@ -29,7 +29,7 @@ class PeakRates:
         return max(nbytes / self.reading, products / self.multiplying)
 
 
-def measure_walls(threads: int) -> PeakRates:
+def measure_peak_rates(threads: int) -> PeakRates:
     """The rates of the fastest passes, with some threads; NumPy multiplies float32 with as many as it takes."""
     parts = [np.ones(PARALLEL_BYTES // 8 // threads) for _ in range(threads)]
     matrix = np.ones((SIDE, SIDE), np.float32)
@@ -50,7 +50,7 @@ def _fastest(work: Callable[[], object]) -> float:
 # -- ops: the bytes that they read and write, and their multiplications ----------------------------------
 
 
-def label(node: Node) -> str:
+def op_label(node: Node) -> str:
     """The op of a node, with the dtype of its weight, if it multiplies one."""
     assert node.op is not None
     weight = next((operand for operand in node.operands if operand.kind == "parameter"), None)
@@ -58,14 +58,14 @@ def label(node: Node) -> str:
     return f"{node.op.name} {weight.dtype}" if is_product and weight is not None else node.op.name
 
 
-def layer(node: Node, blocks: int) -> str:
+def layer_label(node: Node, blocks: int) -> str:
     where = node.placement.layer
     if where is None:
         return "input" if node.placement.host else "no layer"
     return "output" if where >= blocks else str(where)
 
 
-def nbytes(node: Node) -> int:
+def bytes_moved(node: Node) -> int:
     """The bytes of all operands, each once, and of the result; only the chosen rows and experts of a table."""
     return sum(_parts(node))
 
@@ -94,7 +94,7 @@ def _share(node: Node, elements: float) -> int:
     return int(node.nbytes * min(1, elements / node.size)) if node.size else 0
 
 
-def products(node: Node) -> int:
+def multiplications(node: Node) -> int:
     """The multiplications of a matrix product, or of attention; other ops count as none."""
     if node.op in (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id):
         return node.size * int(node.args[0].dim(0))

@@ -21,11 +21,11 @@ from backbay.gguf import ModelFile
 from backbay.internals import human_bytes, usable_cores
 from backbay.plugin import Cancel, check_cancel
 
-from ..arguments import MOST_SEQUENCES, whole
+from ..arguments import MOST_SEQUENCES, whole_number
 from ..port.options import LoadOptions, Path
-from ..worker.messages import plain
-from .measuring import ROOM, Clock, Task
-from .process import Limits, Outcome, try_task
+from ..worker.messages import sendable_option
+from .measuring import ROOM, Clock, TrialTask
+from .process import TrialLimits, TrialOutcome, try_task
 
 VARIABLE = "BACKBAY_TRIAL_SECONDS"
 SECONDS = 60.0  # that a trial may take by default
@@ -34,10 +34,10 @@ SLOWER, WARM_UP = 3.0, 2.0  # a backend may take so many times the best one's me
 NEWS = 3.0  # seconds after which a trial says that it runs
 
 log = logging.getLogger(__name__)
-Try: TypeAlias = Callable[[str, Limits], Outcome]
+Try: TypeAlias = Callable[[str, TrialLimits], TrialOutcome]
 
 
-def fastest(
+def fastest_backend(
     path: Path, backend: object, options: LoadOptions, cancel: Cancel | None = None, *, measuring: bool = True
 ) -> Choice | None:
     """The choice that "auto" makes for a model and a load; None if a backend is named.
@@ -46,7 +46,7 @@ def fastest(
     """
     if not is_auto(backend):
         return None
-    parallel = whole("parallel", options.parallel, 1, MOST_SEQUENCES)
+    parallel = whole_number("parallel", options.parallel, 1, MOST_SEQUENCES)
     with open_model(path) as model:  # first: trying backends takes longer
         choice, seconds = choose("auto"), trial_seconds()
         if options.params.options:
@@ -54,17 +54,19 @@ def fastest(
         if not choice.equals or not seconds:
             return choice
         name, shape = _name(path, model), shape_digest(model)
-    params = replace(plain(options.params), alloc_memory=True)
+    params = replace(sendable_option(options.params), alloc_memory=True)
     dtype = str(options.kv_dtype).lower()
     kept = KeptTrial(choice, name, [shape, repr(params), parallel, options.batch, dtype])
     trial = kept.recall()
     if trial is None and measuring:
-        attempt = _attempt(Task(plain(path), "", _short(options, params)), choice, seconds, cancel)
+        attempt = _attempt(
+            TrialTask(sendable_option(path), "", _short(options, params)), choice, seconds, cancel
+        )
         load = f"{parallel} requests at once" if parallel > 1 else "1 request"
         with kept.found_once(lambda: check_cancel(cancel)):  # two trials at once would measure each other
             trial = kept.recall()
             if trial is None:
-                trial = hold_trial(name, load, (choice.entry, *choice.equals), attempt, seconds)
+                trial = run_trial(name, load, (choice.entry, *choice.equals), attempt, seconds)
                 kept.keep(trial)
                 log.info("backend %s", trial.applied(choice))
     return choice if trial is None else trial.applied(choice)
@@ -94,7 +96,7 @@ def trial_seconds() -> float:
     return seconds
 
 
-def hold_trial(
+def run_trial(
     model: str,
     load: str,
     entries: Sequence[BackendEntry],
@@ -107,13 +109,13 @@ def hold_trial(
     Together they have so many seconds. A backend is stopped as soon as it took much longer than the best one so far.
     """
     begun, busy = clock(), is_busy()
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     for entry in entries:
         best = min((each for each in outcomes if each.speed is not None), key=_cost, default=None)
         longest = None if best is None else SLOWER * best.measuring + WARM_UP
         left = seconds - (clock() - begun)
-        late = Outcome(why_not=f"not measured: {seconds:g} s were over", lasts=False)
-        outcomes.append(attempt(entry.name, Limits(left, longest)) if left > 0 else late)
+        late = TrialOutcome(why_not=f"not measured: {seconds:g} s were over", lasts=False)
+        outcomes.append(attempt(entry.name, TrialLimits(left, longest)) if left > 0 else late)
     chosen = outcomes[0]
     for outcome in outcomes:
         if _cost(outcome) < BETTER * _cost(chosen):
@@ -142,7 +144,7 @@ def shape_digest(model: ModelFile) -> str:
     return digest.hexdigest()
 
 
-def _attempt(task: Task, choice: Choice, seconds: float, cancel: Cancel | None) -> Try:
+def _attempt(task: TrialTask, choice: Choice, seconds: float, cancel: Cancel | None) -> Try:
     """The function that measures a backend; it tells once that this takes a while."""
     begun, told = time.monotonic(), False
 
@@ -161,11 +163,11 @@ def _attempt(task: Task, choice: Choice, seconds: float, cancel: Cancel | None) 
     return lambda name, limits: try_task(replace(task, backend=name), limits, waiting)
 
 
-def _cost(outcome: Outcome) -> float:
+def _cost(outcome: TrialOutcome) -> float:
     return math.inf if outcome.speed is None else outcome.speed.seconds
 
 
-def _speed(entry: BackendEntry, outcome: Outcome) -> BackendSpeed:
+def _speed(entry: BackendEntry, outcome: TrialOutcome) -> BackendSpeed:
     version, speed = version_of(entry), outcome.speed
     if speed is None:
         return BackendSpeed(entry.name, version, why_not=outcome.why_not)

@@ -10,16 +10,16 @@ import numpy as np
 
 from backbay import CacheFullError
 
-from ..cache.attention.pictures import PictureCache, PictureWriter, names
+from ..cache.attention.pictures import PictureCache, PictureWriter, content_names
 from ..models.contract import Model
 from ..steps.step import Ints, PictureRows, Step
-from ..steps.tokens import PictureToken, Token, places_in
-from .requests.job import Job, RowsOfPictures
-from .scheduler import Share
+from ..steps.tokens import PictureToken, Token, picture_places
+from .requests.job import Job, PictureRowSource
+from .scheduler import StepShare
 from .slots import Slots
 
 
-def make_step(shares: Sequence[Share]) -> tuple[Step, list[slice]]:
+def make_step(shares: Sequence[StepShare]) -> tuple[Step, list[slice]]:
     """The step of these shares, and the rows of each share's results."""
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     results, spans = list[slice](), list[slice]()
@@ -48,9 +48,9 @@ def make_step(shares: Sequence[Share]) -> tuple[Step, list[slice]]:
     return _with_pictures(step, spans, rows, axes) if spans or rows or axes else step, results
 
 
-def _rows_of(pictures: RowsOfPictures, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
+def _rows_of(pictures: PictureRowSource, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
     """The rows that replace these tokens, the first of which is at `first` in the step."""
-    for place in places_in(tokens):
+    for place in picture_places(tokens):
         replaced = [
             (first + at, token.row)
             for at in range(place.begin, place.end)
@@ -96,7 +96,7 @@ class PictureWriting:
 
     def has_room(self, job: Job, active: Sequence[Job]) -> bool:
         """Whether the job's pictures fit beside those of the active jobs."""
-        wanted = {name for each in (job, *active) for name in names(each.layout.shown)}
+        wanted = {name for each in (job, *active) for name in content_names(each.layout.shown)}
         return len(wanted) <= self._cache.regions
 
     def show(self, job: Job, slots: Slots) -> None:

@@ -10,17 +10,17 @@ from backbay.gguf import Config
 from ..cache.contract import Cache, CacheSizes
 from ..errors import RequestError
 from ..models import load_model
-from ..port.contract import Facts
+from ..port.contract import ModelFacts
 from ..port.options import LoadOptions
-from ..runner.speculation import LONGEST, DraftModel, NgramSource, Source
-from ..steps.step import worst_steps
+from ..runner.speculation import LONGEST, DraftModel, GuessSource, NgramSource
+from ..steps.step import largest_steps
 from ..text.tokenizers.vocabulary import TOKENS
-from .picture_intake import open_text
+from .picture_intake import open_text_backend
 
 
-def open_source(
-    options: LoadOptions, facts: Facts, cache: Cache | None, backend: Backend, parallel: int
-) -> Source:
+def open_guess_source(
+    options: LoadOptions, facts: ModelFacts, cache: Cache | None, backend: Backend, parallel: int
+) -> GuessSource:
     """The source of guesses for a model; everything that it needs is reserved."""
     if cache is None or cache.is_uniform:
         why = "generates no text" if cache is None else "is recurrent: its states cannot take tokens back"
@@ -33,7 +33,7 @@ def open_source(
         BackendParams(num_threads=params.num_threads) if elsewhere else params
     )  # options are a backend's own
     given = replace(options.draft_params or given, alloc_memory=params.alloc_memory)
-    draft, _ = open_text(options.draft, options.draft_backend or type(backend), given)
+    draft, _ = open_text_backend(options.draft, options.draft_backend or type(backend), given)
     try:
         return _draft_model(draft, facts, backend.config, parallel)
     except BaseException:
@@ -41,7 +41,7 @@ def open_source(
         raise
 
 
-def _draft_model(draft: Backend, facts: Facts, config: Config, parallel: int) -> DraftModel:
+def _draft_model(draft: Backend, facts: ModelFacts, config: Config, parallel: int) -> DraftModel:
     model = load_model(draft, facts.context)
     cache = model.new_cache()
     if cache is None:
@@ -58,7 +58,7 @@ def _draft_model(draft: Backend, facts: Facts, config: Config, parallel: int) ->
             batch=batch,
             vocabulary_size=facts.vocabulary_size,
         )
-        steps = worst_steps(batch, parallel, facts.context, decoding=True, uniform=cache.is_uniform)
+        steps = largest_steps(batch, parallel, facts.context, decoding=True, uniform=cache.is_uniform)
         source.step_cache.reserve([*model.worst_steps(steps)])
     except BaseException:
         cache.close()

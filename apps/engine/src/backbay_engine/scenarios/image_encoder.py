@@ -13,8 +13,8 @@ from backbay import Backend, Context, Tensor
 from backbay.plugin import Cancel
 from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
-from ..images.contract import Inputs, Network
-from ..images.encoder import Pass
+from ..images.contract import EncoderInputs, EncoderNetwork
+from ..images.encoder import EncoderPass
 from ..images.prepared import Prepared
 from ..images.store import ImageStore
 from ..models.batch import Batch
@@ -61,7 +61,7 @@ def _mixed_step(rng: np.random.Generator, size: int, width: int, room: int) -> S
 
 
 @final
-class SmallNetwork(Network):
+class SmallEncoder(EncoderNetwork):
     """Blocks that add a product to the state, over weights that leaves hold; the first block's input is kept."""
 
     def __init__(self, backend: Backend, rng: np.random.Generator, width: int, rows: int) -> None:
@@ -74,14 +74,14 @@ class SmallNetwork(Network):
         self.home = backend.new_context()
         self.leaves = [self.home.from_floats(array) for array in self.arrays]
 
-    def start(self, ctx: Context, inputs: Inputs) -> Tensor:
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
         pixels = inputs.leaf("pixels", lambda pictures: np.concatenate([each.pixels for each in pictures]))
         return pixels.scale(ctx, 0.5)
 
-    def block(self, ctx: Context, layer: int, x: Tensor, inputs: Inputs) -> Tensor:
+    def block(self, ctx: Context, layer: int, x: Tensor, inputs: EncoderInputs) -> Tensor:
         return x.add(ctx, self.leaves[1 + layer].mulmat(ctx, x).tanh(ctx))
 
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: Inputs) -> Tensor:
+    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         return self.leaves[0].mulmat(ctx, kept[0].add(ctx, kept[1]))
 
     def expected(self, pixels: Array) -> Array:
@@ -101,8 +101,8 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
     pixels = rng.standard_normal((4, patches, width)).astype(np.float32)
     pictures = [Prepared(each, patches, (1, patches), (1, patches), "scenario") for each in pixels]
     with lab.fresh() as backend:
-        network = SmallNetwork(backend, rng, width, rows)
-        made = Pass(backend, network, pictures[:1])
+        network = SmallEncoder(backend, rng, width, rows)
+        made = EncoderPass(backend, network, pictures[:1])
         made.reserve()
 
         def embed(given: Sequence[Prepared], cancel: Cancel) -> list[Array]:
@@ -127,7 +127,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
             network.home.close()
 
 
-def _ask(store: ImageStore, network: SmallNetwork, pictures: Sequence[Prepared]) -> None:
+def _ask(store: ImageStore, network: SmallEncoder, pictures: Sequence[Prepared]) -> None:
     """Lease pictures, and compare their rows; what is held already is not computed again."""
     answers = SimpleQueue[BaseException | None]()
     lease = store.lease(pictures, lambda lease, error: answers.put(error))

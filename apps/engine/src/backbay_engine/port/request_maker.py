@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
-from ..arguments import conversation, require_fit, token_ids
+from ..arguments import conversation_messages, require_fitting_prompt, token_ids
 from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
 from ..images.prepared import Prepared
-from ..images.prompts import Parts, PictureConversation, has_pictures, parts_of, placeholders, tokens_of
-from ..images.store import Counters
+from ..images.prompts import (
+    PictureConversation,
+    PromptParts,
+    has_pictures,
+    placeholder_tokens,
+    prompt_parts,
+    prompt_tokens,
+)
+from ..images.store import StoreCounters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
-from .contract import Facts, Port, SightFacts
+from .contract import ModelFacts, Port, VisionFacts
 from .questions import GetCounters
 
-UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | Parts
+UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | PromptParts
 """A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
 
 
@@ -30,7 +37,7 @@ def require_one(prompt: object) -> None:
 
 
 @final
-class Prompting:
+class RequestMaker:
     """Checks the prompts of users, and makes requests of them; RequestError if the model cannot serve it."""
 
     def __init__(self, port: Port) -> None:
@@ -38,9 +45,9 @@ class Prompting:
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
-    ) -> list[int] | Parts:
+    ) -> list[int] | PromptParts:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has pictures."""
-        said = conversation(messages)
+        said = conversation_messages(messages)
         sight = self.require_sight() if has_pictures(said) else self._facts.sight
         if sight is None:
             return self.tokenizer().encode(render(said), add_special=False)
@@ -53,11 +60,11 @@ class Prompting:
             raise RequestError("the file has no vocabulary; give token ids instead of text")
         return self._port.tokenizer
 
-    def checked(self, prompt: UserPrompt) -> list[int] | Parts:
+    def checked(self, prompt: UserPrompt) -> list[int] | PromptParts:
         """A prompt as requests hold it: token ids, or parts whose pictures look right from outside."""
         if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
             raise RequestError("the prompt is empty")
-        parts = parts_of(prompt)
+        parts = prompt_parts(prompt)
         if parts is None:
             return self._in_limits(self._ids(prompt))
         if all(item in ("", []) for item in parts.items):
@@ -84,14 +91,14 @@ class Prompting:
                 f"the picture is prepared for {picture.family}, this model takes those of {family}"
             )
 
-    def require_sight(self) -> SightFacts:
+    def require_sight(self) -> VisionFacts:
         self._port.check_open()
         return self._facts.require_sight()
 
     def tokens(self, prompt: UserPrompt) -> list[int]:
         """The token ids of a prompt; RequestError if it has pictures."""
         checked = self._in_limits(self._ids(prompt)) if isinstance(prompt, str) else self.checked(prompt)
-        if isinstance(checked, Parts):
+        if isinstance(checked, PromptParts):
             raise RequestError("pictures have no log-probabilities and no embeddings of text; leave them out")
         return checked
 
@@ -100,23 +107,27 @@ class Prompting:
             return self.tokenizer().encode(prompt, plain=self._plain)
         return token_ids(prompt)
 
-    def texts(self, parts: Parts) -> list[int]:
+    def texts(self, parts: PromptParts) -> list[int]:
         """The ids of parts without pictures."""
         tokenizer = self._port.tokenizer
-        return ids_of(tokens_of(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
+        return ids_of(prompt_tokens(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
 
     @property
     def _plain(self) -> frozenset[int]:
         """Tokens that users cannot write: those that stand for pictures."""
         sight = self._facts.sight
-        return frozenset() if sight is None else placeholders(sight.placeholder, self._port.tokenizer)
+        return frozenset() if sight is None else placeholder_tokens(sight.placeholder, self._port.tokenizer)
 
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty")
-        require_fit("the prompt has {} tokens, the context holds {}", len(ids), self._facts.context)
+        require_fitting_prompt(
+            "the prompt has {} tokens, the context holds {}", len(ids), self._facts.context
+        )
         if not self._facts.generates:  # without a cache, a text cannot be split
-            require_fit("the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch)
+            require_fitting_prompt(
+                "the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch
+            )
         self.check_ids(ids)
         return ids
 
@@ -126,18 +137,18 @@ class Prompting:
             raise RequestError(f"token ids must be in [0, {self._facts.vocabulary_size}), got {wrong}")
 
     @property
-    def _facts(self) -> Facts:
+    def _facts(self) -> ModelFacts:
         return self._port.facts
 
 
 @final
-class StoreView:
+class PictureStoreView:
     """The store of a model's pictures, wherever it is."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> StoreCounters:
         """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
         return self._port.ask(GetCounters())

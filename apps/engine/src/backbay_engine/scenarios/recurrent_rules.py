@@ -23,7 +23,7 @@ SEQUENCES, STEPS, CAPACITY = 3, 5, 1 << 10
 COUNTS = (1, 1, 2, 5, 16, 33, 65, 70)  # tokens of each sequence in a step
 
 
-class Rule(ABC, Generic[Bound]):
+class RecurrentRule(ABC, Generic[Bound]):
     """A rule with random sizes. Arrays are reversed: (sequences, tokens, heads, ..).
 
     state      the shape of a sequence's state before its first token
@@ -51,7 +51,7 @@ class Rule(ABC, Generic[Bound]):
         """The output of one token of one sequence, (heads, value), and the state after it, in float64."""
 
 
-def cut_prompts(lab: Lab, draw: Draw, rule: Rule[Any]) -> None:
+def cut_prompts(lab: Lab, draw: Draw, rule: RecurrentRule[Any]) -> None:
     """Steps of one to three sequences, of one token or many, some of them shared or rolled back."""
     backend, cache = lab.backend, rule.new_cache()
     dtypes = backend.cache_config().dtypes
@@ -90,7 +90,7 @@ def cut_prompts(lab: Lab, draw: Draw, rule: Rule[Any]) -> None:
 
 
 def _followed(
-    rule: Rule[Any],
+    rule: RecurrentRule[Any],
     known: list[dict[int, Array]],
     ends: Sequence[int],
     chosen: Sequence[int],
@@ -134,7 +134,7 @@ def _require_near(found: Array, expected: Array, unit: float, check: str) -> Non
 # -- recurrent rules -------------------------------------------------------------------------------------------
 
 
-class StateRule(Rule[BoundRecurrentCache]):
+class StateRule(RecurrentRule[BoundRecurrentCache]):
     """A rule whose states are in a recurrent cache."""
 
     check = "state"
@@ -201,7 +201,7 @@ class LowRankRule(DeltaRule):
 
 
 @final
-class StateSpace(StateRule):
+class StateSpaceRule(StateRule):
     """The selective scan of Mamba 2; the states are read where they lie in the cache."""
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
@@ -244,14 +244,14 @@ def engine_low_rank_rule(lab: Lab, draw: Draw) -> None:
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_state_space(lab: Lab, draw: Draw) -> None:
     """The selective scan over prompts that are cut anywhere, its states in the recurrent cache."""
-    cut_prompts(lab, draw, StateSpace(draw))
+    cut_prompts(lab, draw, StateSpaceRule(draw))
 
 
 # -- latent attention ------------------------------------------------------------------------------------------
 
 
 @final
-class Latent(Rule[BoundCache]):
+class LatentRule(RecurrentRule[BoundCache]):
     """Attention over latent vectors. A sequence's state are the latent vectors and the keys of its tokens, side by side."""
 
     roundoffs = 300
@@ -300,4 +300,4 @@ class Latent(Rule[BoundCache]):
 def engine_latent_attention(lab: Lab, draw: Draw) -> None:
     """Latent attention: the absorbed form and the plain one are the formula, over prompts that are cut anywhere."""
     for absorbed in (True, False):
-        cut_prompts(lab, draw, Latent(draw, absorbed=absorbed))
+        cut_prompts(lab, draw, LatentRule(draw, absorbed=absorbed))

@@ -7,7 +7,7 @@ import logging
 from backbay import Backend, DType
 from backbay.gguf import Config
 
-from ..arguments import LARGEST, whole
+from ..arguments import LARGEST, whole_number
 from ..errors import RequestError
 from ..models.contract import Model
 from ..models.keys import CONTEXT_LENGTH
@@ -26,7 +26,7 @@ def context_of(asked: int | None, backend: Backend) -> int:
     trained = CONTEXT_LENGTH.of(backend.config, DEFAULT_CONTEXT)
     if asked is None:
         return min(trained, DEFAULT_CONTEXT)
-    context = whole("context", asked, SHORTEST, LARGEST)
+    context = whole_number("context", asked, SHORTEST, LARGEST)
     if context > trained:
         log.warning("a context of %d tokens is longer than the model was trained for: %d", context, trained)
     return context

@@ -12,18 +12,18 @@ from backbay.plugin import Entry
 NODE = 768  # bytes that core and a backend take for a traced node beside its data, measured
 
 
-class Closable(Protocol):
+class ContextGroup(Protocol):
     """A traced context, or several that belong together."""
 
     def close(self) -> None: ...
 
 
-K = TypeVar("K", bound=Closable)
+K = TypeVar("K", bound=ContextGroup)
 R = TypeVar("R")
 
 
 @final
-class KeptContexts(Generic[K]):
+class ContextCache(Generic[K]):
     """The contexts of the shapes that were used last, on one backend.
 
     The least recently used is dropped beyond `limit` contexts, beyond the reserved memory, and where memory is short.

@@ -31,7 +31,7 @@ SPANNED = 0  # the layer in which the tokens of a span see each other
 SEQUENCES, CAPACITY, BATCH = 3, 40, 12
 
 
-class AttentionLife(Machine):
+class AttentionMachine(Machine):
     """The life of a cache of keys and values; float64 recomputes every token's attention."""
 
     cache: Cache
@@ -91,7 +91,7 @@ class AttentionShape:
 class TracedLayers:
     """Layers of attention over a cache, traced as a model traces them: each layer puts, gets and attends."""
 
-    def __init__(self, life: AttentionLife, shapes: Sequence[AttentionShape], plan: CachePlan) -> None:
+    def __init__(self, life: AttentionMachine, shapes: Sequence[AttentionShape], plan: CachePlan) -> None:
         size = plan.step.size
         self.ctx = life.backend.new_context()
         self.bound, host = life.cache.bind(self.ctx, plan), self.ctx.input()
