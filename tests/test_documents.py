@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from textwrap import indent
 
+import numpy as np
 import pytest
 from doc_blocks import ROOT, blocks
 
 from backbay import CONTRACT_VERSION
 from backbay.cli import main
+from backbay_conformance import bound
 
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted(
@@ -116,6 +118,18 @@ def test_write_a_backend_shows_code_of_the_example_on_pytorch():
     parts = [part for text in shown for part in re.split(r"^class .*\n|\n\n\n", text, flags=re.MULTILINE)]
     assert parts
     assert all(part in code for part in parts)
+
+
+def test_the_kernel_of_conformance_is_found_wrong_by_its_bounds():
+    wrong, within = [block.text for block in blocks("docs/conformance.md") if "rms_norm" in block.text][::3]
+    names = {"__name__": "norm"}
+    exec(wrong, names)
+    with pytest.raises(AssertionError, match=r"rms_norm\(f32\["):
+        names["check_kernel"](names["rms_norm"], "rms_norm")
+    x = np.full((1, 3), 1e-3, np.float32)
+    names |= {"x": x, "y": names["rms_norm"](x, eps=1e-6), "bound": bound}
+    with pytest.raises(AssertionError):
+        exec(within, names)
 
 
 def test_the_program_of_contexts_prints_what_it_says(tmp_path):

@@ -94,7 +94,7 @@ def test_a_machine_of_others_runs_in_the_cache_profile(tmp_path: Path, off: int,
 
 def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
     document = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    (example,) = re.findall(r"```python\n([^`]*@scenario.*?)```", document, re.DOTALL)
     install(tmp_path, example)
     done = conform(tmp_path, "--op", "our_cache_forgets_nothing")
     assert done.returncode == 0, done.stdout + done.stderr

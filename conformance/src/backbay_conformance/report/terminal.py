@@ -78,14 +78,19 @@ class Bar:
             self._stream.write(CLEAR)
 
 
-def show(report: Report, stream: TextIO, *, traces: bool = False) -> None:
-    """The matrix of ops and dtypes, the failures, and the counts; with the tracebacks of failures, if asked for."""
+def show(
+    report: Report, stream: TextIO, *, traces: bool = False, way: str = "--failures FOLDER writes"
+) -> None:
+    """The matrix of ops and dtypes, the failures, and the counts; with the tracebacks of failures, if asked for.
+
+    `way` says what writes the failures that are not shown.
+    """
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
     more = len(report.failures) - show_failures(report.failures, stream, traces=traces)
     if more:
-        stream.write(f"\nand {more} more like these; --failures FOLDER writes them all\n")
+        stream.write(f"\nand {more} more like these; {way} them all\n")
     lines = [f"! {line}" for line in (*report.complaints, report.ending) if line]
     lines += [*witnessed(report), *tightness(report), *([] if report.like is None else [str(report.like)])]
     if precisions := declarations(report.cells.values()):

@@ -1,0 +1,1 @@
+"""One kernel by itself: its check, and the bounds alone for other harnesses."""
