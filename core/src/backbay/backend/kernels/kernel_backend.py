@@ -192,10 +192,6 @@ class KernelBackend(Backend):
         """Run one kernel; `arrays` holds the stored array of every node, by its index."""
         op = node.op
         assert op is not None
-        if op not in self._calls:
-            raise UnsupportedOpError(
-                f"backend {self.name!r}: supports() says yes to {op.name}, which has no kernel"
-            )
         self._scratch.reset()
         args = [
             self.read_operand(node, value, arrays) if isinstance(value, Node) else value
@@ -207,7 +203,12 @@ class KernelBackend(Backend):
             for i in op.operands:
                 if node.args[i] is target and i != op.writes:
                     args[i] = args[i].copy()
-        result = self._calls[op](*args)
+        try:
+            call = self._calls[op]
+        except KeyError:
+            what = f"supports() says yes to {op.name}, which has no kernel"
+            raise UnsupportedOpError(f"backend {self.name!r}: {what}") from None
+        result = call(*args)
         if op.writes is None:
             self.store(node, result, arrays[node.index])
 
