@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -84,7 +85,7 @@ class ScratchMemory:
 
     def take(self, shape: tuple[int, ...], dtype: type[np.floating[Any]]) -> Array:
         """An array of undefined content, valid until `reset`; of fresh memory if no plan asked for so much."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        nbytes = prod(shape) * np.dtype(dtype).itemsize
         begin, end = self._taken, self._taken + aligned_nbytes(nbytes)
         if end > self._memory.size:
             return np.empty(shape, dtype)
