@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -30,6 +30,7 @@ test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: about seven 
 
 test-all: $(VENV)/.test-tools $(VENV)/.minilm $(VENV)/.clients $(VENV)/.cpus  ## all sizes, backends and soaks, and each kind of CPU: an hour or more
 	$(BIN)/python -m pytest $(PATIENT) -n auto
+	$(MAKE) conform
 	$(BIN)/python lab/tools/test_cpus.py $(CPUS)
 
 test-cpus: $(VENV)/.test-tools $(VENV)/.cpus  ## the short tests of backends and of models with the code for each kind of CPU
@@ -82,9 +83,10 @@ plots: $(VENV)/.installed  ## measure columns and depth on a quiet machine, and 
 	$(BIN)/python lab/bench/plots.py
 
 conform: $(VENV)/.installed  ## the conformance suite in its default size on every backend
-	$(BIN)/backbay conform cpu_ref
-	$(BIN)/backbay conform ggml
-	$(BIN)/backbay conform onnx
+	for name in cpu_ref ggml onnx; do $(BIN)/backbay conform $$name || exit; done
+
+certificates: $(VENV)/.installed  ## the same, and the certificate of each, on a quiet machine, for a release
+	for name in cpu_ref ggml onnx; do $(BIN)/backbay conform $$name --certify plugins/$$name/proof || exit; done
 
 mutants: $(VENV)/.test-tools  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
