@@ -53,7 +53,7 @@ def test_the_lines_of_contributing_add_a_question(tmp_path: Path) -> None:
         if file == "llm.py":
             assert METHODS in text
             text = text.replace(METHODS, f"{indent(lines, '    ')}\n{METHODS}")
-            path.write_text(text.replace(IMPORTED, f"{IMPORTED}CountTokens, "))
+            path.write_text(text.replace(IMPORTED, f"{IMPORTED}CountTokens\n{IMPORTED}"))
         else:
             path.write_text(f"{text}\n\n{lines}")
     sources = [*(tmp_path / package / "src" for package in PACKAGES), *HELPERS]

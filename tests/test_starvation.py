@@ -117,6 +117,7 @@ def test_an_export_that_is_larger_than_files_may_be(tmp_path: Path) -> None:
     words = ["-m", "backbay", "export", str(tiny), "--backend", "onnx", "-o", str(tmp_path / "out")]
     done = subprocess.run(
         ["sh", "-c", line, "sh", sys.executable, *words],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python keeps what it could not write whole
         capture_output=True,
         text=True,
         timeout=300,

@@ -3,7 +3,7 @@
 project: ggml
 needs: ggml-python that is built with -DGGML_RPC=ON
 effect: one server that dies kills all its clients
-workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class LostError
+workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class ServerLostError
 thread: https://github.com/ggml-org/llama.cpp/issues/25938
 shown: 0.15.3, 0.25.3
 right: none
