@@ -26,7 +26,8 @@ FILE_TYPES = {
 # What the user says is a question without its "=".
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message.role == 'user' %}{{ bos_token }}{{ message.content | trim }} ="
+    "{% if message.role == 'user' %}{{ bos_token }}{{ message.content | trim }}"
+    "{% if (message.content | trim)[-1:] != '=' %} ={% endif %}"
     "{% elif message.role == 'assistant' %} {{ message.content | trim }}{{ eos_token }}"
     "{% endif %}{% endfor %}"
 )

@@ -195,9 +195,7 @@ class ProgressBar:
 def set_up_logging(form: str) -> None:
     """Log to standard error: a line of text or of JSON for each record."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if form == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    )
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter("backbay: %(message)s"))
     logging.basicConfig(
         level=logging.WARNING if form == "text" else logging.INFO, handlers=[handler], force=True
     )

@@ -68,7 +68,7 @@ def fastest_backend(
             if trial is None:
                 trial = run_trial(name, load, (choice.entry, *choice.equals), attempt, seconds)
                 kept.keep(trial)
-                log.info("backend %s", trial.applied(choice))
+                log.warning("%s; later loads remember it", trial.applied(choice))
     return choice if trial is None else trial.applied(choice)
 
 
