@@ -71,7 +71,8 @@ def search(
 
     kept   what failed in the last run, which is tried first
     """
-    deadline, best = 0.0, []  # type: float, list[int]
+    deadline = 0.0
+    best: list[int] = []
 
     def tried(data: Any) -> bool:
         nonlocal deadline, best

@@ -35,13 +35,13 @@ def imported(function: Kernel | str) -> Kernel:
     entry(function)  # from now on, a module that is not found elsewhere may lie in the current folder
     try:
         module = import_module(name)
-        found = attrgetter(attribute)(module)
-    except AttributeError:
-        raise BackbayError(
-            f"module {name!r} has no {attribute!r}{nearest(attribute, vars(module))}"
-        ) from None
     except (Exception, SystemExit) as error:
         raise BackbayError(f"{function} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        found = attrgetter(attribute)(module)
+    except AttributeError:
+        told = f"module {name!r} has no {attribute!r}{nearest(attribute, vars(module))}"
+        raise BackbayError(told) from None
     if not callable(found):
         raise BackbayError(f"{function} is no function, but {found!r}")
     return found  # type: ignore[no-any-return]

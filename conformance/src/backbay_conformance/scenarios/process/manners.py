@@ -305,12 +305,17 @@ def closed_leaves_of_many_sizes_leave_no_memory(lab: Lab, draw: Draw) -> None:
     if not (PROCESS / "status").exists():
         return  # only Linux tells pages by kind
     with lab.fresh(debug=Debug()) as backend:
-        for n in range(-4, SIZES):
-            if n == 0:
-                before = held()["bytes"]
-            with backend.new_context() as ctx:
-                ctx.from_floats(np.ones((SIZE + n * STEP) // 4, np.float32))
+        open_and_close(backend, range(-4, 0))
+        before = held()["bytes"]
+        open_and_close(backend, range(SIZES))
         grown = held()["bytes"] - before
     draw.note(f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
     if grown > POOL:
         raise Fault("memory", f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
+
+
+def open_and_close(backend: Backend, places: range) -> None:
+    """A context for each place, with a leaf of its size."""
+    for n in places:
+        with backend.new_context() as ctx:
+            ctx.from_floats(np.ones((SIZE + n * STEP) // 4, np.float32))
