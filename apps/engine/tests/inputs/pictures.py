@@ -6,18 +6,8 @@ import numpy as np
 
 from backbay_engine.images.preparations.contract import Preparation
 from backbay_engine.images.preparations.slices import MergedSlices, MiniCPMVSlices
-from backbay_engine.images.preparations.stretched import (
-    CentreCrop,
-    LongestEdge,
-    SmartResize,
-    Squash,
-)
-from backbay_engine.images.preparations.tiles import (
-    Anyres,
-    CanvasAndWhole,
-    PaddedCanvas,
-    SplitTiles,
-)
+from backbay_engine.images.preparations.stretched import CentreCrop, LongestEdge, SmartResize, Squash
+from backbay_engine.images.preparations.tiles import Anyres, CanvasAndWhole, PaddedCanvas, SplitTiles
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
