@@ -3,7 +3,7 @@
 project: ggml
 needs: ggml-python that is built with -DGGML_RPC=ON
 effect: one wrong address, or one server that is down, kills the program
-workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class Relay
+workaround: plugins/ggml/src/backbay_ggml/devices/rpc_relay.py: class RpcRelay
 thread: https://github.com/ggml-org/llama.cpp/pull/26724
 shown: 0.25.3
 right: 0.15.3

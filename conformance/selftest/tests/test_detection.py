@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from backbay_conformance import run
-from backbay_selftest import FAULTS, Kind, reference
+from backbay_selftest import FAULTS, FaultKind, reference
 from backbay_selftest.__main__ import main, share
 from backbay_selftest.correct import variants
 from backbay_selftest.detection import detect, passes_nmse, passes_tolerance
@@ -40,7 +40,7 @@ ONE_OF_EACH = (
 
 
 def test_the_quick_selection_covers_every_class() -> None:
-    assert {FAULTS[name].kind for name in ONE_OF_EACH} == set(Kind)
+    assert {FAULTS[name].kind for name in ONE_OF_EACH} == set(FaultKind)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

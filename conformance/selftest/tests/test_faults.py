@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from backbay import BackbayError
-from backbay_selftest import CORRECT, FAULTS, Kind, reference
+from backbay_selftest import CORRECT, FAULTS, FaultKind, reference
 from backbay_selftest.trivial_test import ON_ONES, differs, on_ones
 
 
 def test_every_class_of_the_table_has_several_faults() -> None:
     counts = Counter(fault.kind for fault in FAULTS.values())
-    assert set(counts) == set(Kind) and len(Kind) == 18
+    assert set(counts) == set(FaultKind) and len(FaultKind) == 18
     assert min(counts.values()) >= 5
     assert len(FAULTS) >= 80
     assert len(CORRECT) >= 5

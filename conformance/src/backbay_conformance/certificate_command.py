@@ -9,7 +9,7 @@ from pathlib import Path
 
 from backbay.cli import add_json, say, say_json, table, whole
 
-from .report.terminal import Bar, show_failure
+from .report.terminal import ProgressBar, show_failure
 from .runner.verification import SAMPLE, Verification, read_certificate, verify
 
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
@@ -47,7 +47,7 @@ class Certificate:
 
     def run(self, args: Namespace, /) -> int:
         certificate = read_certificate(args.file)
-        with Bar(sys.stderr) as bar:
+        with ProgressBar(sys.stderr) as bar:
             found = verify(certificate, sample=args.sample, seed=args.seed, jobs=args.jobs, progress=bar.step)
         say_json(found.as_dict()) if args.json else _show(found)
         return 0 if found.holds else 1

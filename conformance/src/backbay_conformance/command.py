@@ -34,7 +34,7 @@ from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
 from .report.report import Outcome, Report, Speed
-from .report.terminal import Bar, show, show_failure
+from .report.terminal import ProgressBar, show, show_failure
 from .runner.isolation import Pool, ask_worker
 from .runner.item_run import drawn_again, is_call
 from .runner.replay import as_file, dump, read_file
@@ -43,7 +43,7 @@ from .runner.selection import RUN_SIZES, Item, RunSettings
 from .runner.speeds import speeds
 from .runner.stop import Stop
 from .suite.extensions import load_extensions
-from .suite.lab import Opening, lab_with
+from .suite.lab import OpenSettings, lab_with
 from .suite.profiles import PROFILES, STANDARD
 
 
@@ -189,7 +189,7 @@ class Conform:
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
         devices, status = [args.device], 0
         if args.devices:  # a worker process opens the backend, whose library may crash
-            facts, _ = ask_worker(RunSettings(args.backend, 0, opening=Opening(options_of(args))))
+            facts, _ = ask_worker(RunSettings(args.backend, 0, opening=OpenSettings(options_of(args))))
             devices = [device.split()[0] for device in facts["devices"]]
         with Stop(args.time_limit) as stop:
             for device in devices:
@@ -214,7 +214,7 @@ def _tried(args: Namespace, device: str, stop: Stop) -> int:
 
 def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
     known = read_known_failures(args.known) if args.known else []
-    with Bar(sys.stderr) as bar:
+    with ProgressBar(sys.stderr) as bar:
 
         def ended() -> str:
             bar.tick()
@@ -223,7 +223,7 @@ def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
         def tried(outcome: Outcome, total: int) -> None:
             bar.step(outcome, total)
             if outcome.failed and args.failures and not any(line.matches(outcome) for line in known):
-                _write_failures([outcome], args, at, Opening(options_of(args), device))
+                _write_failures([outcome], args, at, OpenSettings(options_of(args), device))
 
         return run(
             args.backend,
@@ -266,7 +266,7 @@ def _write_files(report: Report, args: Namespace, at: str) -> None:
         say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
 
 
-def _write_failures(failures: Sequence[Outcome], args: Namespace, at: str, opening: Opening) -> Path:
+def _write_failures(failures: Sequence[Outcome], args: Namespace, at: str, opening: OpenSettings) -> Path:
     """Write a file for each failure, which `--repro` runs again."""
     folder = Path(args.failures + at)
     folder.mkdir(parents=True, exist_ok=True)
@@ -303,7 +303,9 @@ def _speeds(report: Report) -> list[Speed]:
 
 def again(args: Namespace) -> int:
     written, item, recorded = read_file(args.repro)
-    opening = Opening({**written.opening.options, **options_of(args)}, args.device or written.opening.device)
+    opening = OpenSettings(
+        {**written.opening.options, **options_of(args)}, args.device or written.opening.device
+    )
     backend, like = args.backend or written.backend, args.like or written.like
     against = witness_name(args.against, backend)
     settings = RunSettings(

@@ -6,11 +6,11 @@ All other modules are private, and may move in any release. docs/conformance.md 
 from __future__ import annotations
 
 from .draw.data import Bits as Bits
-from .draw.data import Distinct as Distinct
+from .draw.data import ComputedNumbers as ComputedNumbers
+from .draw.data import DistinctIds as DistinctIds
 from .draw.data import Fill as Fill
+from .draw.data import FillContext as FillContext
 from .draw.data import Integers as Integers
-from .draw.data import Made as Made
-from .draw.data import Making as Making
 from .draw.data import Mode as Mode
 from .draw.data import Numbers as Numbers
 from .draw.draw import Draw as Draw
@@ -23,7 +23,7 @@ from .machines.history import number as number
 from .machines.history import require_close as require_close
 from .machines.history import rotated as rotated
 from .machines.history import stored as stored
-from .machines.machine import Choose as Choose
+from .machines.machine import ChoiceSource as ChoiceSource
 from .machines.machine import Failure as Failure
 from .machines.machine import Machine as Machine
 from .machines.machine import action as action

@@ -82,14 +82,14 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     from .checks.witness import witness_name
     from .runner.isolation import Pool
     from .runner.selection import RunSettings
-    from .suite.lab import Opening
+    from .suite.lab import OpenSettings
 
     option: Any = request.config.getoption
     options = dict(parse_option(text) for text in option("--backbay-option"))
     seed, timeout = option("--backbay-seed"), option("--backbay-timeout")
     if seed is None:
         seed = int(option("--hypothesis-seed", None) or 0)
-    opening = Opening(options, option("--backbay-device"))
+    opening = OpenSettings(options, option("--backbay-device"))
     backend = backend_of(request.config)
     against = witness_name("", backend)
     pool = Pool(RunSettings(backend, seed, timeout, opening=opening, against=against, keeps=True))

@@ -7,7 +7,7 @@ import pytest
 
 from backbay import DType, Precision
 from backbay_conformance import Draw, lab_for
-from backbay_conformance.draw.data import Bits, Distinct
+from backbay_conformance.draw.data import Bits, DistinctIds
 from backbay_conformance.draw.layout import Layout, found
 from backbay_conformance.draw.operand import Operand
 from backbay_conformance.numbers.comparison import compare_bits
@@ -42,7 +42,7 @@ def test_elements_are_found_where_they_were_put(lab: Lab, dtype: DType) -> None:
 @pytest.mark.parametrize("largest", [True, False])
 def test_a_graph_finds_the_ids_that_were_drawn(lab: Lab, largest: bool) -> None:
     layout = Layout((found((3, 4), 9, largest=largest),))
-    operand = Operand(DType.I32, (3, 4), Distinct(9), layout, 1)
+    operand = Operand(DType.I32, (3, 4), DistinctIds(9), layout, 1)
     operand.make("wide", F32, 0)
     with lab.backend.new_context() as ctx:
         leaf = operand.leaf(ctx)

@@ -16,7 +16,7 @@ from commands import conform
 from backbay_conformance import Outcome, run
 from backbay_conformance.report.certificate import refusals
 from backbay_conformance.report.known_failures import read_known_failures
-from backbay_conformance.report.terminal import Bar
+from backbay_conformance.report.terminal import ProgressBar
 
 
 @pytest.mark.parametrize(("words", "failed"), [(["-x"], 1), (["--max-failures", "3"], 3)])
@@ -93,7 +93,7 @@ def test_a_line_tells_of_progress_where_there_is_no_terminal(monkeypatch: pytest
     now = 100.0
     monkeypatch.setattr("backbay_conformance.report.terminal.time.monotonic", lambda: now)
     stream = io.StringIO()
-    with Bar(stream) as bar:
+    with ProgressBar(stream) as bar:
         for second in range(35):
             now = 100.0 + second
             if second % 5 == 1:

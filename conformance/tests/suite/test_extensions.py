@@ -14,7 +14,7 @@ import pytest
 SCENARIOS = '''
 import numpy as np
 from backbay import DType
-from backbay_conformance.plugin import Choose, Draw, Fault, Lab, Machine, action, scenario, walk
+from backbay_conformance.plugin import ChoiceSource, Draw, Fault, Lab, Machine, action, scenario, walk
 
 ROWS, OFF = 3, {off}
 
@@ -31,7 +31,7 @@ class Ring(Machine):
         self.at = 0
 
     @action(weight=3)
-    def store(self, choose: Choose):
+    def store(self, choose: ChoiceSource):
         row = np.full((1, 4), 1.0 + choose.below(100))
         with self.backend.new_context() as ctx:
             ids = ctx.input().from_ints([self.at % (ROWS - OFF)])
@@ -41,7 +41,7 @@ class Ring(Machine):
         self.tell(f"store {row[0, 0]:g}")
 
     @action(lambda machine: machine.at > 0)
-    def read(self, choose: Choose):
+    def read(self, choose: ChoiceSource):
         self.tell("read")
         if not np.array_equal(self.rows.numpy(), self.plain):
             raise Fault("cache", "a row is not what was stored")

@@ -11,7 +11,7 @@ from cache_layers import Cross, Mamba, output_of, run_of, step_of
 from cache_lives import INSTALLED, LIVES, fill_once, live, lives_on, permuted
 
 from backbay import BackbayError, DType
-from backbay_conformance.plugin import Choose, Fault, Lab, Machine, action, lab_for, run_machine
+from backbay_conformance.plugin import ChoiceSource, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
 from backbay_engine.cache.attention.cross_attention import VisibleRange
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
@@ -27,12 +27,12 @@ SEQUENCES = 3
 class Life(Machine):
     """The base of both lives: sequences and their ends."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.backend = lab.fresh()
         self.ends = [0] * SEQUENCES
 
-    def some(self, choose: Choose) -> list[int]:
+    def some(self, choose: ChoiceSource) -> list[int]:
         first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
         return [(first + n) % SEQUENCES for n in range(count)]
 
@@ -41,7 +41,7 @@ class Life(Machine):
         self.tell(f"step {parts} from {self.ends}")
         return step_of(*[token for n, count in parts for token in run_of(n, self.ends[n], count)])
 
-    def range(self, choose: Choose) -> tuple[int, int, int]:
+    def range(self, choose: ChoiceSource) -> tuple[int, int, int]:
         """A sequence, and a range of its positions."""
         sequence = choose.below(SEQUENCES)
         low = choose.below(self.ends[sequence] + 1)
@@ -66,7 +66,7 @@ class Put:
 class EncoderLife(Life):
     """Every token attends to the output of its sequence, and to no other."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.length = 1 + choose.below(20)
         self.cache = EncoderCache(self.length)
@@ -84,7 +84,7 @@ class EncoderLife(Life):
         self.require(used == 0, f"{used} cells are in use after all sequences were removed")
 
     @action(lambda life: None in life.puts, weight=3)
-    def expect(self, choose: Choose) -> None:
+    def expect(self, choose: ChoiceSource) -> None:
         free = [n for n, put in enumerate(self.puts) if put is None]
         sequence, count = free[choose.below(len(free))], 1 + choose.below(self.length)
         self.tell(f"expect {count} for {sequence}")
@@ -92,7 +92,7 @@ class EncoderLife(Life):
         self.expected[sequence] = count
 
     @action(weight=6)
-    def attend(self, choose: Choose) -> None:
+    def attend(self, choose: ChoiceSource) -> None:
         """Tokens of some sequences, with their expected outputs."""
         step = self.step([(n, 1 + choose.below(3)) for n in self.some(choose)])
         made: dict[int, np.ndarray] = {}
@@ -111,7 +111,7 @@ class EncoderLife(Life):
         self.check_used()
 
     @action()
-    def fail(self, choose: Choose) -> None:
+    def fail(self, choose: ChoiceSource) -> None:
         """A step that is planned and rolled back: its outputs are still expected."""
         step = self.step([(n, 1 + choose.below(2)) for n in self.some(choose)])
         self.cache.plan(step)
@@ -119,7 +119,7 @@ class EncoderLife(Life):
         self.check_used()
 
     @action(weight=2)
-    def copy_prefix(self, choose: Choose) -> None:
+    def copy_prefix(self, choose: ChoiceSource) -> None:
         source, length, _ = self.range(choose)
         target = choose.below(SEQUENCES)
         self.tell(f"copy {source} [0, {length}) to {target}")
@@ -132,14 +132,14 @@ class EncoderLife(Life):
         self.check_used()
 
     @action(weight=2)
-    def remove(self, choose: Choose) -> None:
+    def remove(self, choose: ChoiceSource) -> None:
         sequence, low, high = self.range(choose)
         self.tell(f"remove {sequence} [{low}, {high})")
         self.cache.remove(sequence, low, high)
         self.forget(sequence, low, high)
 
     @action()
-    def go_back(self, choose: Choose) -> None:
+    def go_back(self, choose: ChoiceSource) -> None:
         sequence, low, _ = self.range(choose)
         self.tell(f"remove {sequence} from {low} on")
         self.cache.remove(sequence, low)
@@ -147,7 +147,7 @@ class EncoderLife(Life):
         self.forget(sequence, low, self.ends[sequence])
 
     @action()
-    def wipe(self, choose: Choose) -> None:
+    def wipe(self, choose: ChoiceSource) -> None:
         sequence = choose.below(SEQUENCES)
         self.tell(f"wipe {sequence}")
         self.cache.wipe(sequence)
@@ -155,7 +155,7 @@ class EncoderLife(Life):
         self.forget(sequence, 0, self.ends[sequence])
 
     @action()
-    def reserve(self, choose: Choose) -> None:
+    def reserve(self, choose: ChoiceSource) -> None:
         step = step_of(*run_of(0, 0, 1 + choose.below(8)))
         self.tell(f"reserve {step.size}")
         with self.backend.new_context() as ctx:
@@ -182,7 +182,7 @@ class EncoderLife(Life):
 class RecurrentLife(Life):
     """Every token's convolution and state equal those computed from all earlier tokens."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.checkpoints, interval = choose.below(4), 1 + choose.below(4)
         self.cache = RecurrentCache(checkpoints=self.checkpoints, interval=interval)
@@ -200,7 +200,7 @@ class RecurrentLife(Life):
         self.require(used == 0, f"{used} rows are in use after all sequences were removed")
 
     @action(weight=6)
-    def go_on(self, choose: Choose) -> None:
+    def go_on(self, choose: ChoiceSource) -> None:
         """Equally many tokens of some sequences."""
         count = 1 + choose.below(4)
         parts = [(n, count) for n in self.some(choose)]
@@ -211,7 +211,7 @@ class RecurrentLife(Life):
         self.check()
 
     @action()
-    def fail(self, choose: Choose) -> None:
+    def fail(self, choose: ChoiceSource) -> None:
         count = 1 + choose.below(3)
         step = self.step([(n, count) for n in self.some(choose)])
         self.cache.plan(step)
@@ -219,7 +219,7 @@ class RecurrentLife(Life):
         self.check()
 
     @action(weight=2)
-    def copy_prefix(self, choose: Choose) -> None:
+    def copy_prefix(self, choose: ChoiceSource) -> None:
         source, length, _ = self.range(choose)
         target = choose.below(SEQUENCES)
         self.tell(f"copy {source} [0, {length}) to {target}")
@@ -228,7 +228,7 @@ class RecurrentLife(Life):
         self.settle(target, length)
 
     @action(weight=2)
-    def go_back(self, choose: Choose) -> None:
+    def go_back(self, choose: ChoiceSource) -> None:
         sequence, low, _ = self.range(choose)
         if choose.below(2):
             low = self.cache.last_resumable(sequence, low)
@@ -238,7 +238,7 @@ class RecurrentLife(Life):
         self.settle(sequence, low)
 
     @action()
-    def shift(self, choose: Choose) -> None:
+    def shift(self, choose: ChoiceSource) -> None:
         """A range in the middle cannot be removed: later states depend on it."""
         sequence, low, high = self.range(choose)
         if not low < high < self.ends[sequence]:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from . import planted as planted  # registers the faults
 from .correct import CORRECT
-from .faults import FAULTS, Kind, PlantedFault, reference
+from .faults import FAULTS, FaultKind, PlantedFault, reference
 
-__all__ = ["CORRECT", "FAULTS", "Kind", "PlantedFault", "reference"]
+__all__ = ["CORRECT", "FAULTS", "FaultKind", "PlantedFault", "reference"]

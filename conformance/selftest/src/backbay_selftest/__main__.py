@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import FAULTS, Kind
+from . import FAULTS, FaultKind
 from .detection import Detection, detect
 
 HEAD = f"{'fault':<58} {'items':>6} {'seconds':>8}  {'noticed by':<14} {'NMSE':<5} {'tolerance'}"
@@ -28,7 +28,7 @@ def line(row: Detection) -> str:
 
 def table(rows: Sequence[Detection]) -> str:
     lines = []
-    for kind in Kind:
+    for kind in FaultKind:
         mine = [row for row in rows if row.kind == kind]
         if mine:
             lines += ["", kind, HEAD, *map(line, mine)]
@@ -43,7 +43,7 @@ def summary(rows: Sequence[Detection]) -> dict[str, Any]:
         "median_seconds": round(median(caught), 2) if caught else None,
         "slowest_seconds": round(max(caught), 2) if caught else None,
         "missed": [row.fault for row in rows if not row.caught],
-        "kinds": {kind: shares([row for row in rows if row.kind == kind]) for kind in Kind},
+        "kinds": {kind: shares([row for row in rows if row.kind == kind]) for kind in FaultKind},
     }
 
 
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m backbay_selftest", description=__doc__)
     made.add_argument("faults", nargs="*", help="names of faults; all without any")
     made.add_argument(
-        "--kind", action="append", choices=[*map(str, Kind)], help="a class of faults; repeatable"
+        "--kind", action="append", choices=[*map(str, FaultKind)], help="a class of faults; repeatable"
     )
     made.add_argument("--size", choices=("smoke", "default", "nightly"), default="default")
     made.add_argument("--seed", type=int, default=0)

@@ -29,7 +29,7 @@ LOOSE = ("mulmat", "conv", "scaled_dot_product_attention")
 
 
 @dataclass
-class Noticed:
+class NoticedItems:
     """The item at which each rival noticed a fault; empty for none."""
 
     nmse: str = ""
@@ -40,16 +40,16 @@ class Noticed:
         return bool(self.nmse and self.tolerance)
 
 
-def noticed(wrong: Lab, right: Lab, items: Iterable[Item], seed: int) -> Noticed:
+def noticed(wrong: Lab, right: Lab, items: Iterable[Item], seed: int) -> NoticedItems:
     """The first items at which the rivals notice a fault; they do not run scenarios."""
-    found = Noticed()
+    found = NoticedItems()
     for item in items:
         if (item.profile, item.name) in CASES and not found.done:
             _look(wrong, right, item, seed, found)
     return found
 
 
-def _look(wrong: Lab, right: Lab, item: Item, seed: int, found: Noticed) -> None:
+def _look(wrong: Lab, right: Lab, item: Item, seed: int, found: NoticedItems) -> None:
     draw = Draw(item.seed(seed), item.turn)
     case, mode = CASES[item.profile, item.name], draw.mode
     call = case.draw(draw)
@@ -173,7 +173,7 @@ def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: flo
         lab.discard()
 
 
-def _rivals(fault: PlantedFault, planned: Sequence[Item], seed: int) -> Noticed:
+def _rivals(fault: PlantedFault, planned: Sequence[Item], seed: int) -> NoticedItems:
     """The rivals' findings; a fault of kernels is sought only in calls of their ops."""
     ops = {op if isinstance(op, str) else op.name for op in fault.of}
     kernels_only = fault.of and not any(isinstance(op, str) for op in fault.of)

@@ -22,7 +22,7 @@ Kernel = Callable[..., Any]
 AnyOp = Op[Any, Any]
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """The classes of real backends' bugs."""
 
     STRIDES = "strides or layout ignored"
@@ -52,29 +52,29 @@ class Kind(StrEnum):
 
 
 LLAMA, ORT, TORCH = "ggml-org/llama.cpp", "microsoft/onnxruntime", "pytorch/pytorch"
-REPORTS: dict[Kind, dict[str, tuple[int, ...]]] = {
-    Kind.STRIDES: {
+REPORTS: dict[FaultKind, dict[str, tuple[int, ...]]] = {
+    FaultKind.STRIDES: {
         LLAMA: (2830, 13155, 15037, 15956, 25568, 27663),
         TORCH: (150967, 192212),
         "ggml-org/ggml": (1497,),
     },
-    Kind.OFFSET: {LLAMA: (17108, 19145, 25568)},
-    Kind.WRONG_AXIS: {LLAMA: (13155, 14817, 15660, 16849, 17108), ORT: (17689,)},
-    Kind.ALIASING: {LLAMA: (13607, 20084, 22266, 24305)},
-    Kind.OVERFLOW: {LLAMA: (16849, 17108), ORT: (3391, 28107, 32299)},
-    Kind.PRECISION: {LLAMA: (13607, 17746, 26708), TORCH: (192212,), ORT: (4129,)},
-    Kind.SPECIAL: {TORCH: (192212,), ORT: (4129, 27692), LLAMA: (12776, 13607, 14580)},
-    Kind.ORDER: {LLAMA: (17659,), ORT: (3391,)},
-    Kind.ZERO: {ORT: (4559, 28449), LLAMA: (12776,)},
-    Kind.TAILS: {LLAMA: (15592, 20031, 24305, 26708)},
-    Kind.UNDEFINED: {LLAMA: (15861, 17108), ORT: (27419,)},
-    Kind.ROPE: {LLAMA: (3272, 4889, 13870, 14580, 15629)},
-    Kind.BLOCKS: {LLAMA: (8455, 12544, 17108, 25656)},
-    Kind.RACES: {LLAMA: (20084, 24360, 25656)},
-    Kind.SCALARS: {LLAMA: (12776, 15629, 15660, 20350), TORCH: (192212,), ORT: (17689,)},
-    Kind.FUSION: {LLAMA: (15660, 24305), ORT: (17689, 27419)},
-    Kind.CLAIMS: {LLAMA: (13720, 15868, 21870, 24360), "pytorch/executorch": (12296,)},
-    Kind.LONG: {
+    FaultKind.OFFSET: {LLAMA: (17108, 19145, 25568)},
+    FaultKind.WRONG_AXIS: {LLAMA: (13155, 14817, 15660, 16849, 17108), ORT: (17689,)},
+    FaultKind.ALIASING: {LLAMA: (13607, 20084, 22266, 24305)},
+    FaultKind.OVERFLOW: {LLAMA: (16849, 17108), ORT: (3391, 28107, 32299)},
+    FaultKind.PRECISION: {LLAMA: (13607, 17746, 26708), TORCH: (192212,), ORT: (4129,)},
+    FaultKind.SPECIAL: {TORCH: (192212,), ORT: (4129, 27692), LLAMA: (12776, 13607, 14580)},
+    FaultKind.ORDER: {LLAMA: (17659,), ORT: (3391,)},
+    FaultKind.ZERO: {ORT: (4559, 28449), LLAMA: (12776,)},
+    FaultKind.TAILS: {LLAMA: (15592, 20031, 24305, 26708)},
+    FaultKind.UNDEFINED: {LLAMA: (15861, 17108), ORT: (27419,)},
+    FaultKind.ROPE: {LLAMA: (3272, 4889, 13870, 14580, 15629)},
+    FaultKind.BLOCKS: {LLAMA: (8455, 12544, 17108, 25656)},
+    FaultKind.RACES: {LLAMA: (20084, 24360, 25656)},
+    FaultKind.SCALARS: {LLAMA: (12776, 15629, 15660, 20350), TORCH: (192212,), ORT: (17689,)},
+    FaultKind.FUSION: {LLAMA: (15660, 24305), ORT: (17689, 27419)},
+    FaultKind.CLAIMS: {LLAMA: (13720, 15868, 21870, 24360), "pytorch/executorch": (12296,)},
+    FaultKind.LONG: {
         LLAMA: (13155, 15629, 16849, 17659, 17746, 25568, 26708),
         TORCH: (192212,),
         "ollama/ollama": (17895,),
@@ -114,7 +114,7 @@ class PlantedFault:
     """A small, named override that makes a correct backend wrong in one way."""
 
     name: str
-    kind: Kind
+    kind: FaultKind
     text: str  # a sentence that describes the error
     of: tuple[AnyOp | str, ...]  # the replaced kernels or methods; empty if `wrong` makes a class
     wrong: Kernel
@@ -177,7 +177,9 @@ def running(right: type[KernelBackend]) -> type[KernelBackend]:
 FUSED: dict[str, Kernel] = {"scaled_dot_product_attention": attention}
 
 
-def fault(kind: Kind, *of: AnyOp | str, name: str = "", large: bool = False) -> Callable[[Kernel], Kernel]:
+def fault(
+    kind: FaultKind, *of: AnyOp | str, name: str = "", large: bool = False
+) -> Callable[[Kernel], Kernel]:
     """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
 
     A fault without a docstring says in its name what is wrong.
@@ -188,7 +190,7 @@ def fault(kind: Kind, *of: AnyOp | str, name: str = "", large: bool = False) -> 
         if called in FAULTS:
             raise ValueError(f"fault {called}: declared twice")
         text = getdoc(wrong) or f"{called.replace('_', ' ').capitalize()}."
-        FAULTS[called] = PlantedFault(called, Kind(kind), text, of, wrong, large)
+        FAULTS[called] = PlantedFault(called, FaultKind(kind), text, of, wrong, large)
         return wrong
 
     return register
@@ -198,12 +200,14 @@ def planted(*of: AnyOp | str) -> Callable[[Kernel], type[KernelBackend]]:
     """The reference with a fault that is not registered: it is no fault of the classes, or it takes the process along."""
 
     def plant(wrong: Kernel) -> type[KernelBackend]:
-        return PlantedFault(wrong.__name__, Kind.CLAIMS, getdoc(wrong) or "", of, wrong).plant(reference())
+        return PlantedFault(wrong.__name__, FaultKind.CLAIMS, getdoc(wrong) or "", of, wrong).plant(
+            reference()
+        )
 
     return plant
 
 
-def altered(name: str, kind: Kind, *of: AnyOp, result: Change = same, **arguments: Any) -> None:
+def altered(name: str, kind: FaultKind, *of: AnyOp, result: Change = same, **arguments: Any) -> None:
     """Register a fault: right kernels that always get these arguments, or whose result is changed."""
     fault(kind, *of, name=name)(lambda call: result(call.right(**arguments)))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import CacheConfig, DType, ops
 
-from ..draw.data import Made, Making, Numbers
+from ..draw.data import ComputedNumbers, FillContext, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import LARGEST, Array
@@ -81,7 +81,7 @@ def shares(s: Number, sinks: Number | None) -> Number:
     return powers / (powers.sum() if column is None else powers.sum() + (column - peak).exp())
 
 
-def masked(tokens: int, making: Making, operand: Operand) -> Array:
+def masked(tokens: int, making: FillContext, operand: Operand) -> Array:
     """Masks with biases and holes; in special mode one of several tokens sees nothing."""
     history, rows = operand.shape[0], operand.shape[1]
     outer = int(np.prod(operand.shape[2:], dtype=np.int64))
@@ -223,7 +223,7 @@ def extras(
     if draw.exact or not draw.flag(3):
         rows = max(1, tokens + draw.by_turn(0, 1, 0, 31))
         outer = (draw.pick(1, heads), draw.pick(*batch, *batch, 1)) if batch and not draw.flag(3) else ()
-        kind, fill = draw.pick(DType.F32, DType.F16), Made(partial(masked, tokens))
+        kind, fill = draw.pick(DType.F32, DType.F16), ComputedNumbers(partial(masked, tokens))
         found["mask"] = draw.operand(kind, (history, rows, *outer), fill)
     if draw.flag(4) and not draw.exact:
         found["sinks"] = draw.operand(DType.F32, (heads,), Numbers(low=-4, high=4))

@@ -12,7 +12,7 @@ import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..draw.data import Bits, Fill, Made, Making, Numbers
+from ..draw.data import Bits, ComputedNumbers, Fill, FillContext, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import FLOOR, LARGEST, Array, encode, opposite
@@ -79,7 +79,7 @@ repeated in each two dimensions, and in all.
 """
 
 
-def operands(draw: Draw, second: Numbers | Made) -> tuple[Operand, Operand, dict[str, Any]]:
+def operands(draw: Draw, second: Numbers | ComputedNumbers) -> tuple[Operand, Operand, dict[str, Any]]:
     shape = draw.shape(scalars=True)
     other = second_shape(draw, shape)
     shape, other = draw.listed(*REPEATS) or (shape, other)
@@ -104,12 +104,12 @@ ARITHMETIC: dict[Op[Any, Any], Callable[[Number, Number], Number]] = {
 
 def arithmetic(op: Op[Any, Any], draw: Draw) -> Call:
     divides = op is ops.div and draw.exact
-    x, t2, relations = operands(draw, Made(powers_of_two) if divides else Numbers("0nisb"))
+    x, t2, relations = operands(draw, ComputedNumbers(powers_of_two) if divides else Numbers("0nisb"))
     function = ARITHMETIC[op]
     return Call((x, t2), lambda x, t2: function(x, repeated(t2, x.shape)), doubled=(True, True), **relations)
 
 
-def powers_of_two(making: Making, operand: Operand) -> Array:
+def powers_of_two(making: FillContext, operand: Operand) -> Array:
     size = int(np.prod(operand.shape, dtype=np.int64))
     return np.asarray(making.rng.choice([1.0, -2.0, 4.0, 0.5, -8.0], size))
 
@@ -151,7 +151,7 @@ ANY = Numbers("0nis")
 NARROW = Numbers("0nis", low=-110, high=100)
 
 
-def brim(making: Making, operand: Operand) -> Array:
+def brim(making: FillContext, operand: Operand) -> Array:
     """Arguments of both signs near those whose power of e leaves the range of a float type."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     kinds = (DType.F16, DType.F32, DType.BF16)
@@ -160,7 +160,7 @@ def brim(making: Making, operand: Operand) -> Array:
     return np.asarray(sides * (making.rng.choice(ends, size) + making.rng.uniform(-0.7, 0.2, size)))
 
 
-def far(making: Making, operand: Operand) -> Array:
+def far(making: FillContext, operand: Operand) -> Array:
     """Large arguments of both signs, whose reduction by a rounded multiple of pi is off."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     most = 11 if operand.dtype is DType.F16 else 15
@@ -169,12 +169,12 @@ def far(making: Making, operand: Operand) -> Array:
 
 simple(ops.sqr, lambda x: x * x, ALL)
 simple(ops.sqrt, lambda x: x.sqrt(), Numbers("0nisb", low=-3), exact=False, signed=True)
-simple(ops.exp, lambda x: x.exp(), NARROW, exact=False, special=Made(brim))
+simple(ops.exp, lambda x: x.exp(), NARROW, exact=False, special=ComputedNumbers(brim))
 # The reduction of an argument loses nothing, however large the argument is.
-simple(ops.sin, lambda x: x.wave(np.sin, argument=0), ANY, exact=False, special=Made(far))
-simple(ops.cos, lambda x: x.wave(np.cos, argument=0), ANY, exact=False, special=Made(far))
-simple(ops.tanh, lambda x: x.tanh(), ALL, exact=False, special=Made(brim))
-simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False, special=Made(brim))
+simple(ops.sin, lambda x: x.wave(np.sin, argument=0), ANY, exact=False, special=ComputedNumbers(far))
+simple(ops.cos, lambda x: x.wave(np.cos, argument=0), ANY, exact=False, special=ComputedNumbers(far))
+simple(ops.tanh, lambda x: x.tanh(), ALL, exact=False, special=ComputedNumbers(brim))
+simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False, special=ComputedNumbers(brim))
 
 
 def softplus(x: Number) -> Number:
@@ -189,7 +189,7 @@ def gelu_erf(x: Number) -> Number:
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
 
-simple(ops.softplus, softplus, ALL, exact=False, special=Made(brim))
+simple(ops.softplus, softplus, ALL, exact=False, special=ComputedNumbers(brim))
 simple(ops.gelu_erf, gelu_erf, ANY, exact=False, free=np.isneginf)
 
 
@@ -224,7 +224,7 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
         shape = draw.shape(scalars=True)
         usual = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
         large = Numbers(low=-3e4, high=3e4, loud=True)
-        fills: tuple[Fill, ...] = (usual, usual, usual, usual, Made(brim), large)
+        fills: tuple[Fill, ...] = (usual, usual, usual, usual, ComputedNumbers(brim), large)
         x = draw.floats(shape, draw.pick(*fills), activated=activated)
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
         doubled = None if up is None else (False, True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..draw.data import Integers, Made, Making, Numbers
+from ..draw.data import ComputedNumbers, FillContext, Integers, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand, longer
 from ..numbers.encoding import Array, encode
@@ -261,7 +261,7 @@ def cut_triangle(dtype: DType, x: Number, kind: str) -> Array:
     return encode(np.where(function(np.ones(shape, bool), k), x.value, 0).reshape(x.shape), dtype)
 
 
-def system(making: Making, operand: Operand, *, lower: bool, unit: bool) -> Array:
+def system(making: FillContext, operand: Operand, *, lower: bool, unit: bool) -> Array:
     """Well-conditioned matrices, with junk in the triangle that must not be read."""
     n, size = operand.shape[0], int(np.prod(operand.shape, dtype=np.int64))
     a: Array = making.rng.uniform(-1, 1, (size // max(1, n * n), n, n)) / max(1, n / 2)
@@ -283,7 +283,7 @@ def solve_tri(draw: Draw) -> Call:
     n, m, outer = draw.listed(*large) or (n, m, outer)
     lower, left = draw.by_turn(True, False), draw.by_turn(True, False, each=2)
     unit = draw.by_turn(False, True, each=4)
-    fill = Made(partial(system, lower=lower, unit=unit))
+    fill = ComputedNumbers(partial(system, lower=lower, unit=unit))
     a = draw.floats((n, n, *outer), fill, dtype=draw.other_float())
     shape = (m, n, *outer) if left else (n, m, *outer)
     b = draw.floats(shape, Numbers("0n", low=-64, high=64, most=3, few=True))

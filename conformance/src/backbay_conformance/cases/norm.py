@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import DType, Op, ops
 
-from ..draw.data import Fill, Made, Making, Numbers
+from ..draw.data import ComputedNumbers, Fill, FillContext, Numbers
 from ..draw.draw import Draw
 from ..draw.operand import Operand, longer
 from ..numbers.encoding import LARGEST, Array
@@ -53,7 +53,7 @@ HIDDEN = (-np.inf, -np.inf, -65504.0, -1e9)
 """What models give positions that have no weight; a type rounds it to its own range."""
 
 
-def scores(making: Making, operand: Operand) -> Array:
+def scores(making: FillContext, operand: Operand) -> Array:
     """Rows as in attention: some masked, some fully masked, some with ties, some with scores far apart."""
     row = operand.shape[0] if operand.shape else 1
     count = int(np.prod(operand.shape[1:], dtype=np.int64))
@@ -77,7 +77,7 @@ def scores(making: Making, operand: Operand) -> Array:
 @case(ops.softmax)
 def softmax(draw: Draw) -> Call:
     shape = draw.rows()
-    x = draw.floats(shape, Made(scores))
+    x = draw.floats(shape, ComputedNumbers(scores))
     call = Call((x,), of_rows(softmax_formula), exact=False, **rows_batch(draw, shape))
     if shape and shape[0] and draw.flag():  # columns of -infinity at the end, whose softmax is 0
         extra = draw.integer(1, 40)
@@ -116,7 +116,7 @@ MODEST = Numbers("0", low=-250, high=250)  # a plain range
 BROKEN = Numbers("0n", low=-250, high=250)  # MODEST, with NaN: a NaN affects only its own row
 
 
-def with_zero_row(fill: Fill, making: Making, operand: Operand) -> Array:
+def with_zero_row(fill: Fill, making: FillContext, operand: Operand) -> Array:
     """Data with a row of zeros in special mode: a norm without eps divides it by 0."""
     raw = np.array(fill(making, operand))
     rows = raw.reshape(-1, operand.shape[0] if operand.shape else 1)
@@ -125,14 +125,14 @@ def with_zero_row(fill: Fill, making: Making, operand: Operand) -> Array:
     return raw
 
 
-def far_from_zero(making: Making, operand: Operand) -> Array:
+def far_from_zero(making: FillContext, operand: Operand) -> Array:
     """Rows with a small spread around a large mean: mean(x^2) - mean(x)^2 cancels."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     peak = 1000 if operand.dtype is DType.F32 else 200
     return np.asarray(making.rng.choice([-peak, peak]) + making.rng.integers(-16, 17, size) / 8)
 
 
-def massive(making: Making, operand: Operand) -> Array:
+def massive(making: FillContext, operand: Operand) -> Array:
     """Rows of ordinary numbers, some with a few that are tens of thousands of times larger, as models have them."""
     row, size = operand.shape[0] if operand.shape else 1, int(np.prod(operand.shape, dtype=np.int64))
     numbers = making.rng.standard_normal((size // max(1, row), row))
@@ -147,13 +147,13 @@ def modest(draw: Draw, fill: Fill, eps: float) -> Fill:
     Or numbers so small that eps counts.
     """
     if eps > 0 and draw.flag(4):
-        return Made(partial(as_small, eps))
+        return ComputedNumbers(partial(as_small, eps))
     if draw.flag(5):
-        return Made(massive)
+        return ComputedNumbers(massive)
     return partial(with_zero_row, fill) if draw.flag(3) else fill
 
 
-def as_small(eps: float, making: Making, operand: Operand) -> Array:
+def as_small(eps: float, making: FillContext, operand: Operand) -> Array:
     """Numbers whose squares are about as large as eps, or smaller."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     return np.asarray(making.rng.standard_normal(size) * eps**0.5 * making.rng.choice([1.0, 0.1, 0.5]))
@@ -164,7 +164,7 @@ def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
 
     Short rows are left out: their elements are often equal, and then nothing is known about their spread.
     """
-    return Made(far_from_zero) if draw.flag(4) and shape and shape[0] >= 8 else fill
+    return ComputedNumbers(far_from_zero) if draw.flag(4) and shape and shape[0] >= 8 else fill
 
 
 @case(ops.rms_norm)
@@ -190,8 +190,8 @@ def norm_call(draw: Draw, args: Args, formula: Callable[..., Number]) -> Call:
 @case(ops.layer_norm)
 def layer_norm(draw: Draw) -> Call:
     shape, eps = draw.rows(least=1), draw.many_digits(draw.by_turn(*EPS))
-    fill: Fill = Made(massive) if draw.flag(5) else spread(draw, BROKEN, shape)
-    x = draw.floats(shape, Made(partial(as_small, eps)) if eps > 0 and draw.flag(4) else fill)
+    fill: Fill = ComputedNumbers(massive) if draw.flag(5) else spread(draw, BROKEN, shape)
+    x = draw.floats(shape, ComputedNumbers(partial(as_small, eps)) if eps > 0 and draw.flag(4) else fill)
     weight, bias = maybe_weight(draw, shape), maybe_weight(draw, shape)
     return norm_call(draw, (x, weight, bias, eps), layer_formula)
 
@@ -226,7 +226,7 @@ def row_case(
         if not whole:
             numbers = Numbers(special, terms=terms, lone=lone, low=-250, high=250)
             fill = spread(draw, numbers, shape)
-            fill = Made(massive) if draw.flag(5) else fill
+            fill = ComputedNumbers(massive) if draw.flag(5) else fill
             fill = numbers if exact and draw.exact else fill  # sums of the others are rounded
         x = draw.floats(shape, fill)
         own = of_rows(formula, keeps=op is ops.cumsum)

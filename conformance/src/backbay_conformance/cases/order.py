@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..draw.data import Made, Making
+from ..draw.data import ComputedNumbers, FillContext
 from ..draw.draw import Draw
 from ..draw.operand import Operand
 from ..numbers.comparison import first_of
@@ -14,7 +14,7 @@ from ..numbers.encoding import Array
 from ..suite.case import Call, case
 
 
-def sortable(making: Making, operand: Operand) -> Array:
+def sortable(making: FillContext, operand: Operand) -> Array:
     """Rows with ties, infinities, NaN and zeros of both signs; in wide mode all elements differ, often by very little."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     if making.mode == "wide":
@@ -96,7 +96,7 @@ def largest(x: Array, k: int, got: Array) -> None:
 
 @case(ops.argsort)
 def argsort(draw: Draw) -> Call:
-    x = draw.floats(draw.rows(), Made(sortable))
+    x = draw.floats(draw.rows(), ComputedNumbers(sortable))
     return Call((x,), verify=sorted_right)
 
 
@@ -107,4 +107,4 @@ def top_k(draw: Draw) -> Call:
     k = min(extent, draw.pick(1, extent, 2, 4, 8, 0, 33, 65, 100, 1025))
     if extent > 1025 and draw.flag():  # the last ones of a long list
         k = draw.pick(extent, extent - 1, 2000)
-    return Call((draw.floats(shape, Made(sortable)), k), verify=largest)
+    return Call((draw.floats(shape, ComputedNumbers(sortable)), k), verify=largest)

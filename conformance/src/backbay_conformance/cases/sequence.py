@@ -10,7 +10,7 @@ import numpy as np
 from backbay import DType, ops
 from backbay.ops import Yarn
 
-from ..draw.data import Fill, Integers, Made, Making, Numbers
+from ..draw.data import ComputedNumbers, Fill, FillContext, Integers, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.operand import Operand
 from ..numbers.encoding import Array
@@ -109,7 +109,7 @@ def yarn_angles(
     return mixed, scalar(m, theta.cost) * scalar(1.0, theta.cost)
 
 
-def beyond_single_precision(making: Making, operand: Operand) -> Array:
+def beyond_single_precision(making: FillContext, operand: Operand) -> Array:
     """Odd positions of both signs beyond 2^24. Rounding them is right only where sums are declared in f32 or less."""
     rng, size = making.rng, int(np.prod(operand.shape))
     numbers, signs = 2.0 ** rng.integers(24, 31, size), rng.choice([-1, 1], size)
@@ -165,7 +165,7 @@ def rope(draw: Draw) -> Call:
     positions = draw.operand(DType.I32, (per_token * tokens,), Integers(least, far))
     pairs = dim if mode == "vision" else dim // 2
     if size is None and not zero and draw.on_turn(10, 17):
-        positions.fill = Made(beyond_single_precision)
+        positions.fill = ComputedNumbers(beyond_single_precision)
     factors = None
     if draw.flag(3):
         factors = draw.operand(DType.F32, (pairs + draw.below(3),), Numbers(low=0.5, high=8, positive=True))
@@ -235,7 +235,7 @@ def ssm_conv_formula(x: Number, weight: Number) -> Number:
     return weight.weight().einsum("ck,nctk->ntc", seen, k)
 
 
-def decays(making: Making, operand: Operand) -> Array:
+def decays(making: FillContext, operand: Operand) -> Array:
     return -np.exp(making.rng.uniform(-3, 1, int(np.prod(operand.shape))))
 
 
@@ -275,11 +275,11 @@ def ssm_scan(draw: Draw) -> Call:
     s = draw.floats((states, head_dim, heads, slots), near)
     x = draw.floats((head_dim, heads, tokens, sequences), near, dtype=DType.F32)
     # A step of almost 0 times an infinity may be NaN.
-    fills: tuple[Fill, ...] = (near, near, Numbers("0", low=-100, high=30), Made(brim))
+    fills: tuple[Fill, ...] = (near, near, Numbers("0", low=-100, high=30), ComputedNumbers(brim))
     steps = draw.pick(*fills) if draw.mode != "special" else near
     dt = draw.floats((heads, tokens, sequences), steps, dtype=DType.F32)
     each = draw.pick(1, states)  # with groups, models have one number for each head
-    a = draw.floats((1 if size and groups > 1 else each, heads), Made(decays), dtype=DType.F32)
+    a = draw.floats((1 if size and groups > 1 else each, heads), ComputedNumbers(decays), dtype=DType.F32)
     b = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     c = draw.floats((states, groups, tokens, sequences), near, dtype=DType.F32)
     ids = draw.operand(DType.I32, (sequences,), Integers(0, slots), stays=True)

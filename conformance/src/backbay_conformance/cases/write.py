@@ -12,7 +12,7 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ..draw.data import QUIET, Bits, Distinct, Fill, Integers, Made, Making, Numbers
+from ..draw.data import QUIET, Bits, ComputedNumbers, DistinctIds, Fill, FillContext, Integers, Numbers
 from ..draw.draw import PAST, Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
@@ -55,14 +55,14 @@ def convertible(source: DType, target: DType) -> Fill:
         return Bits()
     if source.is_float and target.is_float:
         return partial(halfway_floats, target)
-    return Made(partial(fractions, LIMITS[target])) if source.is_float else partial(whole, target)
+    return ComputedNumbers(partial(fractions, LIMITS[target])) if source.is_float else partial(whole, target)
 
 
 RANGES = {DType.F32: (-149, -126, 128), DType.F16: (-24, -14, 16), DType.BF16: (-133, -126, 128)}
 """Of each float type: the exponents of its least number, of its least normal number, and of its first infinity."""
 
 
-def halfway_floats(target: DType, making: Making, operand: Operand) -> Array:
+def halfway_floats(target: DType, making: FillContext, operand: Operand) -> Array:
     """Any floats, some of them between two of the target or its largest and infinity: just halfway, or beside."""
     raw, rng = Bits()(making, operand), making.rng
     if significand(operand.dtype) <= significand(target) or not raw.size:
@@ -95,7 +95,7 @@ def nan_to_break(source: DType) -> list[int]:
     return [ones, ones >> 1, low, low | sign]
 
 
-def fractions(bits: int, making: Making, operand: Operand) -> Array:
+def fractions(bits: int, making: FillContext, operand: Operand) -> Array:
     """Numbers with fractions, up to the ends of an integer type of so many bits and a sign."""
     rng, size = making.rng, int(np.prod(operand.shape, dtype=np.int64))
     most = min(bits, 16 if operand.dtype is DType.F16 else bits) * (1 - 2.0**-8)
@@ -112,7 +112,7 @@ def no_integer(x: Array, *rest: Any) -> Array:
     return ~(np.abs(x) < 2.0 ** LIMITS[target])
 
 
-def whole(target: DType, making: Making, operand: Operand) -> Array:
+def whole(target: DType, making: FillContext, operand: Operand) -> Array:
     """Integers that the target holds or rounds to nearest, past 2^24 and up to the ends of both types."""
     rng, size = making.rng, int(np.prod(operand.shape, dtype=np.int64))
     own = LIMITS[operand.dtype]
@@ -138,7 +138,7 @@ def placed(whole: Array, index: Any, part: Array | Number, target: DType) -> Arr
     return result
 
 
-def with_empty_blocks(target: DType, making: Making, operand: Operand) -> Array:
+def with_empty_blocks(target: DType, making: FillContext, operand: Operand) -> Array:
     """Numbers, with zeros alone in some blocks: their scale is 0, by which nothing can be divided."""
     raw = Numbers()(making, operand)
     blocks = raw.reshape(-1, target.block_size)
@@ -296,7 +296,7 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
         src = draw.operand(kind, (n, max(k, 2), *outer), Bits())
     x = draw.operand(kind, (n, count, *outer), Bits(), stays=True)
     shared = tuple(draw.pick(*[d for d in (1, extent, 2, 3) if extent % d == 0]) for extent in outer)
-    fill = Integers(0, min(count, draw.pick(3, count))) if repeated else Distinct(count)
+    fill = Integers(0, min(count, draw.pick(3, count))) if repeated else DistinctIds(count)
     ids = draw.operand(draw.pick(DType.I32, DType.I64), (src.shape[1], *shared), fill, stays=True)
     return repeated_rows((x, src, ids)) if repeated else distinct_rows((x, src, ids))
 

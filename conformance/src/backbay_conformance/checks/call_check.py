@@ -32,12 +32,14 @@ from .model_calls import kind_of
 from .traced_call import TracedCall, make
 
 
-class Declined(Exception):  # noqa: N818 no error: the documentation leaves it to the backend
+class DeclinedCall(Exception):  # noqa: N818 no error: the documentation leaves it to the backend
     """The backend refuses an optional call with the right error."""
 
 
 @dataclass
-class Observed:
+class CallResult:
+    """The checks that a call passed, and how near its worst error came to the bound."""
+
     level: Level = Level.KERNEL
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
     why_not: str = ""  # the reason, if the call is unsupported
@@ -51,10 +53,10 @@ class Observed:
             self.ratio = max(self.ratio or 0.0, ratio)
 
 
-def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
+def try_call(lab: Lab, call: Call, mode: Mode) -> CallResult:
     """Run all checks of one call; raises Fault, or the backend's own error."""
     with TracedCall(lab.backend, call) as traced:
-        observed = Observed(traced.level, precision=traced.precision)
+        observed = CallResult(traced.level, precision=traced.precision)
         if lab.model_calls:
             observed.kind = kind_of(call.op, traced.specs)
         make(call, mode, traced.precision, 0)
@@ -65,7 +67,7 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> Observed:
             return observed
         try:
             _check_runs(traced, call, mode, observed)
-        except Declined as declined:
+        except DeclinedCall as declined:
             observed.level, observed.why_not = Level.NONE, str(declined)
         return observed
 
@@ -115,7 +117,7 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
     raise Fault("under-claimed", f"supports() says no, but {told}")
 
 
-def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: Observed) -> None:
+def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult) -> None:
     """A first run, the same run again, and a run with other data."""
     cost = cost_of(call, observed.level, traced.precision)
     traced.write()
@@ -146,11 +148,11 @@ def _claimed(traced: TracedCall) -> list[Array]:
     except UnsupportedOpError as error:
         # supports() sees only operands: the backend can refuse a dtype attribute only by an error.
         if any(isinstance(arg, DType) and arg.is_quantized for arg in traced.call.args):
-            raise Declined(str(error)) from None
+            raise DeclinedCall(str(error)) from None
         # Nor does supports() see which ops a composite calls with these attributes.
         opened = traced.level is Level.COMPOSITE or traced.call.op.inline
         if opened and isinstance(error, DeclaredUnsupportedError):
-            raise Declined(str(error)) from None
+            raise DeclinedCall(str(error)) from None
         raise Fault("over-claimed", f"supports() says yes, but: {error}") from error
     except NotImplementedError as error:
         raise Fault("over-claimed", f"supports() says yes, but: NotImplementedError: {error}") from error

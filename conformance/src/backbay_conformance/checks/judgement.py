@@ -140,7 +140,7 @@ def expect(call: Call, cost: Cost) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedCall:
     """A call with its results, and the cost by which they were judged."""
 
     call: Call
@@ -156,7 +156,7 @@ def judge(
     try:
         return _worst(call, traced, got, cost, mode, check)
     except Fault as fault:
-        fault.judged = Judged(call, got, [tensor.dtype for tensor in traced.results], cost)
+        fault.judged = JudgedCall(call, got, [tensor.dtype for tensor in traced.results], cost)
         raise
 
 

@@ -14,7 +14,7 @@ from backbay import BackbayError, Backend, CacheConfig, Context, Op, Spec, Tenso
 from backbay.internals import trace_op
 from backbay.plugin import Graph, Node, Plan
 
-from ..draw.data import Distinct, Fill, Integers, Made, Making, Numbers
+from ..draw.data import ComputedNumbers, DistinctIds, Fill, FillContext, Integers, Numbers
 from ..draw.delta_rule_data import FILLS
 from ..draw.draw import Draw
 from ..draw.layout import Layout, LayoutStep, junk
@@ -213,27 +213,27 @@ def _fill(node: Node, position: int, value: Node) -> Fill:
     if position == op.ids:
         among, dimension = op.among
         bound = node.args[among].dim(dimension)
-        return Distinct(bound) if op is ops.set_rows and value.dim(0) <= bound else Integers(0, bound)
+        return DistinctIds(bound) if op is ops.set_rows and value.dim(0) <= bound else Integers(0, bound)
     if value.dtype.is_integer:
         return Integers(0, POSITIONS)
     name = op.parameters[position].name
     if name == "mask":
-        return Made(_masked)
+        return ComputedNumbers(_masked)
     if op is ops.ssm_scan and name == "A":
-        return Made(_decays)
+        return ComputedNumbers(_decays)
     if op is ops.delta_rule and name in FILLS:
         return FILLS[name]
     return Numbers(low=-8, high=8)
 
 
-def _masked(making: Making, operand: Operand) -> Array:
+def _masked(making: FillContext, operand: Operand) -> Array:
     history = operand.shape[0]
     mask = np.where(making.rng.random((prod(operand.shape[1:]), history)) < 0.3, -np.inf, 0.0)
     mask[:, making.rng.integers(history)] = 0.0
     return mask
 
 
-def _decays(making: Making, operand: Operand) -> Array:
+def _decays(making: FillContext, operand: Operand) -> Array:
     return -np.exp(making.rng.uniform(-3, 1, prod(operand.shape)))
 
 

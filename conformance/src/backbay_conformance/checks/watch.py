@@ -76,7 +76,7 @@ class Watch:
             return
         self.names = {node.op.name for node in graph.nodes if node.op is not None and not node.op.view}
         try:
-            Nodes(self, graph, before).judge(plan)
+            NodeJudge(self, graph, before).judge(plan)
         except (BackbayError, ArithmeticError, ValueError, TypeError, KeyError):
             self.lab.discard()  # nothing is known about this graph
 
@@ -86,7 +86,9 @@ def _details(found: dict[str, str]) -> str:
 
 
 @dataclass
-class Nodes:
+class NodeJudge:
+    """The nodes of one run of a graph, judged in their order."""
+
     watch: Watch
     graph: Graph
     values: dict[int, Array]

@@ -13,7 +13,7 @@ from ..numbers.comparison import Fault, result_bound, same
 from ..numbers.encoding import LARGEST, Array, decode
 from ..numbers.number import Cost, Number
 from ..suite.case import Call
-from .judgement import Judged, cost_of, expect, judge
+from .judgement import JudgedCall, cost_of, expect, judge
 from .traced_call import TracedCall
 
 REFERENCE, NONE = "cpu_ref", "none"
@@ -26,7 +26,7 @@ def witness_name(against: str, backend: str) -> str:
 
 
 @dataclass
-class Testimony:
+class WitnessResult:
     """The results of the witness, and what is wrong with them by the formula; "" if nothing is."""
 
     results: list[Array]
@@ -34,7 +34,7 @@ class Testimony:
     fault: str = ""
 
 
-def testimony(witness: Backend, call: Call) -> Testimony | None:
+def testimony(witness: Backend, call: Call) -> WitnessResult | None:
     """What the witness computes for a call with its current data; None if it does not run it.
 
     The data were drawn for another backend: they need not be exact in the precision of the witness, so only bounds
@@ -43,7 +43,7 @@ def testimony(witness: Backend, call: Call) -> Testimony | None:
     layouts = [operand.layout for operand in call.operands()]
     try:
         with TracedCall(witness, call) as traced:
-            own = Testimony([], cost_of(call, traced.level, traced.precision))
+            own = WitnessResult([], cost_of(call, traced.level, traced.precision))
             largest = LARGEST.get(own.cost.activation, np.inf)
             if any(operand.activated and operand.peak > largest for operand in call.operands()):
                 return None
@@ -64,7 +64,7 @@ def testimony(witness: Backend, call: Call) -> Testimony | None:
             operand.layout = layout
 
 
-def verdict(witness: Backend, wrong: Judged) -> str:
+def verdict(witness: Backend, wrong: JudgedCall) -> str:
     """Whether the backend or the formula is wrong, by what the witness computes; "" if that is nothing."""
     own = testimony(witness, wrong.call)
     if own is None:
@@ -76,7 +76,7 @@ def verdict(witness: Backend, wrong: Judged) -> str:
     return f"\n  {witness.name} agrees with neither: {own.fault}"
 
 
-def agrees(own: Testimony, judged: Judged) -> bool:
+def agrees(own: WitnessResult, judged: JudgedCall) -> bool:
     """Whether the results of witness and backend differ by no more than both their bounds together."""
     if judged.call.formula is None or not own.results:
         return False

@@ -19,7 +19,7 @@ Mode = Literal["exact", "wide", "special"]
 
 
 @dataclass(frozen=True)
-class Making:
+class FillContext:
     """The context in which data are made: random generator, mode, declared precision, and variant."""
 
     rng: np.random.Generator
@@ -32,7 +32,7 @@ class Making:
         return self.mode == "exact"
 
 
-Fill = Callable[[Making, "Operand"], Array]
+Fill = Callable[[FillContext, "Operand"], Array]
 """Makes stored elements for an operand, as an array of any shape."""
 
 ROOMY = {DType.F64, DType.F32, DType.BF16}
@@ -74,7 +74,7 @@ class Numbers:
     lone: bool = False
     loud: bool = False
 
-    def __call__(self, making: Making, operand: Operand) -> Array:
+    def __call__(self, making: FillContext, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))
         if operand.dtype.is_quantized:
             return blocks(making, operand.dtype, size // operand.dtype.block_size)
@@ -96,7 +96,7 @@ class Numbers:
         clipped = np.where(np.isfinite(numbers), np.clip(numbers, low, high), numbers)
         return with_payloads(making.rng, encode(clipped, operand.dtype), operand.dtype)
 
-    def _integers(self, making: Making, operand: Operand, size: int) -> Array:
+    def _integers(self, making: FillContext, operand: Operand, size: int) -> Array:
         """Integers that the type and the activation type hold exactly, and whose sums stay exact."""
         bits = significand(operand.dtype)
         if operand.activated:
@@ -182,7 +182,7 @@ class Integers:
     low: int
     high: int
 
-    def __call__(self, making: Making, operand: Operand) -> Array:
+    def __call__(self, making: FillContext, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))
         numbers = making.rng.integers(self.low, max(self.low + 1, self.high), size)
         if size and making.variant == 0 and self.high - self.low > 1:
@@ -193,12 +193,12 @@ class Integers:
 
 
 @dataclass(frozen=True)
-class Distinct:
+class DistinctIds:
     """Ids that differ along dimension 0: repeated ids would make a write's result depend on its order."""
 
     high: int
 
-    def __call__(self, making: Making, operand: Operand) -> Array:
+    def __call__(self, making: FillContext, operand: Operand) -> Array:
         count = operand.shape[0] if operand.shape else 1
         rows = int(np.prod(operand.shape[1:], dtype=np.int64))
         drawn = [making.rng.permutation(self.high)[:count] for _ in range(rows)]
@@ -209,7 +209,7 @@ class Distinct:
 class Bits:
     """Any stored elements, for ops that only move them: every NaN, subnormal and integer."""
 
-    def __call__(self, making: Making, operand: Operand) -> Array:
+    def __call__(self, making: FillContext, operand: Operand) -> Array:
         size = int(np.prod(operand.shape, dtype=np.int64))
         if operand.dtype.is_quantized:
             return blocks(making, operand.dtype, size // operand.dtype.block_size)
@@ -222,12 +222,12 @@ class Bits:
 
 
 @dataclass(frozen=True)
-class Made:
+class ComputedNumbers:
     """Numbers that a function makes, rounded to the type."""
 
-    function: Callable[[Making, Operand], Array]
+    function: Callable[[FillContext, Operand], Array]
 
-    def __call__(self, making: Making, operand: Operand) -> Array:
+    def __call__(self, making: FillContext, operand: Operand) -> Array:
         return encode(self.function(making, operand), operand.dtype)
 
 
@@ -270,7 +270,7 @@ UNDRAWN = {
 """The quantized types that no call is drawn with, and why."""
 
 
-def blocks(making: Making, dtype: DType, count: int) -> Array:
+def blocks(making: FillContext, dtype: DType, count: int) -> Array:
     """Blocks with random codes and finite scales of both signs; the scales are 1 or -1 in exact mode."""
     rng = making.rng
     raw = rng.integers(0, 256, (count, dtype.type_size), dtype=np.uint8)
@@ -287,7 +287,7 @@ def blocks(making: Making, dtype: DType, count: int) -> Array:
     return raw
 
 
-def _scales(making: Making, count: int) -> Array:
+def _scales(making: FillContext, count: int) -> Array:
     """Scales as the bits of f16, of both signs: of magnitude 1 in exact mode, else some of them subnormal."""
     rng = making.rng
     scale = np.ones(count) if making.exact else np.exp(rng.uniform(-6, 0, count))

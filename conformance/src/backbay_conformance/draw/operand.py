@@ -9,7 +9,7 @@ import numpy as np
 from backbay import Context, DType, Precision, Spec, Tensor
 
 from ..numbers.encoding import NUMPY, Array, decode, encode, stored_shape
-from .data import Fill, Making, Mode
+from .data import Fill, FillContext, Mode
 from .layout import Layout
 
 
@@ -44,7 +44,7 @@ class Operand:
     def make(self, mode: Mode, precision: Precision, variant: int) -> None:
         """Fill in the data."""
         rng = np.random.Generator(np.random.PCG64([self.seed, variant]))
-        self.hold(self.fill(Making(rng, mode, precision, variant), self))
+        self.hold(self.fill(FillContext(rng, mode, precision, variant), self))
 
     def hold(self, raw: Array) -> None:
         self.raw = self.layout.merge_shared(raw.reshape(stored_shape(self.dtype, self.shape)))
@@ -91,7 +91,7 @@ class Operand:
 def longer(operand: Operand, extra: int, value: float) -> Operand:
     """The operand, contiguous, with `extra` elements of one value at the end of each row."""
 
-    def fill(making: Making, made: Operand) -> Array:
+    def fill(making: FillContext, made: Operand) -> Array:
         rows = operand.stored
         tail = encode(np.full((*rows.shape[:-1], extra), value), operand.dtype)
         return np.concatenate([rows, tail], axis=-1)

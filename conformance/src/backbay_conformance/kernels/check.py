@@ -20,10 +20,10 @@ from ..runner.isolation import isolated
 from ..runner.item_run import drawn_again
 from ..runner.selection import RUN_SIZES, Item, RunSettings, SelectionError, times
 from ..suite.case import CASES
-from ..suite.lab import Opening, lab_with
+from ..suite.lab import OpenSettings, lab_with
 from .one_kernel import (
     Kernel,
-    OneKernel,
+    OneKernelBackend,
     as_numpy,
     dtypes_of,
     imported,
@@ -68,7 +68,7 @@ class KernelCheck:
         }
         if self.options["native"] is as_numpy and not self.options["dtypes"]:
             self.options["dtypes"] = tuple(dtype for dtype in DType if dtype is not DType.BF16)
-        self.lab = lab_with(OneKernel, Opening(self.options))
+        self.lab = lab_with(OneKernelBackend, OpenSettings(self.options))
         self.lab.backend.close()  # opening it checks the kernel's signature
         self.items = self._planned(size)
 
@@ -94,7 +94,7 @@ class KernelCheck:
 
     def run(self, done: Callable[[Outcome], None]) -> None:
         """Judge the calls in this process."""
-        settings = RunSettings(OneKernel.__name__, self.seed)
+        settings = RunSettings(OneKernelBackend.__name__, self.seed)
         with closing(self.lab.backend):
             for _, items in groupby(self.items, key=lambda item: item.group):
                 GroupRun(self.lab, settings, set(), done).run(list(items))
@@ -110,8 +110,8 @@ class KernelCheck:
             "precision": [*map(str, astuple(self.options["precision"]))],
             "dtypes": ",".join(map(str, self.options["dtypes"])),
         }
-        name = f"{OneKernel.__module__}:{OneKernel.__name__}"
-        settings = RunSettings(name, self.seed, opening=Opening(texts))
+        name = f"{OneKernelBackend.__module__}:{OneKernelBackend.__name__}"
+        settings = RunSettings(name, self.seed, opening=OpenSettings(texts))
         with closing(isolated(settings, self.items)) as outcomes:
             for outcome in outcomes:
                 done(outcome)
@@ -120,7 +120,7 @@ class KernelCheck:
         """The failed outcome, with a program that calls the kernel."""
         profile, name, turn = outcome.item.split("/")
         with suppress(Exception), closing(self.lab.backend) as backend:  # the message is enough
-            assert isinstance(backend, OneKernel)
+            assert isinstance(backend, OneKernelBackend)
             call, expected, _, dtypes = drawn_again(self.lab, Item(profile, name, int(turn)), outcome)
             outcome.call = str(call)  # without the layouts that need other ops
             outcome.script = program(backend, call, next(iter(expected), None), dtypes[0])

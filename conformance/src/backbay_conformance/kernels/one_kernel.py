@@ -109,7 +109,9 @@ def add_folders(text: str) -> str:
     return text
 
 
-class OneKernel(KernelBackend):
+class OneKernelBackend(KernelBackend):
+    """A backend that has one kernel, the function under test."""
+
     contract_version = "1.2"
     options: ClassVar[Mapping[str, Option]] = {
         "folders": Option("", add_folders, "where modules are imported from"),

@@ -21,12 +21,12 @@ from ..numbers.encoding import NUMPY, Array
 from ..numbers.number import Number
 from ..runner.replay import FEW, LONGEST
 from ..suite.case import Call
-from .one_kernel import OneKernel, as_numpy, named
+from .one_kernel import OneKernelBackend, as_numpy, named
 
 PACKED = "np.frombuffer(bytearray(zlib.decompress(base64.b85decode({data!r}))), np.{dtype})"
 
 
-def program(backend: OneKernel, call: Call, expected: Number | Array | None, dtype: DType) -> str:
+def program(backend: OneKernelBackend, call: Call, expected: Number | Array | None, dtype: DType) -> str:
     """The text of a program that makes a call's operands, calls the kernel, and prints its result of a dtype."""
     imports, kernel = _imported(backend.kernels[call.op], "kernel")
     lines = ["import base64, zlib", "import numpy as np", "from numpy import inf, nan", imports]
@@ -99,7 +99,7 @@ def _result(call: Call) -> str:
 def _made(name: str, operand: Operand, traced: TracedCall, native: str) -> list[str]:
     """The lines that make an operand as the kernel gets it."""
     backend, call = traced.backend, traced.call
-    assert isinstance(backend, OneKernel)
+    assert isinstance(backend, OneKernelBackend)
     stored = backend.native is not None or call.op.moves or operand.dtype.is_integer
     if not stored and NUMPY.get(operand.dtype) != backend.float_dtype:
         return [f"{name} = {_array(operand.decoded.astype(backend.float_dtype))}"]

@@ -13,7 +13,7 @@ from backbay import BackbayError, BackendParams, ClosedError, DType, NotComputed
 from ..numbers.comparison import Fault, must_equal, require
 from ..numbers.encoding import Array
 from ..suite.lab import GUARDED, Lab
-from .machine import Choose, Machine, action
+from .machine import ChoiceSource, Machine, action
 from .shadow import TRACED, WEIGHTS, WIDTH, ContextShadow, Shadow, small_model, weight
 
 PEAK = 4.0  # largest magnitude in a leaf
@@ -35,7 +35,7 @@ def has_nodes(machine: BackendLife) -> bool:
 class BackendLife(Machine):
     """Random actions on a backend; all data are small integers in f32, so each result is known to the bit."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.kind = type(lab.backend)
         self.options = lab.backend.params.options
@@ -66,17 +66,17 @@ class BackendLife(Machine):
     # -- contexts and leaves -----------------------------------------------------------------------------
 
     @action(lambda machine: len(machine.open_contexts()) < CONTEXTS)
-    def open_context(self, choose: Choose) -> None:
+    def open_context(self, choose: ChoiceSource) -> None:
         ctx = ContextShadow(self.backend.new_context(), self._name("c"))
         self.contexts.append(ctx)
         self.tell(f"{ctx.name} = backend.new_context()")
 
     @action(has_context)
-    def close_context(self, choose: Choose) -> None:
+    def close_context(self, choose: ChoiceSource) -> None:
         self._close(self._context(choose))
 
     @action(has_context, weight=3)
-    def make_leaf(self, choose: Choose) -> None:
+    def make_leaf(self, choose: ChoiceSource) -> None:
         """A new leaf by from_floats, zeros or empty; an empty leaf may be read only after a write."""
         ctx = self._context(choose)
         if len(ctx.nodes) >= NODES:
@@ -93,7 +93,7 @@ class BackendLife(Machine):
         self.tell(f"{leaf.name} = {ctx.name}.{kind}{shape}")
 
     @action(has_leaf, weight=4)
-    def rewrite_leaf(self, choose: Choose) -> None:
+    def rewrite_leaf(self, choose: ChoiceSource) -> None:
         """Write new data; results of the leaf's context that may depend on it can no longer be read."""
         leaf = self._leaf(choose)
         assert leaf.owner is not None
@@ -107,14 +107,14 @@ class BackendLife(Machine):
         self.tell(f"{leaf.name}.from_floats(...)")
 
     @action(has_leaf)
-    def refuse_wrong_data(self, choose: Choose) -> None:
+    def refuse_wrong_data(self, choose: ChoiceSource) -> None:
         leaf = self._leaf(choose)
         more = np.zeros(leaf.tensor.size + 1)
         self.expect(ShapeError, lambda: leaf.tensor.from_floats(more), "too many numbers")
         self._compare_leaf(leaf)
 
     @action(has_leaf)
-    def read_leaf(self, choose: Choose) -> None:
+    def read_leaf(self, choose: ChoiceSource) -> None:
         leaf = self._leaf(choose)
         self.tell(f"read {leaf.name}")
         self._compare_leaf(leaf)
@@ -122,7 +122,7 @@ class BackendLife(Machine):
     # -- weights -----------------------------------------------------------------------------------------
 
     @action(lambda machine: not machine.loaded)
-    def load(self, choose: Choose) -> None:
+    def load(self, choose: ChoiceSource) -> None:
         seen: list[float] = []
         self.backend.load(progress=seen.append)
         self.loaded = True
@@ -131,7 +131,7 @@ class BackendLife(Machine):
             raise Fault("life", f"progress must grow from 0.0 to 1.0, got {seen}")
 
     @action()
-    def read_weight(self, choose: Choose) -> None:
+    def read_weight(self, choose: ChoiceSource) -> None:
         """A weight holds the file's data, and cannot be read before loading."""
         shadow = self.weight(choose)
         self.tell(f"read {shadow.name}")
@@ -143,7 +143,7 @@ class BackendLife(Machine):
     # -- tracing -----------------------------------------------------------------------------------------
 
     @action(has_nodes, weight=8)
-    def trace(self, choose: Choose) -> None:
+    def trace(self, choose: ChoiceSource) -> None:
         ctx = self._context(choose)
         if not ctx.nodes or len(ctx.nodes) >= NODES:
             return
@@ -156,7 +156,7 @@ class BackendLife(Machine):
             self.tell(f"{made.name} = {name}({', '.join(o.name for o in made.operands)}) in {ctx.name}")
 
     @action(has_nodes, weight=4)
-    def trace_write(self, choose: Choose) -> None:
+    def trace_write(self, choose: ChoiceSource) -> None:
         """Trace a copy into a leaf or some of its rows; the leaf may belong to another context."""
         ctx, leaf = self._context(choose), self._leaf(choose) if has_leaf(self) else None
         if leaf is None or not ctx.nodes or len(ctx.nodes) >= NODES:
@@ -181,7 +181,7 @@ class BackendLife(Machine):
         self.tell(f"{made.name} = {written_by} in {ctx.name}; forward({made.name})")
 
     @action(has_nodes)
-    def forward(self, choose: Choose) -> None:
+    def forward(self, choose: ChoiceSource) -> None:
         ctx = self._context(choose)
         if ctx.nodes:
             node = self._node(ctx, choose)
@@ -192,21 +192,21 @@ class BackendLife(Machine):
     # -- computing ---------------------------------------------------------------------------------------
 
     @action(has_nodes, weight=6)
-    def compute(self, choose: Choose) -> None:
+    def compute(self, choose: ChoiceSource) -> None:
         """Compute with up to two outputs, and compare all readable results."""
         ctx = self._context(choose)
         count = min(choose.below(3), len(ctx.nodes))
         self._compute(ctx, [self._node(ctx, choose) for _ in range(count)])
 
     @action(lambda machine: any(ctx.latest for ctx in machine.open_contexts()), weight=6)
-    def compute_again(self, choose: Choose) -> None:
+    def compute_again(self, choose: ChoiceSource) -> None:
         """Compute the same outputs from the leaves' current data: nothing may be traced, compiled or allocated."""
         found = [ctx for ctx in self.open_contexts() if ctx.latest]
         ctx = found[choose.below(len(found))]
         self._compute(ctx, ctx.latest)
 
     @action(has_context)
-    def reserve(self, choose: Choose) -> None:
+    def reserve(self, choose: ChoiceSource) -> None:
         ctx = self._context(choose)
         self.tell(f"{ctx.name}.reserve()")
         if self._closed_leaf(ctx):
@@ -216,7 +216,7 @@ class BackendLife(Machine):
         self._compiled(ctx)
 
     @action(has_nodes)
-    def read_anything(self, choose: Choose) -> None:
+    def read_anything(self, choose: ChoiceSource) -> None:
         """Leaves and the latest compute's outputs can be read; other nodes raise, and never give stale data."""
         ctx = self._context(choose)
         if not ctx.nodes:
@@ -232,7 +232,7 @@ class BackendLife(Machine):
     # -- the end -----------------------------------------------------------------------------------------
 
     @action(lambda machine: any(ctx.closed and ctx.nodes for ctx in machine.contexts))
-    def use_what_is_closed(self, choose: Choose) -> None:
+    def use_what_is_closed(self, choose: ChoiceSource) -> None:
         closed = [ctx for ctx in self.contexts if ctx.closed and ctx.nodes]
         ctx = closed[choose.below(len(closed))]
         node = ctx.nodes[choose.below(len(ctx.nodes))]
@@ -251,7 +251,7 @@ class BackendLife(Machine):
         self.expect(ClosedError, use, f"{name} with {node.name} of {ctx.name}, which is closed")
 
     @action(lambda machine: len(machine.contexts) > 3)
-    def close_backend(self, choose: Choose) -> None:
+    def close_backend(self, choose: ChoiceSource) -> None:
         """Close the backend with all its contexts and tensors, then open another."""
         ctx = self.open_contexts()[0] if has_context(self) else None
         self.backend.close()
@@ -337,27 +337,27 @@ class BackendLife(Machine):
         ctx.closed, ctx.results = True, {}
         self.tell(f"{ctx.name}.close()")
 
-    def _context(self, choose: Choose) -> ContextShadow:
+    def _context(self, choose: ChoiceSource) -> ContextShadow:
         found = self.open_contexts()
         return found[choose.below(len(found))]
 
-    def _leaf(self, choose: Choose) -> Shadow:
+    def _leaf(self, choose: ChoiceSource) -> Shadow:
         leaves = [node for ctx in self.open_contexts() for node in ctx.nodes if node.is_leaf]
         return leaves[choose.below(len(leaves))]
 
-    def _node(self, ctx: ContextShadow, choose: Choose) -> Shadow:
+    def _node(self, ctx: ContextShadow, choose: ChoiceSource) -> Shadow:
         """A node of a context; every second time one of the last three, so that chains grow."""
         recent = choose.below(2) * max(0, len(ctx.nodes) - 3)
         return ctx.nodes[recent + choose.below(len(ctx.nodes) - recent)]
 
-    def weight(self, choose: Choose) -> Shadow:
+    def weight(self, choose: ChoiceSource) -> Shadow:
         name = list(WEIGHTS)[choose.below(len(WEIGHTS))]
         tensor = self.backend.get(name)
         if tensor is None or tensor.shape != WEIGHTS[name]:
             raise Fault("life", f"get({name!r}) gave {tensor!r}, the file holds {WEIGHTS[name]}")
         return Shadow(tensor, None, name, 3.0, data=weight(name))
 
-    def _data(self, choose: Choose, shape: tuple[int, ...]) -> Array:
+    def _data(self, choose: ChoiceSource, shape: tuple[int, ...]) -> Array:
         rng = np.random.default_rng(choose.below(1 << 16))
         return rng.integers(-4, 5, shape[::-1]).astype(np.float64)
 

@@ -12,7 +12,7 @@ from ..numbers.number import Number
 from ..suite.lab import Lab
 from .cache_graph import Cache, CacheLayout
 from .history import Cell, TokenHistory, attend, attention_cost, number, require_close, rotated, stored
-from .machine import Choose, Machine, action
+from .machine import ChoiceSource, Machine, action
 
 SEQUENCES = 3
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
@@ -25,7 +25,7 @@ def has_cells(machine: CacheLife) -> bool:
 class CacheLife(Machine):
     """Random actions on a cache; attention over it is compared with float64 attention over the plain history."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.backend = lab.fresh()
         self.layout = self._layout(choose)
@@ -42,7 +42,7 @@ class CacheLife(Machine):
     # -- growing -----------------------------------------------------------------------------------------
 
     @action(weight=6)
-    def store(self, choose: Choose) -> None:
+    def store(self, choose: ChoiceSource) -> None:
         """Store tokens of one or two sequences; each must see only its own sequence's past."""
         tokens = [1, 2, 3, 5][choose.below(4)]
         free = self.history.free(self.layout.capacity)
@@ -63,7 +63,7 @@ class CacheLife(Machine):
         self._step(batch, np.array(cells), query, key, value)
 
     @action(has_cells, weight=2)
-    def read_again(self, choose: Choose) -> None:
+    def read_again(self, choose: ChoiceSource) -> None:
         """Store the newest token of a sequence again, in the same cell, with a new query."""
         sequence = self._sequence(choose)
         cell, newest = list(self.history.of(sequence).items())[-1]
@@ -78,7 +78,7 @@ class CacheLife(Machine):
     # -- changing ----------------------------------------------------------------------------------------
 
     @action(has_cells, weight=2)
-    def shift(self, choose: Choose) -> None:
+    def shift(self, choose: ChoiceSource) -> None:
         """Move a sequence's positions from one on by a delta, and rotate their keys in place."""
         sequence = self._sequence(choose)
         cells = self.history.of(sequence)
@@ -99,7 +99,7 @@ class CacheLife(Machine):
         self.cache.shift(deltas)
 
     @action(has_cells)
-    def share_prefix(self, choose: Choose) -> None:
+    def share_prefix(self, choose: ChoiceSource) -> None:
         source, target, end = self._prefix(choose)
         if target is None:
             return
@@ -109,7 +109,7 @@ class CacheLife(Machine):
         self.tell(f"share {source}@0..{end} with {target}")
 
     @action(has_cells, weight=2)
-    def copy_prefix(self, choose: Choose) -> None:
+    def copy_prefix(self, choose: ChoiceSource) -> None:
         source, target, end = self._prefix(choose)
         wanted = [(n, cell) for n, cell in self.history.of(source).items() if cell.position < end]
         free = self.history.free(self.layout.capacity)
@@ -122,7 +122,7 @@ class CacheLife(Machine):
         self.cache.move(runs)
 
     @action(has_cells)
-    def remove_range(self, choose: Choose) -> None:
+    def remove_range(self, choose: ChoiceSource) -> None:
         sequence = self._sequence(choose)
         end = self.history.next_position(sequence)
         low = choose.below(end)
@@ -131,7 +131,7 @@ class CacheLife(Machine):
         self.tell(f"remove {sequence}@{low}..{high}")
 
     @action(has_cells)
-    def defragment(self, choose: Choose) -> None:
+    def defragment(self, choose: ChoiceSource) -> None:
         """Move cells down to fill the gaps, in runs that may overlap."""
         runs: list[tuple[int, int, int]] = []
         for target, source in enumerate(sorted(self.history.cells)):
@@ -146,7 +146,7 @@ class CacheLife(Machine):
             self.cache.move(runs)
 
     @action(has_cells)
-    def make_room(self, choose: Choose) -> None:
+    def make_room(self, choose: ChoiceSource) -> None:
         """Move all cells up by a few, in one copy whose source and target overlap."""
         extent = max(self.history.cells) + 1
         by = 1 + choose.below(4)
@@ -157,7 +157,7 @@ class CacheLife(Machine):
         self.cache.move([(0, by, extent)])
 
     @action(has_cells)
-    def change_window(self, choose: Choose) -> None:
+    def change_window(self, choose: ChoiceSource) -> None:
         """Change the number of positions that tokens see, and remove older positions."""
         self.window = [0, 4, 2][choose.below(3)]
         self.tell(f"window {self.window}")
@@ -165,12 +165,12 @@ class CacheLife(Machine):
             self.history.remove(sequence, 0, self.history.next_position(sequence) - self.window)
 
     @action(lambda machine: len(machine.cache.steps) > 1)
-    def forget_steps(self, choose: Choose) -> None:
+    def forget_steps(self, choose: ChoiceSource) -> None:
         self.tell("close the kept steps")
         self.cache.forget_steps()
 
     @action(has_cells, weight=2)
-    def look_inside(self, choose: Choose) -> None:
+    def look_inside(self, choose: ChoiceSource) -> None:
         self.tell("look inside")
         keys = np.asarray(self.cache.key.numpy(), np.float64)
         values = np.asarray(self.cache.value.numpy(), np.float64)
@@ -198,7 +198,7 @@ class CacheLife(Machine):
             expected = attend(self._turned(query[i], position), visible_cells, self.layout.head**-0.5)
             require_close(got[i].reshape(expected.shape), expected, f"attention of {sequence}@{position}")
 
-    def _batch(self, choose: Choose, tokens: int) -> list[tuple[int, int]]:
+    def _batch(self, choose: ChoiceSource, tokens: int) -> list[tuple[int, int]]:
         first = choose.below(SEQUENCES)
         other = (first + choose.below(2)) % SEQUENCES
         split = choose.below(tokens + 1)
@@ -209,7 +209,7 @@ class CacheLife(Machine):
             batch.append((sequence, mine[-1] + 1 if mine else self.history.next_position(sequence)))
         return batch
 
-    def _prefix(self, choose: Choose) -> tuple[int, int | None, int]:
+    def _prefix(self, choose: ChoiceSource) -> tuple[int, int | None, int]:
         """A sequence, another one without cells (if any), and the end of a prefix."""
         source = self._sequence(choose)
         end = 1 + choose.below(self.history.next_position(source))
@@ -217,7 +217,7 @@ class CacheLife(Machine):
         target = next((s for s in range(SEQUENCES) if s not in taken), None)
         return source, target, end
 
-    def _sequence(self, choose: Choose) -> int:
+    def _sequence(self, choose: ChoiceSource) -> int:
         taken = self.history.sequences()
         return taken[choose.below(len(taken))]
 
@@ -226,7 +226,7 @@ class CacheLife(Machine):
         step = int(np.lcm(8, self.cache.config.cache_padding))
         return -(-(max(self.history.cells) + 1) // step) * step
 
-    def _data(self, choose: Choose, tokens: int) -> tuple[Array, Array, Array]:
+    def _data(self, choose: ChoiceSource, tokens: int) -> tuple[Array, Array, Array]:
         rng = np.random.default_rng(choose.below(1 << 16))
         layout = self.layout
         heads = (layout.heads, layout.kv_heads, layout.kv_heads)
@@ -257,7 +257,7 @@ class CacheLife(Machine):
         given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
         return self.backend.supports(ops.set_rows, given)
 
-    def _layout(self, choose: Choose) -> CacheLayout:
+    def _layout(self, choose: ChoiceSource) -> CacheLayout:
         """A drawn layout with heads of 32 elements, whole blocks of a quantized type."""
         config = self.backend.cache_config()
         dtypes = [

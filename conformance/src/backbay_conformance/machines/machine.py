@@ -16,7 +16,7 @@ from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
 
 
-class Choose(Protocol):
+class ChoiceSource(Protocol):
     """The source of an action's choices; the suite's `Draw` is one."""
 
     def below(self, n: int, /) -> int: ...
@@ -50,7 +50,7 @@ class Machine(ABC):
         own = {name: method.when for name, method in vars(cls).items() if hasattr(method, "when")}
         cls.actions = {**cls.actions, **own}
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         self.lab = lab
         self.log: list[str] = []
 
@@ -59,7 +59,7 @@ class Machine(ABC):
         names = [name for name, when in self.actions.items() if when(self)]
         return [name for name in names for _ in range(getattr(type(self), name).weight)]
 
-    def do(self, name: str, choose: Choose) -> None:
+    def do(self, name: str, choose: ChoiceSource) -> None:
         """Run one action; an error's message includes all actions so far."""
         try:
             getattr(self, name)(choose)
@@ -90,7 +90,7 @@ class Machine(ABC):
         """End the life, and make the last checks."""
 
 
-def walk(kind: type[Machine], lab: Lab, choose: Choose, steps: int) -> None:
+def walk(kind: type[Machine], lab: Lab, choose: ChoiceSource, steps: int) -> None:
     """Run a life of `steps` actions picked by `choose`; raise Fault if backend and model differ."""
     machine = kind(lab, choose)
     try:

@@ -18,7 +18,7 @@ from backbay import Context, DType, Tensor
 from ..draw.model_file import write_model
 from ..numbers.comparison import must_equal
 from ..numbers.encoding import Array
-from .machine import Choose
+from .machine import ChoiceSource
 
 WIDTH = 8
 WEIGHTS: dict[str, tuple[int, ...]] = {
@@ -219,23 +219,23 @@ EXACT = 2048.0  # integers up to this are exact in every type that a backend may
 class Life(Protocol):
     def open_contexts(self) -> list[ContextShadow]: ...
 
-    def weight(self, choose: Choose) -> Shadow: ...
+    def weight(self, choose: ChoiceSource) -> Shadow: ...
 
 
-Traced = Callable[[Life, ContextShadow, Shadow, Choose], Shadow | None]
+Traced = Callable[[Life, ContextShadow, Shadow, ChoiceSource], Shadow | None]
 
 
 def _unary(
     peak: Callable[[float], float], trace: Callable[..., Tensor], function: Callable[[Array], Array]
 ) -> Traced:
-    def made(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+    def made(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
         top = peak(x.peak)
         return Shadow(trace(x.tensor, ctx.ctx), ctx, "", top, (x,), function) if top <= EXACT else None
 
     return made
 
 
-def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
     """add or mul with a node of the same shape, from this context or a leaf of another context."""
     others = [n for n in ctx.nodes if n.shape == x.shape]
     elsewhere = [n for c in life.open_contexts() if c is not ctx for n in c.nodes]
@@ -250,7 +250,7 @@ def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow
     return made if made.peak <= EXACT else None
 
 
-def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
     extent = x.tensor.dim(1)
     if x.tensor.rank < 2 or extent < 2:
         return None
@@ -260,13 +260,13 @@ def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow |
     return Shadow(view, ctx, "", x.peak, (x,), lambda a: a[low:high], view=True)
 
 
-def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
     if x.tensor.rank != 2:
         return None
     return Shadow(x.tensor.permute(ctx.ctx, 1, 0), ctx, "", x.peak, (x,), np.transpose, view=True)
 
 
-def _product(life: Life, ctx: ContextShadow, x: Shadow, choose: Choose) -> Shadow | None:
+def _product(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
     w = life.weight(choose)
     peak = w.peak * x.peak * WIDTH
     if x.tensor.dim(0) != WIDTH or x.tensor.rank != 2 or peak > EXACT:

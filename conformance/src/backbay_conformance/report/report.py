@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..numbers.comparison import ENOUGH, Shares
-from ..suite.lab import PLAIN, Opening
+from ..suite.lab import PLAIN, OpenSettings
 from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
 from .digests import digest
 
@@ -207,7 +207,7 @@ class Report:
     seconds: float = 0.0
     like: Like | None = None
     planned: int = 0  # the number of calls of a whole run
-    opening: Opening = PLAIN
+    opening: OpenSettings = PLAIN
     stopped: str = ""  # why the run ended before its end
     against: str = ""  # the witness
     speeds: list[Speed] = field(default_factory=list)  # of a backend that earns a certificate

@@ -26,7 +26,7 @@ SOON = 5.0  # seconds after which the time that is left can be told
 CLEAR = "\r" + " " * 110 + "\r"
 
 
-class Bar:
+class ProgressBar:
     """The progress of a run: a line that is overwritten, or, without a terminal, a line every ten seconds.
 
     The first failure of each kind is told at once, in a line of its own.

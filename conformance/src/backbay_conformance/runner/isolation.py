@@ -50,7 +50,7 @@ AFTER_A_HANG, SHORTEST = 0.1, 1.0
 
 
 @dataclass
-class Seen:
+class SharedState:
     """State shared by all workers of a run: deaths of each case, its hangs, and the kinds of failures already small."""
 
     deaths: Counter[str] = field(default_factory=Counter)
@@ -145,8 +145,8 @@ class Worker:
 class Pool:
     """One worker at a time, replaced when it dies."""
 
-    def __init__(self, settings: RunSettings, seen: Seen | None = None) -> None:
-        self.settings, self.seen = settings, seen or Seen()
+    def __init__(self, settings: RunSettings, seen: SharedState | None = None) -> None:
+        self.settings, self.seen = settings, seen or SharedState()
         self.facts: dict[str, Any] = {}
         self._worker: Worker | None = None
 
@@ -274,7 +274,7 @@ class Lane:
     """A thread with a pool of its own, which takes tries from a shared queue."""
 
     def __init__(
-        self, settings: RunSettings, seen: Seen, left: deque[list[Item]], done: queue.Queue[Any]
+        self, settings: RunSettings, seen: SharedState, left: deque[list[Item]], done: queue.Queue[Any]
     ) -> None:
         self.left, self.done, self.pool = left, done, Pool(settings, seen)
         self.stopped = threading.Event()
@@ -309,7 +309,7 @@ def isolated(
     """
     left = deque(list(items) for _, items in groupby(planned, key=lambda item: item.group))
     done: queue.Queue[Any] = queue.Queue()
-    seen = Seen()
+    seen = SharedState()
     lanes = [Lane(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
     working = len(lanes)
     try:

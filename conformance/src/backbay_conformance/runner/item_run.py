@@ -13,7 +13,7 @@ from typing import Any
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
 from backbay.internals import keep_large_blocks
 
-from ..checks.call_check import Observed, try_call
+from ..checks.call_check import CallResult, try_call
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import RELATIONS, try_relations
@@ -172,7 +172,7 @@ def _has_made_operands(lab: Lab, item: Item, failed: Outcome) -> bool:
     return any(step.makes for operand in operands for step in operand.layout.steps)
 
 
-def _describe(outcome: Outcome, observed: Observed) -> None:
+def _describe(outcome: Outcome, observed: CallResult) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
     outcome.kind = observed.kind
     if observed.precision is not None:

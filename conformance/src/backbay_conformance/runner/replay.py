@@ -19,7 +19,7 @@ from ..numbers.encoding import Array, decode
 from ..numbers.number import Number
 from ..report.report import Outcome
 from ..suite.case import Call
-from ..suite.lab import Opening
+from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
 from .selection import AGAIN, Item, RunSettings
 
@@ -69,7 +69,7 @@ def read_file(path: str | Path) -> tuple[RunSettings, Item, Outcome]:
             raise BackbayError(
                 f"{path} was written by suite {data['suite']}, this is {SUITE_VERSION}; its program still runs"
             )
-        (profile, name, turn), opening = data["item"].split("/"), Opening.from_dict(data)
+        (profile, name, turn), opening = data["item"].split("/"), OpenSettings.from_dict(data)
         run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=str(data["like"]))
         kept = {key: data[key] for key in ("item", "check", "call", "variant", "operands", "choices")}
         return run, Item(profile, name, AGAIN if turn == "again" else int(turn)), Outcome(**kept)

@@ -19,7 +19,7 @@ from ..report.known_failures import KnownFailure, set_known_apart
 from ..report.report import Like, Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, Opening, lab_with
+from ..suite.lab import Lab, OpenSettings, lab_with
 from ..suite.profiles import STANDARD
 from .group_run import GroupRun
 from .isolation import ask_worker, isolated
@@ -68,7 +68,7 @@ def run(
     """
     started = time.monotonic()
     name = backend if isinstance(backend, str) else f"{backend.__module__}:{backend.__qualname__}"
-    opening = Opening(dict(options or {}), device)
+    opening = OpenSettings(dict(options or {}), device)
     against = witness_name(against, name)
     lab = lab_with(backend, opening, against) if in_process else None
     if lab is None and ":" in name:

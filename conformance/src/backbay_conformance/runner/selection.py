@@ -14,7 +14,7 @@ from .. import cases, scenarios
 from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
-from ..suite.lab import PLAIN, SCENARIOS, Opening
+from ..suite.lab import PLAIN, SCENARIOS, OpenSettings
 from ..suite.profiles import FIRST_ROUND, PROFILES, STANDARD
 
 CALLS_BY_SIZE = {"tiny": 1, "smoke": FIRST_ROUND, "default": 90, "nightly": 900}
@@ -59,7 +59,7 @@ class RunSettings:
     timeout: float = 60.0
     shrink: float = 4.0  # seconds for shrinking the first failure of a kind
     keeps: bool = False  # failing calls for the next run, which tries them first
-    opening: Opening = PLAIN
+    opening: OpenSettings = PLAIN
     like: str = ""  # the model whose calls are tried
     against: str = ""  # the witness
 

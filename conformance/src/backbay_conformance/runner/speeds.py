@@ -15,7 +15,7 @@ import backbay
 from backbay import Backend, BackendParams, Context, DType, Tensor, UnsupportedOpError
 
 from ..report.report import Speed
-from ..suite.lab import Opening
+from ..suite.lab import OpenSettings
 
 REFERENCE = "cpu_ref"
 TOKENS = 1, 16, 128  # a step of one sequence, of sixteen, and a short prompt
@@ -24,7 +24,7 @@ LEAST = 0.02  # seconds of each measurement
 Made = Callable[[Context, int], Tensor]
 
 
-def speeds(name: str, opening: Opening) -> list[Speed]:
+def speeds(name: str, opening: OpenSettings) -> list[Speed]:
     """The speeds of a backend that computes right; none where the reference is not installed, or is asked for."""
     if name == REFERENCE or REFERENCE not in backbay.backends():
         return []

@@ -18,7 +18,7 @@ from ..report.certificate import TITLE
 from ..report.digests import SUITE, files_of, own_files, sources
 from ..report.report import Outcome, Report
 from ..suite.extensions import load_extensions
-from ..suite.lab import Opening
+from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
 from .isolation import isolated
 from .selection import Item, RunSettings, SelectionError, first_round, items, names, select
@@ -106,7 +106,7 @@ def verify(
 def _verified(
     said: Mapping[str, Any], sample: int | None, seed: int, jobs: int, progress: Progress | None
 ) -> Verification:
-    name, opening = backbay.choose(said["backend"]).name, Opening.from_dict(said["opening"])
+    name, opening = backbay.choose(said["backend"]).name, OpenSettings.from_dict(said["opening"])
     load_extensions()
     keys = [
         key

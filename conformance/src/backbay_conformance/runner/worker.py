@@ -20,13 +20,13 @@ from ..checks.model_calls import ModelCalls, read_model_calls
 from ..draw.choices import Source, replayed
 from ..report.report import Outcome
 from ..suite.extensions import load_extensions
-from ..suite.lab import Lab, Opening, lab_with
+from ..suite.lab import Lab, OpenSettings, lab_with
 from .group_run import GroupRun, Kinds
 from .item_run import describe, run_item
 from .selection import Item, RunSettings
 
 
-class Line:
+class MessageChannel:
     """Messages to the run, one JSON text per line, over a descriptor that printing does not use."""
 
     def __init__(self, descriptor: int) -> None:
@@ -43,9 +43,9 @@ def main() -> None:
     """Read jobs from standard input, one per line, until it ends."""
     for one in (signal.SIGINT, signal.SIGTERM):  # which all of the group get; the run ends its workers itself
         signal.signal(one, signal.SIG_IGN)
-    line = Line(int(sys.argv[1]))
+    line = MessageChannel(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
-    settings = RunSettings(**{**start, "opening": Opening.from_dict(start["opening"])})
+    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"])})
     load_extensions()
     handler, logger = _Teller(line), logging.getLogger("backbay")
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 class _Teller(logging.Handler):
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: MessageChannel) -> None:
         super().__init__(logging.WARNING)
         self._line = line
 
@@ -91,7 +91,7 @@ class _Teller(logging.Handler):
             self.handleError(record)
 
 
-def _run(line: Line, lab: Lab, items: list[Item], settings: RunSettings, small: Kinds) -> None:
+def _run(line: MessageChannel, lab: Lab, items: list[Item], settings: RunSettings, small: Kinds) -> None:
     def announce(outcome: Outcome) -> None:
         line.say(call=vars(outcome))
 
@@ -103,11 +103,13 @@ def _run(line: Line, lab: Lab, items: list[Item], settings: RunSettings, small: 
         run.run(list(group))
 
 
-def _try_again(line: Line, lab: Lab, item: Item, source: Source, recorded: Outcome | None = None) -> None:
+def _try_again(
+    line: MessageChannel, lab: Lab, item: Item, source: Source, recorded: Outcome | None = None
+) -> None:
     line.say(done=vars(run_item(lab, item, source, lambda known: line.say(call=vars(known)), recorded)))
 
 
-def _asked(line: Line, n: int, by_turn: int | None) -> int:
+def _asked(line: MessageChannel, n: int, by_turn: int | None) -> int:
     """A choice that the run makes."""
     line.say(below=n)
     return int(json.loads(sys.stdin.readline()))

@@ -13,7 +13,7 @@ from ..cases.matrix import by_expert, product
 from ..cases.norm import softmax_formula
 from ..cases.write import placed
 from ..checks.call_check import try_call
-from ..draw.data import Bits, Distinct, Numbers
+from ..draw.data import Bits, DistinctIds, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout, found
 from ..draw.operand import Operand
@@ -28,7 +28,7 @@ from .blocks import judge_block, normal
 def found_ids(draw: Draw, count: int, *shape: int) -> Operand:
     """Ids below `count`, by top_k or argsort of a leaf of keys."""
     layout = Layout((found(shape, count, largest=not draw.flag()),))
-    return Operand(DType.I32, shape, Distinct(count), layout, draw.below(1 << 16))
+    return Operand(DType.I32, shape, DistinctIds(count), layout, draw.below(1 << 16))
 
 
 def extents(draw: Draw) -> tuple[int, int, int]:

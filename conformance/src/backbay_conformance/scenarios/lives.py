@@ -15,7 +15,7 @@ import numpy as np
 from backbay import Backend, Context, DType, NotComputedError, Precision, Tensor, ops
 from backbay.internals import ProfiledRun
 
-from ..draw.data import Making, Numbers
+from ..draw.data import FillContext, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.model_file import write_model
@@ -28,7 +28,7 @@ from ..numbers.comparison import Fault, first_bits, must_equal, must_raise, requ
 from ..numbers.encoding import Array, from_bytes
 from ..suite.lab import Lab, scenario
 from .graphs import PEAK, chosen, forward, grow, numbers
-from .threads import AfterLooks, cancelled
+from .threads import DelayedCancel, cancelled
 
 
 @scenario("core", tiny=1, smoke=6, default=40, nightly=400)
@@ -62,7 +62,7 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
         for looks in (draw.below(3), draw.below(layers * 3), draw.below(layers * 6)):
             draw.note(f"{layers} layers, cancelled after {looks} looks")
             x.from_floats(numbers(draw, (n, 3)))
-            if cancelled(partial(ctx.compute, total, cancel=AfterLooks(looks))):
+            if cancelled(partial(ctx.compute, total, cancel=DelayedCancel(looks))):
                 must_raise("a read after a cancelled compute", NotComputedError, total.floats, "life")
             data = numbers(draw, (n, 3))
             x.from_floats(data)
@@ -86,7 +86,7 @@ def a_cancelled_compute_is_given_back(lab: Lab, draw: Draw) -> None:
                 y = x = ctx.from_floats(numbers(draw, (n, 3)))
                 for _ in range(layers):
                     y = y.add(ctx, x).clamp(ctx, -99.0, 99.0)
-                cancelled(partial(ctx.compute, y, cancel=None if looks is None else AfterLooks(looks)))
+                cancelled(partial(ctx.compute, y, cancel=None if looks is None else DelayedCancel(looks)))
             booked.append(backend.memory().total())
             draw.note(f"cancelled after {looks} looks; {booked} bytes are booked")
     if len(set(booked)) > 1:
@@ -119,7 +119,7 @@ def drawn_weights(draw: Draw, layers: int = LAYERS) -> dict[str, Operand]:
 def drawn_weight(draw: Draw, dtype: DType, shape: tuple[int, ...]) -> Operand:
     operand = Operand(dtype, shape, Numbers(most=7), Layout(), draw.below(1 << 16))
     rng = np.random.default_rng(operand.seed)
-    operand.hold(operand.fill(Making(rng, "exact", EXACT, 0), operand))
+    operand.hold(operand.fill(FillContext(rng, "exact", EXACT, 0), operand))
     return operand
 
 
@@ -158,7 +158,7 @@ def a_cancelled_load_can_be_repeated(lab: Lab, draw: Draw) -> None:
         looks = draw.by_turn(1, 2, 3, 0, 5, 9, 4, 17)
         for at in (looks, *[draw.below(looks + 2)] * draw.below(2)):
             draw.note(f"load cancelled after {at} looks")
-            if not cancelled(partial(backend.load, cancel=AfterLooks(at))):
+            if not cancelled(partial(backend.load, cancel=DelayedCancel(at))):
                 break
             tensor = backend.get("output.weight")
             if tensor is not None:

@@ -13,7 +13,7 @@ from ..cases.norm import layer_formula, mean_of, rms_formula, softmax_formula
 from ..cases.order import largest, sorted_right
 from ..cases.spatial import conv2d_formula
 from ..checks.call_check import OpCall, try_calls
-from ..draw.data import Bits, Distinct, Integers, Made, Making, Numbers
+from ..draw.data import Bits, ComputedNumbers, DistinctIds, FillContext, Integers, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout, permuted
 from ..draw.operand import Operand
@@ -25,7 +25,7 @@ from ..suite.lab import Lab, scenario
 LENGTHS = (70001, 65536, 131073, 65535, 65537)
 
 
-def shuffled(making: Making, operand: Operand) -> Array:
+def shuffled(making: FillContext, operand: Operand) -> Array:
     size = int(np.prod(operand.shape))
     return np.asarray(making.rng.permutation(size).astype(np.float64) - size // 2)
 
@@ -34,7 +34,7 @@ def calls(draw: Draw) -> list[OpCall]:
     """One call of each op with rows or columns that may exceed the limits of its kernel's grid."""
     n = draw.pick(*LENGTHS)
     row, column = draw.floats((n, 2), dtype=DType.F32), draw.floats((1, n), Numbers(), dtype=DType.F32)
-    order = draw.operand(DType.F32, (n,), Made(shuffled))
+    order = draw.operand(DType.F32, (n,), ComputedNumbers(shuffled))
     w = draw.operand(DType.F32, (n, 2), Numbers(terms=n, most=7))
     x = draw.operand(DType.F32, (n, 1), Numbers(terms=n, partner=w), activated=True)
     tall = draw.operand(DType.F32, (2, n), Numbers(terms=2, most=63), activated=True)
@@ -68,7 +68,7 @@ def many(draw: Draw) -> list[OpCall]:
     ids = draw.operand(DType.I32, (draw.pick(600, 300),), Integers(0, count), stays=True)
     state = draw.operand(DType.F32, (n, count), Bits(), stays=True)
     source = draw.operand(DType.F32, (n, 200), Bits())
-    where = draw.operand(DType.I32, (200,), Distinct(count), stays=True)
+    where = draw.operand(DType.I32, (200,), DistinctIds(count), stays=True)
     w = draw.operand(DType.F32, (5, 3, draw.pick(17, 1)), Numbers(terms=5, most=63))
     x = draw.operand(DType.F32, (5, 2, 17, draw.pick(16, 33)), Numbers(terms=5, most=63), activated=True)
 
@@ -97,7 +97,7 @@ def columns(draw: Draw, n: int) -> list[OpCall]:
     turned = Layout((permuted(DType.F32, (n, 2), (1, 0)),))
     state = draw.operand(DType.F32, (2, n + 9), Bits(), stays=True)
     ids = draw.operand(DType.I32, (n,), Integers(0, 7), stays=True)
-    where = draw.operand(DType.I32, (n,), Distinct(n + 9), stays=True)
+    where = draw.operand(DType.I32, (n,), DistinctIds(n + 9), stays=True)
     still = (1, 1, 0, 0, 1, 1)
     return [
         (ops.mul, Call((flat, floats(1, n)), lambda a, b: a * b)),
@@ -138,7 +138,7 @@ VOCABULARIES = (151936, 128256, 201088, 262144, 129280)
 """The numbers of tokens of Qwen, Llama, gpt-oss, Gemma and DeepSeek; a rest of 384 or 256 in blocks of 1024, or none."""
 
 
-def likely_at_the_end(making: Making, operand: Operand) -> Array:
+def likely_at_the_end(making: FillContext, operand: Operand) -> Array:
     """The scores of tokens; in each row the largest is one of the last, which no sum or sort may leave out."""
     size, rows = operand.shape[0], int(np.prod(operand.shape[1:], dtype=np.int64))
     numbers = making.rng.standard_normal((rows, size))
@@ -147,7 +147,7 @@ def likely_at_the_end(making: Making, operand: Operand) -> Array:
 
 
 def of_tokens(draw: Draw, n: int) -> list[OpCall]:
-    scores = draw.operand(DType.F32, (n, draw.pick(1, 2)), Made(likely_at_the_end))
+    scores = draw.operand(DType.F32, (n, draw.pick(1, 2)), ComputedNumbers(likely_at_the_end))
     few = draw.operand(DType.F32, (n,), Numbers(terms=n, most=63))
     table = draw.operand(DType.F32, (4, n), Bits())
     weight = draw.operand(DType.F16, (4, n), Numbers(terms=4, most=63))

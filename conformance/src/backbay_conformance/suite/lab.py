@@ -35,7 +35,7 @@ from .profiles import check_profile
 
 
 @dataclass(frozen=True)
-class Opening:
+class OpenSettings:
     """What every backend of a run is opened with, unless a scenario asks for something else.
 
     options   options of the backend, as BackendParams has them
@@ -46,7 +46,7 @@ class Opening:
     device: str = ""
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Opening:
+    def from_dict(cls, data: Mapping[str, Any]) -> OpenSettings:
         return cls(dict(data.get("options", {})), str(data.get("device", "")))
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Opening:
         return GPULayersList([GPULayers(self.device, range(blocks + 1))])
 
 
-PLAIN = Opening()  # no options, and the backend places everything
+PLAIN = OpenSettings()  # no options, and the backend places everything
 
 
 GUARDED = BackendParams(num_threads=2, debug=Debug(poison=True, guard_bytes=64))
@@ -87,7 +87,7 @@ class Lab:
         open_backend: Callable[[BackendParams, Path | None], Backend],
         name: str,
         spec: str = "",
-        opening: Opening = PLAIN,
+        opening: OpenSettings = PLAIN,
         against: str = "",
     ) -> None:
         self.name, self.against = name, against
@@ -166,10 +166,10 @@ def reach(backend: Backend) -> dict[str, Any]:
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None, device: str = "") -> Lab:
     """A lab for an installed backend's name, `module:Class`, or a class; everything lies on the device, if given."""
-    return lab_with(backend, Opening(options or {}, device))
+    return lab_with(backend, OpenSettings(options or {}, device))
 
 
-def lab_with(backend: str | type[Backend], opening: Opening, against: str = "") -> Lab:
+def lab_with(backend: str | type[Backend], opening: OpenSettings, against: str = "") -> Lab:
     kind = entry(backend).load() if isinstance(backend, str) else backend  # once, not at each opening
     spec = backend if isinstance(backend, str) else ""
     name = spec if spec and ":" not in spec else kind.__name__

@@ -1,7 +1,7 @@
 """Installed backends: finding them by entry points, checking, probing and opening them."""
 
 from .installed import BackendEntry as BackendEntry
-from .installed import Declared as Declared
+from .installed import PluginEntry as PluginEntry
 from .installed import backends as backends
 from .installed import conflict as conflict
 from .installed import declared as declared

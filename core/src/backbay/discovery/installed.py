@@ -28,8 +28,8 @@ LONGEST_TRIAL = 3600.0  # seconds
 
 
 @dataclass(frozen=True)
-class Declared:
-    """An entry point, and the distribution that declares it."""
+class PluginEntry:
+    """An entry point of a plugin, and its distribution; `load` imports what it names."""
 
     name: str
     value: str
@@ -67,7 +67,7 @@ def conflict(what: str, origins: Iterable[str]) -> str:
     return f"{what} is provided by {' and '.join(origins)}; uninstall all but one"
 
 
-def load_declared(hook: str, what: str, points: Sequence[Declared]) -> Any:
+def load_declared(hook: str, what: str, points: Sequence[PluginEntry]) -> Any:
     """Load what the one entry point of a name adds: the result of the hook of its plugin.
 
     BackbayError if several distributions declare the name, or if the plugin cannot be imported, or its hook fails.
@@ -84,7 +84,7 @@ def load_declared(hook: str, what: str, points: Sequence[Declared]) -> Any:
         raise BackbayError(f"{what} cannot be loaded: {describe_error(error)}; {remedy}") from error
 
 
-def declared(group: str) -> dict[str, list[Declared]]:
+def declared(group: str) -> dict[str, list[PluginEntry]]:
     """All entry points of a group, sorted by name; several if distributions declare the same name."""
     return {name: [*points] for name, points in _declared(group, _places()).items()}
 
@@ -99,9 +99,9 @@ def _places() -> tuple[tuple[str, int], ...]:
 
 
 @lru_cache(maxsize=64)
-def _declared(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, list[Declared]]:
+def _declared(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, list[PluginEntry]]:
     """What `declared` gives for these places; to look there reads files of each distribution."""
-    found: dict[str, list[Declared]] = {}
+    found: dict[str, list[PluginEntry]] = {}
     with naming_limits("looking for plugins"):
         # importlib.metadata would find nothing if no file can be opened
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -111,7 +111,7 @@ def _declared(group: str, places: tuple[tuple[str, int], ...]) -> dict[str, list
             origin = origin if point.dist is None else (point.dist.name, point.dist.version)
         except Exception:  # noqa: BLE001  metadata that are no text
             origin = "unreadable", "unknown"
-        found.setdefault(point.name, []).append(Declared(point.name, point.value, *origin))
+        found.setdefault(point.name, []).append(PluginEntry(point.name, point.value, *origin))
     return found
 
 
@@ -149,7 +149,7 @@ class BackendEntry:
             raise BackendUnavailableError(conflict(f"backend {self.name!r}", (origin, *self.rivals)))
         try:
             if self.distribution:
-                plugin = Declared(self.name, self.module, self.distribution, self.version).load()
+                plugin = PluginEntry(self.name, self.module, self.distribution, self.version).load()
                 found = backend_class(plugin, self.name)
             else:
                 found = class_at(self.module)

@@ -252,7 +252,7 @@ def str_spec(value: object) -> str:
     return Spec.__str__(value) if isinstance(value, Spec) else type(value).__name__
 
 
-class Traits(TypedDict, total=False):
+class OpTraits(TypedDict, total=False):
     """The traits of an op, see `Op`; its operands by their names."""
 
     view: bool
@@ -271,8 +271,8 @@ USUAL |= {"writes": "", "ids": "", "among": None}
 @overload
 def op(rule: Callable[P, R], /) -> Op[P, R]: ...
 @overload
-def op(**traits: Unpack[Traits]) -> Callable[[Callable[P, R]], Op[P, R]]: ...
-def op(rule: Callable[..., Any] | None = None, /, **traits: Unpack[Traits]) -> Any:
+def op(**traits: Unpack[OpTraits]) -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(rule: Callable[..., Any] | None = None, /, **traits: Unpack[OpTraits]) -> Any:
     """Declare an op by its rule. Annotations: Spec for operands, SizeAttr or SizeAttrs for sizes, else an attribute."""
 
     def declare(rule: Callable[..., Any]) -> Op[Any, Any]:

@@ -39,7 +39,7 @@ from backbay_native import ATTENTION, NativeCode
 
 from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
 from .ops import KERNELS
-from .plans.compiled import BackendParts, SessionCache
+from .plans.compiled import OnnxParts, SessionCache
 from .plans.export import export
 from .plans.plan import OnnxPlan
 from .session.device import Device, choose_device
@@ -105,8 +105,8 @@ class OnnxBackend(Backend):
         return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
-    def services(self) -> BackendParts:
-        return BackendParts(
+    def services(self) -> OnnxParts:
+        return OnnxParts(
             params=self.params,
             device=self.device,
             ledger=self.ledger,

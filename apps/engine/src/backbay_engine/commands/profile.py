@@ -12,7 +12,7 @@ from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
-from ..profiles import PeakRates, Phase, ProfileLine, Workload, measure_peak_rates, measure_phases
+from ..profiles import PeakRates, ProfileLine, ProfilePhase, Workload, measure_peak_rates, measure_phases
 from .model_arguments import (
     add_backend_arguments,
     add_model_arguments,
@@ -55,7 +55,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def print_phases(backend: str, phases: Sequence[Phase], walls: PeakRates, args: Namespace) -> None:
+def print_phases(backend: str, phases: Sequence[ProfilePhase], walls: PeakRates, args: Namespace) -> None:
     if args.json:
         rates = {"bytes_per_second": walls.reading, "products_per_second": walls.multiplying}
         facts = {"model": args.model, "backend": backend, "walls": rates}
@@ -80,7 +80,7 @@ def print_phases(backend: str, phases: Sequence[Phase], walls: PeakRates, args: 
         write_plot(args, lane_chart(f"{Path(args.model).name} on {backend}", "ms", groups))
 
 
-def as_dict(phase: Phase) -> dict[str, Any]:
+def as_dict(phase: ProfilePhase) -> dict[str, Any]:
     """A phase as JSON; times in seconds, of one step."""
     lines = {
         title: {name: {**vars(line), "wall_share": line.wall_share} for name, line in found.items()}
@@ -91,7 +91,7 @@ def as_dict(phase: Phase) -> dict[str, Any]:
     return {"name": phase.name, "tells_ops": phase.tells_ops, **numbers, **lines}
 
 
-def print_phase(phase: Phase) -> None:
+def print_phase(phase: ProfilePhase) -> None:
     """The tables of a phase, and the sum of the parts."""
     say()
     say(

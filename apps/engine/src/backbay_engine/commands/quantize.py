@@ -13,7 +13,7 @@ from backbay.gguf import ModelFile
 from backbay.internals import human_bytes
 
 from ..checkpoints.locations import name_of
-from ..writing import RECIPES, Recipe, write_model
+from ..writing import RECIPES, QuantizationRecipe, write_model
 from .model_arguments import ProgressBar, set_up_logging
 
 BLOCK = 256  # numbers of a block of k-quants
@@ -59,7 +59,7 @@ def write_quantized(args: Namespace, model: ModelFile) -> int:
     return 0
 
 
-def narrow_dtypes(model: ModelFile, recipe: Recipe) -> list[str]:
+def narrow_dtypes(model: ModelFile, recipe: QuantizationRecipe) -> list[str]:
     """The dtypes of weights whose rows do not fill the blocks of a recipe with blocks of 256."""
     if recipe.most.block_size < BLOCK:
         return []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from backbay import BackbayError, Backend, ModelFileError
-from backbay.discovery import Declared, declared
+from backbay.discovery import PluginEntry, declared
 from backbay.gguf import nearest, text
 from backbay.internals import load_declared
 
@@ -105,14 +105,14 @@ KINDS: Final = (
 )
 
 
-def architectures() -> dict[str, list[Declared]]:
+def architectures() -> dict[str, list[PluginEntry]]:
     """The installed architectures by name, each with its declarations. Reads metadata, imports nothing."""
     from importlib.metadata import version
 
     ours = version("backbay-engine")
     package = __name__.rpartition(".")[0]
     found = {
-        name: [Declared(name, f"{package}.architectures.{at}", "backbay-engine", ours)]
+        name: [PluginEntry(name, f"{package}.architectures.{at}", "backbay-engine", ours)]
         for at, names in _BUILT_IN.items()
         for name in names.split()
     }
@@ -145,7 +145,7 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
     return model
 
 
-def find_architecture(name: str, points: list[Declared]) -> type[Model]:
+def find_architecture(name: str, points: list[PluginEntry]) -> type[Model]:
     """Import the class of an architecture; BackbayError if there are two, or if the class is broken."""
     found = load_declared("backbay_model", f"architecture {name!r}", points)
     what = f"architecture {name!r} of {points[0].origin}"

@@ -2,6 +2,6 @@
 
 from .measuring import Workload, measure_phases
 from .op_costs import PeakRates, measure_peak_rates
-from .phase import Phase, ProfileLine
+from .phase import ProfileLine, ProfilePhase
 
-__all__ = ["PeakRates", "Phase", "ProfileLine", "Workload", "measure_peak_rates", "measure_phases"]
+__all__ = ["PeakRates", "ProfileLine", "ProfilePhase", "Workload", "measure_peak_rates", "measure_phases"]

@@ -17,7 +17,7 @@ from backbay.internals import ProfiledRun
 
 from ..llm import LLM
 from .op_costs import PeakRates, multiplications
-from .phase import MachineFacts, MeasuredSteps, Phase, phase_of
+from .phase import MachineFacts, MeasuredSteps, ProfilePhase, phase_of
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
@@ -44,7 +44,7 @@ class Workload:
         return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
 
 
-def measure_phases(llm: LLM, load: Workload, walls: PeakRates) -> tuple[list[Phase], PeakRates]:
+def measure_phases(llm: LLM, load: Workload, walls: PeakRates) -> tuple[list[ProfilePhase], PeakRates]:
     """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
     found: list[tuple[str, MeasuredSteps, MeasuredSteps]] = []
     if load.prompt:

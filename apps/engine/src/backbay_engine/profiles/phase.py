@@ -41,7 +41,7 @@ class ProfileLine:
 
 
 @dataclass(frozen=True)
-class Phase:
+class ProfilePhase:
     """Steps of one kind. `usual` is the time of a step that was not profiled, `step` of one that was.
 
     `backend` is the part of `step` in which the backend ran, and `told` the part of that which its ops add up to.
@@ -81,11 +81,11 @@ class MachineFacts:
     walls: PeakRates
 
 
-def phase_of(name: str, usual: float, measured: MeasuredSteps, machine: MachineFacts) -> Phase:
+def phase_of(name: str, usual: float, measured: MeasuredSteps, machine: MachineFacts) -> ProfilePhase:
     steps, runs = measured.steps, measured.runs
     told = sum(timing.seconds for run in runs for timing in run.timings)
     backend = sum(run.seconds for run in runs)
-    phase = Phase(name, steps, usual, measured.step, backend / steps, told / steps)
+    phase = ProfilePhase(name, steps, usual, measured.step, backend / steps, told / steps)
     for run in runs:
         seen: set[int] = set()
         for timing in run.timings or (_whole(run, machine.host),):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backbay import Context, DType, Tensor
 from backbay_conformance.plugin import (
     Cell,
-    Choose,
+    ChoiceSource,
     Fault,
     Lab,
     Machine,
@@ -37,7 +37,7 @@ class AttentionMachine(Machine):
     cache: Cache
     traced: dict[Any, Any]
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.backend = lab.fresh()
         self.ends, self.traced = [0] * SEQUENCES, {}
@@ -61,7 +61,7 @@ class AttentionMachine(Machine):
             step.ctx.close()
         self.traced.clear()
 
-    def some(self, choose: Choose) -> list[int]:
+    def some(self, choose: ChoiceSource) -> list[int]:
         """One to all sequences."""
         first, count = choose.below(SEQUENCES), 1 + choose.below(SEQUENCES)
         return [(first + n) % SEQUENCES for n in range(count)]

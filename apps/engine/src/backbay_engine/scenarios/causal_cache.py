@@ -9,7 +9,7 @@ import numpy as np
 from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import (
     Cell,
-    Choose,
+    ChoiceSource,
     Draw,
     Fault,
     Lab,
@@ -48,7 +48,7 @@ def has_tokens(life: CausalCacheMachine) -> bool:
 class CausalCacheMachine(AttentionMachine):
     """The life of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         self.shapes = [self._shape(choose), self._shape(choose)]
         dtype = self._dtype(choose)
@@ -63,7 +63,7 @@ class CausalCacheMachine(AttentionMachine):
     # -- steps -------------------------------------------------------------------------------------------
 
     @action(weight=4)
-    def prompt(self, choose: Choose) -> None:
+    def prompt(self, choose: ChoiceSource) -> None:
         """Some tokens of one to three sequences, perhaps with spans."""
         counts = {n: 1 + choose.below(4) for n in self.some(choose)}
         step = next_step(self.ends, [n for n, count in counts.items() for _ in range(count)])
@@ -75,25 +75,25 @@ class CausalCacheMachine(AttentionMachine):
         self._run(Step(step.tokens, step.positions, step.sequences, step.outputs, spans), choose)
 
     @action(has_tokens, weight=6)
-    def decode(self, choose: Choose) -> None:
+    def decode(self, choose: ChoiceSource) -> None:
         """One token of each sequence that has tokens, or of one of them."""
         held = [n for n in range(SEQUENCES) if self.ends[n]] if choose.below(2) else [self._held(choose)]
         for _ in range(1 + choose.below(3)):
             self._run(next_step(self.ends, held), choose)
 
     @action()
-    def interleave(self, choose: Choose) -> None:
+    def interleave(self, choose: ChoiceSource) -> None:
         """Tokens of two sequences, interleaved."""
         first = choose.below(SEQUENCES)
         self._run(next_step(self.ends, [first, (first + 1) % SEQUENCES, first]), choose)
 
     @action()
-    def fill_up(self, choose: Choose) -> None:
+    def fill_up(self, choose: ChoiceSource) -> None:
         """A step full of one sequence's tokens."""
         self._run(next_step(self.ends, [choose.below(SEQUENCES)] * BATCH), choose)
 
     @action()
-    def fail(self, choose: Choose) -> None:
+    def fail(self, choose: ChoiceSource) -> None:
         """A step that is planned, and then rolled back."""
         step = next_step(self.ends, [n for n in self.some(choose) for _ in range(1 + choose.below(3))])
         plan = self._plan(step)
@@ -103,7 +103,7 @@ class CausalCacheMachine(AttentionMachine):
             self._check_resumable()
 
     @action()
-    def reserve(self, choose: Choose) -> None:
+    def reserve(self, choose: ChoiceSource) -> None:
         step = next_step(self.ends, [0] * (1 + choose.below(BATCH)))
         self.tell(f"reserve {step.size}")
         TracedLayers(self, self.shapes, self.cache.worst(step)).ctx.reserve()
@@ -111,7 +111,7 @@ class CausalCacheMachine(AttentionMachine):
     # -- changing ----------------------------------------------------------------------------------------
 
     @action(has_tokens, weight=2)
-    def copy_prefix(self, choose: Choose) -> None:
+    def copy_prefix(self, choose: ChoiceSource) -> None:
         source = self._held(choose)
         target = (source + 1 + choose.below(SEQUENCES - 1)) % SEQUENCES
         length = self.cache.last_resumable(source, 1 + choose.below(self.ends[source]))
@@ -123,7 +123,7 @@ class CausalCacheMachine(AttentionMachine):
         self._check_resumable()
 
     @action(has_tokens, weight=3)
-    def shift(self, choose: Choose) -> None:
+    def shift(self, choose: ChoiceSource) -> None:
         """Remove a range from a sequence; later positions move down."""
         sequence = self._held(choose)
         end = self.ends[sequence]
@@ -141,7 +141,7 @@ class CausalCacheMachine(AttentionMachine):
         self._drop_if_stuck(sequence)
 
     @action(has_tokens, weight=2)
-    def go_back(self, choose: Choose) -> None:
+    def go_back(self, choose: ChoiceSource) -> None:
         sequence = self._held(choose)
         wanted = choose.below(self.ends[sequence] + 1)
         position = self.cache.last_resumable(sequence, wanted)
@@ -153,18 +153,18 @@ class CausalCacheMachine(AttentionMachine):
         self._check_resumable()
 
     @action(has_tokens)
-    def forget(self, choose: Choose) -> None:
+    def forget(self, choose: ChoiceSource) -> None:
         sequence = self._held(choose)
         self.tell(f"forget {sequence}")
         self.cache.remove(sequence, 0)
         self._close_gap(sequence, 0, self.ends[sequence])
 
     @action(lambda life: len(life.traced) > 3)
-    def forget_steps(self, choose: Choose) -> None:
+    def forget_steps(self, choose: ChoiceSource) -> None:
         self.tell("close the traced steps")
         self.close_steps()
 
-    def _run(self, step: Step, choose: Choose) -> None:
+    def _run(self, step: Step, choose: ChoiceSource) -> None:
         """Store and attend; compare every token in every layer."""
         rng = np.random.default_rng(choose.below(1 << 16))
         plan = self._plan(step)
@@ -254,7 +254,7 @@ class CausalCacheMachine(AttentionMachine):
     def _tokens(self, step: Step) -> list[tuple[int, int]]:
         return list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
 
-    def _held(self, choose: Choose) -> int:
+    def _held(self, choose: ChoiceSource) -> int:
         held = [n for n in range(SEQUENCES) if self.ends[n]]
         return held[choose.below(len(held))]
 
@@ -269,14 +269,14 @@ class CausalCacheMachine(AttentionMachine):
 
     # -- random choices --------------------------------------------------------------------------------
 
-    def _shape(self, choose: Choose) -> AttentionShape:
+    def _shape(self, choose: ChoiceSource) -> AttentionShape:
         kv_heads = 1 + choose.below(2)
         mode: Literal["normal", "neox"] = "neox" if choose.below(2) else "normal"
         return AttentionShape(
             kv_heads, kv_heads * (1 + choose.below(2)), mode, (HEAD, HEAD // 2)[choose.below(2)], 500.0
         )
 
-    def _dtype(self, choose: Choose) -> DType:
+    def _dtype(self, choose: ChoiceSource) -> DType:
         config = self.backend.cache_config()
         held = [dtype for dtype in KNOWN if dtype in config.dtypes]
         held = [dtype for dtype in held if not (config.permuted_v and dtype.is_quantized)]
@@ -287,7 +287,7 @@ class CausalCacheMachine(AttentionMachine):
     def _turn(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
         return self.shapes[layer].turn(ctx, keys, offsets)
 
-    def _cache(self, choose: Choose) -> tuple[Cache, list[Visibility]]:
+    def _cache(self, choose: ChoiceSource) -> tuple[Cache, list[Visibility]]:
         """Small buckets: histories have many lengths and begins, and cells move."""
         size, bucket = 2 + choose.below(6), 4
         if self.kind == "plain":

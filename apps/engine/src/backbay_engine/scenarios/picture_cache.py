@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from backbay import CacheFullError, Context, DType, Tensor
-from backbay_conformance.plugin import Cell, Choose, Draw, Fault, Lab, action, number, scenario, walk
+from backbay_conformance.plugin import Cell, ChoiceSource, Draw, Fault, Lab, action, number, scenario, walk
 
 from ..cache import CachePlan, PictureCache, PictureWriter, VisibleRows
 from ..cache.attention.pictures import content_names
@@ -23,7 +23,7 @@ DTYPES = (DType.F32, DType.F16, DType.BF16)
 class PictureCacheMachine(AttentionMachine):
     """Sequences with pictures: float64 recomputes what every token sees of them."""
 
-    def __init__(self, lab: Lab, choose: Choose) -> None:
+    def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         held = [dtype for dtype in DTYPES if dtype in self.backend.cache_config().dtypes]
         self.cache = self.pictures = PictureCache(LONGEST, spare=SPARE)
@@ -37,7 +37,7 @@ class PictureCacheMachine(AttentionMachine):
         self.writer.close()
 
     @action(weight=3)
-    def show(self, choose: Choose) -> None:
+    def show(self, choose: ChoiceSource) -> None:
         """Some pictures for a sequence, at places that may be side by side."""
         sequence, count = choose.below(SEQUENCES), choose.below(4)
         place, wanted = choose.below(6), list[VisibleRows]()
@@ -61,7 +61,7 @@ class PictureCacheMachine(AttentionMachine):
         self.shown[sequence] = wanted
 
     @action(weight=6)
-    def attend(self, choose: Choose) -> None:
+    def attend(self, choose: ChoiceSource) -> None:
         """Some tokens of some sequences."""
         sequences = [n for n in self.some(choose) for _ in range(1 + choose.below(4))]
         step = next_step(self.ends, sequences)
@@ -72,7 +72,7 @@ class PictureCacheMachine(AttentionMachine):
             self.ends[sequence] += 1
 
     @action()
-    def copy_prefix(self, choose: Choose) -> None:
+    def copy_prefix(self, choose: ChoiceSource) -> None:
         source = choose.below(SEQUENCES)
         target, length = (source + 1) % SEQUENCES, choose.below(self.ends[source] + 1)
         self.tell(f"copy {source} [0, {length}) to {target}")
@@ -80,7 +80,7 @@ class PictureCacheMachine(AttentionMachine):
         self.ends[target], self.shown[target] = length, list(self.shown[source]) if length else []
 
     @action()
-    def remove(self, choose: Choose) -> None:
+    def remove(self, choose: ChoiceSource) -> None:
         """A range from a sequence: its pictures go with it, and later ones move down."""
         sequence = choose.below(SEQUENCES)
         low = choose.below(self.ends[sequence] + 1)
@@ -95,7 +95,7 @@ class PictureCacheMachine(AttentionMachine):
         self.ends[sequence] -= high - low
 
     @action()
-    def forget(self, choose: Choose) -> None:
+    def forget(self, choose: ChoiceSource) -> None:
         sequence = choose.below(SEQUENCES)
         self.tell(f"forget {sequence}")
         self.cache.remove(sequence, 0)

@@ -30,7 +30,7 @@ _PROGRAM = (
 )
 
 
-class Listener(Protocol):
+class WorkerListener(Protocol):
     """Takes what a worker says, in the worker's own thread."""
 
     def take(self, worker: WorkerProcess, frame: Frame) -> None: ...
@@ -46,7 +46,7 @@ class WorkerProcess:
     On Linux a process may ask to be killed when the thread that started it ends: hence a thread of its own.
     """
 
-    def __init__(self, setup: WorkerSetup, folder: str | None, listener: Listener) -> None:
+    def __init__(self, setup: WorkerSetup, folder: str | None, listener: WorkerListener) -> None:
         self._setup, self._folder, self._listener = setup, folder, listener
         self._outgoing: SimpleQueue[Frame | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None

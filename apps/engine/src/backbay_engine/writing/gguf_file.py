@@ -19,7 +19,7 @@ from backbay.internals import numpy_view, replacing, usable_cores
 from backbay.plugin import Cancel, check_cancel, decode, encode
 
 from . import k_quants
-from .recipes import Recipe, bytes_by_dtype, is_lossless, nbytes_of
+from .recipes import QuantizationRecipe, bytes_by_dtype, is_lossless, nbytes_of
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _DROPPED = ("split.",)  # what is written is one file
 def write_model(
     model: ModelFile,
     target: Path,
-    recipe: Recipe,
+    recipe: QuantizationRecipe,
     *,
     force: bool = False,
     progress: Callable[[float], None] = lambda _: None,
@@ -91,7 +91,11 @@ def _check(infos: Sequence[TensorInfo], dtypes: dict[str, DType], model: ModelFi
 
 
 def _write_header(
-    file: BinaryIO, model: ModelFile, recipe: Recipe, infos: Sequence[TensorInfo], dtypes: dict[str, DType]
+    file: BinaryIO,
+    model: ModelFile,
+    recipe: QuantizationRecipe,
+    infos: Sequence[TensorInfo],
+    dtypes: dict[str, DType],
 ) -> None:
     config = model.metadata
     pairs = [_pair(config, key) for key in config if not key.startswith(_DROPPED) and key not in _OWN]

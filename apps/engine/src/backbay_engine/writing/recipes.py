@@ -24,7 +24,7 @@ _FALLBACK = {DType.Q4_K: DType.Q5_0, DType.Q5_K: DType.Q5_1, DType.Q6_K: DType.Q
 
 
 @dataclass(frozen=True)
-class Recipe:
+class QuantizationRecipe:
     """The dtype of most tensors, and how many bits tensors that matter get."""
 
     most: DType
@@ -73,20 +73,20 @@ def _needs_more(block: int, count: int) -> bool:
     return block < count // 8 or block >= 7 * count // 8 or (block - count // 8) % 3 == 2
 
 
-RECIPES: Mapping[str, Recipe] = {
-    "f32": Recipe(F32, 0),
-    "f16": Recipe(F16, 1),
-    "bf16": Recipe(BF16, 32),
-    "q8_0": Recipe(DType.Q8_0, 7),
-    "q6_k": Recipe(DType.Q6_K, 18),
-    "q5_k_m": Recipe(DType.Q5_K, 17, more=DType.Q6_K, joint=DType.Q6_K),
-    "q5_k_s": Recipe(DType.Q5_K, 16),
-    "q5_1": Recipe(DType.Q5_1, 9),
-    "q5_0": Recipe(DType.Q5_0, 8),
-    "q4_k_m": Recipe(DType.Q4_K, 15, more=DType.Q6_K, joint=DType.Q5_K),
-    "q4_k_s": Recipe(DType.Q4_K, 14, more=DType.Q5_K, early=True),
-    "q4_1": Recipe(DType.Q4_1, 3),
-    "q4_0": Recipe(DType.Q4_0, 2),
+RECIPES: Mapping[str, QuantizationRecipe] = {
+    "f32": QuantizationRecipe(F32, 0),
+    "f16": QuantizationRecipe(F16, 1),
+    "bf16": QuantizationRecipe(BF16, 32),
+    "q8_0": QuantizationRecipe(DType.Q8_0, 7),
+    "q6_k": QuantizationRecipe(DType.Q6_K, 18),
+    "q5_k_m": QuantizationRecipe(DType.Q5_K, 17, more=DType.Q6_K, joint=DType.Q6_K),
+    "q5_k_s": QuantizationRecipe(DType.Q5_K, 16),
+    "q5_1": QuantizationRecipe(DType.Q5_1, 9),
+    "q5_0": QuantizationRecipe(DType.Q5_0, 8),
+    "q4_k_m": QuantizationRecipe(DType.Q4_K, 15, more=DType.Q6_K, joint=DType.Q5_K),
+    "q4_k_s": QuantizationRecipe(DType.Q4_K, 14, more=DType.Q5_K, early=True),
+    "q4_1": QuantizationRecipe(DType.Q4_1, 3),
+    "q4_0": QuantizationRecipe(DType.Q4_0, 2),
 }
 """By their names at llama.cpp's tools, with the numbers of its file types."""
 

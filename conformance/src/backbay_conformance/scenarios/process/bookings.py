@@ -20,7 +20,7 @@ from backbay.internals import return_large_blocks
 from ...draw.draw import Draw
 from ...draw.model_file import write_model
 from ...numbers.comparison import require
-from ...suite.lab import Lab, Opening, lab_with, scenario
+from ...suite.lab import Lab, OpenSettings, lab_with, scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = 256, 96, 64, 12 << 10  # small products: few backends book a kernel's memory
 QUANTIZED = (DType.Q4_0, DType.Q8_0, DType.Q4_K, DType.Q6_K)
@@ -34,7 +34,7 @@ PART, SLACK = 4, 6 << 20
 """The report and the process may differ by a part of the report, and by bytes for what NumPy and Python hold."""
 
 
-class Stage(NamedTuple):
+class StageGrowth(NamedTuple):
     """The growth of a process since the measurement began, in bytes: the most within a stage, and the pages at its end."""
 
     name: str
@@ -47,11 +47,11 @@ class Stage(NamedTuple):
         return f"{self.name}: at most {most}; at the end {own} of its own pages, {of_files} of files"
 
 
-class Held(NamedTuple):
+class HeldBytes(NamedTuple):
     """Bytes of the report, and the growth of the process."""
 
     booked: int
-    stages: list[Stage]
+    stages: list[StageGrowth]
 
     @property
     def grown(self) -> int:
@@ -64,14 +64,14 @@ class Held(NamedTuple):
 class Growth:
     def __init__(self) -> None:
         self._before = resident()
-        self.stages: list[Stage] = []
+        self.stages: list[StageGrowth] = []
         PEAK.write_text("5")  # forget the peak
 
     def end(self, stage: str) -> None:
         now = resident()
         grown = {pages: now[pages] - self._before[pages] for pages in now}
         most = now["VmHWM"] - self._before["VmRSS"]
-        self.stages.append(Stage(stage, most, grown["RssAnon"] + grown["RssShmem"], grown["RssFile"]))
+        self.stages.append(StageGrowth(stage, most, grown["RssAnon"] + grown["RssShmem"], grown["RssFile"]))
         PEAK.write_text("5")
 
 
@@ -111,7 +111,7 @@ def quantized_model(path: Path) -> Path:
     return write_model(path, len(listed), named)
 
 
-def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
+def in_child(lab: Lab, path: Path | None, mostly: str) -> HeldBytes | None:
     program = f"from {__name__} import main; main()"
     task = json.dumps([lab.spec, lab.opening.as_dict(), path and str(path), mostly])
     done = subprocess.run([sys.executable, "-c", program, task], capture_output=True, text=True, check=False)
@@ -120,12 +120,12 @@ def in_child(lab: Lab, path: Path | None, mostly: str) -> Held | None:
     held, unsupported = json.loads(done.stdout.splitlines()[-1])
     if unsupported:
         raise DeclaredUnsupportedError(unsupported)
-    return held and Held(held[0], [Stage(*stage) for stage in held[1]])
+    return held and HeldBytes(held[0], [StageGrowth(*stage) for stage in held[1]])
 
 
 def main() -> None:
     spec, opening, path, mostly = json.loads(sys.argv[1])
-    lab = lab_with(spec, Opening.from_dict(opening))
+    lab = lab_with(spec, OpenSettings.from_dict(opening))
     held, unsupported = None, ""
     try:
         held = measured(lambda: lab.fresh(path and Path(path)), mostly)
@@ -134,14 +134,14 @@ def main() -> None:
     sys.stdout.write(json.dumps([held, unsupported]) + "\n")
 
 
-def measured(open_backend: Callable[[], Backend], mostly: str) -> Held | None:
+def measured(open_backend: Callable[[], Backend], mostly: str) -> HeldBytes | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
     return_large_blocks()  # holes between kept ones would count as growth
     used(open_backend(), MOSTLY[mostly], Growth(), 1)
     gc.collect()
     growth = Growth()
     report = used(open_backend(), MOSTLY[mostly], growth, TURNS)
-    return None if any(gpu.total() for gpu in report.gpus) else Held(report.total(), growth.stages)
+    return None if any(gpu.total() for gpu in report.gpus) else HeldBytes(report.total(), growth.stages)
 
 
 def used(backend: Backend, trace: Trace, growth: Growth, turns: int) -> BackendMemory:

@@ -32,7 +32,7 @@ from ...numbers.comparison import Fault
 from ...suite.lab import Lab, scenario
 from ...suite.profiles import WORKER
 from ..lives import drawn_weight, product_of_each, write_weights
-from ..threads import AfterLooks, cancelled
+from ..threads import DelayedCancel, cancelled
 from .bookings import mib, own_pages
 
 Stage = Callable[[str], None]  # called at the end of each stage of a use, with its name
@@ -54,7 +54,7 @@ def cancel(backend: Backend) -> None:
     with backend.new_context() as ctx:
         x = ctx.from_floats(np.ones((4, 4)))
         for looks in (0, 1, 3):
-            cancelled(partial(ctx.compute, x.mulmat(ctx, x), cancel=AfterLooks(looks)))
+            cancelled(partial(ctx.compute, x.mulmat(ctx, x), cancel=DelayedCancel(looks)))
 
 
 @contextmanager

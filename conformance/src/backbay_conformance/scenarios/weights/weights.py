@@ -46,7 +46,7 @@ VARIANTS = (0, 1)  # the file has two weights for each call, which differ only i
 
 
 @dataclass
-class Use:
+class WeightCall:
     """A call whose first operand comes from the file: the weights of these names, one for each variant."""
 
     call: Call
@@ -89,7 +89,7 @@ def spoil(draw: Draw, path: Path) -> None:
             file.write(b"\x5a" * path.stat().st_size)
 
 
-def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
+def drawn(lab: Lab, draw: Draw, n: int) -> WeightCall | None:
     dtypes = (*READABLE, *FLOATS)
     dtype = dtypes[draw.below(len(dtypes), (3 * draw.turn + n) % len(dtypes))]
     kind: Op[..., Any] = draw.pick(ops.mulmat, ops.mulmat, ops.rows, ops.mulmat_id)
@@ -102,7 +102,7 @@ def drawn(lab: Lab, draw: Draw, n: int) -> Use | None:
         traced.close()
         return None
     part = {ops.mulmat: "attn_{}", ops.rows: "table_{}", ops.mulmat_id: "ffn_{}_exps"}[kind].format("qkv"[n])
-    return Use(call, weight, [f"blk.{variant}.{part}.weight" for variant in VARIANTS], traced)
+    return WeightCall(call, weight, [f"blk.{variant}.{part}.weight" for variant in VARIANTS], traced)
 
 
 def product_call(draw: Draw, dtype: DType) -> Call:
@@ -116,7 +116,7 @@ def product_call(draw: Draw, dtype: DType) -> Call:
     return Call((w, x), product)
 
 
-def stored_weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Array]]:
+def stored_weights(draw: Draw, uses: list[WeightCall]) -> Iterator[tuple[str, DType, Array]]:
     """Name, type and stored elements of each weight, made one at a time."""
     for use in uses:
         for variant, name in enumerate(use.names):
@@ -124,7 +124,7 @@ def stored_weights(draw: Draw, uses: list[Use]) -> Iterator[tuple[str, DType, Ar
             yield name, use.weight.dtype, use.weight.stored
 
 
-def check(backend: Backend, draw: Draw, use: Use, variant: int) -> None:
+def check(backend: Backend, draw: Draw, use: WeightCall, variant: int) -> None:
     draw.note(f"{use.call}, the first from a file, number {variant}")
     make(use.call, draw.mode, use.traced.precision, variant)
     with TracedCall(backend, use.call, weights={use.weight: use.names[variant]}) as traced:

@@ -23,7 +23,7 @@ HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2
 Has = Callable[[Op[Any, Any], Sequence[Spec | None]], bool]
 
 
-class MakeLeaf(Protocol):
+class LeafMaker(Protocol):
     """Makes a weight, cache or input of the model. A weight's name is its name in a GGUF file."""
 
     def __call__(self, ctx: Context, name: str, dtype: DType, *shape: int) -> Tensor: ...
@@ -34,7 +34,7 @@ def leaf_of_nothing(ctx: Context, name: str, dtype: DType, *shape: int) -> Tenso
     return ctx.empty(dtype, *shape)
 
 
-def trace_llama(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
+def trace_llama(ctx: Context, leaf: LeafMaker = leaf_of_nothing) -> Tensor:
     """The logits of a small Llama for one batch of tokens, with a cache that it writes and reads."""
     tokens = leaf(ctx, "tokens", DType.I32, TOKENS)
     x = leaf(ctx, "token_embd.weight", DType.F32, WIDTH, VOCABULARY).rows(ctx, tokens)
@@ -55,7 +55,7 @@ class LayerWeights:
     """The leaves of a layer, by their short names."""
 
     ctx: Context
-    leaf: MakeLeaf
+    leaf: LeafMaker
     prefix: str
 
     def __call__(self, name: str, *shape: int) -> Tensor:
@@ -93,7 +93,7 @@ def _feed_forward(ctx: Context, weights: LayerWeights, x: Tensor) -> Tensor:
     return weights("ffn_down", HIDDEN, WIDTH).mulmat(ctx, gated)
 
 
-def trace_encoder(ctx: Context, leaf: MakeLeaf = leaf_of_nothing) -> Tensor:
+def trace_encoder(ctx: Context, leaf: LeafMaker = leaf_of_nothing) -> Tensor:
     """The embeddings of a small BERT for one batch of texts, each the mean of its tokens."""
     top = LayerWeights(ctx, leaf, "")
     x = top("token_embd", WIDTH, VOCABULARY).rows(ctx, leaf(ctx, "tokens", DType.I32, TOKENS))

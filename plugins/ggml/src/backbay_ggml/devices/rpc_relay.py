@@ -41,7 +41,7 @@ class ServerLostError(Exception):
 
 
 @final
-class Relay:
+class RpcRelay:
     """A port of this process on which ggml finds a server. It serves until the process ends.
 
     `patience` are the seconds that the server may take for an answer, a compute included. `lost` are the reasons why
@@ -93,7 +93,7 @@ class Relay:
             except OSError:  # closed
                 return
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(self, client, number)
+            connection = RelayConnection(self, client, number)
             try:
                 threading.Thread(target=connection.serve, daemon=True).start()
             except RuntimeError:  # the system gives no thread; ggml hardly ever has two connections at once
@@ -133,10 +133,10 @@ def greet(server: socket.socket) -> bytes:
 
 
 @final
-class Connection:
+class RelayConnection:
     """A connection from ggml, and one to the server until it is lost."""
 
-    def __init__(self, relay: Relay, client: socket.socket, number: int) -> None:
+    def __init__(self, relay: RpcRelay, client: socket.socket, number: int) -> None:
         self.relay, self.client, self.number = relay, client, number
         self.upstream: socket.socket | None = None
 

@@ -20,7 +20,7 @@ from backbay.internals import close_after_fork, raise_if_starved, run_helper, ru
 from ..library.abi import NULL, Ptr, ffi
 from ..library.library import Library
 from ..library.location import REBUILD, VARIABLE
-from .rpc_relay import Relay
+from .rpc_relay import RpcRelay
 
 PATIENCE = 60.0  # seconds that a server may take for an answer, unless the option rpc_timeout says otherwise
 MOST_SECONDS = 1e6  # the sockets of some systems take no more
@@ -50,7 +50,7 @@ class RpcServer:
         self.freed = 0
         self._why_gone = ""
         add_server = rpc_function(library, "ggml_backend_rpc_add_server")
-        self.relay = Relay(endpoint, patience)
+        self.relay = RpcRelay(endpoint, patience)
         try:
             _check_protocol(library, endpoint, self.relay)
             with session_lock(), rpc_session(self):
@@ -188,7 +188,7 @@ def rpc_function(library: Library, name: str) -> Ptr:
     return address
 
 
-def _check_protocol(library: Library, endpoint: str, relay: Relay) -> None:
+def _check_protocol(library: Library, endpoint: str, relay: RpcRelay) -> None:
     """Greet a server from a child process first: over another version of the protocol, newer ggml ends the process."""
     if relay.protocol in _protocols:
         return

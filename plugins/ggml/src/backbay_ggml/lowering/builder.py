@@ -13,7 +13,7 @@ from ..devices.op_placement import OpPlacement
 from ..library.abi import Ptr, dtype_of, leaf_tensor, tensor_address, view_owner
 from ..library.library import Library
 from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four_dimensions, four_strides
-from ..weights.arrangements import Arrangement
+from ..weights.arrangements import WeightArrangement
 from ..weights.model_weights import ModelWeights
 
 kernel = KernelTable(skip=1)
@@ -184,7 +184,7 @@ class Builder(TensorBuilder):
         """Whether each code of a q8_0 weight is known to have an opposite."""
         return self._weights is not None and self._weights.has_signs(weight)
 
-    def arrangement(self, weight: Node) -> Arrangement | None:
+    def arrangement(self, weight: Node) -> WeightArrangement | None:
         """The arrangement of the CPU's copy of a weight; None if there is no such copy."""
         return None if self._weights is None else self._weights.arrangement(weight)
 

@@ -18,7 +18,7 @@ from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
 from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, view_owner
 from ..lowering.builder import Builder, kernel
 from ..tensors.tensor_builder import four_dimensions
-from ..weights.arrangements import EXTRA_ROWS, REPACK, Arrangement, faster_in_llamafile
+from ..weights.arrangements import EXTRA_ROWS, REPACK, WeightArrangement, faster_in_llamafile
 
 FEW = 32  # columns; with more, the form of the last ones matters little
 LARGE = 1 << 20  # bytes of weights; smaller ones stay in the caches
@@ -171,7 +171,7 @@ def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) ->
     return g.call("cont", g.view(product, DType.F32, ne, tuple(product.nb), 0))
 
 
-def _arrangement(g: Builder, w: Node, weights: Ptr) -> Arrangement | None:
+def _arrangement(g: Builder, w: Node, weights: Ptr) -> WeightArrangement | None:
     return g.arrangement(w) if weights.extra != NULL and g.on_cpu else None
 
 

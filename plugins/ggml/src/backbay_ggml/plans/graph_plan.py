@@ -28,7 +28,7 @@ PlanType = TypeVar("PlanType")
 
 
 @dataclass(frozen=True)
-class BackendParts:
+class GgmlParts:
     """The parts of a backend that plans use, one of each for all contexts."""
 
     library: Library
@@ -86,14 +86,14 @@ class SharedMemory(ABC, Generic[PlanType]):
         """Free all memory."""
 
 
-class GraphPlan(Plan):
-    """A plan on the CPU or over several devices.
+class GgmlPlan(Plan):
+    """A graph lowered to ggml: a CpuPlan, or a MultiDevicePlan over several devices.
 
     A new plan is empty; `build` makes it ready to run. A subclass links the ops, keeps outputs and constants, and joins
     a shared memory in `_build`.
     """
 
-    def __init__(self, services: BackendParts, nodes: Graph, op_placement: OpPlacement | None = None) -> None:
+    def __init__(self, services: GgmlParts, nodes: Graph, op_placement: OpPlacement | None = None) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
         self._has_guards = services.params.debug.guard_bytes > 0

@@ -50,7 +50,7 @@ def buffer_types(library: Library) -> dict[str, Ptr]:
 
 @dataclass(frozen=True)
 class ArrangementTrial:
-    """Why an arrangement cannot be used (empty if it can), and the dtypes of `Arrangement`.
+    """Why an arrangement cannot be used (empty if it can), and the dtypes of `WeightArrangement`.
 
     A result that `lasts` tells of this machine, not of a trial that was killed or got no memory.
     """
@@ -67,7 +67,7 @@ class ArrangementTrial:
 
 
 @final
-class Arrangement:
+class WeightArrangement:
     """A buffer type, for weights of some dtypes.
 
     Products with `spaced` dtypes are slow if all their columns begin at the same offset of a page; more rows help.
@@ -120,7 +120,7 @@ class Arrangement:
             return bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, product))
 
 
-def usable_arrangements(library: Library) -> list[Arrangement]:
+def usable_arrangements(library: Library) -> list[WeightArrangement]:
     """The arrangements that work here, for the dtypes for which they pay, the best first."""
     found = []
     for name in (AMX, REPACK):
@@ -128,7 +128,7 @@ def usable_arrangements(library: Library) -> list[Arrangement]:
             continue
         result = trial_result(library, name)
         if not result.why_not and result.types:
-            found.append(Arrangement(library, name, result))
+            found.append(WeightArrangement(library, name, result))
     return found
 
 

@@ -23,7 +23,7 @@ from ..devices.device import WEIGHTS, Device, rounded_up
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, tensor_address
 from ..library.library import Library
 from ..tensors.buffers import WeightBuffer
-from .arrangements import REPACK, Arrangement, usable_arrangements
+from .arrangements import REPACK, WeightArrangement, usable_arrangements
 
 MAPPED, COPIED, AUTO = "mapped", "copied", "auto"  # policies
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
@@ -47,11 +47,11 @@ class CpuWeights:
         self._lib, self._model, self._policy = library.lib, model, policy
         self._multiplied_elsewhere = multiplied_elsewhere  # weights whose products another device makes
         self._arrangements = usable_arrangements(library) if policy != MAPPED else []
-        self._chosen: dict[str, Arrangement | None] = {}  # by name
+        self._chosen: dict[str, WeightArrangement | None] = {}  # by name
         self._buffers: list[Ptr] = []
         self.copies: dict[str, Ptr] = {}
 
-    def arrangement(self, info: TensorInfo) -> Arrangement | None:
+    def arrangement(self, info: TensorInfo) -> WeightArrangement | None:
         """The arrangement of a weight, if it is multiplied, and one takes it."""
         if info.name not in self._chosen:
             # Embeddings are only looked up, unless they serve as the output's weights too.
@@ -113,7 +113,7 @@ class CpuWeights:
         assert tensor is not None
         return tensor, arrangement.size(tensor)
 
-    def _allocate(self, infos: list[TensorInfo], arrangement: Arrangement) -> None:
+    def _allocate(self, infos: list[TensorInfo], arrangement: WeightArrangement) -> None:
         nbytes = self.size(infos) + ALIGNMENT
         nbytes += max(arrangement.extra_size(self._new_copy(info)[0]) for info in infos)
         memory = self._lib.ggml_backend_buft_alloc_buffer(arrangement.buffer_type, nbytes)
@@ -279,7 +279,7 @@ class ModelWeights:
         info = self._model.tensors.get(name)
         return None if info is None else self.on_cpu.stand_in(info)
 
-    def arrangement(self, weight: Node) -> Arrangement | None:
+    def arrangement(self, weight: Node) -> WeightArrangement | None:
         """The arrangement of the CPU's copy of a weight; None if there is no such copy."""
         info = self._model.tensors.get(weight.storage.leaf.name) if weight.storage.leaf is not None else None
         return None if info is None else self.on_cpu.arrangement(info)

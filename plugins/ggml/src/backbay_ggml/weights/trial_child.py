@@ -23,7 +23,7 @@ from backbay_native import multiply, tensor_of
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool
 from ..library.library import Library, load_library
-from .arrangements import EXTRA_ROWS, ONE_COLUMN, REPACK, TYPES, Arrangement, buffer_types
+from .arrangements import EXTRA_ROWS, ONE_COLUMN, REPACK, TYPES, WeightArrangement, buffer_types
 
 INNER, ROWS = 512, 64
 BATCHES = (1, 2, 5, 33)  # products of one row and of several take different code
@@ -47,12 +47,12 @@ def main(name: str) -> int:
     library = load_library()
     if name == ONE_COLUMN:
         return _tell([dtype for dtype in COLUMN_TYPES if _is_faster_in_other_form(library, dtype)], [], [])
-    arrangement = Arrangement(library, name)
+    arrangement = WeightArrangement(library, name)
     for dtype in TYPES:
         if not _works(library, arrangement, dtype):
             sys.stdout.write(f"wrong results for {dtype}")
             return 1
-    repack = Arrangement(library, REPACK) if REPACK in buffer_types(library) else None
+    repack = WeightArrangement(library, REPACK) if REPACK in buffer_types(library) else None
     pays = [dtype for dtype in TYPES if _pays(library, arrangement, repack, dtype)]
     spaced = [dtype for dtype in pays if _gains_by_rows(library, arrangement, dtype)]
     return _tell(pays, spaced, [dtype for dtype in pays if _takes_native(library, arrangement, dtype)])
@@ -64,7 +64,9 @@ def _tell(types: Sequence[DType], spaced: Sequence[DType], native: Sequence[DTyp
     return 0
 
 
-def _pays(library: Library, arrangement: Arrangement, repack: Arrangement | None, dtype: DType) -> bool:
+def _pays(
+    library: Library, arrangement: WeightArrangement, repack: WeightArrangement | None, dtype: DType
+) -> bool:
     """Whether to use an arrangement for a dtype: repacking always.
 
     Others must make prompts faster than repacked (or plain) weights do, and steps not slower, with weights as large.
@@ -82,7 +84,7 @@ def _pays(library: Library, arrangement: Arrangement, repack: Arrangement | None
     return prompt < FASTER * other_prompt and step < allowed * other_step
 
 
-def _gains_by_rows(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
+def _gains_by_rows(library: Library, arrangement: WeightArrangement, dtype: DType) -> bool:
     """Whether prompts are faster if the product's columns do not all begin at the same offset of a page.
 
     Kernels that add to several columns in turn evict them from the first cache otherwise. Kernels for repacked
@@ -94,7 +96,7 @@ def _gains_by_rows(library: Library, arrangement: Arrangement, dtype: DType) -> 
     return bool(longer) and longer[1] < GAIN * _seconds(library, arrangement, dtype)[1]
 
 
-def _takes_native(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
+def _takes_native(library: Library, arrangement: WeightArrangement, dtype: DType) -> bool:
     """Whether native products with rearranged weights equal those with plain ones, to the bit."""
     native, name = library.native, f"{dtype.name}_X8"
     if arrangement.name != REPACK or name not in native.formats:
@@ -113,7 +115,7 @@ def _takes_native(library: Library, arrangement: Arrangement, dtype: DType) -> b
 
 @cache
 def _seconds(
-    library: Library, arrangement: Arrangement | None, dtype: DType, rows: int = WIDE
+    library: Library, arrangement: WeightArrangement | None, dtype: DType, rows: int = WIDE
 ) -> tuple[float, ...]:
     """The times of a step's and of a prompt's product; empty if the arrangement does not take the dtype."""
     make = leaf_tensor if arrangement is None else arrangement.tensor
@@ -138,7 +140,7 @@ def _time_of(compute: Callable[[], None]) -> float:
     return time.thread_time() - begun
 
 
-def _fill(library: Library, arrangement: Arrangement | None, weights: Ptr, data: Bytes) -> Ptr:
+def _fill(library: Library, arrangement: WeightArrangement | None, weights: Ptr, data: Bytes) -> Ptr:
     """Give weights their data, in an arrangement or as they are; returns the buffer, which may be NULL."""
     if arrangement is None:
         weights.data = ffi.from_buffer(data)
@@ -155,7 +157,7 @@ def _floats(array: Array) -> Ptr:
     return leaf_tensor(DType.F32, array.shape[::-1], array)
 
 
-def _works(library: Library, arrangement: Arrangement, dtype: DType) -> bool:
+def _works(library: Library, arrangement: WeightArrangement, dtype: DType) -> bool:
     """Whether products with rearranged weights equal products with plain ones, if the dtype is taken at all."""
     packed, plain = arrangement.tensor(dtype, (INNER, ROWS)), leaf_tensor(dtype, (INNER, ROWS))
     if packed is None:

@@ -19,14 +19,14 @@ from ..lowering.lowered_model import LoweredModel
 from ..memory.buffers import lies_on_device
 from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
-from ..session.creation import EventLog, create_session, session_options
+from ..session.creation import SessionLog, create_session, session_options
 from ..session.device import Device
 from ..session.native import DOMAIN
 from ..weights.store import WeightStore
 
 
 @dataclass(frozen=True)
-class BackendParts:
+class OnnxParts:
     """One of each for all contexts of a backend."""
 
     params: BackendParams
@@ -54,7 +54,7 @@ class CompiledGraph:
     session: Any  # None if there is nothing to run
     packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
     peak: PeakMemory
-    events: EventLog | None
+    events: SessionLog | None
     users: int = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
@@ -67,7 +67,7 @@ class CompiledGraph:
 class SessionCache:
     """Compiled graphs by structure. The least recently used are dropped, sooner if they hold packed weights."""
 
-    def __init__(self, services: BackendParts) -> None:
+    def __init__(self, services: OnnxParts) -> None:
         self._services = services
         self._compiled: OrderedDict[Hashable, list[CompiledGraph]] = OrderedDict()
         self._lock = threading.Lock()
@@ -131,7 +131,9 @@ class SessionCache:
             self._give_back(packed)
             raise
 
-    def _session(self, lowered: LoweredModel, graph: Graph, *, profiled: bool) -> tuple[Any, EventLog | None]:
+    def _session(
+        self, lowered: LoweredModel, graph: Graph, *, profiled: bool
+    ) -> tuple[Any, SessionLog | None]:
         """A session, with its log if it is `profiled`; None if there is nothing to run."""
         services = self._services
         if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
@@ -144,7 +146,7 @@ class SessionCache:
         domains = [each.domain for each in lowered.model.opset_import]
         native = services.native.path if DOMAIN in domains else None
         options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
-        events = EventLog(options) if profiled else None
+        events = SessionLog(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)
         needed = len(lowered.model.graph.node) * NODE
         services.ledger.foresee(Entry(CPU, "host"), needed)

@@ -30,7 +30,7 @@ class NodeTime:
 
 
 @final
-class EventLog:
+class SessionLog:
     """What a session writes about its runs, if its options say so. Asking for the times ends it."""
 
     def __init__(self, options: Any) -> None:
@@ -81,7 +81,7 @@ def _outer(nodes: list[dict[str, Any]]) -> Iterator[NodeTime]:
 LOG = logging.getLogger("backbay.onnx")
 
 
-class SharedPool:
+class SharedThreadPool:
     """The pool that all sessions of a process share. Its first user sizes it, once and for all.
 
     ONNX Runtime then refuses sessions with pools of their own, in the whole process. If sessions with their own pools
@@ -112,7 +112,7 @@ class SharedPool:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
-POOL = SharedPool()
+POOL = SharedThreadPool()
 
 
 def cpu_nodes(model: Any, provider: ExecutionProvider, *, float16: bool) -> list[str]:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Final, cast
 
 from backbay import BackbayError, ModelFileError
-from backbay.discovery import Declared, conflict, declared
+from backbay.discovery import PluginEntry, conflict, declared
 from backbay.gguf import nearest
 from backbay.internals import load_declared
 
@@ -43,7 +43,7 @@ def family_of(settings: Settings) -> Family:
 
 
 def _declared_family(
-    name: str, points: Sequence[Declared], *, taken: bool
+    name: str, points: Sequence[PluginEntry], *, taken: bool
 ) -> Family | Callable[[Settings], Family]:
     """Import a family, or the function that chooses one; BackbayError if there are several, or if it is broken."""
     if taken:

@@ -1,4 +1,7 @@
-"""Speculation: guesses of the next tokens of answers, which one step of the model verifies."""
+"""Speculation: guesses of the next tokens of answers, which one step of the model verifies.
+
+`GenerationJob` in ../requests/generation.py compares the guesses with the tokens that it chooses.
+"""
 
 from .draft_model import DraftModel
 from .ngrams import NgramSource

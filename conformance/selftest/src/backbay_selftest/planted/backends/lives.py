@@ -10,10 +10,10 @@ import numpy as np
 from backbay import CancelledError, DType, Spec
 from backbay.plugin import GRAPH, check_cancel
 
-from ...faults import BoundCall, Kind, Result, fault, kernels_of, numbered_modulo
+from ...faults import BoundCall, FaultKind, Result, fault, kernels_of, numbered_modulo
 
 
-@fault(Kind.CLAIMS, "compile")
+@fault(FaultKind.CLAIMS, "compile")
 def a_plan_that_never_ran_is_not_given_back(call: BoundCall) -> Result:
     """The memory of a plan is freed with its first run's events, which a reserved plan never has."""
     plan = call.right()
@@ -32,7 +32,7 @@ def a_plan_that_never_ran_is_not_given_back(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def a_cancelled_run_is_continued_by_the_next(call: BoundCall) -> Result:
     """After a cancellation, the next run of a plan starts where the last one stopped."""
     plan, nodes = call.plan, [n for n in call.plan.graph.nodes if n.op is not None and not n.op.view]
@@ -47,7 +47,7 @@ def a_cancelled_run_is_continued_by_the_next(call: BoundCall) -> Result:
             call.backend.run_node(node, plan.arrays)
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def uploads_are_skipped_after_a_cancellation(call: BoundCall) -> Result:
     """A cancelled run marks its inputs as uploaded; the next run computes with them again."""
     plan = call.plan
@@ -66,7 +66,7 @@ def uploads_are_skipped_after_a_cancellation(call: BoundCall) -> Result:
             plan.arrays[index][...] = new
 
 
-@fault(Kind.CLAIMS, "compile")
+@fault(FaultKind.CLAIMS, "compile")
 def outputs_are_booked_as_if_they_took_turns(call: BoundCall) -> Result:
     """All outputs of a graph are booked as one buffer of the largest."""
     plan = call.right()
@@ -77,7 +77,7 @@ def outputs_are_booked_as_if_they_took_turns(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.CLAIMS, "book_weights")
+@fault(FaultKind.CLAIMS, "book_weights")
 def weights_are_booked_with_the_first_layer(call: BoundCall) -> Result:
     call.right()
     sizes = call.backend.ledger._sizes
@@ -86,7 +86,7 @@ def weights_are_booked_with_the_first_layer(call: BoundCall) -> Result:
         sizes[first] = sizes.get(first, 0) + sizes.pop(entry)
 
 
-@fault(Kind.ALIASING, "allocate")
+@fault(FaultKind.ALIASING, "allocate")
 def the_thirteenth_buffer_of_a_size_is_the_first(call: BoundCall) -> Result:
     """A pool hands out its buffers in turn, and has 12 of each size."""
     made = vars(call.backend).setdefault("pool", {}).setdefault((call.spec.nbytes, call.spec.dtype), [])
@@ -100,7 +100,7 @@ def the_thirteenth_buffer_of_a_size_is_the_first(call: BoundCall) -> Result:
     return reused if reused.data is not None and len(reused.data) else call.right()
 
 
-@fault(Kind.OVERFLOW, "run_plan")
+@fault(FaultKind.OVERFLOW, "run_plan")
 def nodes_past_the_4096th_are_not_run(call: BoundCall) -> Result:
     """A command list has room for 4096 commands."""
     nodes = list(kernels_of(call.plan, call.cancel))
@@ -109,13 +109,13 @@ def nodes_past_the_4096th_are_not_run(call: BoundCall) -> Result:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(Kind.OVERFLOW, "run_node")
+@fault(FaultKind.OVERFLOW, "run_node")
 def operands_are_numbered_in_12_bits(call: BoundCall) -> Result:
     """From node 4096 on, the second operand of an addition is looked up modulo 4096."""
     return numbered_modulo(call, 4096)
 
 
-@fault(Kind.OVERFLOW, "run_plan")
+@fault(FaultKind.OVERFLOW, "run_plan")
 def outputs_past_the_16th_are_not_fetched(call: BoundCall) -> Result:
     """A fetch list has 16 places; further outputs keep what they held."""
     outputs = [node for node in call.plan.graph.outputs if node.leaf is None and not node.is_view][16:]
@@ -129,7 +129,7 @@ SHARED: dict[tuple[int, str], Any] = {}
 """Scratch memory of all backends of a process."""
 
 
-@fault(Kind.RACES, "allocate")
+@fault(FaultKind.RACES, "allocate")
 def backends_of_a_process_share_scratch_memory(call: BoundCall) -> Result:
     """Compute memory comes from a pool of the process, keyed by its size, without a lock or an owner."""
     spec: Spec = call.spec

@@ -10,7 +10,7 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ...faults import AnyOp, BoundCall, Kind, Result, fault, kernels_of, named, numbered_modulo, plain
+from ...faults import AnyOp, BoundCall, FaultKind, Result, fault, kernels_of, named, numbered_modulo, plain
 from ...fused import Array, exponentials
 
 
@@ -23,7 +23,7 @@ def follows(node: Node, op: AnyOp, before: AnyOp) -> bool:
     return node.op is op and node.args[0].op is before
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
     """rms_norm followed by mul runs as one kernel without eps."""
     if not follows(call.node, ops.mul, ops.rms_norm) or call.node.dtype is not DType.F32:
@@ -37,7 +37,7 @@ def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
     norm.args, call.arrays[norm.index][...] = (x, weight, eps), keep
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
     """Three additions in a row are fused, and the second addition's second operand is left out."""
     node = call.node
@@ -48,7 +48,7 @@ def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
             call.arrays[node.index][...] -= value(lost, call.arrays).astype(np.float32)
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
     """silu followed by mul becomes a gated kernel, with gate and value exchanged."""
     node = call.node
@@ -58,7 +58,7 @@ def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
         call.arrays[node.index][...] = gate * up / (1 + np.exp(-up))
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
     """Two nodes of one op on the same operand count as equal, whatever their attributes."""
     node = call.node
@@ -73,7 +73,7 @@ def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
         call.arrays[node.index][...] = first
 
 
-@fault(Kind.FUSION, "run_plan")
+@fault(FaultKind.FUSION, "run_plan")
 def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
     """Dead code elimination drops a write into a cache whose result has no reader."""
     read = {o.index for n in call.plan.graph.nodes for o in n.operands}
@@ -82,7 +82,7 @@ def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(Kind.FUSION, "run_plan")
+@fault(FaultKind.FUSION, "run_plan")
 def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
     """Two reads of the same range of a leaf are merged, despite a write between them."""
     seen: dict[object, Array] = {}
@@ -94,7 +94,7 @@ def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
             call.plan.arrays[node.index][...] = seen.setdefault(key, call.plan.arrays[node.index].copy())
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
     """scale, add and softmax run as one kernel, which scales the mask too."""
     node, added = call.node, call.node.args[0]
@@ -106,13 +106,13 @@ def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
         call.arrays[node.index][...] = powers / powers.sum(-1, keepdims=True)
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Result:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
     return numbered_modulo(call, 32)
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Result:
     """mulmat followed by add keeps the product in f16 before it adds."""
     node = call.node
@@ -122,7 +122,7 @@ def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Resul
         call.arrays[node.index][...] += product.astype(np.float16).astype(np.float32) - product
 
 
-@fault(Kind.FUSION, "run_plan")
+@fault(FaultKind.FUSION, "run_plan")
 def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Result:
     """rms_norm followed by mul is fused in place, so that other readers of the norm find the product."""
     call.right()
@@ -140,7 +140,7 @@ def readers(nodes: list[Node], node: Node) -> list[Node]:
     return [user for user in nodes if any(operand.storage is node for operand in user.operands)]
 
 
-@fault(Kind.ALIASING, "run_plan")
+@fault(FaultKind.ALIASING, "run_plan")
 def views_do_not_keep_their_tensor_from_its_last_reader(call: BoundCall) -> Result:
     """An op runs in place if nothing reads its operand itself later; a view of the operand may be read later."""
     plan = call.plan
@@ -168,7 +168,7 @@ def leaves_out(name: str, first: AnyOp, second: AnyOp) -> None:
             if len(users) == 1 and follows(users[0], second, first):
                 call.plan.arrays[node.index][...] = 0
 
-    fault(Kind.FUSION, "run_plan", name=name)(wrong)
+    fault(FaultKind.FUSION, "run_plan", name=name)(wrong)
 
 
 leaves_out("the_factor_of_a_merged_sum_is_never_stored", ops.mul, ops.add)
@@ -177,7 +177,7 @@ leaves_out("scaled_scores_of_a_merged_softmax_are_never_stored", ops.scale, ops.
 leaves_out("a_product_with_a_merged_bias_is_never_stored", ops.mulmat, ops.add)
 
 
-@fault(Kind.FUSION, "run_plan")
+@fault(FaultKind.FUSION, "run_plan")
 def casts_to_a_narrow_type_and_back_are_left_out(call: BoundCall) -> Result:
     """A pair of casts is taken for a copy, whatever the narrow type loses."""
     held: dict[int, Array] = {}
@@ -193,7 +193,7 @@ def casts_to_a_narrow_type_and_back_are_left_out(call: BoundCall) -> Result:
             arrays[node.index][...] = held[x.index].reshape(arrays[node.index].shape)
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_tensor_less_itself_is_zero(call: BoundCall) -> Result:
     """x - x is replaced by zeros, also where x is infinite or NaN."""
     args = call.node.args
@@ -202,7 +202,7 @@ def a_tensor_less_itself_is_zero(call: BoundCall) -> Result:
         call.arrays[call.node.index][...] = 0
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_merged_bias_is_taken_for_one_of_columns(call: BoundCall) -> Result:
     """A product and a sum run as one kernel, which reads one number for each row as one for each column."""
     node = call.node
@@ -214,7 +214,7 @@ def a_merged_bias_is_taken_for_one_of_columns(call: BoundCall) -> Result:
             call.arrays[node.index][...] += wrong - right
 
 
-@fault(Kind.ALIASING, "compile")
+@fault(FaultKind.ALIASING, "compile")
 def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Result:
     """A graph gets the places of an earlier one with the same ops and sizes, whatever its nodes read."""
     plan = call.right()
@@ -232,7 +232,7 @@ def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Re
     return plan
 
 
-@fault(Kind.FUSION, "run_plan")
+@fault(FaultKind.FUSION, "run_plan")
 def leaves_of_other_contexts_count_as_constants(call: BoundCall) -> Result:
     """Ops that read nothing but leaves of caches are computed once, when the plan runs for the first time."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays

@@ -8,7 +8,7 @@ from backbay import DType, Node, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import Cancel
 
-from ...faults import BoundCall, Kind, Result, fault, float16, kernels_of, named, plain
+from ...faults import BoundCall, FaultKind, Result, fault, float16, kernels_of, named, plain
 
 
 def overwrite_operand(call: BoundCall) -> None:
@@ -16,7 +16,7 @@ def overwrite_operand(call: BoundCall) -> None:
     call.arrays[call.node.args[0].index][...] = call.arrays[call.node.index]
 
 
-@fault(Kind.ALIASING, "run_node")
+@fault(FaultKind.ALIASING, "run_node")
 def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
     """The result also overwrites the operand, which the caller may read or use again."""
     call.right()
@@ -25,7 +25,7 @@ def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
         overwrite_operand(call)
 
 
-@fault(Kind.ALIASING, "run_node")
+@fault(FaultKind.ALIASING, "run_node")
 def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
     """Scaling reuses its operand's memory, also where another node reads it later."""
     call.right()
@@ -34,7 +34,7 @@ def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
         overwrite_operand(call)
 
 
-@fault(Kind.ALIASING, "run_node")
+@fault(FaultKind.ALIASING, "run_node")
 def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
     """Activations stay rounded to half precision after the product."""
     call.right()
@@ -42,7 +42,7 @@ def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
         call.arrays[x.index][...] = float16(call.arrays[x.index])
 
 
-@fault(Kind.ALIASING, "data_to_write")
+@fault(FaultKind.ALIASING, "data_to_write")
 def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
     """A move within one leaf copies row by row, and reads rows that it has already overwritten."""
     late, source, target = call.right(), call.source, call.target
@@ -53,7 +53,7 @@ def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
     return late
 
 
-@fault(Kind.ALIASING, "run_plan")
+@fault(FaultKind.ALIASING, "run_plan")
 def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
     """An intermediate counts as unused after the last op that reads it directly; views of it are forgotten."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
@@ -67,7 +67,7 @@ def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
                 arrays[used.index][...] = 0
 
 
-@fault(Kind.ALIASING, "run_plan")
+@fault(FaultKind.ALIASING, "run_plan")
 def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
     """An output is kept only if nothing reads it later in the graph."""
     call.right()
@@ -77,7 +77,7 @@ def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
             call.plan.arrays[node.storage.index][..., -1:] = 0
 
 
-@fault(Kind.ALIASING, "run_node")
+@fault(FaultKind.ALIASING, "run_node")
 def rope_turns_its_input(call: BoundCall) -> Result:
     """Queries that are an intermediate result of one token are rotated in place."""
     call.right()
@@ -86,7 +86,7 @@ def rope_turns_its_input(call: BoundCall) -> Result:
         overwrite_operand(call)
 
 
-@fault(Kind.ALIASING, "run_plan")
+@fault(FaultKind.ALIASING, "run_plan")
 def memory_is_free_behind_three_views(call: BoundCall) -> Result:
     """The search for the last reader of a result looks through two views, and no further."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
@@ -120,7 +120,7 @@ def turn(call: BoundCall) -> int:
     return int(call.backend.turn)
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
     """A run does not wait for uploads, and sees the inputs of the run before it."""
     plan = call.plan
@@ -134,7 +134,7 @@ def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
     plan.seen = now
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
     """Results are kept while the first 64 bytes of each input stay equal."""
     plan = call.plan
@@ -145,7 +145,7 @@ def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
     plan.key = key
 
 
-@fault(Kind.RACES, "run_node")
+@fault(FaultKind.RACES, "run_node")
 def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
     """A reduction is sometimes read before its last warp is done."""
     call.right()
@@ -154,7 +154,7 @@ def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
         out[..., -1] *= np.float32(0.5)
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
     """A graph's writes into a leaf happen after all of its reads."""
     nodes = list(kernels_of(call.plan, call.cancel))
@@ -163,7 +163,7 @@ def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
             call.backend.run_node(node, call.plan.arrays)
 
 
-@fault(Kind.RACES, "compile")
+@fault(FaultKind.RACES, "compile")
 def contexts_share_their_compute_memory(call: BoundCall) -> Result:
     """All plans of a backend use one arena, so computing in one context changes the results of another."""
     plan, arena = call.right(), vars(call.backend).setdefault("arena", {})
@@ -183,7 +183,7 @@ def contexts_share_their_compute_memory(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.RACES, "read_operand")
+@fault(FaultKind.RACES, "read_operand")
 def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
     """A gather after set_rows in one graph reads the old content of the last row."""
     operand, reader = call.operand, call.reader
@@ -199,7 +199,7 @@ def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
     """With several outputs, the first output is that of the run before."""
     plan = call.plan
@@ -213,7 +213,7 @@ def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
     plan.older = fresh
 
 
-@fault(Kind.RACES, "run_node")
+@fault(FaultKind.RACES, "run_node")
 def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
     """Atomic additions round differently from run to run, and the backend calls itself deterministic."""
     call.right()
@@ -223,7 +223,7 @@ def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
         out[...] = np.nextafter(out, np.float32(np.inf))
 
 
-@fault(Kind.RACES, ops.set_rows)
+@fault(FaultKind.RACES, ops.set_rows)
 def rows_that_are_written_twice_add_up(call: BoundCall) -> Result:
     """Writes are atomic additions to cleared rows, so that a repeated id sums its rows."""
     y = call.right()

@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import Node, ops
 
-from ...faults import AnyOp, BoundCall, Kind, Result, fault, looked, named
+from ...faults import AnyOp, BoundCall, FaultKind, Result, fault, looked, named
 from ...fused import rank4
 
 ROUTED = named("rows", "mulmat_id", "add_id", "set_rows")
@@ -22,7 +22,7 @@ def reads_found_ids(call: BoundCall) -> bool:
     return call.reader.op in ROUTED and finder(call.operand) is not None
 
 
-@fault(Kind.STRIDES, "read_operand")
+@fault(FaultKind.STRIDES, "read_operand")
 def ids_of_a_sort_are_read_in_one_piece(call: BoundCall) -> Result:
     """The first of each sorted row are a view with gaps, which is read as if it had none."""
     if not reads_found_ids(call) or not call.operand.strides:
@@ -33,7 +33,7 @@ def ids_of_a_sort_are_read_in_one_piece(call: BoundCall) -> Result:
     ])  # fmt: skip
 
 
-@fault(Kind.RACES, "read_operand")
+@fault(FaultKind.RACES, "read_operand")
 def ids_that_a_graph_finds_are_read_once(call: BoundCall) -> Result:
     """The host fetches the ids in the first run of a plan, and uses them in all later runs."""
     if not reads_found_ids(call):
@@ -46,7 +46,7 @@ def ids_that_a_graph_finds_are_read_once(call: BoundCall) -> Result:
     return ids
 
 
-@fault(Kind.RACES, "read_operand")
+@fault(FaultKind.RACES, "read_operand")
 def experts_are_those_of_the_token_before(call: BoundCall) -> Result:
     """The router runs on another queue; the last token's experts are still the ones of the token before."""
     y = call.right()
@@ -56,14 +56,14 @@ def experts_are_those_of_the_token_before(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.FUSION, "read_operand")
+@fault(FaultKind.FUSION, "read_operand")
 def a_fused_router_orders_experts_by_number(call: BoundCall) -> Result:
     """top_k followed by a product by experts is one kernel, which writes the products by rising expert."""
     fused = call.reader.op is ops.mulmat_id and finder(call.operand) is not None
     return np.sort(call.right(), -1) if fused else call.right()
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def shares_are_those_of_the_first_experts(call: BoundCall) -> Result:
     """The scores at the ids that a top_k of the scores has found are copied from the start of the row."""
     node = call.node
@@ -74,7 +74,7 @@ def shares_are_those_of_the_first_experts(call: BoundCall) -> Result:
         out[...] = call.arrays[node.args[0].index][..., :used, :].reshape(out.shape)
 
 
-@fault(Kind.FUSION, "read_operand")
+@fault(FaultKind.FUSION, "read_operand")
 def a_scatter_by_a_permutation_becomes_a_gather(call: BoundCall) -> Result:
     """set_rows with the ids of an argsort is rewritten as rows, without inverting the order."""
     y = call.right()
@@ -84,7 +84,7 @@ def a_scatter_by_a_permutation_becomes_a_gather(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.OVERFLOW, ops.mulmat_id)
+@fault(FaultKind.OVERFLOW, ops.mulmat_id)
 def an_expert_serves_32_tokens_at_most(call: BoundCall) -> Result:
     """Tokens are grouped by expert; those past the 32nd of an expert get no result."""
     y, ids = call.right(), call.ids.reshape(-1, call.ids.shape[-1])
@@ -95,14 +95,14 @@ def an_expert_serves_32_tokens_at_most(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.OVERFLOW, "read_operand")
+@fault(FaultKind.OVERFLOW, "read_operand")
 def found_experts_are_a_mask_of_64_bits(call: BoundCall) -> Result:
     """The router hands on its choice as the bits of a word, so that expert 64 is expert 0."""
     fused = call.reader.op in named("mulmat_id", "add_id") and finder(call.operand) is not None
     return call.right() % 64 if fused else call.right()
 
 
-@fault(Kind.ORDER, "run_node")
+@fault(FaultKind.ORDER, "run_node")
 def a_router_of_many_experts_takes_half_of_each_half(call: BoundCall) -> Result:
     """From 128 scores on, two groups of threads find k / 2 of their half each."""
     node = call.node
@@ -118,7 +118,7 @@ def a_router_of_many_experts_takes_half_of_each_half(call: BoundCall) -> Result:
         call.arrays[node.index][...] = np.take_along_axis(found, order, -1)
 
 
-@fault(Kind.STRIDES, ops.add_id)
+@fault(FaultKind.STRIDES, ops.add_id)
 def biases_of_several_experts_advance_with_the_token(call: BoundCall) -> Result:
     """Ids that lie in rows of more than they use are read as if the rows were as short as their use."""
     ids = call.ids

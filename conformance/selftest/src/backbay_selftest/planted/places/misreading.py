@@ -10,7 +10,7 @@ from backbay import Node, Plan, Spec, ops
 from backbay.internals import Bytes, contiguous_strides, span
 from backbay.plugin import strided
 
-from ...faults import AnyOp, BoundCall, Kind, Result, fault, instead, looked, named, reads, storage_bytes
+from ...faults import AnyOp, BoundCall, FaultKind, Result, fault, instead, looked, named, reads, storage_bytes
 from ...fused import rank4
 
 BINARY = named("add", "sub", "mul", "div")
@@ -33,9 +33,9 @@ def from_start(call: BoundCall) -> Result:
     return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
 
 
-def misreads(name: str, kind: Kind, *readers: AnyOp, operand: int = 0) -> None:
+def misreads(name: str, kind: FaultKind, *readers: AnyOp, operand: int = 0) -> None:
     """Register a fault: these ops read one of their operands without its strides or its offset."""
-    read = packed if kind is Kind.STRIDES else from_start
+    read = packed if kind is FaultKind.STRIDES else from_start
 
     def wrong(call: BoundCall) -> Result:
         chosen = any(reads(call, op, operand) for op in readers)
@@ -44,31 +44,31 @@ def misreads(name: str, kind: Kind, *readers: AnyOp, operand: int = 0) -> None:
     fault(kind, "read_operand", name=name)(wrong)
 
 
-misreads("mulmat_takes_permuted_activations_for_contiguous", Kind.STRIDES, ops.mulmat, operand=1)
-misreads("copy_writes_a_strided_slot_as_packed", Kind.STRIDES, ops.copy, operand=1)
-misreads("second_operand_of_arithmetic_is_read_as_packed", Kind.STRIDES, *BINARY, operand=1)
-misreads("rope_reads_the_heads_of_a_fused_projection_as_packed", Kind.STRIDES, ops.rope)
-misreads("rows_ignores_the_row_stride_of_its_table", Kind.STRIDES, ops.rows)
-misreads("mulmat_reads_a_weight_view_from_its_storage_start", Kind.OFFSET, ops.mulmat)
-misreads("norms_ignore_the_offset_of_a_view", Kind.OFFSET, ops.rms_norm, ops.layer_norm)
-misreads("set_rows_into_a_view_writes_from_the_storage_start", Kind.OFFSET, ops.set_rows)
+misreads("mulmat_takes_permuted_activations_for_contiguous", FaultKind.STRIDES, ops.mulmat, operand=1)
+misreads("copy_writes_a_strided_slot_as_packed", FaultKind.STRIDES, ops.copy, operand=1)
+misreads("second_operand_of_arithmetic_is_read_as_packed", FaultKind.STRIDES, *BINARY, operand=1)
+misreads("rope_reads_the_heads_of_a_fused_projection_as_packed", FaultKind.STRIDES, ops.rope)
+misreads("rows_ignores_the_row_stride_of_its_table", FaultKind.STRIDES, ops.rows)
+misreads("mulmat_reads_a_weight_view_from_its_storage_start", FaultKind.OFFSET, ops.mulmat)
+misreads("norms_ignore_the_offset_of_a_view", FaultKind.OFFSET, ops.rms_norm, ops.layer_norm)
+misreads("set_rows_into_a_view_writes_from_the_storage_start", FaultKind.OFFSET, ops.set_rows)
 
 
-@fault(Kind.STRIDES, "read_operand")
+@fault(FaultKind.STRIDES, "read_operand")
 def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Result:
     """Sums ignore the stride of dimension 0."""
     permuted = call.operand.stride(0) != call.operand.dtype.type_size
     return packed(call) if permuted and reads(call, ops.sum_rows) else call.right()
 
 
-@fault(Kind.STRIDES, "read_operand")
+@fault(FaultKind.STRIDES, "read_operand")
 def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Result:
     """Rows of a view with gaps are read as adjacent rows."""
     whole = call.operand.stride(0) == call.operand.dtype.type_size
     return packed(call) if whole and reads(call, ops.softmax) else call.right()
 
 
-@fault(Kind.STRIDES, "read_operand")
+@fault(FaultKind.STRIDES, "read_operand")
 def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
     """Elementwise kernels honour the strides of rows, but read adjacent elements within a row."""
     operand, step = call.operand, call.operand.dtype.type_size
@@ -77,7 +77,7 @@ def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
     return call.right()
 
 
-@fault(Kind.STRIDES, ops.contiguous)
+@fault(FaultKind.STRIDES, ops.contiguous)
 def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> Result:
     """The fast path for transposed tensors forgets dimension 3 where both outer extents are equal."""
     x = call.x
@@ -86,7 +86,7 @@ def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> 
     return call.right(x=x)
 
 
-@fault(Kind.STRIDES, "compile")
+@fault(FaultKind.STRIDES, "compile")
 def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
     """Reading an output that is a permuted view returns its bytes in storage order."""
     plan: Plan = call.right()
@@ -102,7 +102,7 @@ def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.OFFSET, "resolve_view")
+@fault(FaultKind.OFFSET, "resolve_view")
 def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Result:
     """A view of a view loses the offset of the inner view."""
     node = call.node
@@ -111,21 +111,21 @@ def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> R
     return call.right()
 
 
-@fault(Kind.OFFSET, "resolve_view")
+@fault(FaultKind.OFFSET, "resolve_view")
 def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Result:
     """The offset is divided by 4 to count elements, also where an element has 2 bytes."""
     half = call.node.op is not None and call.node.op.view and call.node.dtype.type_size == 2
     return shifted(call, call.node.offset // 4 * 2) if half else call.right()
 
 
-@fault(Kind.OFFSET, "resolve_view")
+@fault(FaultKind.OFFSET, "resolve_view")
 def views_of_a_cache_ignore_their_offset(call: BoundCall) -> Result:
     """Views into a leaf that graphs write start at the leaf's first byte."""
     cached = call.node.op in (ops.view, ops.slice) and call.node.storage.kind == "state"
     return shifted(call, 0) if cached else call.right()
 
 
-@fault(Kind.OFFSET, "read_operand")
+@fault(FaultKind.OFFSET, "read_operand")
 def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
     """A view's offset is rounded down to whole rows."""
     operand, row = call.operand, call.operand.storage.row_nbytes
@@ -152,7 +152,7 @@ def seen(call: BoundCall, **changed: Any) -> Result:
     return strided(call.storage, spec) if inside else call.right()
 
 
-@fault(Kind.OFFSET, "resolve_view")
+@fault(FaultKind.OFFSET, "resolve_view")
 def a_view_of_a_view_starts_at_its_own_offset(call: BoundCall) -> Result:
     """The offset of the view below is lost."""
     node = call.node
@@ -160,7 +160,7 @@ def a_view_of_a_view_starts_at_its_own_offset(call: BoundCall) -> Result:
     return seen(call, offset=node.offset - below.offset) if below is not None and below.op else call.right()
 
 
-@fault(Kind.STRIDES, "resolve_view")
+@fault(FaultKind.STRIDES, "resolve_view")
 def rows_that_overlap_are_moved_apart(call: BoundCall) -> Result:
     """A stride shorter than a row is taken for an error, and replaced by the row's length."""
     node = call.node
@@ -176,7 +176,7 @@ def rows_that_overlap_are_moved_apart(call: BoundCall) -> Result:
     )
 
 
-@fault(Kind.STRIDES, "resolve_view")
+@fault(FaultKind.STRIDES, "resolve_view")
 def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
     """The strides of dimensions 2 and 3 are computed from that of dimension 1."""
     node = call.node
@@ -188,7 +188,7 @@ def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
     return seen(call, strides=tuple(steps))
 
 
-@fault(Kind.STRIDES, "read_operand")
+@fault(FaultKind.STRIDES, "read_operand")
 def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Result:
     """The rows of a written region follow each other as the leaf's rows do."""
     node, target, op = call.operand, call.operand.storage, call.reader.op
@@ -202,7 +202,7 @@ def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Res
     return strided(storage, wrong) if inside and node.op is ops.view else call.right()
 
 
-@fault(Kind.WRONG_AXIS, ops.concat)
+@fault(FaultKind.WRONG_AXIS, ops.concat)
 def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result:
     """A dimension that neither operand has is taken for the last one that they have."""
     x, t2 = call.x, call.t2
@@ -216,7 +216,7 @@ def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result
     )
 
 
-@fault(Kind.ZERO, ops.repeat)
+@fault(FaultKind.ZERO, ops.repeat)
 def repeating_no_times_copies_once(call: BoundCall) -> Result:
     """A loop that counts its turns at the end runs at least once."""
     y = call.right()
@@ -225,7 +225,7 @@ def repeating_no_times_copies_once(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.STRIDES, "read_operand")
+@fault(FaultKind.STRIDES, "read_operand")
 def a_broadcast_row_is_read_once_and_then_past_its_end(call: BoundCall) -> Result:
     """An operand of elementwise ops with a stride of 0 in dimension 1 advances by a row all the same."""
     y, node = call.right(), call.operand

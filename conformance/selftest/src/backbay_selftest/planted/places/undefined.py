@@ -6,11 +6,11 @@ import numpy as np
 
 from backbay import DType, ops
 
-from ...faults import BoundCall, Kind, Result, fault, named
+from ...faults import BoundCall, FaultKind, Result, fault, named
 from ...fused import rank4
 
 
-@fault(Kind.UNDEFINED, "run_node")
+@fault(FaultKind.UNDEFINED, "run_node")
 def padding_is_never_written(call: BoundCall) -> Result:
     """pad copies its operand, and leaves the padding unwritten."""
     if call.node.op is not ops.pad_ext:
@@ -25,7 +25,7 @@ def padding_is_never_written(call: BoundCall) -> Result:
     inner[...] = kept
 
 
-@fault(Kind.UNDEFINED, "run_node")
+@fault(FaultKind.UNDEFINED, "run_node")
 def what_is_off_the_triangle_is_never_written(call: BoundCall) -> Result:
     """tri and diag write only where the result is not 0."""
     before = call.arrays[call.node.index].copy()
@@ -34,7 +34,7 @@ def what_is_off_the_triangle_is_never_written(call: BoundCall) -> Result:
         np.copyto(call.arrays[call.node.index], before, where=call.arrays[call.node.index] == 0)
 
 
-@fault(Kind.UNDEFINED, ops.softmax)
+@fault(FaultKind.UNDEFINED, ops.softmax)
 def softmax_reads_one_element_too_many(call: BoundCall) -> Result:
     """The sum of a row includes the next row's first element, unless 4 divides the row's length."""
     x = call.x
@@ -45,7 +45,7 @@ def softmax_reads_one_element_too_many(call: BoundCall) -> Result:
     return call.right(x=np.concatenate([rows, beyond], -1))[:, :-1].reshape(x.shape)
 
 
-@fault(Kind.UNDEFINED, "run_node")
+@fault(FaultKind.UNDEFINED, "run_node")
 def a_result_runs_over_its_end(call: BoundCall) -> Result:
     """A kernel that writes 4 elements at a time writes past the end of its buffer."""
     call.right()
@@ -57,7 +57,7 @@ def a_result_runs_over_its_end(call: BoundCall) -> Result:
         end[1:] = 0
 
 
-@fault(Kind.UNDEFINED, ops.conv2d, ops.im2col)
+@fault(FaultKind.UNDEFINED, ops.conv2d, ops.im2col)
 def padding_of_a_convolution_wraps_around(call: BoundCall) -> Result:
     """Columns left and right of the data are read from the other end of the row."""
     if not call.p0 or call.data.shape[-1] < call.p0:
@@ -66,14 +66,14 @@ def padding_of_a_convolution_wraps_around(call: BoundCall) -> Result:
     return call.right(data=wide, p0=0)
 
 
-@fault(Kind.UNDEFINED, ops.avg_pool2d)
+@fault(FaultKind.UNDEFINED, ops.avg_pool2d)
 def padding_does_not_count_in_the_mean(call: BoundCall) -> Result:
     """Windows over the edge are divided by the number of elements inside of the data."""
     inside = call.right(x=np.ones_like(call.x))
     return call.right() / np.where(inside > 0, inside, 1)
 
 
-@fault(Kind.UNDEFINED, ops.scaled_dot_product_attention)
+@fault(FaultKind.UNDEFINED, ops.scaled_dot_product_attention)
 def history_is_rounded_up_to_32(call: BoundCall) -> Result:
     """Positions up to the next multiple of 32 take part as zeros that nobody masks."""
     more = -rank4(call.key).shape[1] % 32
@@ -84,7 +84,7 @@ def history_is_rounded_up_to_32(call: BoundCall) -> Result:
     return call.right(key=key, value=value, mask=mask)
 
 
-@fault(Kind.UNDEFINED, ops.set_rows)
+@fault(FaultKind.UNDEFINED, ops.set_rows)
 def set_rows_clears_the_row_behind(call: BoundCall) -> Result:
     """Rows are written in pairs, so that the row behind the last one becomes zero."""
     y = call.right()
@@ -93,7 +93,7 @@ def set_rows_clears_the_row_behind(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.UNDEFINED, ops.mulmat)
+@fault(FaultKind.UNDEFINED, ops.mulmat)
 def columns_of_padding_reach_the_product(call: BoundCall) -> Result:
     """Rows are padded to 16 with the next row of the activations, against ones."""
     n, x4 = call.w.shape[-1], rank4(call.x)
@@ -104,7 +104,7 @@ def columns_of_padding_reach_the_product(call: BoundCall) -> Result:
     return call.right() + stray.reshape(*call.x.shape[:-1], 1)
 
 
-@fault(Kind.UNDEFINED, ops.scaled_dot_product_attention)
+@fault(FaultKind.UNDEFINED, ops.scaled_dot_product_attention)
 def rows_of_mask_padding_shift_the_mask(call: BoundCall) -> Result:
     """A mask with more rows than tokens is read from its end."""
     tokens = rank4(call.query).shape[1]

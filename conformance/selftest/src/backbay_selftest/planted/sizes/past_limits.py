@@ -7,7 +7,7 @@ import numpy as np
 from backbay import DType, ops
 from backbay.plugin import GRAPH
 
-from ...faults import BoundCall, Kind, Result, fault, named
+from ...faults import BoundCall, FaultKind, Result, fault, named
 from ...fused import Array, exponentials
 
 ROWS = 1 << 16
@@ -15,7 +15,7 @@ SCRATCH: dict[int, Array] = {}
 """Memory that all backends share, by size."""
 
 
-@fault(Kind.WRONG_AXIS, *named("add", "sub", "mul", "div"))
+@fault(FaultKind.WRONG_AXIS, *named("add", "sub", "mul", "div"))
 def repeats_past_32_read_the_first_row(call: BoundCall) -> Result:
     """A block of threads repeats rows of the second operand up to 32 times; the rows after them read its first."""
     x, t2 = call.x, call.t2
@@ -26,7 +26,7 @@ def repeats_past_32_read_the_first_row(call: BoundCall) -> Result:
     return call.right(t2=np.take(t2, index, -2))
 
 
-@fault(Kind.PRECISION, ops.sin, ops.cos)
+@fault(FaultKind.PRECISION, ops.sin, ops.cos)
 def a_turn_is_rounded_to_single_precision(call: BoundCall) -> Result:
     """Arguments past 8192 are reduced by a multiple of a rounded 2 pi."""
     turn = np.float64(np.float32(2 * np.pi))
@@ -35,14 +35,14 @@ def a_turn_is_rounded_to_single_precision(call: BoundCall) -> Result:
     return call.right(x=np.where(large, x - np.round(x / turn, 0) * turn, x))
 
 
-@fault(Kind.PRECISION, ops.exp)
+@fault(FaultKind.PRECISION, ops.exp)
 def arguments_of_exp_end_at_88(call: BoundCall) -> Result:
     """The argument is clamped to 88, below the logarithm of the largest number."""
     x = call.x
     return call.right(x=np.where(np.isposinf(x), x, np.minimum(x, x.dtype.type(88))))
 
 
-@fault(Kind.LONG, ops.softmax)
+@fault(FaultKind.LONG, ops.softmax)
 def the_largest_score_is_sought_among_1024(call: BoundCall) -> Result:
     """A score past the first 1024 that is far above them overflows."""
     x = call.x
@@ -53,7 +53,7 @@ def the_largest_score_is_sought_among_1024(call: BoundCall) -> Result:
     return powers / powers.sum(-1, keepdims=True)
 
 
-@fault(Kind.LONG, ops.rms_norm)
+@fault(FaultKind.LONG, ops.rms_norm)
 def squares_of_long_rows_end_with_their_last_tile(call: BoundCall) -> Result:
     """Rows longer than 4096 are squared in tiles of 1024, without the rest."""
     x = np.asarray(call.x, np.float64)
@@ -73,7 +73,7 @@ def rows_end_at_65536(*ops_of: str, name: str) -> None:
             y[..., ROWS:, :] = 0
         return y
 
-    fault(Kind.OVERFLOW, *named(*ops_of), name=name)(wrong)
+    fault(FaultKind.OVERFLOW, *named(*ops_of), name=name)(wrong)
 
 
 rows_end_at_65536("softmax", "rms_norm", "l2_norm", name="norms_have_2_to_the_16_rows_at_most")
@@ -81,7 +81,7 @@ rows_end_at_65536("add", "sub", "div", name="sums_have_2_to_the_16_rows_at_most"
 rows_end_at_65536("sigmoid", "silu", "clamp", "swiglu", name="activations_have_2_to_the_16_rows_at_most")
 
 
-@fault(Kind.OVERFLOW, *named("add", "silu", "exp", "cast"))
+@fault(FaultKind.OVERFLOW, *named("add", "silu", "exp", "cast"))
 def the_third_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     y = np.array(call.right())
     if y.ndim > 2 and y.shape[-3] > ROWS - 1:
@@ -89,25 +89,25 @@ def the_third_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.OVERFLOW, ops.rows)
+@fault(FaultKind.OVERFLOW, ops.rows)
 def a_table_has_2_to_the_16_rows_at_most(call: BoundCall) -> Result:
     """Ids are kept in 16 bits."""
     return call.right(ids=call.ids % ROWS)
 
 
-@fault(Kind.ROPE, ops.rope)
+@fault(FaultKind.ROPE, ops.rope)
 def positions_are_kept_in_16_bits(call: BoundCall) -> Result:
     return call.right(positions=call.positions & 0xFFFF) if (call.positions >= 0).all() else call.right()
 
 
-@fault(Kind.ROPE, ops.rope)
+@fault(FaultKind.ROPE, ops.rope)
 def positions_before_minus_1000_turn_the_other_way(call: BoundCall) -> Result:
     """A shift of a long cache turns keys back by its length."""
     at = call.positions
     return call.right(positions=np.where(at < -1000, -at, at))
 
 
-@fault(Kind.LONG, ops.scaled_dot_product_attention)
+@fault(FaultKind.LONG, ops.scaled_dot_product_attention)
 def a_history_ends_at_4096(call: BoundCall) -> Result:
     """Scores past 4096 are those of a window that is over."""
 
@@ -117,7 +117,7 @@ def a_history_ends_at_4096(call: BoundCall) -> Result:
     return call.right(change_scores=ended)
 
 
-@fault(Kind.TAILS, ops.conv2d)
+@fault(FaultKind.TAILS, ops.conv2d)
 def a_kernel_of_one_tap_knows_no_padding(call: BoundCall) -> Result:
     """A kernel of 1 by 1 with a stride reads the data at once, from their first element on."""
     taps, steps = call.weight.shape[-2:], (call.s0, call.s1)
@@ -129,7 +129,7 @@ def a_kernel_of_one_tap_knows_no_padding(call: BoundCall) -> Result:
     return out
 
 
-@fault(Kind.STRIDES, "resolve_view")
+@fault(FaultKind.STRIDES, "resolve_view")
 def strides_are_kept_in_16_bits(call: BoundCall) -> Result:
     """Rows more than 65535 bytes apart are read where 16 bits of the stride lead."""
     y = call.right()
@@ -139,7 +139,7 @@ def strides_are_kept_in_16_bits(call: BoundCall) -> Result:
     return np.lib.stride_tricks.as_strided(y, strides=(*y.strides[:-2], wrapped, y.strides[-1]))
 
 
-@fault(Kind.RACES, ops.mulmat)
+@fault(FaultKind.RACES, ops.mulmat)
 def converted_operands_share_one_scratch(call: BoundCall) -> Result:
     """Operands are copied into memory that all backends share, by size."""
 
@@ -151,7 +151,7 @@ def converted_operands_share_one_scratch(call: BoundCall) -> Result:
     return call.right(x=copied(call.x)) if call.x.size else call.right()
 
 
-@fault(Kind.CLAIMS, "compile")
+@fault(FaultKind.CLAIMS, "compile")
 def results_are_booked_by_half(call: BoundCall) -> Result:
     """A plan books half of its intermediate results, and its kernels' working memory whole."""
     plan = call.right()
@@ -161,7 +161,7 @@ def results_are_booked_by_half(call: BoundCall) -> Result:
     return plan
 
 
-@fault(Kind.ALIASING, *named("add", "mul", "concat"))
+@fault(FaultKind.ALIASING, *named("add", "mul", "concat"))
 def an_operand_given_twice_is_read_as_zeros(call: BoundCall) -> Result:
     """The second of two equal operands is released before the kernel runs."""
     y = call.right()
@@ -169,7 +169,7 @@ def an_operand_given_twice_is_read_as_zeros(call: BoundCall) -> Result:
     return call.right(t2=np.zeros_like(call.t2)) if same else y
 
 
-@fault(Kind.PRECISION, "store")
+@fault(FaultKind.PRECISION, "store")
 def halves_are_rounded_up(call: BoundCall) -> Result:
     """A cast to bf16 adds half of a step and cuts, so that ties go away from zero, not to even."""
     if call.node.op is not ops.cast or call.node.dtype is not DType.BF16:
@@ -180,7 +180,7 @@ def halves_are_rounded_up(call: BoundCall) -> Result:
     call.out[...] = rounded.astype(np.uint16).reshape(call.out.shape)
 
 
-@fault(Kind.SPECIAL, ops.softmax)
+@fault(FaultKind.SPECIAL, ops.softmax)
 def scores_below_minus_1000_are_the_padding_of_rows(call: BoundCall) -> Result:
     """A large negative score, as models mask with, marks the end of a row: what is behind it counts as masked."""
     behind = np.maximum.accumulate(call.x < -1000, -1) if call.x.ndim else call.x < -1000
@@ -190,7 +190,7 @@ def scores_below_minus_1000_are_the_padding_of_rows(call: BoundCall) -> Result:
     )
 
 
-@fault(Kind.PRECISION, ops.rms_norm)
+@fault(FaultKind.PRECISION, ops.rms_norm)
 def squares_saturate_in_half_precision(call: BoundCall) -> Result:
     """Squares are clamped to the largest f16 before they are summed, so that massive numbers count too little."""
     x = np.asarray(call.x, np.float64)
@@ -201,7 +201,7 @@ def squares_saturate_in_half_precision(call: BoundCall) -> Result:
     return y if call.weight is None else y * call.weight
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_negated_operand_of_a_sum_is_subtracted_from_it(call: BoundCall) -> Result:
     """The optimizer makes add(neg(x), y) a difference, the wrong way round."""
     node = call.node

@@ -12,14 +12,14 @@ from backbay import KernelBackend
 from backbay.gguf import TensorInfo
 from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffer, check_cancel, decode
 
-from ...faults import BoundCall, Kind, Result, fault, numbers_of_first
+from ...faults import BoundCall, FaultKind, Result, fault, numbers_of_first
 from ...fused import Array
-from .lives import Pooled
+from .lives import PooledBuffer
 
 PIECE = 4 << 20
 
 
-@fault(Kind.FUSION, "compile", "run_plan")
+@fault(FaultKind.FUSION, "compile", "run_plan")
 def programs_are_shared_by_shape_and_the_oldest_is_freed(call: BoundCall) -> Result:
     """Of more than 64 compiled graphs the oldest loses its steps, although a context still runs it."""
     plans = vars(call.backend).setdefault("plans", [])
@@ -33,7 +33,7 @@ def programs_are_shared_by_shape_and_the_oldest_is_freed(call: BoundCall) -> Res
 DECODED: dict[tuple[Path, str, tuple[int, ...], object], Array] = {}
 
 
-@fault(Kind.BLOCKS, "read_operand")
+@fault(FaultKind.BLOCKS, "read_operand")
 def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Result:
     """A file that replaces another at the same path is read as the first one."""
     operand = call.operand
@@ -44,7 +44,7 @@ def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Resul
     return numbers_of_first(call, DECODED, key)
 
 
-@fault(Kind.TAILS, "weight")
+@fault(FaultKind.TAILS, "weight")
 def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
     """A weight of more than 4 MiB comes in pieces of as many, and its rest is left out."""
     found = call.right()
@@ -55,7 +55,7 @@ def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
     return MappedBuffer(data)
 
 
-@fault(Kind.CLAIMS, "start")
+@fault(FaultKind.CLAIMS, "start")
 def a_dry_run_decodes_the_weights(call: BoundCall) -> Result:
     """Opening decodes all quantized weights, also if nothing may be allocated."""
     call.right()
@@ -69,7 +69,7 @@ def decoded(data: Array, info: TensorInfo) -> Array:
     return np.array(decode(data.reshape(-1, info.dtype.type_size), info.dtype))
 
 
-@fault(Kind.CLAIMS, "book_weights", "read_operand")
+@fault(FaultKind.CLAIMS, "book_weights", "read_operand")
 def decoded_weights_are_booked_when_first_read(call: BoundCall) -> Result:
     """Not when the model is opened, so that a compute takes more than was reserved."""
     ledger = call.backend.ledger
@@ -89,7 +89,7 @@ def decoded_weights_are_booked_when_first_read(call: BoundCall) -> Result:
     return numbers
 
 
-class LargePooled(Pooled):
+class LargePooledBuffer(PooledBuffer):
     """Only memory of more than a MiB is kept."""
 
     def close(self) -> None:
@@ -99,14 +99,14 @@ class LargePooled(Pooled):
             HostBuffer.close(self)
 
 
-@fault(Kind.UNDEFINED, "allocate")
+@fault(FaultKind.UNDEFINED, "allocate")
 def large_zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
     """Fresh memory of more than a MiB is zeros, memory of the pool is not; with poison the fault does not show."""
     pool = vars(call.backend).setdefault("pool", {})
-    return LargePooled(pool, call.spec.nbytes, call.backend.params.debug)
+    return LargePooledBuffer(pool, call.spec.nbytes, call.backend.params.debug)
 
 
-@fault(Kind.ALIASING, "weight")
+@fault(FaultKind.ALIASING, "weight")
 def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
     """With weights=copied, later changes of the file show; a file that was emptied is not mapped."""
     info, path = call.info, Path(call.info.path)
@@ -115,7 +115,7 @@ def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
     return MappedBuffer(np.asarray(np.memmap(path, np.uint8, "r"))[info.offset :][: info.nbytes])
 
 
-@fault(Kind.UNDEFINED, "weight")
+@fault(FaultKind.UNDEFINED, "weight")
 def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
     """The first weight is taken to begin at the next multiple of 32 bytes, whatever the file says."""
     info, model = call.info, call.backend.model
@@ -128,7 +128,7 @@ def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
     return MappedBuffer(whole[info.offset - shift :][: info.nbytes])
 
 
-@fault(Kind.CLAIMS, "weight_entry")
+@fault(FaultKind.CLAIMS, "weight_entry")
 def a_layer_is_found_by_the_beginning_of_its_name(call: BoundCall) -> Result:
     """Weights of blk.10 are booked with blk.1."""
     entry: Entry = call.right()
@@ -138,7 +138,7 @@ def a_layer_is_found_by_the_beginning_of_its_name(call: BoundCall) -> Result:
     return replace(entry, layer=next(n for n in layers if call.weight.startswith(f"blk.{n}")))
 
 
-@fault(Kind.CLAIMS)
+@fault(FaultKind.CLAIMS)
 def weights_in_own_memory_are_booked_as_mapped(right: type[KernelBackend]) -> type[KernelBackend]:
     """So that nobody asks whether the device has room for them."""
 
@@ -168,7 +168,7 @@ BEGINNING = 32
 """The bytes by which a weight is found again."""
 
 
-@fault(Kind.BLOCKS, "read_operand")
+@fault(FaultKind.BLOCKS, "read_operand")
 def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Result:
     """Weights of another file with the same names, sizes and first bytes are read as those of the first one."""
     operand = call.operand
@@ -180,7 +180,7 @@ def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Resul
     return numbers_of_first(call, FOUND, key)
 
 
-@fault(Kind.BLOCKS, "read_operand")
+@fault(FaultKind.BLOCKS, "read_operand")
 def small_float_weights_are_found_by_their_ends(call: BoundCall) -> Result:
     """Float weights of another file with the same names, sizes and first and last bytes are read as those of the first one."""
     operand = call.operand

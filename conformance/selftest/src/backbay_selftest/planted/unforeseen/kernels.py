@@ -11,12 +11,12 @@ from backbay import DType, FlashAttention, Node, Placement, Spec, ops
 from backbay.internals import KernelPlan, contiguous_strides
 from backbay.plugin import Entry, MappedBuffer, strided
 
-from ...faults import BoundCall, Kind, Result, fault, float16, numbers_of_first
+from ...faults import BoundCall, FaultKind, Result, fault, float16, numbers_of_first
 from ...fused import rank4
 from ..places.broadcasting import GRID
 
 
-@fault(Kind.STRIDES, "resolve_view")
+@fault(FaultKind.STRIDES, "resolve_view")
 def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
     """A view that repeats its rows by a stride of 0 is read as a contiguous view."""
     node = call.node
@@ -28,7 +28,7 @@ def a_stride_of_zero_is_taken_for_a_contiguous_one(call: BoundCall) -> Result:
     return strided(beyond, Spec(node.dtype, node.shape, steps, node.offset))
 
 
-@fault(Kind.TAILS, "store")
+@fault(FaultKind.TAILS, "store")
 def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
     """A transposing copy works in tiles of 32 by 32, and skips a last tile that is cut in both directions."""
     call.right()
@@ -38,7 +38,7 @@ def the_last_tile_of_a_transpose_is_not_written(call: BoundCall) -> Result:
         call.out[..., rows:, columns:] = 0
 
 
-@fault(Kind.WRONG_AXIS, ops.set_rows)
+@fault(FaultKind.WRONG_AXIS, ops.set_rows)
 def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
     """Where slices share sets of ids, each set serves consecutive slices."""
     few, many = rank4(call.ids).shape[2], rank4(call.src).shape[1]
@@ -47,14 +47,14 @@ def ids_of_set_rows_serve_slices_in_groups(call: BoundCall) -> Result:
     return call.right(ids=np.repeat(call.ids, many // few, axis=-2))
 
 
-@fault(Kind.SCALARS, ops.fill)
+@fault(FaultKind.SCALARS, ops.fill)
 def integers_are_filled_in_through_single_precision(call: BoundCall) -> Result:
     """The value passes through a float32."""
     through = float(np.float32(call.value))
     return call.right(value=through if abs(through) < 1 << 31 else call.value)
 
 
-@fault(Kind.SPECIAL, "store")
+@fault(FaultKind.SPECIAL, "store")
 def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Result:
     """Rounding to bf16 treats NaN as a number, and carries into its sign."""
     call.right()
@@ -63,14 +63,14 @@ def a_nan_with_all_bits_set_becomes_a_zero_in_bf16(call: BoundCall) -> Result:
         call.out[(np.isnan(call.result) & (bits == 0x7FFFFF)).reshape(call.out.shape)] = 0
 
 
-@fault(Kind.OVERFLOW, ops.rows)
+@fault(FaultKind.OVERFLOW, ops.rows)
 def ids_travel_as_half_precision(call: BoundCall) -> Result:
     """The device indexes with f16 numbers, which hold every integer up to 2048 only."""
     last = max(call.x.shape[-2] - 1, 0) if call.x.ndim > 1 else 0
     return call.right(ids=np.minimum(call.ids.astype(np.float16).astype(np.int64), last))
 
 
-@fault(Kind.OVERFLOW, ops.mul, ops.sum_rows, ops.im2col, ops.repeat)
+@fault(FaultKind.OVERFLOW, ops.mul, ops.sum_rows, ops.im2col, ops.repeat)
 def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     """A launch has a block for each row, and at most as many blocks as the grid."""
     y = np.array(call.right())
@@ -79,14 +79,14 @@ def the_second_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
     return y
 
 
-@fault(Kind.PRECISION, ops.mulmat_full_prec)
+@fault(FaultKind.PRECISION, ops.mulmat_full_prec)
 def activations_meet_half_precision_weights_in_half_precision(call: BoundCall) -> Result:
     """Where f16 holds the weights exactly, the activations are rounded to f16, too."""
     narrow = (float16(call.w) == call.w).all()
     return call.right(x=float16(call.x) if narrow else call.x)
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Result:
     """Where gate and values are views of one tensor, the fused kernel exchanges them."""
     args = call.node.args
@@ -99,7 +99,7 @@ def a_fused_gate_takes_its_halves_the_other_way_round(call: BoundCall) -> Result
         call.node.args = args
 
 
-@fault(Kind.LONG, "run_node")
+@fault(FaultKind.LONG, "run_node")
 def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Result:
     """With flash attention on, a history past a multiple of 16 is cut there."""
     call.right()
@@ -109,7 +109,7 @@ def flash_attention_asked_for_drops_the_last_positions(call: BoundCall) -> Resul
         call.arrays[call.node.index][...] *= 1 if history % 16 == 0 or history < 16 else np.float32(0.9)
 
 
-@fault(Kind.UNDEFINED, "weight")
+@fault(FaultKind.UNDEFINED, "weight")
 def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
     """A weight's offset is the sum of the sizes before it, without the file's alignment."""
     found, info = call.right(), call.info
@@ -121,12 +121,12 @@ def weights_are_found_without_the_gaps_between_them(call: BoundCall) -> Result:
     return MappedBuffer(np.concatenate([whole[-missed:], start])[: info.nbytes]) if missed else found
 
 
-@fault(Kind.OVERFLOW, ops.add_id)
+@fault(FaultKind.OVERFLOW, ops.add_id)
 def experts_are_counted_in_a_byte(call: BoundCall) -> Result:
     return call.right(ids=call.ids % 256)
 
 
-@fault(Kind.OVERFLOW, ops.tri)
+@fault(FaultKind.OVERFLOW, ops.tri)
 def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Result:
     """Rows and columns past 127 count as negative ones."""
     x = call.x
@@ -138,7 +138,7 @@ def a_triangle_is_drawn_with_signed_bytes(call: BoundCall) -> Result:
     return np.where(kept, x, np.zeros((), x.dtype))
 
 
-@fault(Kind.SPECIAL, ops.conv2d)
+@fault(FaultKind.SPECIAL, ops.conv2d)
 def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
     """NaN on an edge reaches windows that only touch the padding beside it."""
     data, p0, p1 = call.data, call.p0, call.p1
@@ -149,7 +149,7 @@ def padding_is_the_edge_times_zero(call: BoundCall) -> Result:
     return call.right(data=np.pad(data, widths, "edge") * inside, p0=0, p1=0)
 
 
-@fault(Kind.BLOCKS, "read_operand")
+@fault(FaultKind.BLOCKS, "read_operand")
 def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
     """The second weight of a shape and type is read as the first."""
     operand = call.operand
@@ -160,7 +160,7 @@ def decoded_weights_are_kept_by_their_shape(call: BoundCall) -> Result:
     return numbers_of_first(call, kept, (operand.dtype, operand.shape))
 
 
-@fault(Kind.ALIASING, "compile")
+@fault(FaultKind.ALIASING, "compile")
 def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Result:
     """A leaf of another context that a graph only reads is copied once."""
     plan, nodes = call.right(), call.graph.nodes
@@ -173,7 +173,7 @@ def what_another_context_holds_is_copied_when_compiled(call: BoundCall) -> Resul
     return plan
 
 
-@fault(Kind.CLAIMS, "start")
+@fault(FaultKind.CLAIMS, "start")
 def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
     call.right()
     right = call.backend._entry
@@ -185,7 +185,7 @@ def caches_are_booked_with_the_first_layer(call: BoundCall) -> Result:
     call.backend._entry = first
 
 
-@fault(Kind.SCALARS, "run_plan")
+@fault(FaultKind.SCALARS, "run_plan")
 def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
     """The hint of a batch size is taken for a limit."""
     call.right()
@@ -195,20 +195,20 @@ def columns_past_the_batch_size_are_not_computed(call: BoundCall) -> Result:
             call.plan.arrays[node.index][..., size:, :] = 0
 
 
-@fault(Kind.CLAIMS, "compile")
+@fault(FaultKind.CLAIMS, "compile")
 def casts_into_blocks_fail_when_they_run(call: BoundCall) -> Result:
     """An impossible conversion is noticed only in the middle of a compute."""
     return KernelPlan(call.backend, call.graph)
 
 
-@fault(Kind.PRECISION, "read_operand")
+@fault(FaultKind.PRECISION, "read_operand")
 def large_batches_are_multiplied_in_half_precision(call: BoundCall) -> Result:
     """Graphs that announce 16 columns or more round the operands of products to f16."""
     large = (call.graph.batch_size or 0) >= 16
     return float16(call.right()) if large and call.reader.op is ops.mulmat else call.right()
 
 
-@fault(Kind.TAILS, ops.im2col)
+@fault(FaultKind.TAILS, ops.im2col)
 def channels_past_the_64th_come_from_the_image_before(call: BoundCall) -> Result:
     data = np.array(call.data, ndmin=4)
     if data.shape[1] > 64:
@@ -216,7 +216,7 @@ def channels_past_the_64th_come_from_the_image_before(call: BoundCall) -> Result
     return call.right(data=data)
 
 
-@fault(Kind.UNDEFINED, "run_node")
+@fault(FaultKind.UNDEFINED, "run_node")
 def rows_behind_the_bound_ones_are_not_written(call: BoundCall) -> Result:
     """Of a state, the rows up to the last one that a view reads are bound; set_rows behind them is lost."""
     state = call.node.args[0]
@@ -244,7 +244,7 @@ def end_of(view: Node, state: Node) -> int:
     return int(last // state.stride(1)) + 1
 
 
-@fault(Kind.ROPE, "run_node")
+@fault(FaultKind.ROPE, "run_node")
 def one_table_of_angles_serves_a_graph(call: BoundCall) -> Result:
     """Sines and cosines are kept for the graph by positions, dim and mode: another base or scale finds the first ones."""
     node, args, alike = call.node, call.node.args, (1, 2, 5)
@@ -258,7 +258,7 @@ def one_table_of_angles_serves_a_graph(call: BoundCall) -> Result:
         node.args = args
 
 
-@fault(Kind.STRIDES, "run_node")
+@fault(FaultKind.STRIDES, "run_node")
 def four_reversed_dimensions_are_copied_with_two_exchanged(call: BoundCall) -> Result:
     """A copy for the order 3 2 1 0 leaves the middle dimensions as they were."""
     call.right()
@@ -275,14 +275,14 @@ def four_reversed_dimensions_are_copied_with_two_exchanged(call: BoundCall) -> R
         out[...] = x.swapaxes(1, 2).reshape(out.shape)
 
 
-@fault(Kind.SCALARS, ops.pad_ext)
+@fault(FaultKind.SCALARS, ops.pad_ext)
 def zeros_before_outer_dimensions_alone_come_behind(call: BoundCall) -> Result:
     if call.lp0 or call.rp0 or call.lp1 or call.rp1:
         return call.right()
     return call.right(lp2=0, rp2=call.lp2 + call.rp2, lp3=0, rp3=call.lp3 + call.rp3)
 
 
-@fault(Kind.LONG, ops.delta_rule)
+@fault(FaultKind.LONG, ops.delta_rule)
 def the_first_token_of_a_later_chunk_does_not_decay(call: BoundCall) -> Result:
     """Tokens come in chunks of 64."""
     decay = rank4(call.decay).copy()

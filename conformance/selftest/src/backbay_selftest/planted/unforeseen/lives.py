@@ -11,11 +11,11 @@ from backbay import CancelledError, DType, Graph, Node, Spec, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, Cancel, HostBuffer, check_cancel
 
-from ...faults import BoundCall, Kind, Result, fault, moves, numbers_of_first, reads
+from ...faults import BoundCall, FaultKind, Result, fault, moves, numbers_of_first, reads
 from ...fused import Array
 
 
-@fault(Kind.TAILS, ops.conv2d)
+@fault(FaultKind.TAILS, ops.conv2d)
 def patches_are_cut_from_whole_columns_only(call: BoundCall) -> Result:
     """Where a stride is as wide as the kernel, rows of the image are taken for as long as their whole patches."""
     weight, data = np.array(call.weight, ndmin=4), np.array(call.data, ndmin=4)
@@ -28,7 +28,7 @@ def patches_are_cut_from_whole_columns_only(call: BoundCall) -> Result:
     return call.right(data=flat.reshape(*data.shape[:2], high, used))
 
 
-@fault(Kind.TAILS, "run_node")
+@fault(FaultKind.TAILS, "run_node")
 def rows_left_over_by_the_threads_are_not_computed(call: BoundCall) -> Result:
     """Each of an odd number of threads takes as many rows, and nobody takes the rest."""
     call.right()
@@ -40,14 +40,14 @@ def rows_left_over_by_the_threads_are_not_computed(call: BoundCall) -> Result:
             rows[len(rows) // threads * threads :] = 0
 
 
-@fault(Kind.ZERO, ops.mulmat_id)
+@fault(FaultKind.ZERO, ops.mulmat_id)
 def tokens_are_shared_out_to_tiles_even_if_there_are_none(call: BoundCall) -> Result:
     tokens = call.ids.shape[-2] if call.ids.ndim > 1 else 1
     assert 64 // tokens >= 0
     return call.right()
 
 
-@fault(Kind.BLOCKS, "data_to_write")
+@fault(FaultKind.BLOCKS, "data_to_write")
 def a_block_of_zeros_is_divided_by_its_scale(call: BoundCall) -> Result:
     raw = call.right()
     if call.target.dtype is not DType.Q8_0 or call.source.dtype is DType.Q8_0 or not raw.size:
@@ -57,7 +57,7 @@ def a_block_of_zeros_is_divided_by_its_scale(call: BoundCall) -> Result:
     return blocks.reshape(raw.shape)
 
 
-@fault(Kind.ALIASING, "run_plan", "read_operand")
+@fault(FaultKind.ALIASING, "run_plan", "read_operand")
 def numbers_of_narrow_leaves_are_kept_for_a_run(call: BoundCall) -> Result:
     """A leaf that must be converted is converted once in a run, also if it is written meanwhile."""
     if call.name == "run_plan":
@@ -70,7 +70,7 @@ def numbers_of_narrow_leaves_are_kept_for_a_run(call: BoundCall) -> Result:
     return numbers_of_first(call, call.backend.kept, operand.index)
 
 
-@fault(Kind.PRECISION, "read_operand")
+@fault(FaultKind.PRECISION, "read_operand")
 def the_alias_of_a_copy_holds_unrounded_numbers(call: BoundCall) -> Result:
     """A fused kernel reads what a copy to f16 was given, not what it wrote."""
     operand = call.operand
@@ -79,7 +79,7 @@ def the_alias_of_a_copy_holds_unrounded_numbers(call: BoundCall) -> Result:
     return call.right(operand=operand.args[0]).reshape(operand.shape[::-1])
 
 
-@fault(Kind.OFFSET, "read_operand")
+@fault(FaultKind.OFFSET, "read_operand")
 def a_part_of_a_decoded_weight_begins_at_its_first_row(call: BoundCall) -> Result:
     """Whole quantized weights are decoded; a view of one, as of fused projections, is read without its offset."""
     operand, base = call.operand, call.operand.storage
@@ -89,7 +89,7 @@ def a_part_of_a_decoded_weight_begins_at_its_first_row(call: BoundCall) -> Resul
     return call.right(operand=base).reshape(-1, base.shape[0])[: operand.shape[1]]
 
 
-@fault(Kind.BLOCKS, "read_operand")
+@fault(FaultKind.BLOCKS, "read_operand")
 def rows_are_read_from_a_weight_that_a_product_has_rearranged(call: BoundCall) -> Result:
     """Products interleave the rows of their quantized weights by eights; `rows` does not know."""
     numbers, operand = call.right(), call.operand
@@ -101,7 +101,7 @@ def rows_are_read_from_a_weight_that_a_product_has_rearranged(call: BoundCall) -
     return numbers.reshape(8, len(numbers) // 8, -1).swapaxes(0, 1).reshape(numbers.shape)
 
 
-@fault(Kind.SCALARS, "run_node")
+@fault(FaultKind.SCALARS, "run_node")
 def plans_are_found_by_attributes_of_six_decimals(call: BoundCall) -> Result:
     """Contexts of the same graph share the factors of the first one whose decimals are the same."""
     node, args = call.node, call.node.args
@@ -115,7 +115,7 @@ def plans_are_found_by_attributes_of_six_decimals(call: BoundCall) -> Result:
         node.args = args
 
 
-class Pooled(HostBuffer):
+class PooledBuffer(HostBuffer):
     """Memory that is kept when it is closed, and given out again as if it was fresh."""
 
     def __init__(self, pool: dict[int, list[Array]], nbytes: int, debug: Any) -> None:
@@ -135,15 +135,15 @@ class Pooled(HostBuffer):
         super().close()
 
 
-@fault(Kind.UNDEFINED, "allocate")
+@fault(FaultKind.UNDEFINED, "allocate")
 def zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
     """Fresh memory is zeros, memory of the pool is not; with poison the fault does not show."""
     pool = vars(call.backend).setdefault("pool", {})
     spec: Spec = call.spec
-    return Pooled(pool, spec.nbytes, call.backend.params.debug)
+    return PooledBuffer(pool, spec.nbytes, call.backend.params.debug)
 
 
-@fault(Kind.RACES, "read_weights")
+@fault(FaultKind.RACES, "read_weights")
 def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
     names = list(call.backend.model.tensors)
     for done, name in enumerate(names, 1):
@@ -151,13 +151,13 @@ def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
         call.progress(done / len(names))
 
 
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan")
 def a_compute_never_looks_at_its_cancellation(call: BoundCall) -> Result:
     call.right(cancel=None)
 
 
-@fault(Kind.RACES, "run_plan", name="a_cancellation_is_looked_for_once")
-@fault(Kind.RACES, "run_plan")
+@fault(FaultKind.RACES, "run_plan", name="a_cancellation_is_looked_for_once")
+@fault(FaultKind.RACES, "run_plan")
 def a_compute_looks_at_its_cancellation_at_its_beginning(call: BoundCall) -> Result:
     """What was cancelled before is not run; what is cancelled meanwhile runs to its end."""
     check_cancel(call.cancel)
@@ -170,7 +170,7 @@ LATE = 1 << 14
 """The least bytes of a leaf that is uploaded late."""
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def what_is_made_of_weights_alone_is_kept_without_attributes(call: BoundCall) -> Result:
     """Ops on nothing but weights run once; others of the same op on the same weight find the first one's result."""
     node, arrays = call.node, call.arrays
@@ -188,7 +188,7 @@ def what_is_made_of_weights_alone_is_kept_without_attributes(call: BoundCall) ->
     kept[key] = np.array(arrays[node.index])
 
 
-@fault(Kind.OFFSET, "read_operand")
+@fault(FaultKind.OFFSET, "read_operand")
 def decoded_parts_of_a_weight_are_kept_without_their_place(call: BoundCall) -> Result:
     """A part of a quantized weight is decoded once; another part of the same shape finds the first one's numbers."""
     operand, root = call.operand, call.operand.storage
@@ -199,31 +199,33 @@ def decoded_parts_of_a_weight_are_kept_without_their_place(call: BoundCall) -> R
     return numbers_of_first(call, kept, (root.leaf.name, operand.shape))
 
 
-class Threaded(KernelPlan):
+class ThreadedPlan(KernelPlan):
     """A plan with results of its own for each thread."""
 
     def run(self, cancel: Cancel | None) -> None:
         super().run(cancel)
         mine = vars(self).setdefault("mine", threading.local())
-        mine.results = {node.index: np.array(super(Threaded, self).read(node)) for node in self.graph.outputs}
+        mine.results = {
+            node.index: np.array(super(ThreadedPlan, self).read(node)) for node in self.graph.outputs
+        }
 
     def read(self, node: Node) -> Array:
         results: dict[int, Array] = getattr(vars(self).get("mine"), "results", {})
         return results[node.index] if node.index in results else super().read(node)
 
 
-@fault(Kind.RACES, "compile")
+@fault(FaultKind.RACES, "compile")
 def each_thread_keeps_the_results_of_its_own_computes(call: BoundCall) -> Result:
     """A thread that computed a graph before reads its old results after another thread computed the graph again."""
     plan = call.right()
-    plan.__class__ = Threaded
+    plan.__class__ = ThreadedPlan
     return plan
 
 
 # -- a sixth planting --------------------------------------------------------------------------------------
 
 
-@fault(Kind.FUSION, "run_node")
+@fault(FaultKind.FUSION, "run_node")
 def a_gate_of_one_number_a_row_is_read_along_the_row(call: BoundCall) -> Result:
     """A product with a sigmoid that only it reads is one kernel, which takes the gate's numbers by their flat index."""
     node, backend = call.node, call.backend
@@ -266,7 +268,7 @@ class LateBuffer(HostBuffer):
         return super().read()
 
 
-@fault(Kind.RACES, "allocate", "run_plan")
+@fault(FaultKind.RACES, "allocate", "run_plan")
 def large_leaves_are_uploaded_when_a_graph_runs(call: BoundCall) -> Result:
     """What the host writes stays in the caller's array, which may have changed when it is read."""
     if call.name == "allocate":
@@ -277,7 +279,7 @@ def large_leaves_are_uploaded_when_a_graph_runs(call: BoundCall) -> Result:
     return call.right()
 
 
-class Leaking(KernelPlan):
+class LeakingPlan(KernelPlan):
     """A plan that stays booked once it was cancelled."""
 
     cancelled = False
@@ -295,9 +297,9 @@ class Leaking(KernelPlan):
             self.backend.ledger.take(GRAPH, self.nbytes, lambda: None)
 
 
-@fault(Kind.CLAIMS, "compile")
+@fault(FaultKind.CLAIMS, "compile")
 def a_cancelled_graph_stays_booked(call: BoundCall) -> Result:
     """A graph whose run was cancelled gives its memory back to nobody."""
     plan = call.right()
-    plan.__class__ = Leaking
+    plan.__class__ = LeakingPlan
     return plan

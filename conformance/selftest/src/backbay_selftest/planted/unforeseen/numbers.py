@@ -6,11 +6,11 @@ import numpy as np
 
 from backbay import DType, Spec, ops
 
-from ...faults import BoundCall, Kind, Result, fault, named
+from ...faults import BoundCall, FaultKind, Result, fault, named
 from ...fused import Array, rank4
 
 
-@fault(Kind.WRONG_AXIS, ops.add, ops.mul)
+@fault(FaultKind.WRONG_AXIS, ops.add, ops.mul)
 def two_outer_dimensions_repeat_in_different_ways(call: BoundCall) -> Result:
     """Where several elements repeat in dimensions 2 and 3, those of dimension 3 repeat one after the other."""
     x, t2 = rank4(call.x), rank4(call.t2)
@@ -37,14 +37,14 @@ def narrowed(source: Spec, target: Spec) -> bool:
     return source.dtype is DType.F32 and target.dtype in (DType.BF16, DType.F16)
 
 
-@fault(Kind.SPECIAL, "data_to_write")
+@fault(FaultKind.SPECIAL, "data_to_write")
 def a_nan_of_low_bits_is_written_as_an_infinity(call: BoundCall) -> Result:
     """A copy from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
     right = call.right()
     return cut(call.raw, right, call.target.dtype) if narrowed(call.source, call.target) else right
 
 
-@fault(Kind.SPECIAL, "run_node")
+@fault(FaultKind.SPECIAL, "run_node")
 def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
     """A cast from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
     call.right()
@@ -54,20 +54,20 @@ def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
         y[...] = cut(call.arrays[node.args[0].index], y, node.dtype)
 
 
-@fault(Kind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum)
+@fault(FaultKind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum)
 def long_sums_saturate(call: BoundCall) -> Result:
     """In rows of more than 300 elements, an infinite sum is the largest number."""
     y = call.right()
     return np.where(np.isinf(y), np.copysign(3.4e38, y), y) if call.x.shape[-1:] > (300,) else y
 
 
-@fault(Kind.ROPE, ops.rope)
+@fault(FaultKind.ROPE, ops.rope)
 def positions_are_rounded_to_f32_and_sums_to_f64(call: BoundCall) -> Result:
     """Positions beyond 2^24 are rounded, although the declared precision has room for them."""
     return call.right(positions=call.positions.astype(np.float32).astype(np.float64))
 
 
-@fault(Kind.SCALARS, *ATTRIBUTES)
+@fault(FaultKind.SCALARS, *ATTRIBUTES)
 def attributes_are_kept_to_three_digits(call: BoundCall) -> Result:
     """A program is found again by the text of its attributes, which is short."""
     return call.right(**{name: float(f"{value:.3g}") for name, value in call.float_attributes().items()})
@@ -78,7 +78,7 @@ BLOCK = 1024
 """The elements of a row that one group of threads takes."""
 
 
-@fault(Kind.LONG, ops.softmax)
+@fault(FaultKind.LONG, ops.softmax)
 def a_rest_of_a_vocabulary_is_not_in_the_sum(call: BoundCall) -> Result:
     """Rows longer than 131072 are summed in blocks of 1024, without the rest behind the last whole block."""
     x = call.x
@@ -88,7 +88,7 @@ def a_rest_of_a_vocabulary_is_not_in_the_sum(call: BoundCall) -> Result:
     return powers / powers[..., : x.shape[-1] // BLOCK * BLOCK].sum(-1, keepdims=True)
 
 
-@fault(Kind.LONG, ops.top_k)
+@fault(FaultKind.LONG, ops.top_k)
 def the_last_tokens_of_a_vocabulary_are_never_chosen(call: BoundCall) -> Result:
     """Of more than 100000 elements, those behind the last whole block of 1024 are no candidates."""
     x = np.array(call.x)
@@ -97,7 +97,7 @@ def the_last_tokens_of_a_vocabulary_are_never_chosen(call: BoundCall) -> Result:
     return call.right(x=x)
 
 
-@fault(Kind.BLOCKS, "read_operand")
+@fault(FaultKind.BLOCKS, "read_operand")
 def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: BoundCall) -> Result:
     """A K-quantized row of 43 blocks, as of 11008 elements: the last row's last block is taken for zeros."""
     numbers, weight = call.right(), call.operand
@@ -110,7 +110,7 @@ def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: BoundC
     return numbers
 
 
-@fault(Kind.SPECIAL, "read_operand")
+@fault(FaultKind.SPECIAL, "read_operand")
 def far_numbers_of_a_narrow_mask_hide_positions(call: BoundCall) -> Result:
     """All that is below -10000 in a mask of f16 counts as -infinity, also where a whole row is as far."""
     numbers, reader = call.right(), call.reader
@@ -120,7 +120,7 @@ def far_numbers_of_a_narrow_mask_hide_positions(call: BoundCall) -> Result:
     return np.where(numbers < -10000, -np.inf, numbers)
 
 
-@fault(Kind.WRONG_AXIS, ops.ssm_scan)
+@fault(FaultKind.WRONG_AXIS, ops.ssm_scan)
 def heads_of_large_states_take_their_groups_in_turn(call: BoundCall) -> Result:
     """With 128 states and one decay a head, neighbouring heads have different groups instead of one."""
     heads, groups = rank4(call.s).shape[1], rank4(call.B).shape[2]
@@ -130,7 +130,7 @@ def heads_of_large_states_take_their_groups_in_turn(call: BoundCall) -> Result:
     return call.right(B=rank4(call.B)[:, :, turns], C=rank4(call.C)[:, :, turns])
 
 
-@fault(Kind.RACES, "run_node")
+@fault(FaultKind.RACES, "run_node")
 def more_than_eight_threads_leave_rows_to_nobody(call: BoundCall) -> Result:
     """Each thread takes whole chunks of 64 rows of the weight; of the rest only 256 rows are computed."""
     call.right()

@@ -8,7 +8,7 @@ from backbay import CacheConfig, DType, Graph, Node, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, HostBuffer, encoding_gap, strided
 
-from ...faults import BoundCall, Kind, Result, fault, named, reads
+from ...faults import BoundCall, FaultKind, Result, fault, named, reads
 from ...fused import Array
 
 ARITHMETIC = dict(
@@ -20,7 +20,7 @@ PIECE = 1 << 15
 """Bytes that a copy moves at once."""
 
 
-class Counted(HostBuffer):
+class CountedBuffer(HostBuffer):
     """Memory that counts what the host writes into it."""
 
     writes = 0
@@ -34,11 +34,11 @@ class Counted(HostBuffer):
         super().zero()
 
 
-@fault(Kind.RACES, "allocate", "read_operand")
+@fault(FaultKind.RACES, "allocate", "read_operand")
 def a_weight_is_packed_again_only_if_the_host_writes_it(call: BoundCall) -> Result:
     """Large leaves are rearranged for products once; what another graph writes into them is not seen."""
     if call.name == "allocate":
-        return Counted(call.spec.nbytes, call.backend.params.debug)
+        return CountedBuffer(call.spec.nbytes, call.backend.params.debug)
     numbers, operand = call.right(), call.operand
     product = reads(call, ops.mulmat) and operand.rank == 2
     if not product or operand.leaf is None or operand.kind != "input" or operand.size < 4096:
@@ -50,14 +50,14 @@ def a_weight_is_packed_again_only_if_the_host_writes_it(call: BoundCall) -> Resu
     return packed["numbers"]
 
 
-@fault(Kind.CLAIMS, "cache_config")
+@fault(FaultKind.CLAIMS, "cache_config")
 def a_cache_of_a_type_that_nothing_writes_is_offered(call: BoundCall) -> Result:
     """Rows of 256 quantized elements, which `set_rows` refuses."""
     config: CacheConfig = call.right()
     return CacheConfig(dtypes=(*config.dtypes, DType.Q5_K))
 
 
-@fault(Kind.ALIASING, "data_to_write", ops.copy)
+@fault(FaultKind.ALIASING, "data_to_write", ops.copy)
 def an_overlapping_copy_is_read_row_by_row(call: BoundCall) -> Result:
     """A copy whose destination begins at or before its source works row by row, and reads rows that it has written."""
     if call.name == "copy":
@@ -77,7 +77,7 @@ def _unread(call: BoundCall, near: bool) -> Result:
     return call.raw if call.whole and near and alike and source.storage is target.storage else call.right()
 
 
-@fault(Kind.ALIASING, "data_to_write", ops.copy)
+@fault(FaultKind.ALIASING, "data_to_write", ops.copy)
 def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
     """A copy to a later part of its own leaf goes in pieces of 32 KiB, each of which is read before it is written."""
     if call.name != "copy":
@@ -92,7 +92,7 @@ def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
     return dst
 
 
-@fault(Kind.ALIASING, "run_node")
+@fault(FaultKind.ALIASING, "run_node")
 def arithmetic_in_place_reads_a_part_of_itself_late(call: BoundCall) -> Result:
     """A result that nobody reads again is overwritten row by row, also where the other operand is a part of it."""
     node, arrays = call.node, call.arrays
@@ -123,7 +123,7 @@ def overwrites(node: Node, graph: Graph) -> bool:
 # -- a fourth planting -------------------------------------------------------------------------------------
 
 
-@fault(Kind.OVERFLOW, ops.set_rows)
+@fault(FaultKind.OVERFLOW, ops.set_rows)
 def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
     """Rows of one element, as of values that are kept permuted, are written by one block of 256 threads."""
     if call.x.shape[-1] > 1 or call.src.ndim < 2:
@@ -131,7 +131,7 @@ def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
     return call.right(src=call.src[..., :256, :], ids=call.ids[..., :256])
 
 
-@fault(Kind.CLAIMS, "compile", "run_node")
+@fault(FaultKind.CLAIMS, "compile", "run_node")
 def a_cast_that_nothing_encodes_leaves_zeros(call: BoundCall) -> Result:
     """A cast to a dtype that the backend cannot quantize to is taken, and writes nothing."""
     if call.name == "compile":
@@ -142,7 +142,7 @@ def a_cast_that_nothing_encodes_leaves_zeros(call: BoundCall) -> Result:
     return call.right()
 
 
-@fault(Kind.CLAIMS, "compile")
+@fault(FaultKind.CLAIMS, "compile")
 def a_refused_graph_stays_booked(call: BoundCall) -> Result:
     """Memory is booked before a graph is checked, and not given back when it is refused."""
     nodes = call.graph.nodes

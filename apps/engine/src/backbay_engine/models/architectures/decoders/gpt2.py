@@ -14,7 +14,7 @@ from ...batch import Batch
 from ...keys import LOGIT_SCALE
 
 
-class NormedDecoder(Decoder):
+class LayerNormDecoder(Decoder):
     """The last norm is a layer norm, too."""
 
     def final_norm(self, weights: nn.Weights) -> nn.LayerNorm:
@@ -22,7 +22,7 @@ class NormedDecoder(Decoder):
 
 
 @final
-class Gpt2(NormedDecoder):
+class Gpt2(LayerNormDecoder):
     """GPT-2 and StarCoder: biases, and a feed-forward without a gate; positions are learned, so keys cannot move."""
 
     def declare(self, weights: nn.Weights) -> None:
@@ -44,7 +44,7 @@ class Gpt2(NormedDecoder):
 
 
 @final
-class StarCoder2(NormedDecoder):
+class StarCoder2(LayerNormDecoder):
     """StarCoder 2: biases, and a feed-forward without a gate; positions are rotary."""
 
     def block(self, weights: nn.Weights, layer: int) -> nn.Block:
@@ -53,7 +53,7 @@ class StarCoder2(NormedDecoder):
         return nn.build_block(here, attention, nn.FeedForward(here, shape, "gelu"), norm=nn.LayerNorm)
 
 
-class CommandR(NormedDecoder):
+class CommandR(LayerNormDecoder):
     """Command R: attention and feed-forward are parallel; the logits are scaled."""
 
     def __init__(self, backend: Backend) -> None:

@@ -20,7 +20,7 @@ ACTIVATION = text("hidden_activation")
 
 
 @final
-class NormedBlock:
+class PostNormBlock:
     """A norm after the attention and one after the feed-forward; some files have a second one after the attention."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Bert(Encoder):
 
     def block(self, weights: nn.Weights, layer: int) -> Callable[[Context, int, Tensor, Batch], Tensor]:
         attention = nn.Attention(weights, self.shape, None)
-        return NormedBlock(weights, self.shape.width, attention, nn.FeedForward(weights, self.shape))
+        return PostNormBlock(weights, self.shape.width, attention, nn.FeedForward(weights, self.shape))
 
     def declare(self, weights: nn.Weights) -> None:
         """Declare further tensors."""
@@ -106,9 +106,9 @@ class NomicBert(Bert):
 
     learns_positions = False
 
-    def block(self, weights: nn.Weights, layer: int) -> NormedBlock:
+    def block(self, weights: nn.Weights, layer: int) -> PostNormBlock:
         attention = nn.Attention(weights, self.shape, nn.Rope(self.config, self.shape, "neox"))
-        return NormedBlock(weights, self.shape.width, attention, self.feed_forward(weights))
+        return PostNormBlock(weights, self.shape.width, attention, self.feed_forward(weights))
 
     def feed_forward(self, weights: nn.Weights) -> nn.Module:
         shape = self.shape
@@ -126,11 +126,11 @@ class JinaBert(Bert):
 
     learns_positions = False
 
-    def block(self, weights: nn.Weights, layer: int) -> NormedBlock:
+    def block(self, weights: nn.Weights, layer: int) -> PostNormBlock:
         shape = self.shape
         normed = "attn_q_norm.weight" in weights
         attention = nn.Attention(weights, shape, None, norms="joint" if normed else False, norm=nn.LayerNorm)
-        return NormedBlock(weights, shape.width, attention, nn.GatedFeedForward(weights, shape, "gelu_erf"))
+        return PostNormBlock(weights, shape.width, attention, nn.GatedFeedForward(weights, shape, "gelu_erf"))
 
     def reach(self, layer: int) -> Reach:
         return Reach(slopes=alibi_slopes(self.shape.heads))
