@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,15 @@ def test_other_errors_pass(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, naming_limits("loading the moon"):
         raise error
     assert caught.value is error
+
+
+def test_limits_are_named_where_no_memory_is_left_to_read_how_much_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(path: Path, *_: object, **__: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(starvation, "_soft", lambda name: 1 << 23 if name == "AS" else None)
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(BackendUnavailableError, match="8.0 MiB of address space"), naming_limits("a request"):
+        raise MemoryError

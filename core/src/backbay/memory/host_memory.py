@@ -233,7 +233,7 @@ def _memory() -> str:
         for name, option, what in MEMORY_LIMITS
         if (allowed := _soft(name)) is not None
     ]
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, MemoryError):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
         parts += [f"it has {human_bytes(used)} of address space"] if parts else []
     with suppress(OSError, MemoryError):
