@@ -9,7 +9,7 @@ import numpy as np
 from backbay import Context, DType, Precision, Spec, Tensor
 
 from ..numbers.encoding import NUMPY, Array, decode, encode, stored_shape
-from .data import Fill, Making, Mode
+from .data import Fill, Focus, Making, Mode
 from .layout import Layout
 
 
@@ -26,6 +26,7 @@ class Operand:
     layout: Layout
     seed: int
     activated: bool = False
+    focus: Focus | None = None
     raw: Array | None = None
     numbers: Array | None = None
 
