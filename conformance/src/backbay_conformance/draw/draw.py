@@ -33,8 +33,10 @@ turn, and none of them is the mode of a hunt, whose operands each have a focus.
 """
 HUNT = len(MODES)
 """The choice of the mode of a hunt."""
-LOWEST, OCTAVES, DIGITS = -18, 32, 23
-"""The lowest exponent of the numbers of a hunt, how many there are, and the digits behind the point."""
+LOWEST, OCTAVES = -18, 32
+"""The lowest exponent of the numbers of a hunt, and how many there are."""
+STEPS = 64
+"""The steps of each digit behind the point. A digit spans two steps of the one before, so that no carry is needed."""
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -251,15 +253,20 @@ class Draw:
         return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated, focus=focus)
 
     def _focus(self) -> Focus:
-        centre, spread, mixed = self._number(), 2.0 ** -self.below(DIGITS), self.flag()
-        outlier = (self.below(1 << DIGITS) / (1 << DIGITS), self._number()) if self.flag(4) else None
+        centre, spread, mixed = self._number(), 2.0 ** -self.below(24), self.flag()
+        outlier = (self._fraction(), self._number()) if self.flag(4) else None
         return Focus(centre, spread, mixed, outlier)
 
     def _number(self) -> float:
-        """A number whose sign, exponent and digits are choices; 1 is the simplest."""
-        exponent = (self.below(OCTAVES) - LOWEST) % OCTAVES + LOWEST
-        size = 2.0**exponent * (1 + self.below(1 << DIGITS) / (1 << DIGITS))
+        """A number whose sign, exponent and digits are choices, so that a hunt takes long and short steps."""
+        size = 2.0 ** (LOWEST + self.below(OCTAVES)) * (1 + self._fraction())
         return -size if self.flag() else size
+
+    def _fraction(self) -> float:
+        """A number in [0, 1), from digits of shorter and shorter steps."""
+        first = self.below(STEPS) / STEPS
+        others = ((self.below(STEPS) - STEPS / 2) / STEPS * (2 / STEPS) ** n for n in (1, 2, 3, 4))
+        return min(max(0.0, first + sum(others)), 1 - 2.0**-24)
 
     def floats(
         self,

@@ -97,8 +97,8 @@ class Errors:
         return float(np.nanmax(self.shares, initial=0.0))
 
     def last_places(self) -> Array:
-        """The distances from the rounded expected elements, in units of the last place of the result's dtype."""
-        distance = np.where(self.shares > 0, np.abs(self.got - round_to(self.expected, self.dtype)), 0.0)
+        """The errors in units of the last place of the result's dtype: at most 0.5 if only the result is rounded."""
+        distance = np.where(self.shares > 0, np.abs(self.got - self.expected), 0.0)
         return np.asarray(distance / last_place(self.expected, self.dtype))
 
 
