@@ -76,7 +76,7 @@ def climb(
 
     def tried(data: Any) -> bool:
         nonlocal left
-        if not left or time.monotonic() > deadline:
+        if not left or (left < count and time.monotonic() > deadline):
             raise OutOfTimeError
         left -= 1
         scores = example(lambda n, by_turn: int(data.conjecture_data.draw_integer(0, n - 1)))
