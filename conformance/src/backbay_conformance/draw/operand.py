@@ -26,9 +26,9 @@ class Operand:
     layout: Layout
     seed: int
     activated: bool = False
-    focus: Focus | None = None
     raw: Array | None = None
     numbers: Array | None = None
+    focus: Focus | None = None  # of a hunt
 
     @property
     def spec(self) -> Spec:
