@@ -43,6 +43,17 @@ WrongRows = planted(ops.rows)(lambda call: np.roll(call.right(), 1, -1))
 WrongShape = planted(ops.tanh, ops.rows)(lambda call: call.right().reshape(-1)[:-1])
 
 
+@planted(ops.exp)
+def Peaked(call):
+    """Off by up to 30 last places, the more the nearer an argument is to 50.03."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        places = 30 / (1 + (np.abs(call.x - 50.03) * 1e3) ** 0.25)
+        return call.right() * (1 + places * 2.0**-24)
+
+
+Peaked.precision = lambda self, op, specs: Precision(DType.F32, DType.F32)
+
+
 class Plain(Reference):
     """Right, under another name."""
 

@@ -86,6 +86,13 @@ class Conform:
             default="default",
             help="how many calls each case gets (default); tiny: one call, and at most 100 in all",
         )
+        add(
+            "--hunt",
+            default="",
+            metavar="TIME",
+            help="look for the worst inputs of each op and dtype, in place of the usual calls: for 10m, 90s or 1h in all, "
+            "or for 500x calls of each",
+        )
         add("--op", action="append", help="only these ops or scenarios, separated by commas")
         add("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
         add("--seed", type=whole(0), default=0, help="seed of all random choices (0)")
@@ -187,6 +194,11 @@ class Conform:
             )
         if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
+        if args.hunt and (args.certify or args.like):
+            other = "--certify" if args.certify else "--like"
+            raise BackbayError(
+                f"--hunt takes no {other}: it looks for the worst inputs of the suite's own calls"
+            )
         devices, status = [args.device], 0
         if args.devices:  # a worker process opens the backend, whose library may crash
             facts, _ = ask_worker(RunSettings(args.backend, 0, opening=OpenSettings(options_of(args))))
@@ -243,6 +255,7 @@ def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
             device=device,
             against=args.against,
             resume=args.resume,
+            hunt=args.hunt,
             progress=tried,
         )
 

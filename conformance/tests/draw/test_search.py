@@ -8,7 +8,7 @@ from backbay.plugin import CachedValue
 from backbay_conformance import run
 from backbay_conformance.draw import search as searching
 from backbay_conformance.draw.choices import Source
-from backbay_conformance.draw.search import search
+from backbay_conformance.draw.search import climb, search
 
 
 def pairs_from(seen: list[tuple[int, int, bool]], fails: tuple[int, int] = (900, 900)) -> searching.Example:
@@ -64,6 +64,36 @@ def test_what_failed_is_tried_first_until_it_passes() -> None:
     assert seen[0] == (7, 3, False)
     search(pairs_from(seen), 5, "mended", kept=kept)
     assert kept.recall() is None
+
+
+def test_a_climb_finds_a_peak_that_draws_miss() -> None:
+    peaks: list[list[int]] = [[], []]
+    for seen in peaks:
+
+        def example(source: Source, seen: list[int] = seen) -> dict[str, float]:
+            seen.append(source(1 << 20, None))
+            return {"near": -float(abs(seen[-1] - 654_321))}
+
+        climb(example, 300, "climb", seconds=1e9)
+    assert peaks[0] == peaks[1]
+    assert 654_321 in peaks[0]
+    assert 654_321 not in peaks[0][:150], "the draws before the climb"
+
+
+def test_a_climb_ends_with_its_time_or_the_first_example_without_a_score(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def example(source: Source) -> dict[str, float] | None:
+        seen.append(source(1 << 20, None))
+        return {"size": float(seen[-1])} if len(seen) < 50 else None
+
+    monkeypatch.setattr(searching.time, "monotonic", lambda: 10.0 * len(seen))
+    climb(example, 300, "time", seconds=25)
+    assert len(seen) == 3
+    climb(example, 300, "none", seconds=1e9)
+    assert len(seen) == 50
 
 
 def test_a_failed_call_of_a_run_is_the_first_of_the_next() -> None:

@@ -39,8 +39,20 @@ def test_a_bound_is_per_element() -> None:
 
 
 def test_the_ratio_says_how_near_the_bound_is() -> None:
-    ratio = compare(expected([1.0], 1e-3), single([1.0005]), DType.F32, exact=False)
-    assert ratio == pytest.approx(0.5, rel=0.01)
+    errors = compare(expected([1.0], 1e-3), single([1.0005]), DType.F32, exact=False)
+    assert errors is not None
+    assert errors.largest == pytest.approx(0.5, rel=0.01)
+
+
+def test_last_places_are_those_of_the_result_type_and_of_no_result_below_its_normal_range() -> None:
+    true = [1.0, 1.9, -8.0, 3e-39, 5.0]
+    got = single([1 + 2**-22, np.nextafter(np.float32(1.9), np.float32(2)), -8, 0, 6])
+    errors = compare(expected(true, 0.1), got, DType.F32, exact=False, free=np.arange(5) == 4, instead=None)
+    assert errors is not None
+    assert errors.last_places() == pytest.approx([2, 1, 0, 0, 0], abs=0.5)
+    halves = compare(expected([1.0, 2.0**-15], 0.1), np.float16([1 + 2**-9, 0]), DType.F16, exact=False)
+    assert halves is not None
+    assert halves.last_places().tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(

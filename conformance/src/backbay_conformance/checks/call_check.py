@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from backbay import (
     DeclaredUnsupportedError,
@@ -23,11 +25,11 @@ from backbay.internals import COMPOSITE, KERNEL
 from ..draw.data import Mode
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, first_bits, other_bits
+from ..numbers.comparison import MEASURES, Errors, Extremes, Fault, Worst, first_bits, keep_worse, other_bits
 from ..numbers.encoding import Array, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
-from .judgement import cost_of, judge
+from .judgement import cost_of, element_at, judge
 from .model_calls import kind_of
 from .traced_call import TracedCall, make
 
@@ -46,11 +48,24 @@ class CallResult:
     ratio: float | None = None  # worst error / bound
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
+    extremes: Extremes = field(default_factory=dict)
 
-    def note(self, check: str, ratio: float | None = None) -> None:
+    def note(self, check: str, errors: Sequence[Errors] = ()) -> None:
         self.checks.append(check)
-        if ratio is not None:
-            self.ratio = max(self.ratio or 0.0, ratio)
+        if errors:
+            self.ratio = max(self.ratio or 0.0, *(each.largest for each in errors))
+
+    def note_worst(self, call: Call, errors: Sequence[Errors]) -> None:
+        """Note the elements with the largest errors, while the operands hold the data of the run."""
+        for each in errors:
+            if each.shares.size:
+                sizes = each.shares, each.last_places()
+                for measure, size in zip(MEASURES, sizes, strict=True):
+                    place = tuple(map(int, np.unravel_index(size.argmax(), size.shape)))
+                    share, last_places = (float(size[place]) for size in sizes)
+                    if measure == "share" or last_places:
+                        worst = Worst(share, last_places, element_at(call, place, each))
+                        keep_worse(self.extremes, {measure: worst})
 
 
 def try_call(lab: Lab, call: Call, mode: Mode) -> CallResult:
@@ -122,7 +137,10 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult
     cost = cost_of(call, observed.level, traced.precision)
     traced.write()
     first = _claimed(traced)
-    observed.note("result", judge(call, traced, first, cost, mode))
+    errors = judge(call, traced, first, cost, mode)
+    observed.note("result", errors)
+    if mode == "hunt":
+        observed.note_worst(call, errors)
     _check_leaves(traced, first)
     if traced.backend.deterministic and not call.chance:
         traced.write(_written(call))
@@ -135,7 +153,10 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult
     make(call, mode, traced.precision, 1)
     traced.write()
     other = traced.run()
-    observed.note("replay", judge(call, traced, other, cost, mode, "replay"))
+    errors = judge(call, traced, other, cost, mode, "replay")
+    observed.note("replay", errors)
+    if mode == "hunt":
+        observed.note_worst(call, errors)
     _check_leaves(traced, other)
 
 

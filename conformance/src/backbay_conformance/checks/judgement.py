@@ -12,7 +12,7 @@ from backbay import DType, Level, Op, Precision, ops
 
 from ..draw.data import Mode
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, compare
+from ..numbers.comparison import Errors, Fault, compare
 from ..numbers.encoding import FLOOR, LARGEST, NARROW, Array, encode, round_to, unit
 from ..numbers.number import Cost, Number
 from ..suite.case import Call
@@ -40,18 +40,44 @@ OF_ROWS: frozenset[Op[Any, Any]] = frozenset(
 """The ops whose results depend on a whole row."""
 
 
-def operands_at(call: Call, place: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """The elements or rows that the result's element at an array index depends on; empty if they are many.
+Place = tuple[int, ...]
+"""An index of an array, dimension 0 last."""
+
+
+def operands_at(call: Call, place: Place, shape: Place) -> str:
+    """The elements or rows that the result's element at a place depends on; empty if they are many.
 
     `shape` is the shape of the result's array, with reversed extents.
     """
+    shown = [f"{name}[{where}] = {numbers}" for name, where, numbers in _located(call, place, shape)]
+    return "\n  with " + "; ".join(shown) if shown else ""
+
+
+def element_at(call: Call, place: Place, errors: Errors) -> str:
+    """The call of the result's element at a place, such as `exp(50.03) = 5.3e+21`."""
+    numbers = {name: found for name, _, found in _located(call, place, errors.expected.shape)}
+    result = f"{errors.got[place]:.9g}"
+    if not numbers:
+        return f"{call} at {place[::-1]}: {result}"
+    shown = []
+    for parameter, value in zip(call.op.parameters, call.args, strict=True):
+        if parameter.name in numbers:
+            shown.append(numbers[parameter.name])
+        elif value != parameter.default:
+            shown.append(f"{parameter.name}={value}")
+    return f"{call.op.name}({', '.join(shown)}) = {result}"
+
+
+def _located(call: Call, place: Place, shape: Place) -> Iterator[tuple[str, str, str]]:
+    """The name, index and numbers of each operand that can be shown."""
     named = zip([parameter.name for parameter in call.op.parameters], call.args, strict=True)
     operands = {name: value for name, value in named if isinstance(value, Operand)}
     if any(operand.raw is None for operand in operands.values()):
-        return ""
-    at = place[::-1]
-    shown = [_shown(name, operand, at) for name, operand, at in _pieces(call, operands, at, shape[::-1])]
-    return "\n  with " + "; ".join(shown) if shown else ""
+        return
+    for name, operand, at in _pieces(call, operands, place[::-1], shape[::-1]):
+        key = tuple(slice(None) if index is None else index for index in reversed(at))
+        where = ", ".join(":" if index is None else str(index) for index in at)
+        yield name, where, _numbers(operand.decoded[key])
 
 
 def _pieces(
@@ -100,12 +126,6 @@ def _repeats_to(operand: Operand, shape: tuple[int, ...], *, whole: bool) -> boo
     )
 
 
-def _shown(name: str, operand: Operand, at: Index) -> str:
-    where = ", ".join(":" if index is None else str(index) for index in at)
-    key = tuple(slice(None) if index is None else index for index in reversed(at))
-    return f"{name}[{where}] = {_numbers(operand.decoded[key])}"
-
-
 def _numbers(found: Array) -> str:
     flat = found.reshape(-1)
     more = f" ... ({flat.size})" if flat.size > MOST else ""
@@ -151,22 +171,22 @@ class JudgedCall:
 
 def judge(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str = ""
-) -> float | None:
-    """The largest error / bound, or None if no result has a bound; Fault if a result is wrong."""
+) -> list[Errors]:
+    """The errors of the results that have bounds; Fault if a result is wrong."""
     try:
-        return _worst(call, traced, got, cost, mode, check)
+        return _errors(call, traced, got, cost, mode, check)
     except Fault as fault:
         fault.judged = JudgedCall(call, got, [tensor.dtype for tensor in traced.results], cost)
         raise
 
 
-def _worst(
+def _errors(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str
-) -> float | None:
+) -> list[Errors]:
     other = flushed(call) if cost.flushes else None
     if call.verify is not None:
         _verify(call, other, got[0], check)
-        return None
+        return []
     expected = expect(call, cost)
     others: list[Any] = [None] * len(expected) if other is None else expect(other, cost)
     if len(got) == 2 * len(expected):
@@ -174,10 +194,11 @@ def _worst(
     if len(got) != len(expected):
         raise Fault(check or "shape", f"expected {len(expected)} results, got {len(got)}")
     free = left_open(call, other)
-    exact, worst = call.exact and mode == "exact" and _stays_exact(call, cost), None
+    exact = call.exact and mode == "exact" and _stays_exact(call, cost)
+    found: list[Errors] = []
     for want, second, have, tensor in zip(expected, others, got, traced.results, strict=True):
         try:
-            ratio = compare(
+            errors = compare(
                 want,
                 have,
                 tensor.dtype,
@@ -192,9 +213,9 @@ def _worst(
             if fault.place is not None:
                 fault.message += operands_at(call, fault.place, want.shape)
             raise
-        if ratio is not None:
-            worst = max(worst or 0.0, ratio)
-    return worst
+        if errors is not None:
+            found.append(errors)
+    return found
 
 
 def _stays_exact(call: Call, cost: Cost) -> bool:

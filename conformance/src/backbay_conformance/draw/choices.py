@@ -15,6 +15,12 @@ def replayed(choices: Iterable[int]) -> Source:
     return lambda n, by_turn: min(next(left, 0), n - 1)
 
 
+def following(source: Source, choices: Iterable[int]) -> Source:
+    """The source of a search, which makes the recorded choices as by turn."""
+    recorded = replayed(choices)
+    return lambda n, by_turn: source(n, recorded(n, None))
+
+
 def seeded(seed: str) -> Source:
     """Choices that follow from a seed."""
     chance = random.Random(seed)

@@ -15,7 +15,7 @@ from ..numbers.encoding import LARGEST, NUMPY, Array, encode, significand
 if TYPE_CHECKING:
     from .operand import Operand
 
-Mode = Literal["exact", "wide", "special"]
+Mode = Literal["exact", "wide", "special", "hunt"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,29 @@ class FillContext:
     @property
     def exact(self) -> bool:
         return self.mode == "exact"
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Numbers around a centre, each of which is a choice of a hunt: `spread` is the largest relative distance from it.
+
+    mixed     their signs are at random
+    outlier   one of them, at this share of their number, has another magnitude
+    """
+
+    centre: float
+    spread: float
+    mixed: bool
+    outlier: tuple[float, float] | None
+
+    def numbers(self, rng: np.random.Generator, size: int) -> Array:
+        numbers = self.centre * (1 + self.spread * rng.uniform(-1, 1, size))
+        if self.mixed:
+            numbers *= rng.choice([-1.0, 1.0], size)
+        if self.outlier is not None and size:
+            place, magnitude = self.outlier
+            numbers[int(place * size)] = magnitude
+        return np.asarray(numbers)
 
 
 Fill = Callable[[FillContext, "Operand"], Array]
@@ -80,6 +103,8 @@ class Numbers:
             return blocks(making, operand.dtype, size // operand.dtype.block_size)
         if making.exact:
             numbers = self._integers(making, operand, size)
+        elif operand.focus is not None:
+            numbers = operand.focus.numbers(making.rng, size)
         else:
             numbers = self._spread(making.rng, size)
             rows = numbers.reshape(-1, operand.shape[0] if operand.shape else 1) if size else numbers

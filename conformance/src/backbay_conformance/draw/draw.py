@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from backbay import CacheConfig, DType
 
 from .choices import Source, seeded
-from .data import READABLE, Bits, Fill, Numbers
+from .data import READABLE, Bits, Fill, Focus, Mode, Numbers
 from .layout import (
     Layout,
     LayoutStep,
@@ -27,9 +27,16 @@ from .layout import (
 from .operand import Operand
 
 T = TypeVar("T")
-Mode = Literal["exact", "wide", "special"]
 MODES: tuple[Mode, ...] = ("exact", "wide", "special")
-"""Integers with the same sum in any order; a wide range of magnitudes; signed zeros, infinities and NaN."""
+"""Integers with the same sum in any order; a wide range of magnitudes; signed zeros, infinities and NaN. They come by
+turn, and none of them is the mode of a hunt, whose operands each have a focus.
+"""
+HUNT = len(MODES)
+"""The choice of the mode of a hunt."""
+LOWEST, OCTAVES = -18, 32
+"""The lowest exponent of the numbers of a hunt, and how many there are."""
+STEPS = 64
+"""The steps of each digit behind the point. A digit spans two steps of the one before, so that no carry is needed."""
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 SMALL = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
@@ -74,8 +81,6 @@ class Draw:
              that each of them comes up
     """
 
-    mode: Mode
-
     def __init__(self, source: Source | str, turn: int = 0, cache: CacheConfig = CacheConfig()) -> None:
         self._source = seeded(source) if isinstance(source, str) else source
         self.cache = cache  # the backend's
@@ -90,7 +95,7 @@ class Draw:
     @turn.setter
     def turn(self, turn: int) -> None:
         self._turn = turn
-        self.mode = self.by_turn(*MODES)
+        self.mode: Mode = (*MODES, "hunt")[self.below(HUNT + 1, turn % HUNT)]
         self._float = self.by_turn(0, 1, 2, each=len(MODES))
 
     @property
@@ -244,7 +249,24 @@ class Draw:
         else:
             placed = self.layout(dtype, tuple(shape), stays=stays, free=free)
         seed = self.below(1 << 16)
-        return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated)
+        focus = self._focus() if self.mode == "hunt" and isinstance(fill, Numbers) else None
+        return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated, focus=focus)
+
+    def _focus(self) -> Focus:
+        centre, spread, mixed = self._number(), 2.0 ** -self.below(24), self.flag()
+        outlier = (self._fraction(), self._number()) if self.flag(4) else None
+        return Focus(centre, spread, mixed, outlier)
+
+    def _number(self) -> float:
+        """A number whose sign, exponent and digits are choices, so that a hunt takes long and short steps."""
+        size = 2.0 ** (LOWEST + self.below(OCTAVES)) * (1 + self._fraction())
+        return -size if self.flag() else size
+
+    def _fraction(self) -> float:
+        """A number in [0, 1), from digits of shorter and shorter steps."""
+        first = self.below(STEPS) / STEPS
+        others = ((self.below(STEPS) - STEPS / 2) / STEPS * (2 / STEPS) ** n for n in (1, 2, 3, 4))
+        return min(max(0.0, first + sum(others)), 1 - 2.0**-24)
 
     def floats(
         self,

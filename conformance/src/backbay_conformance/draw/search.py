@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any
 from unittest import SkipTest
 
-from hypothesis import Phase, Verbosity, find, settings
+from hypothesis import Phase, Verbosity, find, settings, target
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase, choices_to_bytes
 from hypothesis.errors import Flaky, NoSuchExample
@@ -64,6 +64,33 @@ class OutOfTimeError(BaseException):
     """Ends a search, also within code that catches all errors."""
 
 
+def quiet(**more: Any) -> settings:
+    return settings(deadline=None, print_blob=False, verbosity=Verbosity.quiet, **more)
+
+
+def climb(
+    example: Callable[[Source], Mapping[str, float] | None], count: int, seed: str, seconds: float
+) -> None:
+    """Try examples, and drive each of their scores upwards, until one has none, or `count` or the time is over."""
+    deadline, left = time.monotonic() + seconds, count
+
+    def tried(data: Any) -> bool:
+        nonlocal left
+        if not left or (left < count and time.monotonic() > deadline):
+            raise OutOfTimeError
+        left -= 1
+        scores = example(lambda n, by_turn: int(data.conjecture_data.draw_integer(0, n - 1)))
+        if scores is None:
+            raise OutOfTimeError
+        for label, score in scores.items():
+            target(score, label=label)
+        return False
+
+    how = quiet(max_examples=count, phases=[Phase.generate, Phase.target], database=None)
+    with suppress(NoSuchExample, OutOfTimeError, Flaky):
+        find(st.data(), tried, settings=how, random=Random(seed))
+
+
 def search(
     example: Example, count: int, seed: str, *, kept: CachedValue | None = None, seconds: float = 4.0
 ) -> None:
@@ -97,9 +124,7 @@ def search(
             best = min(best or choices, choices, key=lambda some: (len(some), some))
         return fails
 
-    how = settings(
-        backend=NAME, max_examples=count + 1, deadline=None, print_blob=False, verbosity=Verbosity.quiet
-    )
+    how = quiet(backend=NAME, max_examples=count + 1)
     phases = [Phase.generate, Phase.shrink] if seconds > 0 else [Phase.generate]
     with suppress(NoSuchExample, OutOfTimeError, Flaky):  # nothing fails, or not each time
         if kept is not None:  # a seed would let Hypothesis use no database

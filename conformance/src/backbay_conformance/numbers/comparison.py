@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from backbay import BackbayError, DeclaredUnsupportedError, DType
 
-from .encoding import FLOOR, LARGEST, Array, decode, round_to, unit
+from .encoding import FLOOR, LARGEST, Array, decode, last_place, round_to, unit
 from .number import Number
 
 TIGHT = 0.1  # a bound is tight if it is below this share of the value's scale
@@ -81,6 +83,43 @@ class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an err
         return f"{self.check}: {self.message}"
 
 
+@dataclass(frozen=True)
+class Errors:
+    """The expected elements of a result, those that came, and each error / bound; 0 where any value is right."""
+
+    expected: Array
+    got: Array
+    shares: Array
+    dtype: DType
+
+    @property
+    def largest(self) -> float:
+        return float(np.nanmax(self.shares, initial=0.0))
+
+    def last_places(self) -> Array:
+        """The errors in units of the last place of the result's dtype: at most 0.5 if only the result is rounded."""
+        distance = np.where(self.shares > 0, np.abs(self.got - self.expected), 0.0)
+        return np.asarray(distance / last_place(self.expected, self.dtype))
+
+
+class Worst(NamedTuple):
+    """The worst element of a call: error / bound, the distance in last places, and the element with its operands."""
+
+    share: float
+    last_places: float
+    element: str
+
+
+Extremes = dict[str, Worst]
+"""The worst elements by measure: a field of `Worst`."""
+MEASURES = Worst._fields[:2]
+
+
+def keep_worse(extremes: Extremes, others: Extremes) -> None:
+    for measure, other in others.items():
+        extremes[measure] = max(extremes.get(measure, other), other, key=attrgetter(measure))
+
+
 def compare(
     expected: Number | Array,
     got: Array,
@@ -92,8 +131,8 @@ def compare(
     signed: bool = False,
     check: str = "",
     other: Any = None,
-) -> float | None:
-    """The largest error / bound, or None if elements are compared exactly; Fault if the result is wrong.
+) -> Errors | None:
+    """The errors, or None if elements are compared exactly; Fault if the result is wrong.
 
     Elements marked by `free` may also have one of the values `instead`, or any value if it is None. If `signed`, a
     zero must have the expected sign. `other` is a second right result, such as that of the other reading of subnormal
@@ -125,7 +164,7 @@ def compare(
         still_wrong, others = _beyond(other, result_bound(other, dtype), numbers, dtype)
         wrong, ratios = wrong & still_wrong, np.where(wrong, others, ratios)
     refuse(wrong, value, numbers, check or "bound", bound=bound, free=free)
-    return float(np.nanmax(ratios if free is None else np.where(free, 0.0, ratios), initial=0.0))
+    return Errors(value, numbers, ratios if free is None else np.where(free, 0.0, ratios), dtype)
 
 
 def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:

@@ -41,6 +41,13 @@ def unit(dtype: DType) -> float:
     return float(2.0 ** -SIGNIFICAND.get(dtype, 24))
 
 
+def last_place(numbers: Array, dtype: DType) -> Array:
+    """The distance of each number's neighbours in a float type; infinite below its normal range, and for other types."""
+    _, exponents = np.frexp(numbers)
+    normal = (dtype in SIGNIFICAND) & (np.abs(numbers) >= 2.0 ** (-14 if dtype is DType.F16 else -126))
+    return np.where(normal, np.ldexp(1.0, exponents - SIGNIFICAND.get(dtype, 0)), np.inf)
+
+
 def significand(dtype: DType) -> int:
     """The most bits of an integer that is exact in a type; a block of 8-bit numbers counts as 8 bits."""
     return SIGNIFICAND.get(dtype, 31 if dtype.is_integer else 8)

@@ -60,7 +60,7 @@ def _head(report: Report) -> str:
     return (
         f"<h1>{escape(report.backend)}</h1>\n"
         f'<p><span class="verdict {"ok" if report.ok else "bad"}">{report.verdict}</span> {told}</p>\n'
-        f'<p class="facts">suite {SUITE_VERSION}, seed {report.seed}, size {report.size}, profiles '
+        f'<p class="facts">suite {SUITE_VERSION}, seed {report.seed}, {report.extent}, profiles '
         f"{', '.join(report.profiles)}, {report.seconds:.1f} s; {escape(facts)}</p>\n{complaints}"
     )
 
@@ -112,6 +112,21 @@ def _errors(report: Report) -> str:
         "less than 1 % of its bound on the left, to beyond the bound, in red, on the right.</p>\n"
         f"{_plots(plots)}"
     )
+
+
+def _hunt(report: Report) -> str:
+    lines = [
+        f"<tr><th>{escape(cell.name)} {cell.dtype}</th><td>{worst.last_places:.4g}</td><td>{worst.share:.2%}</td>"
+        f"<td>{escape(worst.element)}</td></tr>\n"
+        for cell in report.worst_first
+        for worst in dict.fromkeys(cell.extremes.values())
+    ]
+    heads = "<tr><th></th><th>last places</th><th>of its bound</th><th>element</th></tr>"
+    told = "The largest errors that the hunt has found, by their bounds and in units of the last place."
+    table = (
+        f'<div class="scroll"><table><thead>{heads}</thead>\n<tbody>{"".join(lines)}</tbody></table></div>\n'
+    )
+    return f'<h2>Worst elements</h2>\n<p class="faint">{told}</p>\n{table}' if lines else ""
 
 
 def _tightness(report: Report) -> str:
@@ -209,4 +224,4 @@ def _slowest(report: Report) -> str:
     return f"<h2>What took longest</h2>\n<div class='scroll'><table>{''.join(lines)}</table></div>\n"
 
 
-PARTS = (_head, _matrix, _errors, _tightness, _failures, _scenarios, _speeds, _slowest)
+PARTS = (_head, _matrix, _hunt, _errors, _tightness, _failures, _scenarios, _speeds, _slowest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..numbers.comparison import ENOUGH, Shares
+from ..numbers.comparison import ENOUGH, Extremes, Shares, Worst, keep_worse
 from ..suite.lab import PLAIN, OpenSettings
 from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
 from .digests import digest
@@ -41,6 +41,7 @@ class Outcome:
     operands: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
+    extremes: Extremes = field(default_factory=dict)  # of a hunt
     difference: str = ""  # what is wrong with the witness' result, where that of the backend is right
     script: str = ""
     trace: str = ""  # the traceback of an error of the backend
@@ -101,6 +102,7 @@ class Cell:
     checks: dict[str, int] = field(default_factory=dict)
     ratios: list[int] = field(default_factory=lambda: [0] * len(BINS))
     worst: float = 0.0
+    extremes: Extremes = field(default_factory=dict)
     seconds: float = 0.0
     precisions: set[str] = field(default_factory=set)
     tight: Shares = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Cell:
         if outcome.difference:
             self.differing += 1
             self.difference = self.difference or f"{outcome.call}: {outcome.difference}"
+        keep_worse(self.extremes, {measure: Worst(*worst) for measure, worst in outcome.extremes.items()})
         add_shares(self.tight, outcome.tight)
         for check in outcome.checks:
             self.checks[check] = self.checks.get(check, 0) + 1
@@ -141,7 +144,9 @@ class Cell:
     def as_dict(self) -> dict[str, Any]:
         plain = {key: value for key, value in vars(self).items() if not isinstance(value, set)}
         levels, precisions = sorted(self.levels), sorted(self.precisions)
-        return {**plain, "state": self.state, "levels": levels, "precisions": precisions}
+        extremes = {measure: worst._asdict() for measure, worst in self.extremes.items()}
+        own = {"state": self.state, "levels": levels, "precisions": precisions, "extremes": extremes}
+        return {**plain, **own}
 
 
 @dataclass
@@ -210,6 +215,7 @@ class Report:
     opening: OpenSettings = PLAIN
     stopped: str = ""  # why the run ended before its end
     against: str = ""  # the witness
+    hunt: str = ""  # its time or number of calls, if the run was a hunt
     speeds: list[Speed] = field(default_factory=list)  # of a backend that earns a certificate
     first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
 
@@ -288,6 +294,18 @@ class Report:
         return sorted(pair for pair in named if pair[0] < ENOUGH)
 
     @property
+    def extent(self) -> str:
+        """How much was tried."""
+        return f"hunt {self.hunt}" if self.hunt else f"size {self.size}"
+
+    @property
+    def worst_first(self) -> list[Cell]:
+        """All cells, those of a hunt by their largest error / bound."""
+        return sorted(
+            self.cells.values(), key=lambda cell: -cell.extremes["share"].share if cell.extremes else 0.0
+        )
+
+    @property
     def witnessed(self) -> dict[str, int]:
         """The number of calls that the witness computed, too, and of those in which it alone is wrong; empty for none."""
         compared = sum(cell.checks.get("against", 0) for cell in self.cells.values())
@@ -305,6 +323,7 @@ class Report:
             "ok",
             "seed",
             "size",
+            "hunt",
             "planned",
             "stopped",
             "counts",
@@ -326,6 +345,6 @@ class Report:
                 for key, row in self.tightness.items()
             },
             "speeds": [asdict(speed) for speed in self.speeds],
-            "cells": [cell.as_dict() for cell in self.cells.values()],
+            "cells": [cell.as_dict() for cell in self.worst_first],
             **{key: [outcome.as_dict() for outcome in part] for key, part in outcomes.items()},
         }

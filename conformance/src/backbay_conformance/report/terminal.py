@@ -88,6 +88,7 @@ def show(
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
+    stream.writelines(f"{line}\n" for line in worst_elements(report))
     more = len(report.failures) - show_failures(report.failures, stream, traces=traces)
     if more:
         stream.write(f"\nand {more} more like these; {way} them all\n")
@@ -105,8 +106,19 @@ def show(
         f"{report.title}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
         f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}"
     )
-    lines.append(f"{report.verdict} (seed {report.seed}, size {report.size}, {report.seconds:.1f} s)")
+    lines.append(f"{report.verdict} (seed {report.seed}, {report.extent}, {report.seconds:.1f} s)")
     stream.writelines(f"{line}\n" for line in lines)
+
+
+def worst_elements(report: Report) -> list[str]:
+    """The worst elements of a hunt, by their bounds and in last places; one line if they are the same."""
+    lines = [f"{'worst elements':<40} last places  of its bound"] if report.hunt else []
+    for cell in report.worst_first:
+        name = f"{cell.profile} {cell.name} {cell.dtype}"
+        for worst in dict.fromkeys(cell.extremes.values()):
+            lines.append(f"{name:<40} {worst.last_places:11.4g} {worst.share:12.2%}  {worst.element}")
+            name = ""
+    return lines
 
 
 def reasons(cells: Iterable[Cell]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from backbay.plugin import CachedValue
 
-from ..draw.choices import Source
+from ..draw.choices import Source, following
 from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import Lab
@@ -40,12 +40,16 @@ class GroupRun:
             self._search(left, kept)
             kept = None
 
+    def run_again(self, item: Item, choices: Sequence[int]) -> None:
+        """Run an item that has failed with these choices, to make the failure small."""
+        self._search(deque([item]), None, choices)
+
     def _kept(self, item: Item) -> CachedValue:
         """What failed in the last run of this group with this backend, opened alike."""
         name, opened = self.settings.backend, self.settings.opening
         return CachedValue(FAILURES, f"{name} {item.group}", [SUITE_VERSION, name, item.group, opened])
 
-    def _search(self, left: deque[Item], kept: CachedValue | None) -> None:
+    def _search(self, left: deque[Item], kept: CachedValue | None, choices: Sequence[int] = ()) -> None:
         """Run items until all have run, or one has failed in a new way: that is made small."""
         failed: Outcome | None = None
         best: Outcome | None = None
@@ -55,6 +59,8 @@ class GroupRun:
             nonlocal failed, best, item
             if failed is None:
                 item = left.popleft() if new else replace(left[0], turn=AGAIN)
+            if new and choices:
+                source = following(source, choices)
             outcome = run_item(self.lab, item, source, self.announce if failed is None else None)
             if failed is None and outcome.failed and self._is_new(item, outcome):
                 failed = best = outcome

@@ -22,7 +22,7 @@ from backbay import BackendUnavailableError
 from backbay.internals import exit_name, kill_helper, start_helper
 
 from ..checks.model_calls import ModelCalls
-from ..draw.choices import Source, replayed
+from ..draw.choices import Source, following, replayed
 from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
@@ -232,9 +232,8 @@ class Pool:
         def example(source: Source, new: bool) -> bool:
             """The casualty itself if it is new, then what Hypothesis makes of it."""
             nonlocal best
-            recorded = replayed(first)
             with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
-                outcome = pool.asking(item, lambda n, _: source(n, recorded(n, None) if new else None))
+                outcome = pool.asking(item, following(source, first) if new else source)
             if not is_alike(outcome, casualty):
                 return False
             best = min(best, outcome, key=simplicity)

@@ -123,6 +123,9 @@ def _run_case(
         if observed.level is Level.NONE:
             outcome.status, outcome.message = "unsupported", observed.why_not
         else:
+            if draw.mode == "hunt":
+                outcome.extremes = observed.extremes
+                return
             if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
                 observed.note("against")
                 outcome.difference = own.fault

@@ -22,9 +22,10 @@ from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
 from ..suite.profiles import STANDARD
 from .group_run import GroupRun
+from .hunt import hunt_items, run_group
 from .isolation import ask_worker, isolated
 from .journal import Journal
-from .selection import Item, RunSettings, SelectionError, items, like_items, names, select
+from .selection import Item, RunSettings, SelectionError, effort_of, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
 
@@ -48,6 +49,7 @@ def run(
     device: str = "",
     against: str = "",
     resume: bool = False,
+    hunt: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Run the selected items on a backend: the name of an installed one, `module:Class`, or a class.
@@ -64,6 +66,8 @@ def run(
     options      of the backend, as BackendParams has them
     device       the device on which everything is placed; by default the backend chooses
     resume       go on with the run with the same arguments that was stopped, in worker processes
+    hunt         10m, 90s, 1h or 500x: look for the worst inputs of each op and dtype, in place of the usual calls, for
+                 this time in all, or for so many calls of each
     against      the witness, which computes each judged call, too; by default the reference, "none" for none
     """
     started = time.monotonic()
@@ -77,9 +81,12 @@ def run(
         name, seed, timeout, opening=opening, like=str(like or ""), against=against, keeps=not in_process
     )
     chosen = tuple(profiles or STANDARD)
-    report = Report(name, seed, size, chosen, opening=opening, against=against)
+    report = Report(name, seed, size, chosen, opening=opening, against=against, hunt=hunt)
     planned = _of_the_model(report, settings, lab, ops, expression)
-    if chosen != (LIKE,) or not like:
+    if hunt:
+        planned = hunt_items(select(chosen, ops, expression))
+        settings = replace(settings, hunt=effort_of(hunt).shared(len(planned), jobs))
+    elif chosen != (LIKE,) or not like:
         others = [profile for profile in chosen if profile != LIKE or not like]
         planned += items(select(others, ops, expression), size)
 
@@ -139,7 +146,7 @@ def run_items(lab: Lab, planned: Iterable[Item], settings: RunSettings) -> Gener
     try:
         for _, items in groupby(planned, key=lambda item: item.group):
             outcomes: list[Outcome] = []
-            GroupRun(lab, settings, set(), outcomes.append).run(list(items))
+            run_group(GroupRun(lab, settings, set(), outcomes.append), list(items))
             yield from outcomes
     finally:
         lab.discard()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from backbay import BackbayError
@@ -24,6 +24,8 @@ RUN_SIZES = tuple(CALLS_BY_SIZE)
 DECLARING = (cases, scenarios)  # their import fills CASES and SCENARIOS
 
 
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+UNLIMITED = 10**9
 AGAIN = -1
 """The turn of a call that failed in the last run."""
 
@@ -51,6 +53,18 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Effort:
+    """The seconds, or the calls, that a hunt may take for each op and dtype."""
+
+    seconds: float
+    calls: int
+
+    def shared(self, items: int, jobs: int) -> Effort:
+        """The share of each item in a run of so many jobs at once."""
+        return replace(self, seconds=self.seconds * min(jobs, items) / items)
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """The settings of a run: the backend, how it is opened, the seed, and what each worker must know."""
 
@@ -62,6 +76,16 @@ class RunSettings:
     opening: OpenSettings = PLAIN
     like: str = ""  # the model whose calls are tried
     against: str = ""  # the witness
+    hunt: Effort | None = None  # for each op and dtype, in place of the usual calls
+
+
+def effort_of(text: str) -> Effort:
+    """The effort that a text asks for: `90s`, `10m` and `1h` for the whole hunt, or `500x` calls of each op and dtype."""
+    found = re.fullmatch(r"(\d+)([smhx])", text)
+    if found is None or not int(found[1]):
+        raise SelectionError(f"a hunt takes a time, as 90s, 10m or 1h, or calls, as 500x, not {text!r}")
+    number, unit = int(found[1]), found[2]
+    return Effort(float("inf"), number) if unit == "x" else Effort(number * SECONDS[unit], UNLIMITED)
 
 
 def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:

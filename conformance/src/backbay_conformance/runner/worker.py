@@ -22,8 +22,9 @@ from ..report.report import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
 from .group_run import GroupRun, Kinds
+from .hunt import run_group
 from .item_run import describe, run_item
-from .selection import Item, RunSettings
+from .selection import Effort, Item, RunSettings
 
 
 class MessageChannel:
@@ -45,7 +46,8 @@ def main() -> None:
         signal.signal(one, signal.SIG_IGN)
     line = MessageChannel(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
-    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"])})
+    effort = Effort(**start["hunt"]) if start["hunt"] else None
+    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"]), "hunt": effort})
     load_extensions()
     handler, logger = _Teller(line), logging.getLogger("backbay")
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
@@ -100,7 +102,7 @@ def _run(line: MessageChannel, lab: Lab, items: list[Item], settings: RunSetting
 
     run = GroupRun(lab, settings, small, done, announce, announce)
     for _, group in groupby(items, key=lambda item: item.group):
-        run.run(list(group))
+        run_group(run, list(group))
 
 
 def _try_again(
