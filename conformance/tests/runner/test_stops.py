@@ -66,7 +66,7 @@ def test_a_signal_ends_the_run_with_reports(number: signal.Signals, tmp_path: Pa
     words = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
     chosen = ("--op", "add,tanh", "--size", "smoke", "--jobs", "1")
     program = (
-        "import sys; from backbay_conformance.report.terminal import Bar; "
+        "import sys; from backbay_conformance.report.terminal import ProgressBar as Bar; "
         "step = Bar.step; Bar.step = lambda *a: (step(*a), print('step', flush=True)); "
         "from backbay.cli import main; sys.exit(main())"
     )
