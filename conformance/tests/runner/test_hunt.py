@@ -35,6 +35,7 @@ def nearest_to_peak(draw: Draw) -> float:
     return min(found)
 
 
+@pytest.mark.thorough
 def test_a_hunt_finds_a_rare_worst_input_that_as_many_draws_miss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +71,7 @@ def test_a_failure_of_a_hunt_is_made_small_and_the_hunt_goes_on_with_the_next(tm
     assert conform("cpu_ref", "--repro", str(next(failures.iterdir()))) == 0
 
 
+@pytest.mark.thorough
 def test_a_crash_ends_the_hunt_of_one_op_and_dtype() -> None:
     report = run("broken_backends:Exits", ops=["tanh", "exp"], hunt="5x", in_process=False)
     assert [outcome.check for outcome in report.failures] == ["crash"] * 3

@@ -70,5 +70,8 @@ def test_limits_are_named_where_no_memory_is_left_to_read_how_much_is_used(
 
     monkeypatch.setattr(starvation, "_soft", lambda name: 1 << 23 if name == "AS" else None)
     monkeypatch.setattr(Path, "read_text", refused)
-    with pytest.raises(BackendUnavailableError, match=r"8\.0 MiB of address space"), naming_limits("a request"):
+    with (
+        pytest.raises(BackendUnavailableError, match=r"8\.0 MiB of address space"),
+        naming_limits("a request"),
+    ):
         raise MemoryError
