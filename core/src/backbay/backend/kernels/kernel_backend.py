@@ -207,8 +207,7 @@ class KernelBackend(Backend):
         try:
             call = self._calls[op]
         except KeyError:
-            what = f"supports() says yes to {op.name}, which has no kernel"
-            raise UnsupportedOpError(f"backend {self.name!r}: {what}") from None
+            raise UnsupportedOpError(f"backend {self.name!r} claims {op.name}, without a kernel") from None
         result = call(*args)
         if op.writes is None:
             self.store(node, result, arrays[node.index])
