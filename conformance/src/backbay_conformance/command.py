@@ -33,7 +33,7 @@ from .report.digests import Digests, changed, own_files
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.report import Outcome, Report, Speed
+from .report.report import Outcome, Report, Speed, as_json
 from .report.terminal import ProgressBar, show, show_failure
 from .runner.isolation import Pool, ask_worker
 from .runner.item_run import drawn_again, is_call
@@ -263,10 +263,6 @@ def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
 def _list(given: Sequence[str] | None) -> Sequence[str] | None:
     """The names given by an option that may be repeated, and may contain commas."""
     return [part.strip() for text in given for part in text.split(",")] if given else None
-
-
-def as_json(report: Report) -> str:
-    return json.dumps(report.as_dict(), indent=1) + "\n"
 
 
 def _write_files(report: Report, args: Namespace, at: str) -> None:

@@ -55,7 +55,12 @@ class CallResult:
         if errors:
             self.ratio = max(self.ratio or 0.0, *(each.largest for each in errors))
 
-    def note_worst(self, call: Call, errors: Sequence[Errors]) -> None:
+    def note_errors(self, check: str, call: Call, errors: Sequence[Errors], mode: Mode) -> None:
+        self.note(check, errors)
+        if mode == "hunt":
+            self._note_worst(call, errors)
+
+    def _note_worst(self, call: Call, errors: Sequence[Errors]) -> None:
         """Note the elements with the largest errors, while the operands hold the data of the run."""
         for each in errors:
             if each.shares.size:
@@ -137,10 +142,7 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult
     cost = cost_of(call, observed.level, traced.precision)
     traced.write()
     first = _claimed(traced)
-    errors = judge(call, traced, first, cost, mode)
-    observed.note("result", errors)
-    if mode == "hunt":
-        observed.note_worst(call, errors)
+    observed.note_errors("result", call, judge(call, traced, first, cost, mode), mode)
     _check_leaves(traced, first)
     if traced.backend.deterministic and not call.chance:
         traced.write(_written(call))
@@ -153,10 +155,7 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult
     make(call, mode, traced.precision, 1)
     traced.write()
     other = traced.run()
-    errors = judge(call, traced, other, cost, mode, "replay")
-    observed.note("replay", errors)
-    if mode == "hunt":
-        observed.note_worst(call, errors)
+    observed.note_errors("replay", call, judge(call, traced, other, cost, mode, "replay"), mode)
     _check_leaves(traced, other)
 
 

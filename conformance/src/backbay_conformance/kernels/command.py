@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from backbay.cli import file_to_write, whole, write_text
 
-from ..report.report import Outcome, Report
+from ..report.report import Outcome, Report, as_json
 from ..report.terminal import show
 from ..runner.selection import RUN_SIZES
 from .check import KernelCheck
@@ -67,7 +66,7 @@ class ConformKernel:
         report.seconds = time.monotonic() - started
         show(report, sys.stdout, traces=args.debug, way="--json FILE writes")
         if args.json:
-            write_text(Path(args.json), json.dumps(report.as_dict(), indent=1) + "\n")
+            write_text(Path(args.json), as_json(report))
         return 0 if report.ok else 1
 
 

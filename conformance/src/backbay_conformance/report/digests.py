@@ -16,18 +16,21 @@ Digests = dict[Path, str]
 
 def own_files(backend: str) -> Digests:
     """The digest of each file in the package of an installed backend, or of `module:Class`; nothing is imported."""
-    return files_of(entry(backend).module.partition(":")[0].partition(".")[0])
+    return _digests(files_of(package_of(backend)))
 
 
-def files_of(package: str) -> Digests:
+def python_files(package: str) -> Digests:
+    return _digests(path for path in files_of(package) if path.suffix == ".py")
+
+
+def package_of(backend: str) -> str:
+    return entry(backend).module.partition(":")[0].partition(".")[0]
+
+
+def files_of(package: str) -> list[Path]:
     spec = find_spec(package)
-    found: Digests = {}
     places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
-    for place in places:
-        for path in _files(Path(place)):
-            with path.open("rb") as file:
-                found[path] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
+    return [path for place in places for path in _files(Path(place))]
 
 
 def changed(before: Digests, after: Digests) -> str:
@@ -43,6 +46,14 @@ def sources(digests: Digests) -> str:
 
 def digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:24]
+
+
+def _digests(paths: Iterable[Path]) -> Digests:
+    found: Digests = {}
+    for path in paths:
+        with path.open("rb") as file:
+            found[path] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def _files(place: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -348,3 +349,7 @@ class Report:
             "cells": [cell.as_dict() for cell in self.worst_first],
             **{key: [outcome.as_dict() for outcome in part] for key, part in outcomes.items()},
         }
+
+
+def as_json(report: Report) -> str:
+    return json.dumps(report.as_dict(), indent=1) + "\n"

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from backbay.internals import cache_folder
 
-from ..report.digests import digest, own_files, sources
+from ..report.digests import digest, package_of, python_files, sources
 from ..report.report import Outcome
 from ..suite.profiles import SUITE_VERSION
 from .selection import Item, RunSettings, SelectionError
@@ -24,7 +24,12 @@ class Journal:
     """The record of a run with these settings on these files of the plugin; nothing is kept without a cache folder."""
 
     def __init__(self, settings: RunSettings, planned: Sequence[Item]) -> None:
-        what = SUITE_VERSION, sources(own_files(settings.backend)), settings, [str(item) for item in planned]
+        what = (
+            SUITE_VERSION,
+            sources(python_files(package_of(settings.backend))),
+            settings,
+            [str(item) for item in planned],
+        )
         folder, name = cache_folder(), settings.backend.rpartition(":")[2]
         self._path = None if folder is None else folder / RUNS / f"{name}-{digest(map(repr, what))}.json"
         self._planned, self._resumes = planned, False

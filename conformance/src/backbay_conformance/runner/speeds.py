@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import cache
 from math import inf
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 
 import backbay
-from backbay import Backend, BackendParams, Context, DType, Tensor, UnsupportedOpError
+from backbay import Backend, Context, Debug, DType, Tensor, UnsupportedOpError
 
+from ..checks.witness import REFERENCE
 from ..report.report import Speed
-from ..suite.lab import OpenSettings
+from ..suite.lab import PLAIN, OpenSettings, lab_with
 
-REFERENCE = "cpu_ref"
 TOKENS = 1, 16, 128  # a step of one sequence, of sixteen, and a short prompt
 WIDTH, HEADS, KV_HEADS, HEAD, PAST = 2048, 32, 8, 64, 512
 LEAST = 0.02  # seconds of each measurement
@@ -28,13 +27,12 @@ def speeds(name: str, opening: OpenSettings) -> list[Speed]:
     """The speeds of a backend that computes right; none where the reference is not installed, or is asked for."""
     if name == REFERENCE or REFERENCE not in backbay.backends():
         return []
-    params = BackendParams(options=opening.options)
-    with ExitStack() as stack:
-        reference = stack.enter_context(backbay.open(None, backend=REFERENCE))
-        backend = stack.enter_context(backbay.open(None, backend=name, params=params))
-        params = opening.params(params, 0, backend.devices())
-        placed = stack.enter_context(backbay.open(None, backend=name, params=params))
-        return list(_measured(placed, reference))
+    with _opened(name, opening) as backend, _opened(REFERENCE, PLAIN) as reference:
+        return list(_measured(backend, reference))
+
+
+def _opened(name: str, opening: OpenSettings) -> Backend:
+    return lab_with(name, opening).fresh(num_threads=None, debug=Debug())
 
 
 def _measured(backend: Backend, reference: Backend) -> Iterator[Speed]:

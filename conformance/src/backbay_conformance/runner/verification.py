@@ -15,7 +15,7 @@ from backbay import BackbayError
 from backbay.cli import printable
 
 from ..report.certificate import TITLE
-from ..report.digests import SUITE, files_of, own_files, sources
+from ..report.digests import SUITE, files_of, package_of, python_files, sources
 from ..report.report import Outcome, Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
@@ -139,11 +139,10 @@ def _run(report: Report, planned: list[Item], jobs: int, progress: Progress | No
 
 
 def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:
-    files = own_files(name)
-    for what, own in (("suite", sources(files_of(SUITE))), ("plugin", sources(files))):
-        same = said["digests"][what] == own
+    for what, package in (("suite", SUITE), ("plugin", package_of(name))):
+        same = said["digests"][what] == sources(python_files(package))
         yield Finding(f"the {what}'s Python files", same, "the same" if same else "others")
-    compiled = sorted({path.name for path in files if path.suffix == ".so"})
+    compiled = sorted({path.name for path in files_of(package_of(name)) if path.suffix == ".so"})
     if compiled:
         yield Finding("compiled files", None, f"each machine builds its own: {', '.join(compiled)}")
 
