@@ -1,16 +1,40 @@
 """The class of the backend."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from array_api_compat import torch as xp
 
-from backbay import ops
+from backbay import BackendParams, OptionError, UnsupportedOpError, ops
+from backbay.gguf import ModelFile
 from backbay.kernels import array_kernels, count_temporaries
-from backbay.plugin import GraphBackend, Node, Option
+from backbay.plugin import (
+    CPU,
+    DeviceInfo,
+    DType,
+    Entry,
+    Graph,
+    GraphBackend,
+    Node,
+    Op,
+    Option,
+    Placement,
+    Plan,
+    Precision,
+    Spec,
+    Support,
+    unsupported,
+)
 
-from .engine import ENGINES, Array
+from .devices import choose_device, device_info, torch_devices, try_device
+from .engine import EAGER, Array, engine_for
+
+PRODUCTS = ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, ops.conv2d, ops.conv3d, ops.delta_rule
 
 
 def solve_triangular(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Array:
@@ -20,22 +44,107 @@ def solve_triangular(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Ar
 KERNELS = array_kernels(xp, erfc=torch.special.erfc, solve_triangular=solve_triangular)
 
 
-def _mode(value: Any) -> str:
-    if value not in ENGINES:
-        raise ValueError(f"not one of {', '.join(ENGINES)}")
+def choice_of(*choices: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"not one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def imported(value: Any) -> str:
+    try:
+        import_module(value)
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
     return str(value)
 
 
 class TorchBackend(GraphBackend):
-    """PyTorch on the CPU."""
+    """PyTorch: each graph runs on one device of torch, op by op or compiled."""
 
     contract_version = "1.2"
     kernels = {**KERNELS, ops.sigmoid: torch.sigmoid, ops.softmax: partial(torch.softmax, dim=-1)}
-    options = {"mode": Option("eager", _mode, "eager: op by op; compiled: by torch.compile")}
+    options = {
+        "mode": Option(
+            "eager", choice_of("eager", "compiled"), "eager: op by op; compiled: by torch.compile"
+        ),
+        "compiler": Option(
+            "inductor", str, "with mode=compiled: the backend of torch.compile, such as openvino"
+        ),
+        "tf32": Option(
+            "off", choice_of("off", "on"), "on: a GPU may round the operands of products to 10 bits"
+        ),
+        "extension": Option("", imported, "a module to import first, such as one that registers a device"),
+    }
+
+    def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
+        super().__init__(model, params)
+        self.device = choose_device(params.gpu_layers, self.blocks.count)
+        self.trial = try_device(torch_devices()[self.device])
+        compiler = self.compiler()
+        self.engine = engine_for(
+            torch_devices()[self.device], compiler, tf32=self.option_values["tf32"] == "on"
+        )
+
+    def compiler(self) -> str:
+        """The name of the compiler; empty without one."""
+        mode, name = self.option_values["mode"], self.option_values["compiler"]
+        if mode == "eager":
+            if "compiler" in self.params.options:
+                raise OptionError("option compiler needs mode=compiled, as eager compiles nothing")
+            return EAGER
+        known = torch.compiler.list_backends(())
+        if name not in known:
+            raise OptionError(f"torch.compile has no backend {name!r}; it has {', '.join(known)}")
+        return str(name)
 
     def start(self) -> None:
         super().start()
-        self.engine = ENGINES[self.option_values["mode"]]
+        if self.params.num_threads is not None:
+            torch.set_num_threads(self.params.num_threads)
+
+    def devices(self) -> list[DeviceInfo]:
+        return [
+            device_info(id, device)
+            for id, device in torch_devices().items()
+            if id in (CPU, self.device) or not try_device(device).reason
+        ]
+
+    def device_of(self, placement: Placement) -> str:
+        return self.device
+
+    def weight_entry(self, weight: str) -> Entry:
+        """All weights lie on the device of the graphs: an embedding on the host would be copied in each step."""
+        entry = super().weight_entry(weight)
+        return entry if self.device in (CPU, entry.device) else Entry(self.device, "weights", 0)
+
+    def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
+        rounded = (
+            DType.F16 if self.option_values["tf32"] == "on" and op in PRODUCTS else DType.F32
+        )  # as many bits
+        return Precision(rounded, DType.F32, self.trial.flushes_subnormals, rounded)
+
+    def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+        for spec in specs:
+            if spec is not None and not op.view and spec.dtype in self.trial.lacks:
+                return unsupported(f"{self.device} has no {spec.dtype}")
+        return super().supports(op, specs)
+
+    def compile(self, graph: Graph) -> Plan:
+        for node in graph.nodes:  # a cast's dtype is an attribute, which `supports` does not see
+            if node.op is ops.cast and node.dtype in self.trial.lacks:
+                raise UnsupportedOpError(
+                    f"backend {self.name!r} cannot run cast: {self.device} has no {node.dtype}"
+                )
+        return super().compile(graph)
 
     def working_memory(self, node: Node) -> int:
         return super().working_memory(node) + 4 * count_temporaries(node)
+
+    @classmethod
+    def diagnose(cls) -> dict[str, str]:
+        reasons = {id: try_device(device).reason for id, device in torch_devices().items()}
+        unused = {id: f"not used: {reason}" for id, reason in reasons.items() if reason}
+        return {"torch": torch.__version__, **unused}

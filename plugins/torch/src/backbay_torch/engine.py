@@ -1,9 +1,13 @@
-"""The engine: PyTorch, eager or compiled. Nothing else in this backend knows how tensors are stored.
+"""The engine: torch on one device, eager or compiled. Nothing else in this package knows how tensors are stored.
 
 A storage is a flat tensor of the elements as they are stored; quantized types are bytes.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,31 +16,30 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction
 
+from .devices import TORCH, try_device
+
 Array = Any  # a torch.Tensor
-
-TORCH = {
-    DType.F64: torch.float64,
-    DType.F32: torch.float32,
-    DType.F16: torch.float16,
-    DType.BF16: torch.bfloat16,
-    DType.I8: torch.int8,
-    DType.I16: torch.int16,
-    DType.I32: torch.int32,
-    DType.I64: torch.int64,
-}
+EAGER = ""  # in place of a compiler's name
 
 
-class Eager(ArrayEngine):
-    """Op by op."""
+class TorchEngine(ArrayEngine):
+    """Torch on a device. Dtypes that the device lacks stay on the host, where no op computes with them."""
 
     xp = torch
 
+    def __init__(self, device: torch.device, compiler: str, *, tf32: bool) -> None:
+        self.device, self.compiler = device, compiler
+        self.product_precision = "high" if tf32 else "highest"  # in torch's words
+
     def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
         tensor = torch.from_numpy(data.copy())
-        return tensor.view(TORCH[dtype]) if dtype in TORCH else tensor
+        tensor = tensor.view(TORCH[dtype]) if dtype in TORCH else tensor
+        with memory_errors():
+            return tensor if dtype in try_device(self.device).lacks else tensor.to(self.device)
 
     def to_host(self, storage: Array) -> np.ndarray:
-        flat = whole(storage).as_strided((len(storage),), (1,))  # an empty tensor may have a stride of 0
+        storage = whole(storage.cpu())
+        flat = storage.as_strided((len(storage),), (1,))  # an empty tensor may have a stride of 0
         return flat.view(torch.uint8).numpy()
 
     def numbers(self, stored: Array, dtype: DType) -> Array:
@@ -54,36 +57,49 @@ class Eager(ArrayEngine):
         return torch.as_strided_scatter(whole(storage), value, shape, strides, offset)
 
     def compiled(self, program: ArrayProgram) -> GraphFunction:
-        return inferred(program)
-
-
-class Compiled(Eager):
-    """By torch.compile."""
-
-    def compiled(self, program: ArrayProgram) -> GraphFunction:
-        """The program, compiled on its first run, from a trace of its own.
-
-        torch.compile would take all programs for one function, and refuse to compile it again and again.
-        """
-        made: list[Any] = []
+        """The program, compiled on its first run."""
+        made: list[Any] = [] if self.compiler else [program]
 
         def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-            if not made:
-                made.append(torch.compile(make_fx(program)(read, written), fullgraph=True, dynamic=False))
-            outputs, values = made[0](read, written)
-            return outputs, values
+            with torch.inference_mode(), self.settings(), memory_errors():
+                if not made:
+                    # Each program gets a trace of its own: torch.compile would take all for one function, and refuse
+                    # to compile it again and again.
+                    traced = make_fx(program)(read, written)
+                    made.append(torch.compile(traced, backend=self.compiler, fullgraph=True, dynamic=False))
+                outputs, values = made[0](read, written)
+                return outputs, values
 
-        return inferred(run)
+        return run
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """While a graph runs: tensors are made on the device, and products have the precision that was asked for."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self.product_precision)
+        try:
+            # The context of a device costs as much as an op.
+            with nullcontext() if torch.get_default_device() == self.device else self.device:
+                yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
-def inferred(function: GraphFunction) -> GraphFunction:
-    """A function that keeps nothing for gradients."""
+@cache
+def engine_for(device: torch.device, compiler: str, *, tf32: bool) -> TorchEngine:
+    """The one engine of these settings: backends that share it share its compiled programs."""
+    return TorchEngine(device, compiler, tf32=tf32)
 
-    def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        with torch.inference_mode():
-            return function(read, written)
 
-    return run
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn torch's errors about memory into MemoryError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+            raise MemoryError(str(error).partition("\n")[0]) from error
+        raise
 
 
 def whole(storage: Array) -> Array:
@@ -91,6 +107,3 @@ def whole(storage: Array) -> Array:
     if storage.is_contiguous() and not storage.storage_offset():
         return storage
     return storage.clone(memory_format=torch.contiguous_format)
-
-
-ENGINES: dict[str, ArrayEngine] = {"eager": Eager(), "compiled": Compiled()}
