@@ -1,5 +1,6 @@
 """The class of the backend."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -3,6 +3,7 @@
 A storage is a flat tensor of the elements as they are stored; quantized types are bytes.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -31,16 +32,17 @@ class TorchEngine(ArrayEngine):
         self.device, self.compiler = device, compiler
         self.product_precision = "high" if tf32 else "highest"  # in torch's words
 
-    def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
+    def to_engine(self, data: np.ndarray[Any, Any], dtype: DType) -> Array:
         tensor = torch.from_numpy(data.copy())
         tensor = tensor.view(TORCH[dtype]) if dtype in TORCH else tensor
         with memory_errors():
             return tensor if dtype in try_device(self.device).lacks else tensor.to(self.device)
 
-    def to_host(self, storage: Array) -> np.ndarray:
+    def to_host(self, storage: Array) -> np.ndarray[Any, Any]:
         storage = whole(storage.cpu())
         flat = storage.as_strided((len(storage),), (1,))  # an empty tensor may have a stride of 0
-        return flat.view(torch.uint8).numpy()
+        host: np.ndarray[Any, Any] = flat.view(torch.uint8).numpy()
+        return host
 
     def numbers(self, stored: Array, dtype: DType) -> Array:
         return stored.float()
