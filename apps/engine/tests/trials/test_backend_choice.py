@@ -20,7 +20,7 @@ from backbay_engine import estimate, load
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.trials import backend_choice
 from backbay_engine.trials.backend_choice import fastest_backend, run_trial
-from backbay_engine.trials.measuring import LoadSpeed
+from backbay_engine.trials.model_speed import LoadSpeed
 from backbay_engine.trials.process import TrialLimits, TrialOutcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]

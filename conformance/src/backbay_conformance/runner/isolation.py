@@ -29,8 +29,8 @@ from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
+from .process_clock import Patience
 from .selection import Item, RunSettings
-from .waiting import Patience
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""

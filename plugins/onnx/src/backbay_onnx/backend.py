@@ -39,9 +39,9 @@ from backbay_native import ATTENTION, NativeCode
 
 from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
 from .ops import KERNELS
-from .plans.compiled import OnnxParts, SessionCache
 from .plans.export import export
 from .plans.plan import OnnxPlan
+from .plans.session_cache import OnnxParts, SessionCache
 from .session.device import Device, choose_device
 from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code

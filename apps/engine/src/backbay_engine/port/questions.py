@@ -15,7 +15,7 @@ from backbay import BackendMemory
 from backbay.plugin import Cancel
 
 from ..images.picture import Image
-from ..images.prepared import Prepared
+from ..images.prepared_picture import Prepared
 from ..images.prompts import PromptParts
 from ..images.store import StoreCounters
 from ..runner.requests.request import Generate

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 from ..arguments import conversation_messages, require_fitting_prompt, token_ids
 from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
-from ..images.prepared import Prepared
+from ..images.prepared_picture import Prepared
 from ..images.prompts import (
     PictureConversation,
     PromptParts,

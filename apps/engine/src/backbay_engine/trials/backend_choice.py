@@ -24,7 +24,7 @@ from backbay.plugin import Cancel, check_cancel
 from ..arguments import MOST_SEQUENCES, whole_number
 from ..port.options import LoadOptions, Path
 from ..worker.messages import sendable_option
-from .measuring import ROOM, Clock, TrialTask
+from .model_speed import ROOM, Clock, TrialTask
 from .process import TrialLimits, TrialOutcome, try_task
 
 VARIABLE = "BACKBAY_TRIAL_SECONDS"

@@ -14,12 +14,12 @@ from typing import Any
 
 from backbay.internals import kill_helper, start_helper
 
-from .measuring import LoadSpeed, TrialTask
+from .model_speed import LoadSpeed, TrialTask
 
 POLL = 0.1  # seconds
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from backbay_engine.trials.measuring import main; main()"
+    "from backbay_engine.trials.model_speed import main; main()"
 )
 
 
