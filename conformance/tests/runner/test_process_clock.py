@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backbay_conformance.runner import process_clock
-from backbay_conformance.runner.process_clock import Patience, waited
+from backbay_conformance.runner.process_clock import ProcessClock, waited
 
 CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
@@ -29,8 +29,8 @@ class Clock:
         self.held["1"] += held
 
 
-def after_the_first_look(clock: Clock, seconds: float = 2.0) -> Patience:
-    patience = Patience(0, seconds)
+def after_the_first_look(clock: Clock, seconds: float = 2.0) -> ProcessClock:
+    patience = ProcessClock(0, seconds)
     assert patience.pause == process_clock.FIRST_LOOK
     clock.pass_by(process_clock.FIRST_LOOK)
     assert not patience.over

@@ -1,6 +1,6 @@
 """All that `backbay_engine` offers; it imports this module when a name is first asked for."""
 
-from .checkpoints import Located as Located
+from .checkpoints import ModelLocation as ModelLocation
 from .checkpoints import locate as locate
 from .checkpoints import models_in as models_in
 from .checkpoints import projector_beside as projector_beside
@@ -19,7 +19,7 @@ from .errors import TemplateError as TemplateError
 from .errors import TokenizerError as TokenizerError
 from .errors import ToolsError as ToolsError
 from .images.picture import Image as Image
-from .images.prepared_picture import Prepared as Prepared
+from .images.prepared import Prepared as Prepared
 from .llm import LLM as LLM
 from .loading import estimate as estimate
 from .loading import load as load

@@ -19,7 +19,7 @@ from .arguments import moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
 from .images.encoder import ImageEncoder
-from .images.prepared_picture import Prepared
+from .images.prepared import Prepared
 from .images.prompts import PromptParts
 from .local.port import LocalPort
 from .models.contract import Model

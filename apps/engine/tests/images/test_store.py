@@ -10,7 +10,7 @@ import pytest
 
 from backbay import CancelledError, ClosedError
 from backbay_engine import LogitsError
-from backbay_engine.images.prepared_picture import Prepared
+from backbay_engine.images.prepared import Prepared
 from backbay_engine.images.store import ImageStore, RowsLease, StoreCounters
 
 WIDTH, ROWS = 4, 2

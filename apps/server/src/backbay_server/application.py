@@ -27,7 +27,7 @@ from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import AppServices
 from .catalogue import Catalogue, CatalogueEntry, Load, ModelPool, load_entry
-from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError, error_response
+from .errors import ApiError, MethodNotAllowedError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
 from .monitoring import Metrics, RequestLog
 from .monitoring.routes import routes as monitoring_routes
@@ -112,7 +112,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
     absent = RouteNotFoundError(f"there is nothing at {path}")
-    found = MethodError(f"{path} does not take {method}") if error.status_code == 405 else absent
+    found = MethodNotAllowedError(f"{path} does not take {method}") if error.status_code == 405 else absent
     response = error_response(found, request.scope)
     response.headers.update(error.headers or {})
     return response

@@ -86,7 +86,7 @@ FAULTS: dict[str, PlantedFault] = {}
 """Every fault by its name, in order of declaration."""
 
 
-class BoundCall:
+class InterceptedCall:
     """A call of an op's kernel, or of a backend's method, with its arguments as attributes: `call.x`, `call.eps`."""
 
     def __init__(self, name: str, arguments: dict[str, Any], run: Kernel, backend: Any = None) -> None:
@@ -146,7 +146,7 @@ class PlantedFault:
         def kernel(*args: Any, **keywords: Any) -> Any:
             bound = own.bind(*args, **keywords)
             bound.apply_defaults()  # `contiguous` may lack a shape
-            return wrong(BoundCall(op.name, bound.arguments, run))
+            return wrong(InterceptedCall(op.name, bound.arguments, run))
 
         return kernel
 
@@ -157,7 +157,7 @@ class PlantedFault:
         def method(backend: KernelBackend, *args: Any, **keywords: Any) -> Any:
             arguments = dict(own.bind(backend, *args, **keywords).arguments)
             del arguments["self"]
-            return wrong(BoundCall(name, arguments, partial(inherited, backend), backend))
+            return wrong(InterceptedCall(name, arguments, partial(inherited, backend), backend))
 
         return method
 
@@ -180,7 +180,7 @@ FUSED: dict[str, Kernel] = {"scaled_dot_product_attention": attention}
 def fault(
     kind: FaultKind, *of: AnyOp | str, name: str = "", large: bool = False
 ) -> Callable[[Kernel], Kernel]:
-    """Register a function that gives the wrong result of a BoundCall, or, without `of`, a wrong class of the right one.
+    """Register a function that gives the wrong result of a InterceptedCall, or, without `of`, a wrong class of the right one.
 
     A fault without a docstring says in its name what is wrong.
     """
@@ -278,7 +278,7 @@ def instead(arrays: Sequence[Array], node: Node, raw: Array) -> list[Array]:
     return [raw if index == node.index else array for index, array in enumerate(arrays)]
 
 
-def reads(call: BoundCall, op: AnyOp, position: int = 0) -> bool:
+def reads(call: InterceptedCall, op: AnyOp, position: int = 0) -> bool:
     """Whether this op reads the operand of a `read_operand` call, as its operand of this number."""
     return call.reader.op is op and call.reader.args[position] is call.operand
 
@@ -288,7 +288,7 @@ def moves(reader: Node) -> bool:
     return reader.op is not None and reader.op.moves
 
 
-def numbers_of_first(call: BoundCall, memory: dict[Any, Array], key: object) -> Array:
+def numbers_of_first(call: InterceptedCall, memory: dict[Any, Array], key: object) -> Array:
     """The right numbers of the first call with a key."""
     if key not in memory:
         memory[key] = np.array(call.right())
@@ -309,7 +309,7 @@ def kernels_of(plan: KernelPlan, cancel: Cancel | None) -> Iterator[Node]:
                 yield node
 
 
-def numbered_modulo(call: BoundCall, count: int) -> Result:
+def numbered_modulo(call: InterceptedCall, count: int) -> Result:
     """Run a node; an addition finds its second operand by its number modulo `count`, if that one has the same size."""
     if call.node.op is not ops.add or (index := call.node.args[1].index) < count:
         return call.right()

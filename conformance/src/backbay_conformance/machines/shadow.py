@@ -155,8 +155,8 @@ class ContextShadow:
         return result
 
 
-class Wiring(ContextShadow):
-    """A graph in a context, and a shadow of each of its nodes; `log` tells how it was built."""
+class ShadowedGraph(ContextShadow):
+    """A graph in a context, with the expected data of each node; `log` tells how it was built."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx, "")

@@ -7,7 +7,7 @@ from html import escape
 
 from ..numbers.comparison import ENOUGH, TIGHT
 from ..suite.profiles import SUITE_VERSION
-from .report import BINS, STATES, Cell, Outcome, Report, Speed
+from .report import BINS, STATES, Outcome, Report, Speed, TableCell
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """
@@ -88,7 +88,7 @@ def _table(heads: Sequence[str], rows: Mapping[tuple[str, str], str], kind: str 
     )
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: TableCell | None) -> str:
     if cell is None:
         return '<td class="none">·</td>'
     checks = ", ".join(f"{name} {count}" for name, count in cell.checks.items())

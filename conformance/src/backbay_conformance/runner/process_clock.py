@@ -13,8 +13,8 @@ FIRST_LOOK = 0.02
 """Seconds until the first look: most answers come sooner, and the system need not be asked about their process."""
 
 
-class Patience:
-    """Counts the seconds of a process, except those in which it, a child of it, or this process, was not allowed to run.
+class ProcessClock:
+    """A limit of a process's seconds. Those in which it, its child, or this process got no processor do not count.
 
     Where the system does not tell how long a process waits for a processor, all seconds count.
     """

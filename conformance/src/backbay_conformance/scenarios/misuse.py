@@ -35,6 +35,8 @@ Wrong = Callable[["MisuseCase"], Any]
 
 
 class MisuseCase:
+    """Operands for wrong calls, each of which must raise an error of backbay."""
+
     def __init__(self, ctx: Context) -> None:
         self.ctx: Any = ctx
         self.x: Any = ctx.from_floats(np.arange(12.0), 4, 3)

@@ -26,7 +26,7 @@ from ..images.contract import VisionFamily
 from ..images.encoder import ImageEncoder
 from ..images.opening import has_encoder, text_file, vision_family, vision_file
 from ..images.picture import Image
-from ..images.prepared_picture import Prepared
+from ..images.prepared import Prepared
 from ..images.prompts import PlacedPicture, PromptParts, placeholder_tokens, prompt_tokens
 from ..images.store import ImageStore, RowsLease
 from ..images.turns import ProcessorTurns, share_processors

@@ -15,7 +15,7 @@ from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..images.contract import EncoderInputs, EncoderNetwork
 from ..images.encoder import EncoderPass
-from ..images.prepared_picture import Prepared
+from ..images.prepared import Prepared
 from ..images.store import ImageStore
 from ..models.batch import Batch
 from ..steps.step import PictureRows, Step

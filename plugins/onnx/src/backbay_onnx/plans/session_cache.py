@@ -26,7 +26,7 @@ from ..weights.store import WeightStore
 
 
 @dataclass(frozen=True)
-class OnnxParts:
+class OnnxResources:
     """One of each for all contexts of a backend."""
 
     params: BackendParams
@@ -67,7 +67,7 @@ class CompiledGraph:
 class SessionCache:
     """Compiled graphs by structure. The least recently used are dropped, sooner if they hold packed weights."""
 
-    def __init__(self, services: OnnxParts) -> None:
+    def __init__(self, services: OnnxResources) -> None:
         self._services = services
         self._compiled: OrderedDict[Hashable, list[CompiledGraph]] = OrderedDict()
         self._lock = threading.Lock()

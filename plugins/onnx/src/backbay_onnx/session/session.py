@@ -24,6 +24,8 @@ RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories 
 
 @dataclass(frozen=True)
 class NodeTime:
+    """The time that a session took for one node."""
+
     name: str
     provider: str
     seconds: float

@@ -12,7 +12,7 @@ from typing import Self, final
 import numpy as np
 
 from ..picture import MOST_STRETCH, Fit
-from ..prepared_picture import Prepared, Size
+from ..prepared import Prepared, Size
 from ..resizing import Planes, resize
 from .contract import PictureLayout, Pixels, Preparation
 

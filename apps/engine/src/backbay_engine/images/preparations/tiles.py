@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..picture import Fit
-from ..prepared_picture import Prepared, Size
+from ..prepared import Prepared, Size
 from ..resizing import Planes, plain_picture, resize
 from .contract import PictureLayout, Pixels, Preparation
 

@@ -12,7 +12,7 @@ from backbay import CacheConfig, DType, KernelBackend, NoMemoryError, Op, Precis
 from backbay.internals import KERNEL, Ledger
 from backbay.plugin import GRAPH, unsupported
 
-from ...fault import AnyOp, BoundCall, FaultKind, Result, fault, named, reading_zeros
+from ...fault import AnyOp, FaultKind, InterceptedCall, Result, fault, named, reading_zeros
 
 
 class LeakyLedger(Ledger):
@@ -49,13 +49,13 @@ def claiming(right: type[KernelBackend], claimed: Op[Any, Any]) -> type[KernelBa
 
 
 @fault(FaultKind.CLAIMS, ops.conv3d, ops.interpolate)
-def an_op_that_is_claimed_raises(call: BoundCall) -> Result:
+def an_op_that_is_claimed_raises(call: InterceptedCall) -> Result:
     """The table has a kernel, and the kernel is not implemented."""
     raise NotImplementedError("not on this device")
 
 
 @fault(FaultKind.CLAIMS, "numbers")
-def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Result:
+def bfloat16_is_claimed_and_read_as_half(call: InterceptedCall) -> Result:
     """bf16 operands are accepted, and their bits are read as f16."""
     if call.dtype is not DType.BF16:
         return call.right()
@@ -63,14 +63,14 @@ def bfloat16_is_claimed_and_read_as_half(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "supports")
-def quantized_weights_are_disclaimed(call: BoundCall) -> Result:
+def quantized_weights_are_disclaimed(call: InterceptedCall) -> Result:
     """`supports` declines mulmat with a q8_0 weight, which the kernel can compute."""
     quantized = call.op is ops.mulmat and call.specs[0] is not None and call.specs[0].dtype is DType.Q8_0
     return unsupported("q8_0 weights have no kernel") if quantized else call.right()
 
 
 @fault(FaultKind.CLAIMS, "start")
-def half_of_the_memory_is_booked(call: BoundCall) -> Result:
+def half_of_the_memory_is_booked(call: InterceptedCall) -> Result:
     """Every allocation is booked with half of its bytes, in dry runs too."""
     call.backend.ledger.__class__ = HalvingLedger
     call.right()
@@ -82,27 +82,27 @@ def an_op_without_a_kernel_is_claimed(right: type[KernelBackend]) -> type[Kernel
 
 
 @fault(FaultKind.CLAIMS, "precision")
-def single_precision_is_called_double(call: BoundCall) -> Result:
+def single_precision_is_called_double(call: InterceptedCall) -> Result:
     """The backend declares sums in f64, and its kernels compute in f32."""
     call.backend.float_dtype = np.float32
     return Precision(DType.F32, DType.F64)
 
 
 @fault(FaultKind.CLAIMS, "cache_config")
-def a_cache_dtype_is_offered_that_cannot_be_written(call: BoundCall) -> Result:
+def a_cache_dtype_is_offered_that_cannot_be_written(call: InterceptedCall) -> Result:
     """`cache_config` offers iq4_nl, and no kernel can quantize to it."""
     return CacheConfig(dtypes=(*call.right().dtypes, DType.IQ4_NL))
 
 
 @fault(FaultKind.CLAIMS, "memory")
-def the_memory_report_forgets_the_graph(call: BoundCall) -> Result:
+def the_memory_report_forgets_the_graph(call: InterceptedCall) -> Result:
     """The report lists weights and caches, and no compute memory."""
     report = call.right()
     return replace(report, cpu=replace(report.cpu, graph=replace(report.cpu.graph, size=0)))
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def a_dry_run_measures_half(call: BoundCall) -> Result:
+def a_dry_run_measures_half(call: InterceptedCall) -> Result:
     """With alloc_memory=False, half of the compute memory is booked."""
     plan = call.right()
     if not call.backend.params.alloc_memory:
@@ -113,13 +113,13 @@ def a_dry_run_measures_half(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "start")
-def memory_limits_are_not_kept(call: BoundCall) -> Result:
+def memory_limits_are_not_kept(call: InterceptedCall) -> Result:
     call.backend.ledger.limits = {}
     call.right()
 
 
 @fault(FaultKind.CLAIMS, "start")
-def a_failed_allocation_stays_booked(call: BoundCall) -> Result:
+def a_failed_allocation_stays_booked(call: InterceptedCall) -> Result:
     """A refused allocation stays in the report."""
     call.backend.ledger.__class__ = LeakyLedger
     call.right()
@@ -132,7 +132,7 @@ def attention_is_claimed_fused_and_left_out(right: type[KernelBackend]) -> type[
 
 
 @fault(FaultKind.CLAIMS, "run_node")
-def an_unsupported_case_falls_back_to_nothing(call: BoundCall) -> Result:
+def an_unsupported_case_falls_back_to_nothing(call: InterceptedCall) -> Result:
     """On f16 operands some kernels return without a result and without an error."""
     if call.node.op in named("gelu_erf", "softplus", "l2_norm", "stddev") and call.node.dtype is DType.F16:
         return
@@ -140,7 +140,7 @@ def an_unsupported_case_falls_back_to_nothing(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def what_was_reserved_is_allocated_again(call: BoundCall) -> Result:
+def what_was_reserved_is_allocated_again(call: InterceptedCall) -> Result:
     """Plans are never valid, so that every compute compiles again."""
     plan = call.right()
     plan.__class__ = type("Short", (type(plan),), {"valid": property(lambda self: False)})
@@ -166,7 +166,7 @@ def more_than_subnormal_operands_are_zeros(right: type[KernelBackend]) -> type[K
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def profiles_repeat_their_times(call: BoundCall) -> Result:
+def profiles_repeat_their_times(call: InterceptedCall) -> Result:
     """Each time is told a thousand times."""
     plan = call.right()
     profile = plan.profile
@@ -180,7 +180,7 @@ def profiles_repeat_their_times(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def a_profile_runs_a_graph_once(call: BoundCall) -> Result:
+def a_profile_runs_a_graph_once(call: InterceptedCall) -> Result:
     """Later profiled runs tell the times of the first, and compute nothing."""
     plan = call.right()
     profile = plan.profile
@@ -198,7 +198,7 @@ def a_profile_runs_a_graph_once(call: BoundCall) -> Result:
 LARGE = 1 << 20
 
 
-def unbooked(call: BoundCall, *forgotten: AnyOp) -> int:
+def unbooked(call: InterceptedCall, *forgotten: AnyOp) -> int:
     """The working memory of a node; 0 for some ops."""
     return 0 if call.node.op in forgotten else int(call.right())
 
@@ -214,7 +214,7 @@ forgets("windows_of_images_are_not_booked", ops.conv2d, ops.conv3d)
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def a_large_plan_stays_booked(call: BoundCall) -> Result:
+def a_large_plan_stays_booked(call: InterceptedCall) -> Result:
     """Plans of more than a MiB go into a cache when they are closed, and nothing empties it."""
     plan = call.right()
     if plan.nbytes > LARGE:
@@ -225,7 +225,7 @@ def a_large_plan_stays_booked(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def a_large_plan_keeps_its_memory_and_is_not_booked(call: BoundCall) -> Result:
+def a_large_plan_keeps_its_memory_and_is_not_booked(call: InterceptedCall) -> Result:
     """Buffers of more than a MiB go into a pool when their plan is closed, which no report counts."""
     plan = call.right()
     close, kept = plan.close, vars(call.backend).setdefault("kept_data", [])
@@ -239,7 +239,7 @@ def a_large_plan_keeps_its_memory_and_is_not_booked(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "read_operand")
-def decoded_weights_are_kept_and_not_booked(call: BoundCall) -> Result:
+def decoded_weights_are_kept_and_not_booked(call: InterceptedCall) -> Result:
     """Each quantized weight is decoded once more, as float32, and no report counts the copies."""
     numbers, operand = call.right(), call.operand
     if operand.kind == "parameter" and operand.dtype.is_quantized:
@@ -260,12 +260,12 @@ class SeldomCancel:
 
 
 @fault(FaultKind.RACES, "run_plan")
-def a_cancellation_is_looked_for_every_16_nodes(call: BoundCall) -> Result:
+def a_cancellation_is_looked_for_every_16_nodes(call: InterceptedCall) -> Result:
     return call.right(cancel=None if call.cancel is None else SeldomCancel(call.cancel))
 
 
 @fault(FaultKind.CLAIMS, "working_memory")
-def a_dry_run_forgets_scores_of_attention(call: BoundCall) -> Result:
+def a_dry_run_forgets_scores_of_attention(call: InterceptedCall) -> Result:
     """Only a real run asks the kernel what it works in."""
     dry = not call.backend.params.alloc_memory
     return unbooked(call, ops.scaled_dot_product_attention) if dry else call.right()

@@ -10,7 +10,17 @@ import numpy as np
 from backbay import DType, Node, ops
 from backbay.plugin import decode
 
-from ...fault import AnyOp, BoundCall, FaultKind, Result, fault, kernels_of, named, numbered_modulo, plain
+from ...fault import (
+    AnyOp,
+    FaultKind,
+    InterceptedCall,
+    Result,
+    fault,
+    kernels_of,
+    named,
+    numbered_modulo,
+    plain,
+)
 from ...fused import Array, exponentials
 
 
@@ -24,7 +34,7 @@ def follows(node: Node, op: AnyOp, before: AnyOp) -> bool:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
+def a_norm_and_its_weight_are_fused_without_eps(call: InterceptedCall) -> Result:
     """rms_norm followed by mul runs as one kernel without eps."""
     if not follows(call.node, ops.mul, ops.rms_norm) or call.node.dtype is not DType.F32:
         call.right()
@@ -38,7 +48,7 @@ def a_norm_and_its_weight_are_fused_without_eps(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
+def a_chain_of_additions_loses_its_middle(call: InterceptedCall) -> Result:
     """Three additions in a row are fused, and the second addition's second operand is left out."""
     node = call.node
     call.right()
@@ -49,7 +59,7 @@ def a_chain_of_additions_loses_its_middle(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
+def a_gate_is_applied_to_the_wrong_half(call: InterceptedCall) -> Result:
     """silu followed by mul becomes a gated kernel, with gate and value exchanged."""
     node = call.node
     call.right()
@@ -59,7 +69,7 @@ def a_gate_is_applied_to_the_wrong_half(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
+def equal_nodes_are_merged_by_their_operands_alone(call: InterceptedCall) -> Result:
     """Two nodes of one op on the same operand count as equal, whatever their attributes."""
     node = call.node
     memory = call.backend.__dict__.setdefault("merged", {})
@@ -74,7 +84,7 @@ def equal_nodes_are_merged_by_their_operands_alone(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_plan")
-def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
+def writes_that_nobody_reads_are_dropped(call: InterceptedCall) -> Result:
     """Dead code elimination drops a write into a cache whose result has no reader."""
     read = {o.index for n in call.plan.graph.nodes for o in n.operands}
     for node in kernels_of(call.plan, call.cancel):
@@ -83,7 +93,7 @@ def writes_that_nobody_reads_are_dropped(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_plan")
-def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
+def a_read_before_a_write_is_shared_with_one_after(call: InterceptedCall) -> Result:
     """Two reads of the same range of a leaf are merged, despite a write between them."""
     seen: dict[object, Array] = {}
     for node in kernels_of(call.plan, call.cancel):
@@ -95,7 +105,7 @@ def a_read_before_a_write_is_shared_with_one_after(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
+def scaling_is_lost_before_a_softmax(call: InterceptedCall) -> Result:
     """scale, add and softmax run as one kernel, which scales the mask too."""
     node, added = call.node, call.node.args[0]
     call.right()
@@ -107,13 +117,13 @@ def scaling_is_lost_before_a_softmax(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def operands_of_long_graphs_are_numbered_in_5_bits(call: BoundCall) -> Result:
+def operands_of_long_graphs_are_numbered_in_5_bits(call: InterceptedCall) -> Result:
     """From the 33rd node on, the second operand of an addition is looked up modulo 32, if it has the same size."""
     return numbered_modulo(call, 32)
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Result:
+def a_product_and_its_bias_are_fused_in_half_precision(call: InterceptedCall) -> Result:
     """mulmat followed by add keeps the product in f16 before it adds."""
     node = call.node
     call.right()
@@ -123,7 +133,7 @@ def a_product_and_its_bias_are_fused_in_half_precision(call: BoundCall) -> Resul
 
 
 @fault(FaultKind.FUSION, "run_plan")
-def a_norm_that_is_an_output_too_comes_out_weighted(call: BoundCall) -> Result:
+def a_norm_that_is_an_output_too_comes_out_weighted(call: InterceptedCall) -> Result:
     """rms_norm followed by mul is fused in place, so that other readers of the norm find the product."""
     call.right()
     outputs, arrays = call.plan.graph.outputs, call.plan.arrays
@@ -141,7 +151,7 @@ def readers(nodes: list[Node], node: Node) -> list[Node]:
 
 
 @fault(FaultKind.ALIASING, "run_plan")
-def views_do_not_keep_their_tensor_from_its_last_reader(call: BoundCall) -> Result:
+def views_do_not_keep_their_tensor_from_its_last_reader(call: InterceptedCall) -> Result:
     """An op runs in place if nothing reads its operand itself later; a view of the operand may be read later."""
     plan = call.plan
     nodes, arrays = plan.graph.nodes, plan.arrays
@@ -160,7 +170,7 @@ def views_do_not_keep_their_tensor_from_its_last_reader(call: BoundCall) -> Resu
 def leaves_out(name: str, first: AnyOp, second: AnyOp) -> None:
     """Register a fault: two ops run as one kernel; the result of the first is an output, too, and is not written."""
 
-    def wrong(call: BoundCall) -> None:
+    def wrong(call: InterceptedCall) -> None:
         call.right()
         nodes = call.plan.graph.nodes
         for node in call.plan.graph.outputs:
@@ -178,7 +188,7 @@ leaves_out("a_product_with_a_merged_bias_is_never_stored", ops.mulmat, ops.add)
 
 
 @fault(FaultKind.FUSION, "run_plan")
-def casts_to_a_narrow_type_and_back_are_left_out(call: BoundCall) -> Result:
+def casts_to_a_narrow_type_and_back_are_left_out(call: InterceptedCall) -> Result:
     """A pair of casts is taken for a copy, whatever the narrow type loses."""
     held: dict[int, Array] = {}
     arrays = call.plan.arrays
@@ -194,7 +204,7 @@ def casts_to_a_narrow_type_and_back_are_left_out(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_tensor_less_itself_is_zero(call: BoundCall) -> Result:
+def a_tensor_less_itself_is_zero(call: InterceptedCall) -> Result:
     """x - x is replaced by zeros, also where x is infinite or NaN."""
     args = call.node.args
     call.right()
@@ -203,7 +213,7 @@ def a_tensor_less_itself_is_zero(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_merged_bias_is_taken_for_one_of_columns(call: BoundCall) -> Result:
+def a_merged_bias_is_taken_for_one_of_columns(call: InterceptedCall) -> Result:
     """A product and a sum run as one kernel, which reads one number for each row as one for each column."""
     node = call.node
     call.right()
@@ -215,7 +225,7 @@ def a_merged_bias_is_taken_for_one_of_columns(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "compile")
-def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Result:
+def places_are_those_of_the_last_graph_with_as_many_nodes(call: InterceptedCall) -> Result:
     """A graph gets the places of an earlier one with the same ops and sizes, whatever its nodes read."""
     plan = call.right()
     key = tuple((node.op, node.dtype, node.shape) for node in call.graph.nodes)
@@ -233,7 +243,7 @@ def places_are_those_of_the_last_graph_with_as_many_nodes(call: BoundCall) -> Re
 
 
 @fault(FaultKind.FUSION, "run_plan")
-def leaves_of_other_contexts_count_as_constants(call: BoundCall) -> Result:
+def leaves_of_other_contexts_count_as_constants(call: InterceptedCall) -> Result:
     """Ops that read nothing but leaves of caches are computed once, when the plan runs for the first time."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
     written = {node.storage.index for node in nodes if node.op is not None and node.op.writes is not None}

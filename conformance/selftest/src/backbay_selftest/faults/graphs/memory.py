@@ -8,16 +8,16 @@ from backbay import DType, Node, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import Cancel
 
-from ...fault import BoundCall, FaultKind, Result, fault, float16, kernels_of, named, plain
+from ...fault import FaultKind, InterceptedCall, Result, fault, float16, kernels_of, named, plain
 
 
-def overwrite_operand(call: BoundCall) -> None:
+def overwrite_operand(call: InterceptedCall) -> None:
     """Write a node's result over its first operand, too."""
     call.arrays[call.node.args[0].index][...] = call.arrays[call.node.index]
 
 
 @fault(FaultKind.ALIASING, "run_node")
-def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
+def silu_runs_in_place_on_an_input(call: InterceptedCall) -> Result:
     """The result also overwrites the operand, which the caller may read or use again."""
     call.right()
     first = call.node.args[0]
@@ -26,7 +26,7 @@ def silu_runs_in_place_on_an_input(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_node")
-def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
+def scale_overwrites_an_intermediate(call: InterceptedCall) -> Result:
     """Scaling reuses its operand's memory, also where another node reads it later."""
     call.right()
     first = call.node.args[0]
@@ -35,7 +35,7 @@ def scale_overwrites_an_intermediate(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_node")
-def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
+def mulmat_rounds_its_activations_in_place(call: InterceptedCall) -> Result:
     """Activations stay rounded to half precision after the product."""
     call.right()
     if call.node.op is ops.mulmat and plain(x := call.node.args[1]) and x.kind != "parameter":
@@ -43,7 +43,7 @@ def mulmat_rounds_its_activations_in_place(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "data_to_write")
-def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
+def overlapping_copies_read_what_they_wrote(call: InterceptedCall) -> Result:
     """A move within one leaf copies row by row, and reads rows that it has already overwritten."""
     late, source, target = call.right(), call.source, call.target
     moves = source.storage is target.storage and source.dtype is target.dtype and call.raw.ndim >= 2
@@ -54,7 +54,7 @@ def overlapping_copies_read_what_they_wrote(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_plan")
-def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
+def memory_is_free_while_a_view_still_needs_it(call: InterceptedCall) -> Result:
     """An intermediate counts as unused after the last op that reads it directly; views of it are forgotten."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
     kept = {node.storage.index for node in call.plan.graph.outputs}
@@ -68,7 +68,7 @@ def memory_is_free_while_a_view_still_needs_it(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_plan")
-def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
+def an_output_that_others_read_is_recycled(call: InterceptedCall) -> Result:
     """An output is kept only if nothing reads it later in the graph."""
     call.right()
     read = {used.storage.index for node in call.plan.graph.nodes for used in node.operands}
@@ -78,7 +78,7 @@ def an_output_that_others_read_is_recycled(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_node")
-def rope_turns_its_input(call: BoundCall) -> Result:
+def rope_turns_its_input(call: InterceptedCall) -> Result:
     """Queries that are an intermediate result of one token are rotated in place."""
     call.right()
     first = call.node.args[0]
@@ -87,7 +87,7 @@ def rope_turns_its_input(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_plan")
-def memory_is_free_behind_three_views(call: BoundCall) -> Result:
+def memory_is_free_behind_three_views(call: InterceptedCall) -> Result:
     """The search for the last reader of a result looks through two views, and no further."""
     nodes, arrays = call.plan.graph.nodes, call.plan.arrays
     kept = {node.storage.index for node in call.plan.graph.outputs}
@@ -114,14 +114,14 @@ def leaves(plan: KernelPlan) -> list[Node]:
     return [node for node in plan.graph.nodes if node.kind == "input" and node.size]
 
 
-def turn(call: BoundCall) -> int:
+def turn(call: InterceptedCall) -> int:
     """The number of a fault's chances to show, this one included."""
     call.backend.turn = getattr(call.backend, "turn", 0) + 1
     return int(call.backend.turn)
 
 
 @fault(FaultKind.RACES, "run_plan")
-def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
+def a_run_reads_what_the_leaves_held_before(call: InterceptedCall) -> Result:
     """A run does not wait for uploads, and sees the inputs of the run before it."""
     plan = call.plan
     last = plan.__dict__.setdefault("seen", {})
@@ -135,7 +135,7 @@ def a_run_reads_what_the_leaves_held_before(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_plan")
-def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
+def a_plan_is_not_run_again_for_the_same_first_bytes(call: InterceptedCall) -> Result:
     """Results are kept while the first 64 bytes of each input stay equal."""
     plan = call.plan
     key = [bytes(plan.arrays[node.index].reshape(-1)[:16].tobytes()[:64]) for node in leaves(plan)]
@@ -146,7 +146,7 @@ def a_plan_is_not_run_again_for_the_same_first_bytes(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_node")
-def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
+def every_third_sum_misses_its_last_part(call: InterceptedCall) -> Result:
     """A reduction is sometimes read before its last warp is done."""
     call.right()
     out = call.arrays[call.node.index]
@@ -155,7 +155,7 @@ def every_third_sum_misses_its_last_part(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_plan")
-def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
+def reads_of_a_cache_do_not_wait_for_its_writes(call: InterceptedCall) -> Result:
     """A graph's writes into a leaf happen after all of its reads."""
     nodes = list(kernels_of(call.plan, call.cancel))
     with np.errstate(all="ignore"):
@@ -164,7 +164,7 @@ def reads_of_a_cache_do_not_wait_for_its_writes(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "compile")
-def contexts_share_their_compute_memory(call: BoundCall) -> Result:
+def contexts_share_their_compute_memory(call: InterceptedCall) -> Result:
     """All plans of a backend use one arena, so computing in one context changes the results of another."""
     plan, arena = call.right(), vars(call.backend).setdefault("arena", {})
     read, run = plan.read, plan.run
@@ -184,7 +184,7 @@ def contexts_share_their_compute_memory(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "read_operand")
-def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
+def rows_written_are_seen_one_step_late(call: InterceptedCall) -> Result:
     """A gather after set_rows in one graph reads the old content of the last row."""
     operand, reader = call.operand, call.reader
     if reader.op is ops.set_rows and operand is reader.args[0]:
@@ -200,7 +200,7 @@ def rows_written_are_seen_one_step_late(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_plan")
-def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
+def the_first_of_two_outputs_is_read_too_early(call: InterceptedCall) -> Result:
     """With several outputs, the first output is that of the run before."""
     plan = call.plan
     first = plan.graph.outputs[0] if len(plan.graph.outputs) > 1 else None
@@ -214,7 +214,7 @@ def the_first_of_two_outputs_is_read_too_early(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_node")
-def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
+def sums_are_added_in_an_order_of_chance(call: InterceptedCall) -> Result:
     """Atomic additions round differently from run to run, and the backend calls itself deterministic."""
     call.right()
     out = call.arrays[call.node.index]
@@ -224,7 +224,7 @@ def sums_are_added_in_an_order_of_chance(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, ops.set_rows)
-def rows_that_are_written_twice_add_up(call: BoundCall) -> Result:
+def rows_that_are_written_twice_add_up(call: InterceptedCall) -> Result:
     """Writes are atomic additions to cleared rows, so that a repeated id sums its rows."""
     y = call.right()
     if call.src.ndim == 2 and call.ids.ndim == 1 and y.dtype == np.float32:

@@ -10,25 +10,38 @@ from backbay import Node, Plan, Spec, ops
 from backbay.internals import Bytes, contiguous_strides, span
 from backbay.plugin import strided
 
-from ...fault import AnyOp, BoundCall, FaultKind, Result, fault, instead, looked, named, reads, storage_bytes
+from ...fault import (
+    AnyOp,
+    FaultKind,
+    InterceptedCall,
+    Result,
+    fault,
+    instead,
+    looked,
+    named,
+    reads,
+    storage_bytes,
+)
 from ...fused import rank4
 
 BINARY = named("add", "sub", "mul", "div")
 UNARY = named("silu", "gelu", "relu", "tanh", "exp", "sqr", "neg", "sigmoid", "scale")
 
 
-def misread(call: BoundCall, strides: tuple[int, ...] | None = None, offset: int | None = None) -> Result:
+def misread(
+    call: InterceptedCall, strides: tuple[int, ...] | None = None, offset: int | None = None
+) -> Result:
     """The operand read with other strides, contiguous ones by default, or from another offset."""
     seen = looked(call.operand, call.arrays, strides, offset)
     return call.right(arrays=instead(call.arrays, call.operand, seen))
 
 
-def packed(call: BoundCall) -> Result:
+def packed(call: InterceptedCall) -> Result:
     """The operand read as if it were contiguous."""
     return misread(call) if call.operand.strides else call.right()
 
 
-def from_start(call: BoundCall) -> Result:
+def from_start(call: InterceptedCall) -> Result:
     """The operand read from the first byte of its storage."""
     return misread(call, call.operand.strides, 0) if call.operand.offset else call.right()
 
@@ -37,7 +50,7 @@ def misreads(name: str, kind: FaultKind, *readers: AnyOp, operand: int = 0) -> N
     """Register a fault: these ops read one of their operands without its strides or its offset."""
     read = packed if kind is FaultKind.STRIDES else from_start
 
-    def wrong(call: BoundCall) -> Result:
+    def wrong(call: InterceptedCall) -> Result:
         chosen = any(reads(call, op, operand) for op in readers)
         return read(call) if chosen else call.right()
 
@@ -55,21 +68,21 @@ misreads("set_rows_into_a_view_writes_from_the_storage_start", FaultKind.OFFSET,
 
 
 @fault(FaultKind.STRIDES, "read_operand")
-def sum_reads_a_permuted_row_as_contiguous(call: BoundCall) -> Result:
+def sum_reads_a_permuted_row_as_contiguous(call: InterceptedCall) -> Result:
     """Sums ignore the stride of dimension 0."""
     permuted = call.operand.stride(0) != call.operand.dtype.type_size
     return packed(call) if permuted and reads(call, ops.sum_rows) else call.right()
 
 
 @fault(FaultKind.STRIDES, "read_operand")
-def softmax_ignores_the_gap_between_rows(call: BoundCall) -> Result:
+def softmax_ignores_the_gap_between_rows(call: InterceptedCall) -> Result:
     """Rows of a view with gaps are read as adjacent rows."""
     whole = call.operand.stride(0) == call.operand.dtype.type_size
     return packed(call) if whole and reads(call, ops.softmax) else call.right()
 
 
 @fault(FaultKind.STRIDES, "read_operand")
-def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
+def activations_ignore_a_step_in_dimension_0(call: InterceptedCall) -> Result:
     """Elementwise kernels honour the strides of rows, but read adjacent elements within a row."""
     operand, step = call.operand, call.operand.dtype.type_size
     if call.reader.op in UNARY and operand.strides and operand.stride(0) > step:
@@ -78,7 +91,7 @@ def activations_ignore_a_step_in_dimension_0(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.STRIDES, ops.contiguous)
-def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> Result:
+def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: InterceptedCall) -> Result:
     """The fast path for transposed tensors forgets dimension 3 where both outer extents are equal."""
     x = call.x
     if x.ndim == 4 and not x.flags.c_contiguous and x.shape[0] == x.shape[1] > 1:
@@ -87,7 +100,7 @@ def contiguous_of_a_rank_4_permutation_swaps_the_outer_axes(call: BoundCall) -> 
 
 
 @fault(FaultKind.STRIDES, "compile")
-def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
+def a_permuted_output_is_read_in_storage_order(call: InterceptedCall) -> Result:
     """Reading an output that is a permuted view returns its bytes in storage order."""
     plan: Plan = call.right()
     gathered = plan.read
@@ -103,7 +116,7 @@ def a_permuted_output_is_read_in_storage_order(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.OFFSET, "resolve_view")
-def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> Result:
+def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: InterceptedCall) -> Result:
     """A view of a view loses the offset of the inner view."""
     node = call.node
     if node.op in (ops.view, ops.slice) and node.args[0].is_view and node.args[0].offset:
@@ -112,21 +125,21 @@ def the_offset_of_a_view_of_a_view_counts_from_the_storage(call: BoundCall) -> R
 
 
 @fault(FaultKind.OFFSET, "resolve_view")
-def offsets_of_half_precision_views_count_4_byte_elements(call: BoundCall) -> Result:
+def offsets_of_half_precision_views_count_4_byte_elements(call: InterceptedCall) -> Result:
     """The offset is divided by 4 to count elements, also where an element has 2 bytes."""
     half = call.node.op is not None and call.node.op.view and call.node.dtype.type_size == 2
     return shifted(call, call.node.offset // 4 * 2) if half else call.right()
 
 
 @fault(FaultKind.OFFSET, "resolve_view")
-def views_of_a_cache_ignore_their_offset(call: BoundCall) -> Result:
+def views_of_a_cache_ignore_their_offset(call: InterceptedCall) -> Result:
     """Views into a leaf that graphs write start at the leaf's first byte."""
     cached = call.node.op in (ops.view, ops.slice) and call.node.storage.kind == "state"
     return shifted(call, 0) if cached else call.right()
 
 
 @fault(FaultKind.OFFSET, "read_operand")
-def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
+def offsets_below_one_row_are_dropped(call: InterceptedCall) -> Result:
     """A view's offset is rounded down to whole rows."""
     operand, row = call.operand, call.operand.storage.row_nbytes
     if row and operand.offset % row and call.reader.op in named("add", "mul", "rope", "contiguous"):
@@ -134,7 +147,7 @@ def offsets_below_one_row_are_dropped(call: BoundCall) -> Result:
     return call.right()
 
 
-def shifted(call: BoundCall, offset: int) -> Result:
+def shifted(call: InterceptedCall, offset: int) -> Result:
     """The view from a lower offset, for which the storage has room."""
     keep, call.node.offset = call.node.offset, max(0, offset)
     try:
@@ -143,7 +156,7 @@ def shifted(call: BoundCall, offset: int) -> Result:
         call.node.offset = keep
 
 
-def seen(call: BoundCall, **changed: Any) -> Result:
+def seen(call: InterceptedCall, **changed: Any) -> Result:
     """The view of a `resolve_view` call with another spec, where the storage has room for it."""
     node = call.node
     given = {"shape": node.shape, "strides": node.strides, "offset": node.offset, **changed}
@@ -153,7 +166,7 @@ def seen(call: BoundCall, **changed: Any) -> Result:
 
 
 @fault(FaultKind.OFFSET, "resolve_view")
-def a_view_of_a_view_starts_at_its_own_offset(call: BoundCall) -> Result:
+def a_view_of_a_view_starts_at_its_own_offset(call: InterceptedCall) -> Result:
     """The offset of the view below is lost."""
     node = call.node
     below = node.args[0] if node.op in (ops.view, ops.slice) else None
@@ -161,7 +174,7 @@ def a_view_of_a_view_starts_at_its_own_offset(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.STRIDES, "resolve_view")
-def rows_that_overlap_are_moved_apart(call: BoundCall) -> Result:
+def rows_that_overlap_are_moved_apart(call: InterceptedCall) -> Result:
     """A stride shorter than a row is taken for an error, and replaced by the row's length."""
     node = call.node
     if not node.strides or node.rank < 2:
@@ -177,7 +190,7 @@ def rows_that_overlap_are_moved_apart(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.STRIDES, "resolve_view")
-def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
+def outer_strides_are_products_of_the_inner(call: InterceptedCall) -> Result:
     """The strides of dimensions 2 and 3 are computed from that of dimension 1."""
     node = call.node
     if node.op is not ops.view or not node.strides or node.rank < 3:
@@ -189,7 +202,7 @@ def outer_strides_are_products_of_the_inner(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.STRIDES, "read_operand")
-def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Result:
+def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: InterceptedCall) -> Result:
     """The rows of a written region follow each other as the leaf's rows do."""
     node, target, op = call.operand, call.operand.storage, call.reader.op
     writes = op is not None and op.writes is not None and node is call.reader.args[op.writes]
@@ -203,7 +216,7 @@ def a_set_with_strides_of_its_own_uses_those_of_the_leaf(call: BoundCall) -> Res
 
 
 @fault(FaultKind.WRONG_AXIS, ops.concat)
-def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result:
+def concat_beyond_both_ranks_joins_the_last_dimension(call: InterceptedCall) -> Result:
     """A dimension that neither operand has is taken for the last one that they have."""
     x, t2 = call.x, call.t2
     y = call.right()
@@ -217,7 +230,7 @@ def concat_beyond_both_ranks_joins_the_last_dimension(call: BoundCall) -> Result
 
 
 @fault(FaultKind.ZERO, ops.repeat)
-def repeating_no_times_copies_once(call: BoundCall) -> Result:
+def repeating_no_times_copies_once(call: InterceptedCall) -> Result:
     """A loop that counts its turns at the end runs at least once."""
     y = call.right()
     if call.x.size and not y.size:
@@ -226,7 +239,7 @@ def repeating_no_times_copies_once(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.STRIDES, "read_operand")
-def a_broadcast_row_is_read_once_and_then_past_its_end(call: BoundCall) -> Result:
+def a_broadcast_row_is_read_once_and_then_past_its_end(call: InterceptedCall) -> Result:
     """An operand of elementwise ops with a stride of 0 in dimension 1 advances by a row all the same."""
     y, node = call.right(), call.operand
     zero = node.strides and node.rank > 1 and node.strides[1] == 0 and node.dim(1) > 1

@@ -6,12 +6,12 @@ import numpy as np
 
 from backbay import ops
 
-from ...fault import BoundCall, FaultKind, Result, fault, float16, named
+from ...fault import FaultKind, InterceptedCall, Result, fault, float16, named
 from ...fused import Array, rank4
 
 
 @fault(FaultKind.TAILS, ops.scaled_dot_product_attention)
-def heads_of_80_are_read_as_64(call: BoundCall) -> Result:
+def heads_of_80_are_read_as_64(call: InterceptedCall) -> Result:
     """A kernel is compiled for heads of 64 and 128; heads of 80 take the smaller one."""
     if call.query.shape[-1] != 80:
         return call.right()
@@ -19,7 +19,7 @@ def heads_of_80_are_read_as_64(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.scaled_dot_product_attention)
-def heads_of_96_are_padded_with_what_follows(call: BoundCall) -> Result:
+def heads_of_96_are_padded_with_what_follows(call: InterceptedCall) -> Result:
     """Keys of 96 elements are read as 128, the rest of the first part."""
     q, k = call.query, call.key
     if q.shape[-1] != 96:
@@ -28,7 +28,7 @@ def heads_of_96_are_padded_with_what_follows(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.scaled_dot_product_attention)
-def values_of_heads_past_256_lose_their_tail(call: BoundCall) -> Result:
+def values_of_heads_past_256_lose_their_tail(call: InterceptedCall) -> Result:
     """The accumulator of a group of threads has 256 columns."""
     y = call.right()
     if call.vmla is None:
@@ -37,20 +37,20 @@ def values_of_heads_past_256_lose_their_tail(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.scaled_dot_product_attention)
-def keys_longer_than_256_are_cut(call: BoundCall) -> Result:
+def keys_longer_than_256_are_cut(call: InterceptedCall) -> Result:
     """Shared memory has room for 256 elements of a key, as in heads of 576 beside values of 512."""
     return call.right(query=call.query[..., :256], key=call.key[..., :256])
 
 
 @fault(FaultKind.TAILS, ops.scaled_dot_product_attention)
-def keys_of_192_are_reduced_as_128(call: BoundCall) -> Result:
+def keys_of_192_are_reduced_as_128(call: InterceptedCall) -> Result:
     """With 192 elements in a key, the sum's third warp is not added."""
     cut = 128 if call.query.shape[-1] == 192 else None
     return call.right(query=call.query[..., :cut], key=call.key[..., :cut])
 
 
 @fault(FaultKind.WRONG_AXIS, ops.scaled_dot_product_attention)
-def groups_of_more_than_8_heads_wrap(call: BoundCall) -> Result:
+def groups_of_more_than_8_heads_wrap(call: InterceptedCall) -> Result:
     """A tile holds 8 heads of a group; the heads after them read the next group's keys."""
 
     def spread(x: Array, heads: int) -> Array:
@@ -64,7 +64,7 @@ def groups_of_more_than_8_heads_wrap(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.WRONG_AXIS, ops.scaled_dot_product_attention)
-def a_group_of_12_is_rounded_up_to_16(call: BoundCall) -> Result:
+def a_group_of_12_is_rounded_up_to_16(call: InterceptedCall) -> Result:
     """The heads of a group are padded to a power of two, and the padding is never cut: heads move."""
 
     def spread(x: Array, heads: int) -> Array:
@@ -80,20 +80,20 @@ def a_group_of_12_is_rounded_up_to_16(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.LONG, ops.scaled_dot_product_attention)
-def a_step_of_many_tokens_masks_like_its_first_32(call: BoundCall) -> Result:
+def a_step_of_many_tokens_masks_like_its_first_32(call: InterceptedCall) -> Result:
     """The mask of a tile of 32 tokens serves the tiles after it."""
     return call.right(change_mask=lambda mask: mask[:, :, np.arange(mask.shape[2]) % 32])
 
 
 @fault(FaultKind.ZERO, ops.scaled_dot_product_attention)
-def an_empty_history_gives_nan(call: BoundCall) -> Result:
+def an_empty_history_gives_nan(call: InterceptedCall) -> Result:
     """The sum of no weights divides 0 by 0."""
     y = call.right()
     return y if call.key.shape[-3] else np.full_like(y, np.nan)
 
 
 @fault(FaultKind.WRONG_AXIS, ops.mulmat)
-def slices_are_shared_by_shifts(call: BoundCall) -> Result:
+def slices_are_shared_by_shifts(call: InterceptedCall) -> Result:
     """Groups of slices are a power of two; 12 activations of one weight are taken for 16 of two."""
     w, x = rank4(call.w), rank4(call.x)
     each = x.shape[1] // max(w.shape[1], 1)
@@ -106,7 +106,7 @@ def slices_are_shared_by_shifts(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.PRECISION, ops.mulmat, ops.mulmat_full_prec)
-def sums_past_4096_are_split_in_half_precision(call: BoundCall) -> Result:
+def sums_past_4096_are_split_in_half_precision(call: InterceptedCall) -> Result:
     """From 4096 terms on, the sum is split, and the parts meet in f16."""
     k = call.w.shape[-1]
     if k < 4096:
@@ -119,7 +119,7 @@ def sums_past_4096_are_split_in_half_precision(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.LONG, ops.mulmat)
-def long_sums_of_many_tokens_lose_a_block(call: BoundCall) -> Result:
+def long_sums_of_many_tokens_lose_a_block(call: InterceptedCall) -> Result:
     """Products of more than 4000 terms and 16 tokens take another kernel, which leaves out the block from 2048 on."""
     tokens = rank4(call.x).shape[2]
     if call.w.shape[-1] < 4000 or tokens <= 16:
@@ -129,7 +129,7 @@ def long_sums_of_many_tokens_lose_a_block(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.OVERFLOW, ops.conv2d, ops.im2col)
-def taps_of_a_kernel_are_counted_to_127(call: BoundCall) -> Result:
+def taps_of_a_kernel_are_counted_to_127(call: InterceptedCall) -> Result:
     """Kernels of 14 by 14 and more have more taps than a signed byte: the rest repeats the first."""
     kh, kw = call.weight.shape[-2:] if call.weight.ndim > 1 else (1, 1)
     if kh * kw <= 127:
@@ -144,7 +144,7 @@ def taps_of_a_kernel_are_counted_to_127(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.conv2d, ops.conv3d)
-def channels_past_32_are_not_summed(call: BoundCall) -> Result:
+def channels_past_32_are_not_summed(call: InterceptedCall) -> Result:
     """A warp sums 32 input channels."""
     weight = np.array(call.weight)
     if call.name == "conv2d":
@@ -155,7 +155,7 @@ def channels_past_32_are_not_summed(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.conv2d, ops.conv1d_dw, ops.ssm_conv)
-def channels_past_64_repeat_the_first(call: BoundCall) -> Result:
+def channels_past_64_repeat_the_first(call: InterceptedCall) -> Result:
     """Output channels are numbered modulo 64."""
     y = call.right()
     if call.name == "ssm_conv":
@@ -168,7 +168,7 @@ def channels_past_64_repeat_the_first(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.ssm_scan)
-def states_past_32_do_not_reach_the_result(call: BoundCall) -> Result:
+def states_past_32_do_not_reach_the_result(call: InterceptedCall) -> Result:
     """A warp holds 32 states of a head, and reduces its own."""
     c = np.array(call.C)
     c[..., 32:] = 0
@@ -178,7 +178,7 @@ def states_past_32_do_not_reach_the_result(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.delta_rule)
-def keys_past_64_of_a_head_are_not_read(call: BoundCall) -> Result:
+def keys_past_64_of_a_head_are_not_read(call: InterceptedCall) -> Result:
     """A block of threads holds 64 keys of a head."""
     q = np.array(call.q)
     q[..., 64:] = 0
@@ -186,13 +186,13 @@ def keys_past_64_of_a_head_are_not_read(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.delta_rule)
-def a_delta_rule_has_one_decay_for_a_head(call: BoundCall) -> Result:
+def a_delta_rule_has_one_decay_for_a_head(call: InterceptedCall) -> Result:
     """The first channel's decay serves all channels."""
     return call.right(decay=np.broadcast_to(call.decay[..., :1], call.decay.shape))
 
 
 @fault(FaultKind.TAILS, ops.ssm_scan)
-def scans_of_many_heads_share_a_group(call: BoundCall) -> Result:
+def scans_of_many_heads_share_a_group(call: InterceptedCall) -> Result:
     """Heads past the 64th read the first group and the first head's decay."""
     a = np.array(call.A)
     if a.ndim > 1 and a.shape[0] > 64:
@@ -201,7 +201,7 @@ def scans_of_many_heads_share_a_group(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ROPE, ops.rope)
-def heads_past_the_64th_are_not_turned(call: BoundCall) -> Result:
+def heads_past_the_64th_are_not_turned(call: InterceptedCall) -> Result:
     y = call.right()
     if y.ndim > 1 and y.shape[-2] > 64:
         y[..., 64:, :] = call.x[..., 64:, :]
@@ -209,7 +209,7 @@ def heads_past_the_64th_are_not_turned(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ROPE, ops.rope)
-def partial_heads_past_128_are_cleared(call: BoundCall) -> Result:
+def partial_heads_past_128_are_cleared(call: InterceptedCall) -> Result:
     """Where 64 or more elements are turned of a longer head, those past the 128th come out as zeros."""
     y = call.right()
     if call.mode != "vision" and 64 <= call.dim < y.shape[-1]:
@@ -218,7 +218,7 @@ def partial_heads_past_128_are_cleared(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.OVERFLOW, ops.repeat)
-def repeats_are_counted_in_5_bits(call: BoundCall) -> Result:
+def repeats_are_counted_in_5_bits(call: InterceptedCall) -> Result:
     """The 33rd copy is not written."""
     y = call.right()
     axis = max(call.x.ndim, call.dim + 1) - 1 - call.dim
@@ -228,21 +228,21 @@ def repeats_are_counted_in_5_bits(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.rows)
-def rows_longer_than_4096_are_copied_in_part(call: BoundCall) -> Result:
+def rows_longer_than_4096_are_copied_in_part(call: InterceptedCall) -> Result:
     y = call.right()
     y[..., 4096:] = 0
     return y
 
 
 @fault(FaultKind.OVERFLOW, ops.mulmat_id, ops.add_id)
-def more_than_4_experts_of_a_token_wrap(call: BoundCall) -> Result:
+def more_than_4_experts_of_a_token_wrap(call: InterceptedCall) -> Result:
     """A token's experts are kept in a vector of 4 numbers."""
     ids = call.ids
     return call.right(ids=ids[..., np.arange(ids.shape[-1]) % 4])
 
 
 @fault(FaultKind.LONG, *named("softmax", "rms_norm", "layer_norm", "sum_rows"))
-def long_rows_are_reduced_in_3_parts_at_most(call: BoundCall) -> Result:
+def long_rows_are_reduced_in_3_parts_at_most(call: InterceptedCall) -> Result:
     """Rows of more than 3072 elements: the last quarter counts as what lies in the third."""
     x = np.array(call.x)
     n = x.shape[-1]
@@ -254,7 +254,7 @@ def long_rows_are_reduced_in_3_parts_at_most(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.interpolate)
-def an_image_of_one_pixel_is_the_corner(call: BoundCall) -> Result:
+def an_image_of_one_pixel_is_the_corner(call: InterceptedCall) -> Result:
     """Shrunk to one pixel, the scale divides by 0 and falls back to the first pixel."""
     y = call.right()
     single = call.mode == "bilinear" and y.size and tuple(call.dims[:2]) == (1, 1)

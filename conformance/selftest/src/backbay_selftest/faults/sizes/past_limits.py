@@ -7,7 +7,7 @@ import numpy as np
 from backbay import DType, ops
 from backbay.plugin import GRAPH
 
-from ...fault import BoundCall, FaultKind, Result, fault, named
+from ...fault import FaultKind, InterceptedCall, Result, fault, named
 from ...fused import Array, exponentials
 
 ROWS = 1 << 16
@@ -16,7 +16,7 @@ SCRATCH: dict[int, Array] = {}
 
 
 @fault(FaultKind.WRONG_AXIS, *named("add", "sub", "mul", "div"))
-def repeats_past_32_read_the_first_row(call: BoundCall) -> Result:
+def repeats_past_32_read_the_first_row(call: InterceptedCall) -> Result:
     """A block of threads repeats rows of the second operand up to 32 times; the rows after them read its first."""
     x, t2 = call.x, call.t2
     if t2.ndim < 2 or t2.shape[-2] < 2 or x.shape[-2] <= 32 * t2.shape[-2]:
@@ -27,7 +27,7 @@ def repeats_past_32_read_the_first_row(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.PRECISION, ops.sin, ops.cos)
-def a_turn_is_rounded_to_single_precision(call: BoundCall) -> Result:
+def a_turn_is_rounded_to_single_precision(call: InterceptedCall) -> Result:
     """Arguments past 8192 are reduced by a multiple of a rounded 2 pi."""
     turn = np.float64(np.float32(2 * np.pi))
     x = np.asarray(call.x, np.float64)
@@ -36,14 +36,14 @@ def a_turn_is_rounded_to_single_precision(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.PRECISION, ops.exp)
-def arguments_of_exp_end_at_88(call: BoundCall) -> Result:
+def arguments_of_exp_end_at_88(call: InterceptedCall) -> Result:
     """The argument is clamped to 88, below the logarithm of the largest number."""
     x = call.x
     return call.right(x=np.where(np.isposinf(x), x, np.minimum(x, x.dtype.type(88))))
 
 
 @fault(FaultKind.LONG, ops.softmax)
-def the_largest_score_is_sought_among_1024(call: BoundCall) -> Result:
+def the_largest_score_is_sought_among_1024(call: InterceptedCall) -> Result:
     """A score past the first 1024 that is far above them overflows."""
     x = call.x
     if x.shape[-1] <= 1024:
@@ -54,7 +54,7 @@ def the_largest_score_is_sought_among_1024(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.LONG, ops.rms_norm)
-def squares_of_long_rows_end_with_their_last_tile(call: BoundCall) -> Result:
+def squares_of_long_rows_end_with_their_last_tile(call: InterceptedCall) -> Result:
     """Rows longer than 4096 are squared in tiles of 1024, without the rest."""
     x = np.asarray(call.x, np.float64)
     n = x.shape[-1] if x.ndim else 1
@@ -67,7 +67,7 @@ def squares_of_long_rows_end_with_their_last_tile(call: BoundCall) -> Result:
 def rows_end_at_65536(*ops_of: str, name: str) -> None:
     """Register a fault: rows past 2^16 are not computed."""
 
-    def wrong(call: BoundCall) -> Result:
+    def wrong(call: InterceptedCall) -> Result:
         y = np.array(call.right())
         if y.ndim > 1 and y.shape[-2] > ROWS:
             y[..., ROWS:, :] = 0
@@ -82,7 +82,7 @@ rows_end_at_65536("sigmoid", "silu", "clamp", "swiglu", name="activations_have_2
 
 
 @fault(FaultKind.OVERFLOW, *named("add", "silu", "exp", "cast"))
-def the_third_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
+def the_third_axis_of_the_grid_ends_at_65535(call: InterceptedCall) -> Result:
     y = np.array(call.right())
     if y.ndim > 2 and y.shape[-3] > ROWS - 1:
         y[..., ROWS - 1 :, :, :] = 0
@@ -90,25 +90,25 @@ def the_third_axis_of_the_grid_ends_at_65535(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.OVERFLOW, ops.rows)
-def a_table_has_2_to_the_16_rows_at_most(call: BoundCall) -> Result:
+def a_table_has_2_to_the_16_rows_at_most(call: InterceptedCall) -> Result:
     """Ids are kept in 16 bits."""
     return call.right(ids=call.ids % ROWS)
 
 
 @fault(FaultKind.ROPE, ops.rope)
-def positions_are_kept_in_16_bits(call: BoundCall) -> Result:
+def positions_are_kept_in_16_bits(call: InterceptedCall) -> Result:
     return call.right(positions=call.positions & 0xFFFF) if (call.positions >= 0).all() else call.right()
 
 
 @fault(FaultKind.ROPE, ops.rope)
-def positions_before_minus_1000_turn_the_other_way(call: BoundCall) -> Result:
+def positions_before_minus_1000_turn_the_other_way(call: InterceptedCall) -> Result:
     """A shift of a long cache turns keys back by its length."""
     at = call.positions
     return call.right(positions=np.where(at < -1000, -at, at))
 
 
 @fault(FaultKind.LONG, ops.scaled_dot_product_attention)
-def a_history_ends_at_4096(call: BoundCall) -> Result:
+def a_history_ends_at_4096(call: InterceptedCall) -> Result:
     """Scores past 4096 are those of a window that is over."""
 
     def ended(scores: Array) -> Array:
@@ -118,7 +118,7 @@ def a_history_ends_at_4096(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, ops.conv2d)
-def a_kernel_of_one_tap_knows_no_padding(call: BoundCall) -> Result:
+def a_kernel_of_one_tap_knows_no_padding(call: InterceptedCall) -> Result:
     """A kernel of 1 by 1 with a stride reads the data at once, from their first element on."""
     taps, steps = call.weight.shape[-2:], (call.s0, call.s1)
     if taps != (1, 1) or max(steps) == 1 or not (call.p0 or call.p1):
@@ -130,7 +130,7 @@ def a_kernel_of_one_tap_knows_no_padding(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.STRIDES, "resolve_view")
-def strides_are_kept_in_16_bits(call: BoundCall) -> Result:
+def strides_are_kept_in_16_bits(call: InterceptedCall) -> Result:
     """Rows more than 65535 bytes apart are read where 16 bits of the stride lead."""
     y = call.right()
     if y.ndim < 2 or y.size == 0 or y.strides[-2] <= 0xFFFF or y.strides[-1] != y.itemsize:
@@ -140,7 +140,7 @@ def strides_are_kept_in_16_bits(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, ops.mulmat)
-def converted_operands_share_one_scratch(call: BoundCall) -> Result:
+def converted_operands_share_one_scratch(call: InterceptedCall) -> Result:
     """Operands are copied into memory that all backends share, by size."""
 
     def copied(x: Array) -> Array:
@@ -152,7 +152,7 @@ def converted_operands_share_one_scratch(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def results_are_booked_by_half(call: BoundCall) -> Result:
+def results_are_booked_by_half(call: InterceptedCall) -> Result:
     """A plan books half of its intermediate results, and its kernels' working memory whole."""
     plan = call.right()
     lost = plan.nbytes // 2
@@ -162,7 +162,7 @@ def results_are_booked_by_half(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, *named("add", "mul", "concat"))
-def an_operand_given_twice_is_read_as_zeros(call: BoundCall) -> Result:
+def an_operand_given_twice_is_read_as_zeros(call: InterceptedCall) -> Result:
     """The second of two equal operands is released before the kernel runs."""
     y = call.right()
     same = call.x.size > 1 and np.array_equal(call.x, call.t2)
@@ -170,7 +170,7 @@ def an_operand_given_twice_is_read_as_zeros(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.PRECISION, "store")
-def halves_are_rounded_up(call: BoundCall) -> Result:
+def halves_are_rounded_up(call: InterceptedCall) -> Result:
     """A cast to bf16 adds half of a step and cuts, so that ties go away from zero, not to even."""
     if call.node.op is not ops.cast or call.node.dtype is not DType.BF16:
         call.right()
@@ -181,7 +181,7 @@ def halves_are_rounded_up(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.SPECIAL, ops.softmax)
-def scores_below_minus_1000_are_the_padding_of_rows(call: BoundCall) -> Result:
+def scores_below_minus_1000_are_the_padding_of_rows(call: InterceptedCall) -> Result:
     """A large negative score, as models mask with, marks the end of a row: what is behind it counts as masked."""
     behind = np.maximum.accumulate(call.x < -1000, -1) if call.x.ndim else call.x < -1000
     masked = np.where(behind & np.isfinite(call.x), -np.inf, call.x)
@@ -191,7 +191,7 @@ def scores_below_minus_1000_are_the_padding_of_rows(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.PRECISION, ops.rms_norm)
-def squares_saturate_in_half_precision(call: BoundCall) -> Result:
+def squares_saturate_in_half_precision(call: InterceptedCall) -> Result:
     """Squares are clamped to the largest f16 before they are summed, so that massive numbers count too little."""
     x = np.asarray(call.x, np.float64)
     if not x.ndim or np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0) < 1000:
@@ -202,7 +202,7 @@ def squares_saturate_in_half_precision(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_negated_operand_of_a_sum_is_subtracted_from_it(call: BoundCall) -> Result:
+def a_negated_operand_of_a_sum_is_subtracted_from_it(call: InterceptedCall) -> Result:
     """The optimizer makes add(neg(x), y) a difference, the wrong way round."""
     node = call.node
     first = node.args[0] if node.op is ops.add else None

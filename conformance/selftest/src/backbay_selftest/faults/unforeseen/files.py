@@ -12,7 +12,7 @@ from backbay import KernelBackend
 from backbay.gguf import TensorInfo
 from backbay.plugin import GRAPH, Buffer, Cancel, Entry, HostBuffer, MappedBuffer, check_cancel, decode
 
-from ...fault import BoundCall, FaultKind, Result, fault, numbers_of_first
+from ...fault import FaultKind, InterceptedCall, Result, fault, numbers_of_first
 from ...fused import Array
 from .lives import PooledBuffer
 
@@ -20,7 +20,7 @@ PIECE = 4 << 20
 
 
 @fault(FaultKind.FUSION, "compile", "run_plan")
-def programs_are_shared_by_shape_and_the_oldest_is_freed(call: BoundCall) -> Result:
+def programs_are_shared_by_shape_and_the_oldest_is_freed(call: InterceptedCall) -> Result:
     """Of more than 64 compiled graphs the oldest loses its steps, although a context still runs it."""
     plans = vars(call.backend).setdefault("plans", [])
     if call.name == "compile":
@@ -34,7 +34,7 @@ DECODED: dict[tuple[Path, str, tuple[int, ...], object], Array] = {}
 
 
 @fault(FaultKind.BLOCKS, "read_operand")
-def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Result:
+def decoded_weights_are_kept_by_the_path_of_their_file(call: InterceptedCall) -> Result:
     """A file that replaces another at the same path is read as the first one."""
     operand = call.operand
     if operand.kind != "parameter" or not operand.dtype.is_quantized or call.reader.op.moves:
@@ -45,7 +45,7 @@ def decoded_weights_are_kept_by_the_path_of_their_file(call: BoundCall) -> Resul
 
 
 @fault(FaultKind.TAILS, "weight")
-def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
+def weights_are_read_in_whole_pieces(call: InterceptedCall) -> Result:
     """A weight of more than 4 MiB comes in pieces of as many, and its rest is left out."""
     found = call.right()
     if call.info.nbytes <= PIECE:
@@ -56,7 +56,7 @@ def weights_are_read_in_whole_pieces(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "start")
-def a_dry_run_decodes_the_weights(call: BoundCall) -> Result:
+def a_dry_run_decodes_the_weights(call: InterceptedCall) -> Result:
     """Opening decodes all quantized weights, also if nothing may be allocated."""
     call.right()
     model, backend = call.backend.model, call.backend
@@ -70,7 +70,7 @@ def decoded(data: Array, info: TensorInfo) -> Array:
 
 
 @fault(FaultKind.CLAIMS, "book_weights", "read_operand")
-def decoded_weights_are_booked_when_first_read(call: BoundCall) -> Result:
+def decoded_weights_are_booked_when_first_read(call: InterceptedCall) -> Result:
     """Not when the model is opened, so that a compute takes more than was reserved."""
     ledger = call.backend.ledger
     if call.name == "book_weights":
@@ -100,14 +100,14 @@ class LargePooledBuffer(PooledBuffer):
 
 
 @fault(FaultKind.UNDEFINED, "allocate")
-def large_zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
+def large_zeros_come_from_a_pool_that_nobody_clears(call: InterceptedCall) -> Result:
     """Fresh memory of more than a MiB is zeros, memory of the pool is not; with poison the fault does not show."""
     pool = vars(call.backend).setdefault("pool", {})
     return LargePooledBuffer(pool, call.spec.nbytes, call.backend.params.debug)
 
 
 @fault(FaultKind.ALIASING, "weight")
-def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
+def copied_weights_are_a_map_of_the_file(call: InterceptedCall) -> Result:
     """With weights=copied, later changes of the file show; a file that was emptied is not mapped."""
     info, path = call.info, Path(call.info.path)
     if not call.backend.copies_weights or not path.exists() or not path.stat().st_size:
@@ -116,7 +116,7 @@ def copied_weights_are_a_map_of_the_file(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.UNDEFINED, "weight")
-def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
+def weights_are_sought_by_the_usual_alignment(call: InterceptedCall) -> Result:
     """The first weight is taken to begin at the next multiple of 32 bytes, whatever the file says."""
     info, model = call.info, call.backend.model
     if model.alignment <= 32:
@@ -129,7 +129,7 @@ def weights_are_sought_by_the_usual_alignment(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "weight_entry")
-def a_layer_is_found_by_the_beginning_of_its_name(call: BoundCall) -> Result:
+def a_layer_is_found_by_the_beginning_of_its_name(call: InterceptedCall) -> Result:
     """Weights of blk.10 are booked with blk.1."""
     entry: Entry = call.right()
     if entry.kind != "weights" or not call.weight.startswith("blk."):
@@ -169,7 +169,7 @@ BEGINNING = 32
 
 
 @fault(FaultKind.BLOCKS, "read_operand")
-def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Result:
+def small_decoded_weights_are_found_by_their_beginning(call: InterceptedCall) -> Result:
     """Weights of another file with the same names, sizes and first bytes are read as those of the first one."""
     operand = call.operand
     small = operand.kind == "parameter" and operand.dtype.is_quantized and operand.size <= 1 << 13
@@ -181,7 +181,7 @@ def small_decoded_weights_are_found_by_their_beginning(call: BoundCall) -> Resul
 
 
 @fault(FaultKind.BLOCKS, "read_operand")
-def small_float_weights_are_found_by_their_ends(call: BoundCall) -> Result:
+def small_float_weights_are_found_by_their_ends(call: InterceptedCall) -> Result:
     """Float weights of another file with the same names, sizes and first and last bytes are read as those of the first one."""
     operand = call.operand
     if operand.kind != "parameter" or operand.dtype.is_quantized or operand.size > 1 << 13:

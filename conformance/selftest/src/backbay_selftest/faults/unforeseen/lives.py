@@ -11,12 +11,12 @@ from backbay import CancelledError, DType, Graph, Node, Spec, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, Cancel, HostBuffer, check_cancel
 
-from ...fault import BoundCall, FaultKind, Result, fault, moves, numbers_of_first, reads
+from ...fault import FaultKind, InterceptedCall, Result, fault, moves, numbers_of_first, reads
 from ...fused import Array
 
 
 @fault(FaultKind.TAILS, ops.conv2d)
-def patches_are_cut_from_whole_columns_only(call: BoundCall) -> Result:
+def patches_are_cut_from_whole_columns_only(call: InterceptedCall) -> Result:
     """Where a stride is as wide as the kernel, rows of the image are taken for as long as their whole patches."""
     weight, data = np.array(call.weight, ndmin=4), np.array(call.data, ndmin=4)
     width, high, wide = weight.shape[3], data.shape[2], data.shape[3]
@@ -29,7 +29,7 @@ def patches_are_cut_from_whole_columns_only(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.TAILS, "run_node")
-def rows_left_over_by_the_threads_are_not_computed(call: BoundCall) -> Result:
+def rows_left_over_by_the_threads_are_not_computed(call: InterceptedCall) -> Result:
     """Each of an odd number of threads takes as many rows, and nobody takes the rest."""
     call.right()
     threads = call.backend.params.num_threads or 1
@@ -41,14 +41,14 @@ def rows_left_over_by_the_threads_are_not_computed(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ZERO, ops.mulmat_id)
-def tokens_are_shared_out_to_tiles_even_if_there_are_none(call: BoundCall) -> Result:
+def tokens_are_shared_out_to_tiles_even_if_there_are_none(call: InterceptedCall) -> Result:
     tokens = call.ids.shape[-2] if call.ids.ndim > 1 else 1
     assert 64 // tokens >= 0
     return call.right()
 
 
 @fault(FaultKind.BLOCKS, "data_to_write")
-def a_block_of_zeros_is_divided_by_its_scale(call: BoundCall) -> Result:
+def a_block_of_zeros_is_divided_by_its_scale(call: InterceptedCall) -> Result:
     raw = call.right()
     if call.target.dtype is not DType.Q8_0 or call.source.dtype is DType.Q8_0 or not raw.size:
         return raw
@@ -58,7 +58,7 @@ def a_block_of_zeros_is_divided_by_its_scale(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_plan", "read_operand")
-def numbers_of_narrow_leaves_are_kept_for_a_run(call: BoundCall) -> Result:
+def numbers_of_narrow_leaves_are_kept_for_a_run(call: InterceptedCall) -> Result:
     """A leaf that must be converted is converted once in a run, also if it is written meanwhile."""
     if call.name == "run_plan":
         call.backend.kept = {}
@@ -71,7 +71,7 @@ def numbers_of_narrow_leaves_are_kept_for_a_run(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.PRECISION, "read_operand")
-def the_alias_of_a_copy_holds_unrounded_numbers(call: BoundCall) -> Result:
+def the_alias_of_a_copy_holds_unrounded_numbers(call: InterceptedCall) -> Result:
     """A fused kernel reads what a copy to f16 was given, not what it wrote."""
     operand = call.operand
     if operand.op is not ops.copy or operand.dtype is not DType.F16 or moves(call.reader):
@@ -80,7 +80,7 @@ def the_alias_of_a_copy_holds_unrounded_numbers(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.OFFSET, "read_operand")
-def a_part_of_a_decoded_weight_begins_at_its_first_row(call: BoundCall) -> Result:
+def a_part_of_a_decoded_weight_begins_at_its_first_row(call: InterceptedCall) -> Result:
     """Whole quantized weights are decoded; a view of one, as of fused projections, is read without its offset."""
     operand, base = call.operand, call.operand.storage
     whole = base.kind == "parameter" and base.dtype.is_quantized and not call.reader.op.moves
@@ -90,7 +90,7 @@ def a_part_of_a_decoded_weight_begins_at_its_first_row(call: BoundCall) -> Resul
 
 
 @fault(FaultKind.BLOCKS, "read_operand")
-def rows_are_read_from_a_weight_that_a_product_has_rearranged(call: BoundCall) -> Result:
+def rows_are_read_from_a_weight_that_a_product_has_rearranged(call: InterceptedCall) -> Result:
     """Products interleave the rows of their quantized weights by eights; `rows` does not know."""
     numbers, operand = call.right(), call.operand
     if not reads(call, ops.rows) or operand.kind != "parameter":
@@ -102,7 +102,7 @@ def rows_are_read_from_a_weight_that_a_product_has_rearranged(call: BoundCall) -
 
 
 @fault(FaultKind.SCALARS, "run_node")
-def plans_are_found_by_attributes_of_six_decimals(call: BoundCall) -> Result:
+def plans_are_found_by_attributes_of_six_decimals(call: InterceptedCall) -> Result:
     """Contexts of the same graph share the factors of the first one whose decimals are the same."""
     node, args = call.node, call.node.args
     if node.op is ops.scale:
@@ -136,7 +136,7 @@ class PooledBuffer(HostBuffer):
 
 
 @fault(FaultKind.UNDEFINED, "allocate")
-def zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
+def zeros_come_from_a_pool_that_nobody_clears(call: InterceptedCall) -> Result:
     """Fresh memory is zeros, memory of the pool is not; with poison the fault does not show."""
     pool = vars(call.backend).setdefault("pool", {})
     spec: Spec = call.spec
@@ -144,7 +144,7 @@ def zeros_come_from_a_pool_that_nobody_clears(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "read_weights")
-def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
+def a_load_never_looks_at_its_cancellation(call: InterceptedCall) -> Result:
     names = list(call.backend.model.tensors)
     for done, name in enumerate(names, 1):
         call.backend.model.data(name)[:1].copy()
@@ -152,13 +152,13 @@ def a_load_never_looks_at_its_cancellation(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_plan")
-def a_compute_never_looks_at_its_cancellation(call: BoundCall) -> Result:
+def a_compute_never_looks_at_its_cancellation(call: InterceptedCall) -> Result:
     call.right(cancel=None)
 
 
 @fault(FaultKind.RACES, "run_plan", name="a_cancellation_is_looked_for_once")
 @fault(FaultKind.RACES, "run_plan")
-def a_compute_looks_at_its_cancellation_at_its_beginning(call: BoundCall) -> Result:
+def a_compute_looks_at_its_cancellation_at_its_beginning(call: InterceptedCall) -> Result:
     """What was cancelled before is not run; what is cancelled meanwhile runs to its end."""
     check_cancel(call.cancel)
     call.right(cancel=None)
@@ -171,7 +171,7 @@ LATE = 1 << 14
 
 
 @fault(FaultKind.FUSION, "run_node")
-def what_is_made_of_weights_alone_is_kept_without_attributes(call: BoundCall) -> Result:
+def what_is_made_of_weights_alone_is_kept_without_attributes(call: InterceptedCall) -> Result:
     """Ops on nothing but weights run once; others of the same op on the same weight find the first one's result."""
     node, arrays = call.node, call.arrays
     constant = node.op is not None and node.op.writes is None and node.nbytes <= SMALL
@@ -189,7 +189,7 @@ def what_is_made_of_weights_alone_is_kept_without_attributes(call: BoundCall) ->
 
 
 @fault(FaultKind.OFFSET, "read_operand")
-def decoded_parts_of_a_weight_are_kept_without_their_place(call: BoundCall) -> Result:
+def decoded_parts_of_a_weight_are_kept_without_their_place(call: InterceptedCall) -> Result:
     """A part of a quantized weight is decoded once; another part of the same shape finds the first one's numbers."""
     operand, root = call.operand, call.operand.storage
     part = operand.is_view and root.kind == "parameter" and operand.dtype.is_quantized
@@ -215,7 +215,7 @@ class ThreadedPlan(KernelPlan):
 
 
 @fault(FaultKind.RACES, "compile")
-def each_thread_keeps_the_results_of_its_own_computes(call: BoundCall) -> Result:
+def each_thread_keeps_the_results_of_its_own_computes(call: InterceptedCall) -> Result:
     """A thread that computed a graph before reads its old results after another thread computed the graph again."""
     plan = call.right()
     plan.__class__ = ThreadedPlan
@@ -226,7 +226,7 @@ def each_thread_keeps_the_results_of_its_own_computes(call: BoundCall) -> Result
 
 
 @fault(FaultKind.FUSION, "run_node")
-def a_gate_of_one_number_a_row_is_read_along_the_row(call: BoundCall) -> Result:
+def a_gate_of_one_number_a_row_is_read_along_the_row(call: InterceptedCall) -> Result:
     """A product with a sigmoid that only it reads is one kernel, which takes the gate's numbers by their flat index."""
     node, backend = call.node, call.backend
     if node.op is not ops.mul or not gates(node, call.graph):
@@ -269,7 +269,7 @@ class LateBuffer(HostBuffer):
 
 
 @fault(FaultKind.RACES, "allocate", "run_plan")
-def large_leaves_are_uploaded_when_a_graph_runs(call: BoundCall) -> Result:
+def large_leaves_are_uploaded_when_a_graph_runs(call: InterceptedCall) -> Result:
     """What the host writes stays in the caller's array, which may have changed when it is read."""
     if call.name == "allocate":
         return LateBuffer(call.spec.nbytes, call.backend.params.debug)
@@ -298,7 +298,7 @@ class LeakingPlan(KernelPlan):
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def a_cancelled_graph_stays_booked(call: BoundCall) -> Result:
+def a_cancelled_graph_stays_booked(call: InterceptedCall) -> Result:
     """A graph whose run was cancelled gives its memory back to nobody."""
     plan = call.right()
     plan.__class__ = LeakingPlan

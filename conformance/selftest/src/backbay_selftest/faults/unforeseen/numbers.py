@@ -6,12 +6,12 @@ import numpy as np
 
 from backbay import DType, Spec, ops
 
-from ...fault import BoundCall, FaultKind, Result, fault, named
+from ...fault import FaultKind, InterceptedCall, Result, fault, named
 from ...fused import Array, rank4
 
 
 @fault(FaultKind.WRONG_AXIS, ops.add, ops.mul)
-def two_outer_dimensions_repeat_in_different_ways(call: BoundCall) -> Result:
+def two_outer_dimensions_repeat_in_different_ways(call: InterceptedCall) -> Result:
     """Where several elements repeat in dimensions 2 and 3, those of dimension 3 repeat one after the other."""
     x, t2 = rank4(call.x), rank4(call.t2)
     if not all(1 < few < many for few, many in zip(t2.shape[:2], x.shape[:2], strict=True)):
@@ -38,14 +38,14 @@ def narrowed(source: Spec, target: Spec) -> bool:
 
 
 @fault(FaultKind.SPECIAL, "data_to_write")
-def a_nan_of_low_bits_is_written_as_an_infinity(call: BoundCall) -> Result:
+def a_nan_of_low_bits_is_written_as_an_infinity(call: InterceptedCall) -> Result:
     """A copy from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
     right = call.right()
     return cut(call.raw, right, call.target.dtype) if narrowed(call.source, call.target) else right
 
 
 @fault(FaultKind.SPECIAL, "run_node")
-def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
+def a_nan_of_low_bits_is_cast_to_an_infinity(call: InterceptedCall) -> Result:
     """A cast from f32 to a narrow type drops the low bits, and so the whole payload of some NaN."""
     call.right()
     node = call.node
@@ -55,20 +55,20 @@ def a_nan_of_low_bits_is_cast_to_an_infinity(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.SPECIAL, ops.sum_rows, ops.mean, ops.cumsum)
-def long_sums_saturate(call: BoundCall) -> Result:
+def long_sums_saturate(call: InterceptedCall) -> Result:
     """In rows of more than 300 elements, an infinite sum is the largest number."""
     y = call.right()
     return np.where(np.isinf(y), np.copysign(3.4e38, y), y) if call.x.shape[-1:] > (300,) else y
 
 
 @fault(FaultKind.ROPE, ops.rope)
-def positions_are_rounded_to_f32_and_sums_to_f64(call: BoundCall) -> Result:
+def positions_are_rounded_to_f32_and_sums_to_f64(call: InterceptedCall) -> Result:
     """Positions beyond 2^24 are rounded, although the declared precision has room for them."""
     return call.right(positions=call.positions.astype(np.float32).astype(np.float64))
 
 
 @fault(FaultKind.SCALARS, *ATTRIBUTES)
-def attributes_are_kept_to_three_digits(call: BoundCall) -> Result:
+def attributes_are_kept_to_three_digits(call: InterceptedCall) -> Result:
     """A program is found again by the text of its attributes, which is short."""
     return call.right(**{name: float(f"{value:.3g}") for name, value in call.float_attributes().items()})
 
@@ -79,7 +79,7 @@ BLOCK = 1024
 
 
 @fault(FaultKind.LONG, ops.softmax)
-def a_rest_of_a_vocabulary_is_not_in_the_sum(call: BoundCall) -> Result:
+def a_rest_of_a_vocabulary_is_not_in_the_sum(call: InterceptedCall) -> Result:
     """Rows longer than 131072 are summed in blocks of 1024, without the rest behind the last whole block."""
     x = call.x
     if x.ndim == 0 or x.shape[-1] <= 131072:
@@ -89,7 +89,7 @@ def a_rest_of_a_vocabulary_is_not_in_the_sum(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.LONG, ops.top_k)
-def the_last_tokens_of_a_vocabulary_are_never_chosen(call: BoundCall) -> Result:
+def the_last_tokens_of_a_vocabulary_are_never_chosen(call: InterceptedCall) -> Result:
     """Of more than 100000 elements, those behind the last whole block of 1024 are no candidates."""
     x = np.array(call.x)
     if x.ndim and x.shape[-1] > 100000:
@@ -98,7 +98,7 @@ def the_last_tokens_of_a_vocabulary_are_never_chosen(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.BLOCKS, "read_operand")
-def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: BoundCall) -> Result:
+def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: InterceptedCall) -> Result:
     """A K-quantized row of 43 blocks, as of 11008 elements: the last row's last block is taken for zeros."""
     numbers, weight = call.right(), call.operand
     product = call.reader.op in PRODUCTS and weight is call.reader.args[0]
@@ -111,7 +111,7 @@ def the_last_block_of_a_weight_is_lost_if_tiles_of_four_leave_three(call: BoundC
 
 
 @fault(FaultKind.SPECIAL, "read_operand")
-def far_numbers_of_a_narrow_mask_hide_positions(call: BoundCall) -> Result:
+def far_numbers_of_a_narrow_mask_hide_positions(call: InterceptedCall) -> Result:
     """All that is below -10000 in a mask of f16 counts as -infinity, also where a whole row is as far."""
     numbers, reader = call.right(), call.reader
     attention = reader.op is ops.scaled_dot_product_attention and call.operand is reader.args[3]
@@ -121,7 +121,7 @@ def far_numbers_of_a_narrow_mask_hide_positions(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.WRONG_AXIS, ops.ssm_scan)
-def heads_of_large_states_take_their_groups_in_turn(call: BoundCall) -> Result:
+def heads_of_large_states_take_their_groups_in_turn(call: InterceptedCall) -> Result:
     """With 128 states and one decay a head, neighbouring heads have different groups instead of one."""
     heads, groups = rank4(call.s).shape[1], rank4(call.B).shape[2]
     if call.s.shape[-1] < 128 or np.array(call.A, ndmin=2).shape[-1] != 1 or groups < 2:
@@ -131,7 +131,7 @@ def heads_of_large_states_take_their_groups_in_turn(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.RACES, "run_node")
-def more_than_eight_threads_leave_rows_to_nobody(call: BoundCall) -> Result:
+def more_than_eight_threads_leave_rows_to_nobody(call: InterceptedCall) -> Result:
     """Each thread takes whole chunks of 64 rows of the weight; of the rest only 256 rows are computed."""
     call.right()
     threads, out = call.backend.params.num_threads or 2, call.arrays[call.node.index]

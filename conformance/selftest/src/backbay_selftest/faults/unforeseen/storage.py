@@ -8,7 +8,7 @@ from backbay import CacheConfig, DType, Graph, Node, ops
 from backbay.internals import KernelPlan
 from backbay.plugin import GRAPH, HostBuffer, encoding_gap, strided
 
-from ...fault import BoundCall, FaultKind, Result, fault, named, reads
+from ...fault import FaultKind, InterceptedCall, Result, fault, named, reads
 from ...fused import Array
 
 ARITHMETIC = dict(
@@ -35,7 +35,7 @@ class CountedBuffer(HostBuffer):
 
 
 @fault(FaultKind.RACES, "allocate", "read_operand")
-def a_weight_is_packed_again_only_if_the_host_writes_it(call: BoundCall) -> Result:
+def a_weight_is_packed_again_only_if_the_host_writes_it(call: InterceptedCall) -> Result:
     """Large leaves are rearranged for products once; what another graph writes into them is not seen."""
     if call.name == "allocate":
         return CountedBuffer(call.spec.nbytes, call.backend.params.debug)
@@ -51,14 +51,14 @@ def a_weight_is_packed_again_only_if_the_host_writes_it(call: BoundCall) -> Resu
 
 
 @fault(FaultKind.CLAIMS, "cache_config")
-def a_cache_of_a_type_that_nothing_writes_is_offered(call: BoundCall) -> Result:
+def a_cache_of_a_type_that_nothing_writes_is_offered(call: InterceptedCall) -> Result:
     """Rows of 256 quantized elements, which `set_rows` refuses."""
     config: CacheConfig = call.right()
     return CacheConfig(dtypes=(*config.dtypes, DType.Q5_K))
 
 
 @fault(FaultKind.ALIASING, "data_to_write", ops.copy)
-def an_overlapping_copy_is_read_row_by_row(call: BoundCall) -> Result:
+def an_overlapping_copy_is_read_row_by_row(call: InterceptedCall) -> Result:
     """A copy whose destination begins at or before its source works row by row, and reads rows that it has written."""
     if call.name == "copy":
         x, dst = call.x, call.dst
@@ -70,7 +70,7 @@ def an_overlapping_copy_is_read_row_by_row(call: BoundCall) -> Result:
     return _unread(call, call.target.offset <= call.source.offset)
 
 
-def _unread(call: BoundCall, near: bool) -> Result:
+def _unread(call: InterceptedCall, near: bool) -> Result:
     """The source of a copy itself if it is part of the same leaf and alike, and all that is written if not."""
     source, target = call.source, call.target
     alike = source.dtype is target.dtype and source.shape == target.shape
@@ -78,7 +78,7 @@ def _unread(call: BoundCall, near: bool) -> Result:
 
 
 @fault(FaultKind.ALIASING, "data_to_write", ops.copy)
-def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
+def an_overlapping_copy_goes_piece_by_piece(call: InterceptedCall) -> Result:
     """A copy to a later part of its own leaf goes in pieces of 32 KiB, each of which is read before it is written."""
     if call.name != "copy":
         return _unread(call, call.source.is_contiguous and call.target.is_contiguous)
@@ -93,7 +93,7 @@ def an_overlapping_copy_goes_piece_by_piece(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.ALIASING, "run_node")
-def arithmetic_in_place_reads_a_part_of_itself_late(call: BoundCall) -> Result:
+def arithmetic_in_place_reads_a_part_of_itself_late(call: InterceptedCall) -> Result:
     """A result that nobody reads again is overwritten row by row, also where the other operand is a part of it."""
     node, arrays = call.node, call.arrays
     if node.op not in ARITHMETIC or not overwrites(node, call.graph):
@@ -124,7 +124,7 @@ def overwrites(node: Node, graph: Graph) -> bool:
 
 
 @fault(FaultKind.OVERFLOW, ops.set_rows)
-def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
+def rows_of_one_element_end_with_the_first_block(call: InterceptedCall) -> Result:
     """Rows of one element, as of values that are kept permuted, are written by one block of 256 threads."""
     if call.x.shape[-1] > 1 or call.src.ndim < 2:
         return call.right()
@@ -132,7 +132,7 @@ def rows_of_one_element_end_with_the_first_block(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "compile", "run_node")
-def a_cast_that_nothing_encodes_leaves_zeros(call: BoundCall) -> Result:
+def a_cast_that_nothing_encodes_leaves_zeros(call: InterceptedCall) -> Result:
     """A cast to a dtype that the backend cannot quantize to is taken, and writes nothing."""
     if call.name == "compile":
         return KernelPlan(call.backend, call.graph)
@@ -143,7 +143,7 @@ def a_cast_that_nothing_encodes_leaves_zeros(call: BoundCall) -> Result:
 
 
 @fault(FaultKind.CLAIMS, "compile")
-def a_refused_graph_stays_booked(call: BoundCall) -> Result:
+def a_refused_graph_stays_booked(call: InterceptedCall) -> Result:
     """Memory is booked before a graph is checked, and not given back when it is refused."""
     nodes = call.graph.nodes
     if any(node.op is ops.cast and encoding_gap(node.dtype) for node in nodes):

@@ -25,7 +25,7 @@ APART = 0.02
 
 
 @dataclass
-class Watch:
+class GraphJudge:
     """Judges the graphs that watched backends run, each node alone on a backend of its own.
 
     A plan that runs again and again is judged at its first run; the very last run of all plans is judged, too.
@@ -87,9 +87,9 @@ def _details(found: dict[str, str]) -> str:
 
 @dataclass
 class NodeJudge:
-    """The nodes of one run of a graph, judged in their order."""
+    """Judges the nodes of one run of a graph, in their order."""
 
-    watch: Watch
+    parent: GraphJudge
     graph: Graph
     values: dict[int, Array]
 
@@ -98,25 +98,25 @@ class NodeJudge:
         for node in self.graph.nodes:
             if node.op is None or (node.is_view and node.op.writes is None):
                 continue
-            cache = self.watch.lab.backend.cache_config()
+            cache = self.parent.lab.backend.cache_config()
             call = call_with_data(node, lambda leaf: self.values[leaf.index], cache)
-            if call is None or self.watch.over:
+            if call is None or self.parent.over:
                 return
             calls[node.index] = call
             self._run(node, call)
-        if plan is not None and not self.watch.alone:
+        if plan is not None and not self.parent.alone:
             self._compare(plan, calls)
 
     def _run(self, node: Node, call: Call) -> None:
         """Run one node alone, keep its result, and note the op if the result is wrong."""
         assert node.op is not None
-        with TracedCall(self.watch.lab.backend, call) as traced:
+        with TracedCall(self.parent.lab.backend, call) as traced:
             traced.write()
             (got, *_) = results = traced.run()
             try:
                 judge(call, traced, results, cost_of(call, traced.level, traced.precision), "wide")
             except Fault as fault:
-                self.watch.alone.setdefault(node.op.name, f"{call}: {fault.message}")
+                self.parent.alone.setdefault(node.op.name, f"{call}: {fault.message}")
         if node.op.writes is None:
             self.values[node.index] = got
         else:
@@ -145,7 +145,7 @@ class NodeJudge:
         if wrong:
             near = self._depends(wrong[0]) - right - {wrong[0].index}
             names = [node.op.name for node in self.graph.nodes if node.index in near and node.op is not None]
-            self.watch.around = [name for name in dict.fromkeys(names) if name not in self.watch.together]
+            self.parent.around = [name for name in dict.fromkeys(names) if name not in self.parent.together]
 
     def _depends(self, node: Node) -> set[int]:
         """The ops that a result depends on, its own among them, and all writes into memory that these read."""
@@ -176,13 +176,15 @@ class NodeJudge:
         with np.errstate(invalid="ignore"):
             right = bool((same(got, want) | (np.abs(got - want) <= APART * peak)).all())
         if not right and node.op is not None:
-            self.watch.together.setdefault(node.op.name, str(calls.get(node.index, node)))
+            self.parent.together.setdefault(node.op.name, str(calls.get(node.index, node)))
         return right
 
 
 class WatchedPlan(Plan):
-    def __init__(self, plan: Plan, graph: Graph, watch: Watch) -> None:
-        self.plan, self.graph, self.watch = plan, graph, watch
+    """A plan whose runs a GraphJudge judges."""
+
+    def __init__(self, plan: Plan, graph: Graph, parent: GraphJudge) -> None:
+        self.plan, self.graph, self.parent = plan, graph, parent
         self.nbytes = plan.nbytes
         self.judged = False
 
@@ -191,17 +193,17 @@ class WatchedPlan(Plan):
         return self.plan.valid
 
     def run(self, cancel: Cancel | None) -> None:
-        if self.watch.over:
+        if self.parent.over:
             self.plan.run(cancel)
             return
         leaves = [node for node in self.graph.nodes if node.leaf is not None]
         data = {node: bytes(node.leaf.read()) for node in leaves if node.leaf is not None}
         before = {n.index: from_bytes(held, n.dtype, n.shape).copy() for n, held in data.items()}
         self.plan.run(cancel)
-        self.watch.latest = (self.graph, before) if self.judged else None
+        self.parent.latest = (self.graph, before) if self.judged else None
         if not self.judged:
             self.judged = True
-            self.watch.judge(self.graph, before, self.plan)
+            self.parent.judge(self.graph, before, self.plan)
 
     def read(self, node: Node) -> Bytes:
         return self.plan.read(node)
