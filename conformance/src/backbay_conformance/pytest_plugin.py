@@ -92,6 +92,8 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[WorkerSupervisor]:
     opening = OpenSettings(options, option("--backbay-device"))
     backend = backend_of(request.config)
     against = witness_name("", backend)
-    pool = WorkerSupervisor(RunSettings(backend, seed, timeout, opening=opening, against=against, keeps=True))
-    yield pool
-    pool.close()
+    supervisor = WorkerSupervisor(
+        RunSettings(backend, seed, timeout, opening=opening, against=against, keeps=True)
+    )
+    yield supervisor
+    supervisor.close()

@@ -112,15 +112,15 @@ class Worker:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """The next message but warnings, which are passed on; WorkerDiedError if the process ends first, or takes longer."""
-        patience = ProcessClock(self.process.pid, seconds)
-        while "warning" in (message := self._message(patience, seconds)):
+        clock = ProcessClock(self.process.pid, seconds)
+        while "warning" in (message := self._message(clock, seconds)):
             logger.warning("%s", message["warning"])
         return message
 
-    def _message(self, patience: ProcessClock, seconds: float) -> dict[str, Any]:
+    def _message(self, clock: ProcessClock, seconds: float) -> dict[str, Any]:
         while b"\n" not in self._pending:
-            if not select.select([self._reading], [], [], patience.pause)[0]:
-                if patience.over:
+            if not select.select([self._reading], [], [], clock.pause)[0]:
+                if clock.over:
                     kill_helper(self.process)
                     raise WorkerDiedError("hang", f"no answer within {seconds:g} s")
                 continue
@@ -192,7 +192,7 @@ class WorkerSupervisor:
         try:
             worker.tell(job)
             while True:
-                message = worker.hear(self._patience(tried, known))
+                message = worker.hear(self._time_limit(tried, known))
                 if "idle" in message:
                     return
                 if "below" in message:
@@ -213,7 +213,7 @@ class WorkerSupervisor:
                 known.status, known.check, known.message = "failed", error.check, str(error)
             yield self._described(tried, self._smaller(tried, known))
 
-    def _patience(self, item: Item, known: Outcome) -> float:
+    def _time_limit(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""
         scenario, limit = SCENARIOS.get((item.profile, item.name)), self.settings.timeout
         if scenario is not None and scenario.timeout:
@@ -236,8 +236,8 @@ class WorkerSupervisor:
         def example(source: Source, new: bool) -> bool:
             """The casualty itself if it is new, then what Hypothesis makes of it."""
             nonlocal best
-            with closing(WorkerSupervisor(replace(self.settings, shrink=0.0))) as pool:
-                outcome = pool.asking(item, following(source, first) if new else source)
+            with closing(WorkerSupervisor(replace(self.settings, shrink=0.0))) as other:
+                outcome = other.asking(item, following(source, first) if new else source)
             if not is_alike(outcome, casualty):
                 return False
             best = min(best, outcome, key=simplicity)
@@ -252,12 +252,12 @@ class WorkerSupervisor:
         if not (is_call(item) and casualty.choices):
             return casualty
         job = {"items": [astuple(item)], "described": vars(casualty)}
-        with closing(WorkerSupervisor(replace(self.settings, shrink=0.0))) as pool:
-            (outcome,) = pool._until_death([item], job)
+        with closing(WorkerSupervisor(replace(self.settings, shrink=0.0))) as other:
+            (outcome,) = other._until_death([item], job)
         return outcome if outcome.choices else casualty
 
     def kill(self) -> None:
-        """End the worker's process, from another thread; its lane notices."""
+        """End the worker's process, from another thread; the supervisor notices."""
         if (worker := self._worker) is not None:
             worker.process.kill()
 
@@ -279,7 +279,7 @@ class SupervisorThread:
     def __init__(
         self, settings: RunSettings, seen: SharedState, left: deque[list[Item]], done: queue.Queue[Any]
     ) -> None:
-        self.left, self.done, self.pool = left, done, WorkerSupervisor(settings, seen)
+        self.left, self.done, self.supervisor = left, done, WorkerSupervisor(settings, seen)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
@@ -287,8 +287,8 @@ class SupervisorThread:
     def _work(self) -> None:
         try:
             while self.left and not self.stopped.is_set():
-                with suppress(IndexError):  # another lane took the last group
-                    for outcome in self.pool.each(self.left.popleft()):
+                with suppress(IndexError):  # another thread took the last group
+                    for outcome in self.supervisor.each(self.left.popleft()):
                         self.done.put(outcome)
                         if self.stopped.is_set():
                             break
@@ -296,7 +296,7 @@ class SupervisorThread:
         except BaseException as error:  # noqa: BLE001 the run raises it in its own thread
             self.done.put(error)
         finally:
-            self.pool.close()
+            self.supervisor.close()
 
 
 def isolated(
@@ -313,8 +313,8 @@ def isolated(
     left = deque(list(items) for _, items in groupby(planned, key=lambda item: item.group))
     done: queue.Queue[Any] = queue.Queue()
     seen = SharedState()
-    lanes = [SupervisorThread(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
-    working = len(lanes)
+    threads = [SupervisorThread(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
+    working = len(threads)
     try:
         while working and not stop():
             try:
@@ -328,10 +328,10 @@ def isolated(
             else:
                 yield result
         if facts is not None:
-            facts.update(lanes[0].pool.facts)
+            facts.update(threads[0].supervisor.facts)
     finally:
-        for lane in lanes:
-            lane.stopped.set()
-            lane.pool.kill()
-        for lane in lanes:
-            lane.thread.join(timeout=5)
+        for thread in threads:
+            thread.stopped.set()
+            thread.supervisor.kill()
+        for thread in threads:
+            thread.thread.join(timeout=5)

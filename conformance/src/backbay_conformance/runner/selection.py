@@ -82,7 +82,7 @@ class RunSettings:
 
 
 def effort_of(text: str) -> HuntBudget:
-    """The effort that a text asks for: `90s`, `10m` and `1h` for the whole hunt, or `500x` calls of each op and dtype."""
+    """The budget that a text asks for: `90s`, `10m` and `1h` for the whole hunt, or `500x` calls of each op and dtype."""
     found = re.fullmatch(r"(\d+)([smhx])", text)
     if found is None or not int(found[1]):
         raise SelectionError(f"a hunt takes a time, as 90s, 10m or 1h, or calls, as 500x, not {text!r}")

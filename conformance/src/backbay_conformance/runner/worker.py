@@ -46,8 +46,8 @@ def main() -> None:
         signal.signal(one, signal.SIG_IGN)
     line = MessageChannel(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
-    effort = HuntBudget(**start["hunt"]) if start["hunt"] else None
-    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"]), "hunt": effort})
+    budget = HuntBudget(**start["hunt"]) if start["hunt"] else None
+    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"]), "hunt": budget})
     load_extensions()
     handler, logger = _Teller(line), logging.getLogger("backbay")
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it

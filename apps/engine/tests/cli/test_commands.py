@@ -16,7 +16,7 @@ from small_llama import CONTEXT, write_small_llama
 import backbay
 from backbay import AllocationStatus, BackendMemory, DeviceInfo, DeviceMemory, Memory
 from backbay.cli import main
-from backbay_engine.commands.memory import shortfalls
+from backbay_engine.cli.memory import shortfalls
 
 SMALL = ["--context", "64", "--threads", "1"]
 
@@ -190,7 +190,7 @@ def test_diff_says_when_f16_alone_explains_the_difference(capsys):
 
 def test_bench_takes_all_backends_that_work_and_no_longer_texts_than_the_model(path, capsys, monkeypatch):
     from backbay.discovery import entry
-    from backbay_engine.commands import bench
+    from backbay_engine.cli import bench
 
     class Broken(entry("cpu_ref").load()):
         def __init__(self, *_):
@@ -210,7 +210,7 @@ def test_bench_takes_all_backends_that_work_and_no_longer_texts_than_the_model(p
 
 
 def test_an_option_that_no_backend_has_is_refused_before_anything_is_measured(path, capsys, monkeypatch):
-    for where in ("trials.backend_choice.try_task", "commands.profile.measure_peak_rates"):
+    for where in ("trials.backend_choice.try_task", "cli.profile.measure_peak_rates"):
         monkeypatch.setattr(f"backbay_engine.{where}", lambda *_: pytest.fail("it is measured"))
     for backend in ([], ["--backend", "cpu_ref"]):
         assert main(["profile", path, "--option", "weigths=copied", *backend]) == 2
@@ -242,7 +242,7 @@ def test_diff_names_the_first_op_that_is_wrong(path, capsys, monkeypatch):
     class Wrong(reference):
         kernels = {**reference.kernels, ops.silu: lambda x, up: silu(x, up) * 1.001}
 
-    monkeypatch.setattr("backbay_engine.commands.diff.open_model", opened_with(Wrong))
+    monkeypatch.setattr("backbay_engine.cli.diff.open_model", opened_with(Wrong))
     report = json.loads(said(capsys, "diff", path, "--b", "wrong", "--json", *SMALL, status=1))
     assert report["first"].endswith("silu")
     assert "layer 0" in report["first"]

@@ -245,7 +245,7 @@ def test_a_model_that_makes_no_numbers_is_refused_before_anything_is_measured_or
     wanted: str,
 ) -> None:
     monkeypatch.setattr(
-        "backbay_engine.commands.model_arguments.load", lambda *_, **__: pytest.fail("it is loaded")
+        "backbay_engine.cli.model_arguments.load", lambda *_, **__: pytest.fail("it is loaded")
     )
     status, why = refusal([command, str(path), "a", "b", *SMALL], capsys)
     assert (status, f"generates text; {wanted} come from" in why) == (1, True)
