@@ -33,7 +33,7 @@ from .report.digests import Digests, changed, own_files
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.report import Outcome, Report, Speed, as_json
+from .report.report import OpSpeed, Outcome, Report, as_json
 from .report.terminal import ProgressBar, show, show_failure
 from .runner.isolation import WorkerSupervisor, ask_worker
 from .runner.item_run import drawn_again, is_call
@@ -300,7 +300,7 @@ def _certified(report: Report, folder: str, at: str, before: Digests) -> int:
     return 0
 
 
-def _speeds(report: Report) -> list[Speed]:
+def _speeds(report: Report) -> list[OpSpeed]:
     """The speeds that stand beside the proof; without any, the proof holds as well."""
     note("measuring the speed of some ops, beside the reference")
     try:

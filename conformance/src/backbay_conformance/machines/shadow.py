@@ -98,6 +98,8 @@ class Shadow:
 
 @dataclass(eq=False)
 class ContextShadow:
+    """A context, and the data that its tensors must hold."""
+
     ctx: Context
     name: str
     nodes: list[Shadow] = field(default_factory=list)
@@ -217,6 +219,8 @@ EXACT = 2048.0  # integers up to this are exact in every type that a backend may
 
 
 class Life(Protocol):
+    """The parts of a BackendLife that its actions use."""
+
     def open_contexts(self) -> list[ContextShadow]: ...
 
     def weight(self, choose: ChoiceSource) -> Shadow: ...

@@ -7,7 +7,7 @@ from html import escape
 
 from ..numbers.comparison import ENOUGH, TIGHT
 from ..suite.profiles import SUITE_VERSION
-from .report import BINS, STATES, Outcome, Report, Speed, TableCell
+from .report import BINS, STATES, OpSpeed, Outcome, Report, TableCell
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """
@@ -203,7 +203,7 @@ def _scenarios(report: Report) -> str:
 
 
 def _speeds(report: Report) -> str:
-    rows: dict[tuple[str, str], list[Speed]] = {}
+    rows: dict[tuple[str, str], list[OpSpeed]] = {}
     for speed in report.speeds:
         rows.setdefault((speed.op, speed.dtype), []).append(speed)
     body = {

@@ -188,7 +188,7 @@ class ImitatedCalls:
 
 
 @dataclass(frozen=True)
-class Speed:
+class OpSpeed:
     """The seconds of an op for some tokens, and how many times faster it is than the reference."""
 
     op: str
@@ -219,7 +219,7 @@ class Report:
     stopped: str = ""  # why the run ended before its end
     against: str = ""  # the witness
     hunt: str = ""  # its time or number of calls, if the run was a hunt
-    speeds: list[Speed] = field(default_factory=list)  # of a backend that earns a certificate
+    speeds: list[OpSpeed] = field(default_factory=list)  # of a backend that earns a certificate
     first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
 
     def add(self, outcome: Outcome) -> None:
