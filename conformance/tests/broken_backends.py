@@ -26,8 +26,8 @@ from backbay.plugin import GRAPH, unsupported
 from backbay_conformance.machines.shadow import small_model
 from backbay_selftest import reference
 from backbay_selftest.correct import derived, half_precision_activations, lacking
-from backbay_selftest.faults import named, planted
-from backbay_selftest.planted.backends.claims import claiming
+from backbay_selftest.fault import named, planted
+from backbay_selftest.faults.backends.claims import claiming
 
 Reference = reference()
 

@@ -15,7 +15,7 @@ from .runner.verification import SAMPLE, Verification, read_certificate, verify
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
 
 
-class Certificate:
+class CertificateCommand:
     """Verify a certificate: run a sample of its calls on the backend installed here, and compare versions and counts.
 
     Exit status 0: nothing contradicts it; 1: something does.
@@ -72,5 +72,5 @@ def _show(found: Verification) -> None:
     say(f"\nthe certificate {verdict} (sample {found.seed}: `--seed {found.seed}` draws it again)")
 
 
-command = Certificate()
+command = CertificateCommand()
 """What `backbay certificate` runs."""

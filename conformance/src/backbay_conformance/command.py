@@ -33,15 +33,15 @@ from .report.digests import Digests, changed, own_files
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.report import Outcome, Report, Speed, as_json
+from .report.report import OpSpeed, Outcome, Report, as_json
 from .report.terminal import ProgressBar, show, show_failure
-from .runner.isolation import Pool, ask_worker
+from .runner.isolation import WorkerSupervisor, ask_worker
 from .runner.item_run import drawn_again, is_call
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item, RunSettings
 from .runner.speeds import speeds
-from .runner.stop import Stop
+from .runner.stop import StopListener
 from .suite.extensions import load_extensions
 from .suite.lab import OpenSettings, lab_with
 from .suite.profiles import PROFILES, STANDARD
@@ -65,7 +65,7 @@ def show_next(backend: str, options: Mapping[str, str]) -> None:
 MOST_JOBS = 1024
 
 
-class Conform:
+class ConformCommand:
     """Prove that a backend keeps the contract: every op against a formula, and graphs, caches, memory and misuse.
 
     Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run; 124: stopped by
@@ -203,7 +203,7 @@ class Conform:
         if args.devices:  # a worker process opens the backend, whose library may crash
             facts, _ = ask_worker(RunSettings(args.backend, 0, opening=OpenSettings(options_of(args))))
             devices = [device.split()[0] for device in facts["devices"]]
-        with Stop(args.time_limit) as stop:
+        with StopListener(args.time_limit) as stop:
             for device in devices:
                 status = max(status, _tried(args, device, stop))
                 if stop.status:
@@ -211,7 +211,7 @@ class Conform:
         return status
 
 
-def _tried(args: Namespace, device: str, stop: Stop) -> int:
+def _tried(args: Namespace, device: str, stop: StopListener) -> int:
     """The exit status of a run on one device, reported."""
     before = own_files(args.backend) if args.certify else {}
     at = f"-{device.replace(':', '')}" if args.devices else ""  # of one run of several, in the names of files
@@ -224,7 +224,7 @@ def _tried(args: Namespace, device: str, stop: Stop) -> int:
     return max(status, _certified(report, args.certify, at, before))
 
 
-def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
+def _measured(args: Namespace, device: str, at: str, stop: StopListener) -> Report:
     known = read_known_failures(args.known) if args.known else []
     with ProgressBar(sys.stderr) as bar:
 
@@ -300,7 +300,7 @@ def _certified(report: Report, folder: str, at: str, before: Digests) -> int:
     return 0
 
 
-def _speeds(report: Report) -> list[Speed]:
+def _speeds(report: Report) -> list[OpSpeed]:
     """The speeds that stand beside the proof; without any, the proof holds as well."""
     note("measuring the speed of some ops, beside the reference")
     try:
@@ -320,7 +320,7 @@ def again(args: Namespace) -> int:
     settings = RunSettings(
         backend, written.seed, args.timeout, 0.0, opening=opening, like=like, against=against
     )
-    with closing(Pool(settings)) as pool:
+    with closing(WorkerSupervisor(settings)) as pool:
         outcome = pool.again(item, recorded)
     if recorded.operands and outcome.call != recorded.call:
         raise BackbayError(
@@ -348,4 +348,4 @@ def _dump(settings: RunSettings, folder: Path, item: Item, outcome: Outcome) -> 
     say(f"written: {', '.join(map(str, written))}")
 
 
-command = Conform()
+command = ConformCommand()

@@ -22,7 +22,7 @@ from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import SCENARIOS, Lab, lab_for
 from backbay_conformance.suite.profiles import PROFILES, STANDARD
 
-from .faults import FAULTS, PlantedFault, reference
+from .fault import FAULTS, PlantedFault, reference
 
 LOOSE = ("mulmat", "conv", "scaled_dot_product_attention")
 """Beginnings of the ops for which test-backend-ops allows a normalized mean squared error of 5e-4, not 1e-7."""

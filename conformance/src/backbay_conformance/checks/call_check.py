@@ -25,7 +25,16 @@ from backbay.internals import COMPOSITE, KERNEL
 from ..draw.data import Mode
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.comparison import MEASURES, Errors, Extremes, Fault, Worst, first_bits, keep_worse, other_bits
+from ..numbers.comparison import (
+    MEASURES,
+    ElementErrors,
+    Extremes,
+    Fault,
+    WorstElement,
+    first_bits,
+    keep_worse,
+    other_bits,
+)
 from ..numbers.encoding import Array, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -50,17 +59,17 @@ class CallResult:
     checks: list[str] = field(default_factory=list)
     extremes: Extremes = field(default_factory=dict)
 
-    def note(self, check: str, errors: Sequence[Errors] = ()) -> None:
+    def note(self, check: str, errors: Sequence[ElementErrors] = ()) -> None:
         self.checks.append(check)
         if errors:
             self.ratio = max(self.ratio or 0.0, *(each.largest for each in errors))
 
-    def note_errors(self, check: str, call: Call, errors: Sequence[Errors], mode: Mode) -> None:
+    def note_errors(self, check: str, call: Call, errors: Sequence[ElementErrors], mode: Mode) -> None:
         self.note(check, errors)
         if mode == "hunt":
             self._note_worst(call, errors)
 
-    def _note_worst(self, call: Call, errors: Sequence[Errors]) -> None:
+    def _note_worst(self, call: Call, errors: Sequence[ElementErrors]) -> None:
         """Note the elements with the largest errors, while the operands hold the data of the run."""
         for each in errors:
             if each.shares.size:
@@ -69,7 +78,7 @@ class CallResult:
                     place = tuple(map(int, np.unravel_index(size.argmax(), size.shape)))
                     share, last_places = (float(size[place]) for size in sizes)
                     if measure == "share" or last_places:
-                        worst = Worst(share, last_places, element_at(call, place, each))
+                        worst = WorstElement(share, last_places, element_at(call, place, each))
                         keep_worse(self.extremes, {measure: worst})
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from backbay import CacheConfig, DType
 
 from .choices import Source, seeded
-from .data import READABLE, Bits, Fill, Focus, Mode, Numbers
+from .data import READABLE, Bits, CentredNumbers, Fill, Mode, Numbers
 from .layout import (
     Layout,
     LayoutStep,
@@ -252,10 +252,10 @@ class Draw:
         focus = self._focus() if self.mode == "hunt" and isinstance(fill, Numbers) else None
         return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated, focus=focus)
 
-    def _focus(self) -> Focus:
+    def _focus(self) -> CentredNumbers:
         centre, spread, mixed = self._number(), 2.0 ** -self.below(24), self.flag()
         outlier = (self._fraction(), self._number()) if self.flag(4) else None
-        return Focus(centre, spread, mixed, outlier)
+        return CentredNumbers(centre, spread, mixed, outlier)
 
     def _number(self) -> float:
         """A number whose sign, exponent and digits are choices, so that a hunt takes long and short steps."""

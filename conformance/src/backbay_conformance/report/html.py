@@ -7,7 +7,7 @@ from html import escape
 
 from ..numbers.comparison import ENOUGH, TIGHT
 from ..suite.profiles import SUITE_VERSION
-from .report import BINS, STATES, Cell, Outcome, Report, Speed
+from .report import BINS, STATES, OpSpeed, Outcome, Report, TableCell
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """
@@ -88,7 +88,7 @@ def _table(heads: Sequence[str], rows: Mapping[tuple[str, str], str], kind: str 
     )
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: TableCell | None) -> str:
     if cell is None:
         return '<td class="none">·</td>'
     checks = ", ".join(f"{name} {count}" for name, count in cell.checks.items())
@@ -203,7 +203,7 @@ def _scenarios(report: Report) -> str:
 
 
 def _speeds(report: Report) -> str:
-    rows: dict[tuple[str, str], list[Speed]] = {}
+    rows: dict[tuple[str, str], list[OpSpeed]] = {}
     for speed in report.speeds:
         rows.setdefault((speed.op, speed.dtype), []).append(speed)
     body = {

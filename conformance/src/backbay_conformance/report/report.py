@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..numbers.comparison import ENOUGH, Extremes, Shares, Worst, keep_worse
+from ..numbers.comparison import ENOUGH, Extremes, Shares, WorstElement, keep_worse
 from ..suite.lab import PLAIN, OpenSettings
 from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
 from .digests import digest
@@ -89,8 +89,8 @@ def add_shares(whole: Shares, part: Shares) -> None:
 
 
 @dataclass
-class Cell:
-    """All outcomes of one op, or scenario, and one dtype."""
+class TableCell:
+    """A cell of the report's table: all outcomes of one op, or scenario, and one dtype."""
 
     profile: str
     name: str
@@ -134,7 +134,9 @@ class Cell:
         if outcome.difference:
             self.differing += 1
             self.difference = self.difference or f"{outcome.call}: {outcome.difference}"
-        keep_worse(self.extremes, {measure: Worst(*worst) for measure, worst in outcome.extremes.items()})
+        keep_worse(
+            self.extremes, {measure: WorstElement(*worst) for measure, worst in outcome.extremes.items()}
+        )
         add_shares(self.tight, outcome.tight)
         for check in outcome.checks:
             self.checks[check] = self.checks.get(check, 0) + 1
@@ -151,8 +153,8 @@ class Cell:
 
 
 @dataclass
-class Like:
-    """The calls of a model that a run imitated, and the kinds of them that the suite's own calls have, too."""
+class ImitatedCalls:
+    """The calls of a model that a run with `--like` imitated, and the kinds of them that the suite's own calls have, too."""
 
     model: str
     left_out: list[str]
@@ -186,7 +188,7 @@ class Like:
 
 
 @dataclass(frozen=True)
-class Speed:
+class OpSpeed:
     """The seconds of an op for some tokens, and how many times faster it is than the reference."""
 
     op: str
@@ -205,24 +207,24 @@ class Report:
     size: str
     profiles: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
-    cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)
+    cells: dict[tuple[str, str, str], TableCell] = field(default_factory=dict)
     failures: list[Outcome] = field(default_factory=list)
     known: list[Outcome] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # about the file of known failures, or about the run
     slowest: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
-    like: Like | None = None
+    like: ImitatedCalls | None = None
     planned: int = 0  # the number of calls of a whole run
     opening: OpenSettings = PLAIN
     stopped: str = ""  # why the run ended before its end
     against: str = ""  # the witness
     hunt: str = ""  # its time or number of calls, if the run was a hunt
-    speeds: list[Speed] = field(default_factory=list)  # of a backend that earns a certificate
+    speeds: list[OpSpeed] = field(default_factory=list)  # of a backend that earns a certificate
     first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
-        self.cells.setdefault(key, Cell(*key)).add(outcome)
+        self.cells.setdefault(key, TableCell(*key)).add(outcome)
         if self.like is not None:
             self.like.add(outcome)
         if outcome.dtype and 0 <= outcome.turn < FIRST_ROUND:
@@ -300,7 +302,7 @@ class Report:
         return f"hunt {self.hunt}" if self.hunt else f"size {self.size}"
 
     @property
-    def worst_first(self) -> list[Cell]:
+    def worst_first(self) -> list[TableCell]:
         """All cells, those of a hunt by their largest error / bound."""
         return sorted(
             self.cells.values(), key=lambda cell: -cell.extremes["share"].share if cell.extremes else 0.0

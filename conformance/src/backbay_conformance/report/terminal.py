@@ -11,7 +11,7 @@ from typing import Self, TextIO
 from backbay.cli import printable
 
 from ..numbers.comparison import ENOUGH, TIGHT
-from .report import STATES, Cell, Outcome, Report
+from .report import STATES, Outcome, Report, TableCell
 
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
 COLOURS["under-claimed"] = "33"
@@ -121,7 +121,7 @@ def worst_elements(report: Report) -> list[str]:
     return lines
 
 
-def reasons(cells: Iterable[Cell]) -> list[str]:
+def reasons(cells: Iterable[TableCell]) -> list[str]:
     """Unsupported ops by reason, the most common first; long lists are shortened."""
     found: dict[str, list[str]] = {}
     for cell in cells:
@@ -156,7 +156,7 @@ def tightness(report: Report) -> list[str]:
     return [told, *shown, *([f"  and {len(loose) - MOST_REASONS} more"] if len(loose) > MOST_REASONS else [])]
 
 
-def declarations(cells: Iterable[Cell]) -> str:
+def declarations(cells: Iterable[TableCell]) -> str:
     """The number of ops for each declared precision; few ops are named."""
     found: dict[str, set[str]] = {}
     for cell in cells:
@@ -192,15 +192,15 @@ def matrix(report: Report, *, colour: bool) -> list[str]:
     return [*lines, key] if dtypes else lines
 
 
-def columns(cells: Iterable[Cell]) -> list[str]:
+def columns(cells: Iterable[TableCell]) -> list[str]:
     found = {cell.dtype for cell in cells if cell.dtype}
     plain = [dtype for dtype in ("f32", "f16", "bf16", "i32", "i64") if dtype in found]
     return plain + sorted(found - set(plain))
 
 
-def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
+def rows(cells: Iterable[TableCell]) -> dict[tuple[str, str], dict[str, TableCell]]:
     """The cells of each case or scenario by dtype, those that fail first."""
-    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    found: dict[tuple[str, str], dict[str, TableCell]] = {}
     for cell in cells:
         found.setdefault((cell.profile, cell.name), {})[cell.dtype] = cell
     return dict(
@@ -208,7 +208,7 @@ def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
     )
 
 
-def _mark(cell: Cell | None, width: int, colour: bool) -> str:
+def _mark(cell: TableCell | None, width: int, colour: bool) -> str:
     if cell is None:
         return f"{'.':>{width}}"
     mark = f"{'*' if cell.differing and not cell.bad else LETTERS[cell.state]:>{width}}"

@@ -14,11 +14,11 @@ from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneErro
 from backbay.internals import keep_large_blocks
 
 from ..checks.call_check import CallResult, try_call
+from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
 from ..checks.relations import RELATIONS, try_relations
 from ..checks.traced_call import TracedCall, make, told
-from ..checks.watch import Watch
 from ..checks.witness import testimony, verdict
 from ..draw.choices import Source, replayed
 from ..draw.draw import Draw
@@ -155,10 +155,10 @@ def explain_failure(lab: Lab, item: Item, failed: Outcome, seconds: float = EXPL
     """
     if failed.check in OF_NO_OP or (is_call(item) and not _has_made_operands(lab, item, failed)):
         return failed
-    watch = Watch(lab.through(lambda backend: backend), seconds)
-    watched = lab.through(watch.backend)
-    verdict = watch.verdict() if run_item(watched, item, replayed(failed.choices)).failed else ""
-    for opened in (watched, watch.lab):
+    judge = GraphJudge(lab.through(lambda backend: backend), seconds)
+    watched = lab.through(judge.backend)
+    verdict = judge.verdict() if run_item(watched, item, replayed(failed.choices)).failed else ""
+    for opened in (watched, judge.lab):
         with suppress(Exception):  # the verdict is known
             opened.discard()
     return replace(failed, message=f"{failed.message}\n  {verdict}") if verdict else failed

@@ -16,7 +16,7 @@ from backbay.discovery import entry
 from ..checks.model_calls import LIKE, read_model_calls
 from ..checks.witness import witness_name
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.report import Like, Outcome, Report
+from ..report.report import ImitatedCalls, Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
@@ -137,7 +137,7 @@ def _of_the_model(
         raise SelectionError(f"--like: there is no file {settings.like!r}")
     load_extensions()
     found = read_model_calls(lab, path) if lab else ask_worker(settings)[1]
-    report.like = Like(path.name, found.left_out)
+    report.like = ImitatedCalls(path.name, found.left_out)
     return like_items(found.calls, ops, expression)
 
 

@@ -47,7 +47,7 @@ from .lowering.support import coarsest_precision, op_precision, precision_of_dev
 from .ops import KERNELS
 from .plans.callbacks import StopFlag
 from .plans.cpu_plan import CpuPlan, PlanArena
-from .plans.graph_plan import GgmlParts
+from .plans.graph_plan import GgmlResources
 from .plans.multi_device_plan import MultiDevicePlan, PlanScheduler
 from .plans.thread_choice import ThreadChoice
 from .tensors.buffers import DeviceLeaf, LeafBuffer
@@ -147,9 +147,9 @@ class Ggml(Backend):
             raise self.ledger.failure(GRAPH, 0, str(error) or "the system refused") from error
 
     @cached_property
-    def services(self) -> GgmlParts:
+    def services(self) -> GgmlResources:
         """The parts of this backend that plans use."""
-        return GgmlParts(
+        return GgmlResources(
             library=self.library,
             ledger=self.ledger,
             params=self.params,

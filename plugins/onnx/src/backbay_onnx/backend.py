@@ -39,9 +39,9 @@ from backbay_native import ATTENTION, NativeCode
 
 from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
 from .ops import KERNELS
-from .plans.compiled import OnnxParts, SessionCache
 from .plans.export import export
 from .plans.plan import OnnxPlan
+from .plans.session_cache import OnnxResources, SessionCache
 from .session.device import Device, choose_device
 from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code
@@ -105,8 +105,8 @@ class OnnxBackend(Backend):
         return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
-    def services(self) -> OnnxParts:
-        return OnnxParts(
+    def services(self) -> OnnxResources:
+        return OnnxResources(
             params=self.params,
             device=self.device,
             ledger=self.ledger,

@@ -62,6 +62,8 @@ class HeldBytes(NamedTuple):
 
 
 class Growth:
+    """The memory that this process took since the measurement began, stage by stage."""
+
     def __init__(self) -> None:
         self._before = resident()
         self.stages: list[StageGrowth] = []
