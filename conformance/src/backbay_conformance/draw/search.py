@@ -135,9 +135,9 @@ def search(
     phases = [Phase.generate, Phase.shrink] if seconds > 0 else [Phase.generate]
     with suppress(NoSuchExample, OutOfTimeError, Flaky):  # nothing fails, or not each time
         if kept is not None and again:  # a seed would let Hypothesis use no database
-            again = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
+            reused = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
             with suppress(NoSuchExample, SkipTest):  # nothing is kept, or it passes now
-                find(st.data(), tried, settings=again, database_key=FailingExamples.KEY)
+                find(st.data(), tried, settings=reused, database_key=FailingExamples.KEY)
         if not best:
             drawn = settings(how, phases=phases, database=None)
             find(st.data(), tried, settings=drawn, random=Random(seed))
