@@ -63,6 +63,13 @@ def show_next(backend: str, options: Mapping[str, str]) -> None:
 
 
 MOST_JOBS = 1024
+TAKEN = {
+    "next": {"backend", "option"},
+    "repro": {"backend", "option", "device", "like", "against", "timeout", "dump"},
+}
+"""The options that another one takes, which runs no calls of the suite's own."""
+REFUSED = {"hunt": {"size", "like", "certify"}, "certify": {"known", "op", "expression"}}
+"""The options that another one does not take: nothing may be left out of a certificate."""
 
 
 class ConformCommand:
@@ -177,6 +184,7 @@ class ConformCommand:
         )
 
     def run(self, args: Namespace, /) -> int:
+        self._refuse_unused(args)
         load_extensions()
         if args.repro:
             return again(args)
@@ -188,17 +196,8 @@ class ConformCommand:
         if args.next:
             show_next(args.backend, options_of(args))
             return 0
-        if args.certify and (args.known or args.op or args.expression):
-            raise BackbayError(
-                "--certify takes no known failures, and nothing may be left out with --op or -k"
-            )
         if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
-        if args.hunt and (args.certify or args.like):
-            other = "--certify" if args.certify else "--like"
-            raise BackbayError(
-                f"--hunt takes no {other}: it looks for the worst inputs of the suite's own calls"
-            )
         devices, status = [args.device], 0
         if args.devices:  # a worker process opens the backend, whose library may crash
             facts, _ = ask_worker(RunSettings(args.backend, 0, opening=OpenSettings(options_of(args))))
@@ -209,6 +208,23 @@ class ConformCommand:
                 if stop.status:
                     break
         return status
+
+    def _refuse_unused(self, args: Namespace) -> None:
+        """Refuse an option that another one would leave without effect."""
+        parser = ArgumentParser()
+        self.add_arguments(parser)
+        defaults = vars(parser.parse_args([]))
+        given = {name for name, default in defaults.items() if getattr(args, name) != default}
+        for mode in TAKEN | REFUSED:
+            unused = given - TAKEN[mode] - {mode} if mode in TAKEN else given & REFUSED[mode]
+            if mode in given and unused:
+                raise BackbayError(f"{_flag(mode)} takes no {' and no '.join(sorted(map(_flag, unused)))}")
+        if args.dump and not args.repro:
+            raise BackbayError("--dump needs --repro")
+
+
+def _flag(name: str) -> str:
+    return "-k" if name == "expression" else f"--{name.replace('_', '-')}"
 
 
 def _tried(args: Namespace, device: str, stop: StopListener) -> int:
@@ -235,7 +251,7 @@ def _measured(args: Namespace, device: str, at: str, stop: StopListener) -> Repo
         def tried(outcome: Outcome, total: int) -> None:
             bar.step(outcome, total)
             if outcome.failed and args.failures and not any(line.matches(outcome) for line in known):
-                _write_failures([outcome], args, at, OpenSettings(options_of(args), device))
+                _write_failure(outcome, args, at, OpenSettings(options_of(args), device))
 
         return run(
             args.backend,
@@ -271,20 +287,19 @@ def _write_files(report: Report, args: Namespace, at: str) -> None:
         if path:
             write_text(Path(path).with_stem(Path(path).stem + at), text(report))
     if args.failures and report.failures:
-        folder = _write_failures(report.failures, args, at, report.opening)
-        say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
+        for outcome in report.failures if args.resume else ():  # others were written when they failed
+            _write_failure(outcome, args, at, report.opening)
+        say(f"{len(report.failures)} failures written to {args.failures + at}; replay with --repro FILE")
 
 
-def _write_failures(failures: Sequence[Outcome], args: Namespace, at: str, opening: OpenSettings) -> Path:
-    """Write a file for each failure, which `--repro` runs again."""
+def _write_failure(outcome: Outcome, args: Namespace, at: str, opening: OpenSettings) -> None:
+    """Write the file of a failure, which `--repro` runs again."""
     folder = Path(args.failures + at)
     folder.mkdir(parents=True, exist_ok=True)
     like = str(Path(args.like).absolute()) if args.like else ""
     settings = RunSettings(args.backend, args.seed, opening=opening, like=like)
-    for outcome in failures:
-        path = folder / f"{outcome.item.replace('/', '-')}.json"
-        write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
-    return folder
+    path = folder / f"{outcome.item.replace('/', '-')}.json"
+    write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
 
 
 def _certified(report: Report, folder: str, at: str, before: Digests) -> int:

@@ -179,13 +179,13 @@ simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False, special=ComputedNum
 
 def softplus(x: Number) -> Number:
     smooth = x.monotone(lambda v: np.logaddexp(0, v), argument=2)
-    # log(1 + e^x) loses the part of e^x below the last bit of 1
+    # log(1 + e^x), as ggml and CUDA's kernels compute it, loses the part of e^x below the last bit of 1
     return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
 
 
 def gelu_erf(x: Number) -> Number:
     tail = (x * -float(np.sqrt(0.5))).monotone(np.vectorize(erfc, otypes=[np.float64]), argument=4)
-    # 1 + erf(z) cancels for large negative z
+    # 1 + erf(z) cancels for large negative z, and neither ggml nor ONNX has an erfc
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
 

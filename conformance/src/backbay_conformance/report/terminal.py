@@ -99,7 +99,7 @@ def show(
     if others := report.facts.get("scenarios"):
         lines.append(f"scenarios of other packages ran, too: {', '.join(others)}")
     if "llama" in report.facts:
-        lines.append(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}")
+        lines.append(f"kernels: {report.facts['kernels']}; a Llama {report.facts['llama']}")
     counts = report.counts
     told = ", ".join(f"{n} {state}" for state, n in report.states.items() if n)
     lines.append(

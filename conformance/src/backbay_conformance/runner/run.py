@@ -105,18 +105,17 @@ def run(
             report.add(outcome)
         outcomes = isolated(settings, left, jobs, report.facts, ended)
     unknown = 0
-    with closing(outcomes):
-        for outcome in outcomes:
-            report.add(outcome)
-            if journal is not None:
-                journal.add(outcome)
-            if progress is not None:
-                progress(outcome, len(left))
-            unknown += outcome.failed and not any(line.matches(outcome) for line in known)
-            if stop_after is not None and unknown >= stop_after:
-                report.stopped = f"{unknown} failed"
-            if ended():
-                break
+
+    def done(outcome: Outcome) -> bool:
+        nonlocal unknown
+        if journal is not None:
+            journal.add(outcome)
+        unknown += outcome.failed and not any(line.matches(outcome) for line in known)
+        if stop_after is not None and unknown >= stop_after:
+            report.stopped = f"{unknown} failed"
+        return ended()
+
+    collect(report, outcomes, len(left), progress, done)
     if journal is not None:
         journal.close(ended=not report.stopped)
     report.planned = len(planned)
@@ -124,6 +123,23 @@ def run(
     set_known_apart(report, known, groups)
     report.seconds = time.monotonic() - started
     return report
+
+
+def collect(
+    report: Report,
+    outcomes: Generator[Outcome],
+    total: int,
+    progress: Progress | None,
+    done: Callable[[Outcome], bool] = lambda outcome: False,
+) -> None:
+    """Add the outcomes to the report as they come, until all have come or `done` returns True."""
+    with closing(outcomes):
+        for outcome in outcomes:
+            report.add(outcome)
+            if progress is not None:
+                progress(outcome, total)
+            if done(outcome):
+                break
 
 
 def _of_the_model(

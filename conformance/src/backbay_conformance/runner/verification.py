@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,16 @@ from backbay.cli import printable
 
 from ..report.certificate import TITLE
 from ..report.digests import SUITE, files_of, package_of, python_files, sources
-from ..report.report import Outcome, Report
+from ..report.report import Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
 from .isolation import isolated
-from .selection import Item, RunSettings, SelectionError, first_round, items, names, select
+from .run import Progress, collect
+from .selection import RunSettings, SelectionError, first_round, items, names, select
 
 SAMPLE = 24
 """The ops and scenarios whose first calls are run again, unless another number is asked for."""
-Progress = Callable[[Outcome, int], None]
 
 
 @dataclass
@@ -121,21 +120,12 @@ def _verified(
     result = Verification(said, seed, report)
     result.findings += _of_files(said, name)
     result.findings += _of_counts(said)
-    _run(report, planned, jobs, progress)
+    settings = RunSettings(name, report.seed, opening=opening)
+    collect(report, isolated(settings, planned, jobs, report.facts), len(planned), progress)
     result.findings += _of_facts(said["facts"], report.facts)
     result.findings += _of_sample(said, report)
     result.findings.append(Finding("the other calls", None, _left(said, report)))
     return result
-
-
-def _run(report: Report, planned: list[Item], jobs: int, progress: Progress | None) -> None:
-    settings = RunSettings(report.backend, report.seed, opening=report.opening)
-    outcomes = isolated(settings, planned, jobs, report.facts)
-    with closing(outcomes):
-        for outcome in outcomes:
-            report.add(outcome)
-            if progress is not None:
-                progress(outcome, len(planned))
 
 
 def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:

@@ -156,12 +156,12 @@ def origin_of(name: str) -> str:
 
 
 def reach(backend: Backend) -> dict[str, Any]:
-    """The number of kernels, and the kernels that a Llama lacks, as `--next` finds them."""
+    """The number of kernels, and those that a Llama also needs, as `--next` finds them."""
     try:
-        lacks = [op.name for op in next_kernels(backend)["a Llama"]]
+        others = ", ".join(op.name for op in next_kernels(backend)["a Llama"])
     except Exception:  # noqa: BLE001 `supports` raises, which calls will tell
         return {}
-    return {"kernels": len(backend.kernels), "llama": f"no ({', '.join(lacks)})" if lacks else "yes"}
+    return {"kernels": len(backend.kernels), "llama": f"also needs {others}" if others else "needs no other"}
 
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None, device: str = "") -> Lab:
