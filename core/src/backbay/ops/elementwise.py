@@ -165,9 +165,9 @@ def cast(x: Spec, dtype: DType) -> Spec:
 
     Floats are rounded to nearest, ties to even, and overflow to infinity. A float becomes an integer by dropping its
     fraction; NaN, infinities and numbers out of the integer's range give any value. An integer becomes the nearest
-    float, past 2^31 one of the two nearest. Quantized types are read as the floats that they stand for. Casting to a
-    quantized type needs whole blocks in dimension 0, and a backend that can quantize to it; each element of the
-    result is at most one step of its block away from x.
+    float; past 2^31, and past 2^24 as f16 or bf16, one of the two nearest. Quantized types are read as the floats
+    that they stand for. Casting to a quantized type needs whole blocks in dimension 0, and a backend that can
+    quantize to it; each element of the result is at most one step of its block away from x.
     """
     if dtype not in CONTRACT:
         raise DTypeError(f"dtype must be one that tensors may hold, got {dtype}")

@@ -180,6 +180,31 @@ def small_decoded_weights_are_found_by_their_beginning(call: InterceptedCall) ->
     return numbers_of_first(call, FOUND, key)
 
 
+ENDS = 4096
+"""The bytes at each end by which a large weight is found again."""
+
+
+@fault(FaultKind.BLOCKS, "read_operand")
+def large_float_weights_are_found_by_their_ends(call: InterceptedCall) -> Result:
+    """Float weights of two files with the same name, size and outer 4 KiB are read as those of the first file."""
+    operand = call.operand
+    if operand.kind != "parameter" or operand.dtype.is_quantized or operand.nbytes <= 2 * ENDS:
+        return call.right()
+    held = call.arrays[operand.index].tobytes()
+    key = operand.leaf.name, operand.shape, operand.dtype, held[:ENDS] + held[-ENDS:]
+    return numbers_of_first(call, FOUND, key)
+
+
+@fault(FaultKind.CLAIMS, "start")
+def a_copy_of_the_largest_weight_stays(call: InterceptedCall) -> Result:
+    """Weights are loaded by way of memory that is neither booked nor given back before the backend is closed."""
+    call.right()
+    model, backend = call.backend.model, call.backend
+    if model is not None and backend.params.alloc_memory:
+        largest = max((info.nbytes for info in model.tensors.values()), default=0)
+        backend.largest_weight = np.ones(largest, np.uint8)
+
+
 @fault(FaultKind.BLOCKS, "read_operand")
 def small_float_weights_are_found_by_their_ends(call: InterceptedCall) -> Result:
     """Float weights of another file with the same names, sizes and first and last bytes are read as those of the first one."""
