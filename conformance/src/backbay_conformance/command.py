@@ -93,6 +93,11 @@ class Conform:
             help="look for the worst inputs of each op and dtype, in place of the usual calls: for 10m, 90s or 1h in all, "
             "or for 500x calls of each",
         )
+        add(
+            "--few-shapes",
+            action="store_true",
+            help="for an engine that compiles each graph: as many calls, with other data, of at most about 300 graphs",
+        )
         add("--op", action="append", help="only these ops or scenarios, separated by commas")
         add("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
         add("--seed", type=whole(0), default=0, help="seed of all random choices (0)")
@@ -194,8 +199,8 @@ class Conform:
             )
         if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
-        if args.hunt and (args.certify or args.like):
-            other = "--certify" if args.certify else "--like"
+        if args.hunt and (args.certify or args.like or args.few_shapes):
+            other = "--certify" if args.certify else "--like" if args.like else "--few-shapes"
             raise BackbayError(
                 f"--hunt takes no {other}: it looks for the worst inputs of the suite's own calls"
             )
@@ -255,6 +260,7 @@ def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
             device=device,
             against=args.against,
             resume=args.resume,
+            few_shapes=args.few_shapes,
             hunt=args.hunt,
             progress=tried,
         )
