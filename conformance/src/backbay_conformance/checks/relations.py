@@ -165,5 +165,5 @@ RELATIONS: dict[str, Relation] = {
     "attributes": attributes_count,
     "together": each_has_its_attributes,
 }
-OTHER_SHAPES = ("layout", "parts")
-"""The relations whose calls have other shapes or layouts, so that a run of few shapes leaves them out."""
+SAME_GRAPH = ("scaling",)
+"""The relations that need no other graph, which a run of few shapes keeps."""

@@ -7,6 +7,10 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
+import numpy as np
+
+from backbay import DType
+
 from ..draw.choices import shaped
 from ..draw.draw import MODES, ROUND, Draw
 from ..draw.operand import Operand
@@ -14,9 +18,9 @@ from ..suite.case import CASES, Call
 from ..suite.lab import SCENARIOS
 from .selection import Item
 
-LEAST, MOST = 2, 4
+LEAST, MOST = 2, 6
 """The structures of a case."""
-ENOUGH_NEW = 24
+ENOUGH_NEW = 25
 """The weight of the new features that a further structure needs."""
 LARGEST = 20000
 """The most elements of a structure, which many calls have."""
@@ -57,26 +61,44 @@ def structures(profile: str, name: str, seed: int) -> Sequence[int]:
 
 
 def features(call: Call) -> Iterator[tuple[str, int]]:
-    """What a compiled kernel may depend on, with weights: dtypes, layouts, extents, and attributes."""
-    first = next(call.operands())
+    """What a compiled kernel may depend on, with weights: dtypes, layouts, extents, and attributes.
+
+    A call without elements has only its attributes.
+    """
+    empty = any(0 in operand.shape for operand in call.operands())
+    seen: list[Operand] = []
     for parameter, value in zip(call.op.parameters, call.args, strict=True):
         found: Iterable[tuple[str, int]]
         if isinstance(value, Operand):
-            found = of_operand(value, first)
+            found = [("empty", 3)] if empty else of_operand(value, seen)
+            seen.append(value)
         elif isinstance(value, tuple) and any(isinstance(each, Operand) for each in value):
             found = [(f"{len(value)} operands", 3)]
         else:
-            found = [(str((value > 0) - (value < 0) if isinstance(value, float) else value), 3)]
+            found = [of_attribute(value)]
         yield from ((f"{parameter.name} {feature}", weight) for feature, weight in found)
 
 
-def of_operand(operand: Operand, first: Operand) -> Iterator[tuple[str, int]]:
-    yield str(operand.dtype), 8 if operand is first else 2
+def of_operand(operand: Operand, seen: Sequence[Operand]) -> Iterator[tuple[str, int]]:
+    """The features of an operand, after those that were seen; a large extent has those of smaller ones, too."""
+    yield str(operand.dtype), 2 if seen else 10
     for kind in [step.name.partition("(")[0] for step in operand.layout.steps] or ["contiguous"]:
         yield kind, 2
     yield f"{len(operand.shape)} dimensions", 1
     for dim, extent in enumerate(operand.shape):
-        yield f"{dim} {'one' if extent == 1 else extent.bit_length()}", 1
+        yield from ((f"{dim} has {bits} bits", 1) for bits in range(2, extent.bit_length() + 1))
         yield f"{dim} rest {extent % 2}", 1
-    if operand is not first:
-        yield str([a == b for a, b in zip(operand.shape, first.shape, strict=False)]), 2
+    if operand in seen:
+        yield "again", 8
+    elif seen:
+        yield str([a == b for a, b in zip(operand.shape, seen[0].shape, strict=False)]), 2
+
+
+def of_attribute(value: object) -> tuple[str, int]:
+    if isinstance(value, DType):
+        return str(value), 10
+    if isinstance(value, float):
+        return f"sign {np.sign(value)}", 3
+    if type(value) is int:
+        return f"size {value if abs(value) < 4 else 'large'}", 3
+    return str(value), 6

@@ -16,7 +16,7 @@ from backbay.internals import keep_large_blocks
 from ..checks.call_check import CallResult, try_call
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
-from ..checks.relations import OTHER_SHAPES, RELATIONS, try_relations
+from ..checks.relations import RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.watch import Watch
 from ..checks.witness import testimony, verdict
@@ -137,7 +137,7 @@ def _run_case(
             if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
                 observed.note("against")
                 outcome.difference = own.fault
-            names = RELATIONS.keys() - (() if item.structure is None else OTHER_SHAPES)
+            names = RELATIONS if item.structure is None else SAME_GRAPH
             try_relations(lab, call, draw, observed, names)
             _describe(outcome, observed)
     except Exception:

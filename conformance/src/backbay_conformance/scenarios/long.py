@@ -55,7 +55,7 @@ def calls(draw: Draw) -> list[OpCall]:
     ]
 
 
-@scenario("core", smoke=1, default=3, nightly=15)
+@scenario("core", smoke=1, default=3, nightly=15, structures=0)
 def long_rows(lab: Lab, draw: Draw) -> None:
     """Rows and columns past 2^16, the limit of some grids and counters."""
     try_calls(lab, draw, calls(draw))
@@ -80,7 +80,7 @@ def many(draw: Draw) -> list[OpCall]:
     ]
 
 
-@scenario("core", smoke=1, default=6, nightly=30)
+@scenario("core", smoke=1, default=6, nightly=30, structures=0)
 def many_rows(lab: Lab, draw: Draw) -> None:
     """Hundreds of ids into tables of more than 2^16 elements, and more slices than an 8-bit index can count."""
     try_calls(lab, draw, many(draw))
