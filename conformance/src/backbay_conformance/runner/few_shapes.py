@@ -27,8 +27,12 @@ LARGEST = 20000
 
 
 def with_few_shapes(items: Iterable[Item], seed: int) -> list[Item]:
-    """The items with the structures of a seed; a scenario has each of its structures once."""
-    return [each for item in items for each in _with_structure(item, seed)]
+    """The items with the structures of a seed; a scenario has each of its structures once.
+
+    All calls of a case come in a row, so that one worker compiles its graphs.
+    """
+    found = [each for item in items for each in _with_structure(item, seed)]
+    return sorted(found, key=lambda item: item.group)
 
 
 def _with_structure(item: Item, seed: int) -> Iterator[Item]:
