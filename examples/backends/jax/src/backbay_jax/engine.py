@@ -62,11 +62,6 @@ class XLA(ArrayEngine):
             return jax.lax.bitcast_convert_type(numbers.astype(HALVES[dtype]), jnp.uint16)
         return numbers.astype(NUMPY[dtype])
 
-    def zeros(self, elements: int, dtype: DType) -> Array:
-        with wide(True):
-            made = jnp.zeros(elements, np.uint16 if dtype in HALVES else NUMPY.get(dtype, np.uint8))
-        return made.block_until_ready()
-
     def written(
         self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array
     ) -> Array:
