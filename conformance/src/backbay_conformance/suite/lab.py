@@ -109,7 +109,7 @@ class Lab:
     def _open(self, params: BackendParams, model: Path | None) -> Backend:
         """A backend that notes the graphs that it compiles, but for a dry run."""
         backend = self._open_backend(params, model)
-        if params.alloc_memory:
+        if params.alloc_memory and "compile" not in vars(backend):  # else it came through another lab
             compile_graph, own = type(backend).compile, weakref.ref(backend)
 
             def noted(graph: Graph) -> Plan:
