@@ -138,10 +138,11 @@ scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they ans
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
+backend-jax: SHAPES = --few-shapes
 backend-%:  # examples/backends: an environment of its own, and the certificate
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./conformance ./examples/backends/$*
-	$(VENV)/$*/bin/backbay conform $* --timeout 600 --certify examples/backends/$*/proof
+	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 --certify examples/backends/$*/proof
 
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))

@@ -64,7 +64,8 @@ def _sample(text: str) -> int | None:
 
 def _show(found: Verification) -> None:
     said = found.certificate
-    say(f"{said['backend']}: suite {said['suite']}, size {said['size']}, issued {said['issued']}\n")
+    few = ", few shapes" if said["few_shapes"] else ""
+    say(f"{said['backend']}: suite {said['suite']}, size {said['size']}{few}, issued {said['issued']}\n")
     say(table(("", "", ""), [(each.what, MARKS[each.agrees], each.found) for each in found.findings]))
     for outcome in found.sample.failures:
         show_failure(outcome, sys.stdout)

@@ -68,7 +68,7 @@ TAKEN = {
     "repro": {"backend", "option", "device", "like", "against", "timeout", "dump"},
 }
 """The options that another one takes, which runs no calls of the suite's own."""
-REFUSED = {"hunt": {"size", "like", "certify"}, "certify": {"known", "op", "expression"}}
+REFUSED = {"hunt": {"size", "like", "certify", "few_shapes"}, "certify": {"known", "op", "expression"}}
 """The options that another one does not take: nothing may be left out of a certificate."""
 
 
@@ -99,6 +99,11 @@ class ConformCommand:
             metavar="TIME",
             help="look for the worst inputs of each op and dtype, in place of the usual calls: for 10m, 90s or 1h in all, "
             "or for 500x calls of each",
+        )
+        add(
+            "--few-shapes",
+            action="store_true",
+            help="for an engine that compiles each graph: as many calls, with other data, of at most about 300 graphs",
         )
         add("--op", action="append", help="only these ops or scenarios, separated by commas")
         add("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
@@ -271,6 +276,7 @@ def _measured(args: Namespace, device: str, at: str, stop: StopListener) -> Repo
             device=device,
             against=args.against,
             resume=args.resume,
+            few_shapes=args.few_shapes,
             hunt=args.hunt,
             progress=tried,
         )

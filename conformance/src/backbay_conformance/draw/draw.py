@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import CacheConfig, DType
 
-from .choices import Source, seeded
+from .choices import SEEDS, Source, seeded
 from .data import READABLE, Bits, CentredNumbers, Fill, Mode, Numbers
 from .layout import (
     Layout,
@@ -127,6 +127,10 @@ class Draw:
 
     def pick(self, *options: T) -> T:
         return options[self.below(len(options))]
+
+    def fill(self, *fills: Fill) -> Fill:
+        """One of some kinds of data, which changes no shape and no layout."""
+        return fills[self.below(SEEDS) % len(fills)]
 
     def many_digits(self, value: float) -> float:
         """An attribute: `value`, or often a number beside it with as many digits as f32 holds, which shows if rounded."""
@@ -248,7 +252,7 @@ class Draw:
             placed = self._made(dtype, tuple(shape), padded=free and not activated)
         else:
             placed = self.layout(dtype, tuple(shape), stays=stays, free=free)
-        seed = self.below(1 << 16)
+        seed = self.below(SEEDS)
         focus = self._focus() if self.mode == "hunt" and isinstance(fill, Numbers) else None
         return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated, focus=focus)
 
@@ -287,7 +291,7 @@ class Draw:
         If elements are `free` to be equal, now and then a dimension has a stride of 0.
         """
         kind = self.below(8)
-        if free and len(shape) > 1 and 0 not in shape and self.flag(16):
+        if len(shape) > 1 and 0 not in shape and self.flag(16) and free:
             return Layout((repeated(dtype, shape, self.integer(1, len(shape) - 1)),))
         steps: list[LayoutStep] = []
         if shape and kind in (2, 4, 5):

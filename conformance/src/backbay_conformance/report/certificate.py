@@ -18,7 +18,7 @@ from .report import Report
 SMALLEST = ("core",)  # the profiles that a certificate requires
 
 CERTIFIED = (
-    *("suite", "backend", "opening", "seed", "size", "profiles"),
+    *("suite", "backend", "opening", "seed", "size", "few_shapes", "graphs", "profiles"),
     *("planned", "counts", "states", "tightness", "against", "like", "facts", "seconds", "speeds"),
 )
 """The parts of a report that a certificate repeats."""
@@ -75,6 +75,7 @@ def badge(report: Report) -> str:
     left, right = "backbay", f"conforms {SUITE_VERSION}"
     whole = all(profile in report.profiles for profile in PROFILES if profile != "large")
     right += "" if whole else f" ({', '.join(report.profiles)})"
+    right += ", few shapes" if report.few_shapes else ""
     colour = "#2da44e" if whole else "#57606a"
     a, b = 7 * len(left) + 14, 7 * len(right) + 14
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20" role="img" aria-label="{left}: {right}">

@@ -43,6 +43,7 @@ class Outcome:
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
     extremes: Extremes = field(default_factory=dict)  # of a hunt
+    graphs: list[str] = field(default_factory=list)  # that were compiled for the first time in this process
     difference: str = ""  # what is wrong with the witness' result, where that of the backend is right
     script: str = ""
     trace: str = ""  # the traceback of an error of the backend
@@ -72,7 +73,7 @@ class Outcome:
         return {
             key: value
             for key, value in asdict(self).items()
-            if key not in ("trace", "operands") and value not in ("", None, [], {}, 0)
+            if key not in ("trace", "operands", "graphs") and value not in ("", None, [], {}, 0)
         }
 
 
@@ -218,6 +219,8 @@ class Report:
     opening: OpenSettings = PLAIN
     stopped: str = ""  # why the run ended before its end
     against: str = ""  # the witness
+    few_shapes: bool = False
+    graphs: set[str] = field(default_factory=set)
     hunt: str = ""  # its time or number of calls, if the run was a hunt
     speeds: list[OpSpeed] = field(default_factory=list)  # of a backend that earns a certificate
     first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
@@ -225,6 +228,7 @@ class Report:
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
         self.cells.setdefault(key, TableCell(*key)).add(outcome)
+        self.graphs.update(outcome.graphs)
         if self.like is not None:
             self.like.add(outcome)
         if outcome.dtype and 0 <= outcome.turn < FIRST_ROUND:
@@ -299,7 +303,8 @@ class Report:
     @property
     def extent(self) -> str:
         """How much was tried."""
-        return f"hunt {self.hunt}" if self.hunt else f"size {self.size}"
+        tried = f"hunt {self.hunt}" if self.hunt else f"size {self.size}"
+        return f"{tried}, few shapes: {len(self.graphs)} different graphs" if self.few_shapes else tried
 
     @property
     def worst_first(self) -> list[TableCell]:
@@ -326,6 +331,7 @@ class Report:
             "ok",
             "seed",
             "size",
+            "few_shapes",
             "hunt",
             "planned",
             "stopped",
@@ -341,6 +347,7 @@ class Report:
             "opening": self.opening.as_dict(),
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
+            "graphs": len(self.graphs),
             "against": {"backend": self.against, **self.witnessed} if self.witnessed else None,
             "like": self.like.as_dict() if self.like is not None else None,
             "tightness": {

@@ -17,11 +17,11 @@ from ..checks.call_check import CallResult, try_call
 from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, model_call
-from ..checks.relations import RELATIONS, try_relations
+from ..checks.relations import RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.witness import testimony, verdict
-from ..draw.choices import Source, replayed
-from ..draw.draw import Draw
+from ..draw.choices import Source, replayed, shaped
+from ..draw.draw import MODES, Draw
 from ..numbers.comparison import Fault, measured
 from ..numbers.encoding import Array
 from ..numbers.number import Number
@@ -63,7 +63,7 @@ def run_item(
     """
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
-    draw = Draw(source, item.turn)
+    draw = draw_of(item, source)
     keep_large_blocks(KEPT)  # opening a backend may have changed this
     try:
         draw.cache = lab.backend.cache_config()
@@ -78,9 +78,17 @@ def run_item(
         if lab.witness is not None and isinstance(error, Fault) and error.judged is not None:
             outcome.message += verdict(lab.witness, error.judged)
         lab.discard()
-    outcome.seconds = time.perf_counter() - started
+    outcome.seconds, outcome.graphs = time.perf_counter() - started, lab.take_new_graphs()
     outcome.choices = draw.choices if outcome.failed else []
     return outcome
+
+
+def draw_of(item: Item, source: Source) -> Draw:
+    """The draw of an item, which takes its shapes from its structure, if it has one."""
+    if item.structure is None:
+        return Draw(source, item.turn)
+    mode = (item.turn if is_call(item) else item.structure) % len(MODES)
+    return Draw(shaped(source, f"{item.group}/{item.structure}", mode), item.structure)
 
 
 def is_call(item: Item) -> bool:
@@ -129,7 +137,8 @@ def _run_case(
             if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
                 observed.note("against")
                 outcome.difference = own.fault
-            try_relations(lab, call, draw, observed)
+            names = RELATIONS if item.structure is None else SAME_GRAPH
+            try_relations(lab, call, draw, observed, names)
             _describe(outcome, observed)
     except Exception:
         record_data(call, outcome)

@@ -41,6 +41,9 @@ class Item:
     profile: str
     name: str
     turn: int
+    structure: int | None = (
+        None  # in a run of few shapes, the turn whose shapes, layouts and attributes it has
+    )
 
     def __str__(self) -> str:
         return f"{self.group}/{'again' if self.turn == AGAIN else self.turn}"
@@ -78,6 +81,7 @@ class RunSettings:
     opening: OpenSettings = PLAIN
     like: str = ""  # the model whose calls are tried
     against: str = ""  # the witness
+    few_shapes: bool = False
     hunt: HuntBudget | None = None  # for each op and dtype, in place of the usual calls
 
 

@@ -19,6 +19,7 @@ from ..report.report import Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
+from .few_shapes import with_few_shapes
 from .isolation import isolated
 from .run import Progress, collect
 from .selection import RunSettings, SelectionError, first_round, items, names, select
@@ -50,7 +51,9 @@ class Verification:
         return self.sample.counts["passed"] > 0 and all(each.agrees is not False for each in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        said = {key: self.certificate[key] for key in ("backend", "suite", "issued", "size", "seed")}
+        said = {
+            key: self.certificate[key] for key in ("backend", "suite", "issued", "size", "few_shapes", "seed")
+        }
         findings = [vars(each) for each in self.findings]
         sample = {"seed": self.seed, "counts": self.sample.counts, "calls": sorted(self.sample.first_calls)}
         failures = [outcome.as_dict() for outcome in self.sample.failures]
@@ -115,8 +118,12 @@ def _verified(
     if not keys:
         raise SelectionError("the certificate names no op and no scenario that this suite has")
     chosen = keys if sample is None else random.Random(seed).sample(keys, min(sample, len(keys)))
+    few = said["few_shapes"]
     planned = [item for key in sorted(chosen) for item in first_round(key, said["size"])]
-    report = Report(name, said["seed"], said["size"], tuple(said["profiles"]), opening=opening)
+    planned = with_few_shapes(planned, said["seed"]) if few else planned
+    report = Report(
+        name, said["seed"], said["size"], tuple(said["profiles"]), opening=opening, few_shapes=few
+    )
     result = Verification(said, seed, report)
     result.findings += _of_files(said, name)
     result.findings += _of_counts(said)
@@ -153,7 +160,8 @@ def _of_counts(said: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("calls of a model", None, f"{said['like']['model']} is not here")
         return
     if said["facts"].get("scenarios", []) == list(load_extensions()):
-        planned = len(items(select(said["profiles"]), said["size"]))
+        usual = items(select(said["profiles"]), said["size"])
+        planned = len(with_few_shapes(usual, said["seed"]) if said["few_shapes"] else usual)
         total = counts["passed"] + counts["unsupported"]
         yield Finding(
             "planned calls", planned == total == said["planned"], f"{total:,}; this suite plans {planned:,}"

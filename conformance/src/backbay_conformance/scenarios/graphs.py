@@ -30,7 +30,7 @@ def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
     return rng.integers(-peak, peak + 1, shape[::-1]).astype(np.float64)
 
 
-@scenario("graph", tiny=1, smoke=12, default=240, nightly=2000)
+@scenario("graph", tiny=1, smoke=12, default=240, nightly=2000, structures=8)
 def random_graph(lab: Lab, draw: Draw) -> None:
     """Build a graph, compute it, compute it again with new data, then grow it."""
     with lab.backend.new_context() as ctx:
@@ -320,7 +320,7 @@ def composed() -> list[Case]:
     return [case for case in kinds if not (case.op.inline or case.op.view or case.op.writes is not None)]
 
 
-@scenario("graph", tiny=1, smoke=20, default=200, nightly=2000)
+@scenario("graph", tiny=1, smoke=20, default=200, nightly=2000, structures=4)
 def composites(lab: Lab, draw: Draw) -> None:
     """An op with both a kernel and a composite gives the right result by its composite as well.
 

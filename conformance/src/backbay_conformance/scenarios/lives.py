@@ -31,7 +31,7 @@ from .graphs import PEAK, chosen, forward, grow, numbers
 from .threads import DelayedCancel, cancelled
 
 
-@scenario("core", tiny=1, smoke=6, default=40, nightly=400)
+@scenario("core", tiny=1, smoke=6, default=40, nightly=400, structures=2)
 def backend_life(lab: Lab, draw: Draw) -> None:
     """Contexts, leaves, graphs and weights in any order, against plain NumPy; every result known to the bit."""
     walk(BackendLife, lab, draw, 40)

@@ -334,7 +334,7 @@ INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
 }
 
 
-@scenario("quant", smoke=1, default=2, nightly=10)
+@scenario("quant", smoke=1, default=2, nightly=10, structures=0)
 def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
     """Every quantized type as a target: encoding works, or raises UnsupportedOpError and leaves nothing behind."""
     with lab.fresh() as backend:
