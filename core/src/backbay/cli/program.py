@@ -157,8 +157,26 @@ def _run(words: list[str]) -> int:
     found.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     # Positional arguments may follow options, as in MODEL --json TEXT; parse_intermixed_args does not handle "--".
-    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
-    return found.run(parse(words))
+    parse = parser.parse_known_args if "--" in words else parser.parse_known_intermixed_args
+    args, others = parse(words)
+    if others:
+        options = _backend_options(others) if "option" in args else []
+        if not options:
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
+        args.option += options
+    return found.run(args)
+
+
+def _backend_options(words: Sequence[str]) -> list[str]:
+    """Words such as `--library FILE` or `--avoid=nothing`, which the command does not know, as --option takes them;
+    empty if they are not all of this form."""
+    found, left = [], list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if not name.startswith("--") or not (equals or left):
+            return []
+        found.append(f"{name[2:].replace('-', '_')}={value if equals else left.pop(0)}")
+    return found
 
 
 class _Parser(argparse.ArgumentParser):
