@@ -18,7 +18,7 @@ from threading import Thread
 from time import sleep
 from typing import NoReturn, Protocol, cast
 
-from backbay.discovery.installed import declared, load_declared
+from backbay.discovery.installed import declared, entry, load_declared
 from backbay.errors import BackbayError, OptionError
 
 from .output import flush, note, prepare_output, table
@@ -160,22 +160,24 @@ def _run(words: list[str]) -> int:
     parse = parser.parse_known_args if "--" in words else parser.parse_known_intermixed_args
     args, others = parse(words)
     if others:
-        options = _backend_options(others) if "option" in args else []
-        if not options:
+        options = _backend_options(others, getattr(args, "backend", None))
+        if not options or "option" not in args:
             parser.error(f"unrecognized arguments: {' '.join(others)}")
         args.option += options
     return found.run(args)
 
 
-def _backend_options(words: Sequence[str]) -> list[str]:
+def _backend_options(words: Sequence[str], backend: str | None) -> list[str]:
     """Words such as `--library FILE` or `--avoid=nothing`, which the command does not know, as --option takes them;
-    empty if they are not all of this form."""
+    empty unless the backend declares all of them."""
+    known = entry(backend).load().options if backend and backend != "auto" else {}
     found, left = [], list(words)
     while left:
-        name, equals, value = left.pop(0).partition("=")
-        if not name.startswith("--") or not (equals or left):
+        flag, equals, value = left.pop(0).partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in known or not (equals or left):
             return []
-        found.append(f"{name[2:].replace('-', '_')}={value if equals else left.pop(0)}")
+        found.append(f"{name}={value if equals else left.pop(0)}")
     return found
 
 
