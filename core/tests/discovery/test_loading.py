@@ -29,7 +29,7 @@ BROKEN = {
     ),
     "final method": (
         GOOD.replace("contract_version =", "def get(self, name): pass\n        contract_version ="),
-        "Good overrides get, which core needs as it is; a plugin may override allocate, batch_invariant, book_weights,",
+        "Good overrides get, which core needs as it is; a plugin may override allocate, avoidances, batch_invariant, book_weights,",
     ),
     "private method of core": (
         GOOD.replace("contract_version =", "def _read(self): pass\n        contract_version ="),

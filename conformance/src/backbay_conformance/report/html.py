@@ -51,7 +51,9 @@ def _head(report: Report) -> str:
     words = {"known": "known failures"}
     told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
     lists = {
-        key: ", ".join(map(str, value)) for key, value in report.facts.items() if isinstance(value, list)
+        key: ", ".join(map(str, value))
+        for key, value in report.facts.items()
+        if isinstance(value, list | dict)
     }
     facts = "; ".join(f"{key} {value}" for key, value in {**report.facts, **lists}.items())
     like = "" if report.like is None else str(report.like)

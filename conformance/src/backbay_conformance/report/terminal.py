@@ -96,6 +96,7 @@ def show(
     lines += [*witnessed(report), *tightness(report), *([] if report.like is None else [str(report.like)])]
     if precisions := declarations(report.cells.values()):
         lines.append(f"declared precision, of activations and of sums: {precisions}")
+    lines += [f"avoided: {line}" for line in by_reason(report.facts.get("avoidances", {}).items())]
     if others := report.facts.get("scenarios"):
         lines.append(f"scenarios of other packages ran, too: {', '.join(others)}")
     if "llama" in report.facts:
@@ -122,14 +123,20 @@ def worst_elements(report: Report) -> list[str]:
 
 
 def reasons(cells: Iterable[TableCell]) -> list[str]:
-    """Unsupported ops by reason, the most common first; long lists are shortened."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.unsupported:
-            found.setdefault(cell.why_not, []).append(f"{cell.name} {cell.dtype}".rstrip())
-    lines = [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
+    """Unsupported ops by reason; long lists are shortened."""
+    lines = by_reason(
+        (f"{cell.name} {cell.dtype}".rstrip(), cell.why_not) for cell in cells if cell.unsupported
+    )
     more = [f"and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
     return [*lines[:MOST_REASONS], *more]
+
+
+def by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Names with the reason that they share, the most common reason first."""
+    found: dict[str, list[str]] = {}
+    for name, why in pairs:
+        found.setdefault(why, []).append(name)
+    return [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
 
 
 def witnessed(report: Report) -> list[str]:

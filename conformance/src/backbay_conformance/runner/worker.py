@@ -52,7 +52,8 @@ def main() -> None:
     handler, logger = _Teller(line), logging.getLogger("backbay")
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
     try:
-        line.say(trial_seconds=trial_seconds(entry(settings.backend).load()))
+        kind = entry(settings.backend).load()
+        line.say(trial_seconds=trial_seconds(kind, settings.opening.options))
         lab = lab_with(settings.backend, settings.opening, settings.against)
         facts = lab.facts()
         logger.removeHandler(handler)

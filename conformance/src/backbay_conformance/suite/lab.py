@@ -165,6 +165,7 @@ class Lab:
             "machine": platform.machine(),
             **reach(backend),
             **self.opening.as_dict(),
+            **({"avoidances": dict(avoidances)} if (avoidances := backend.avoidances()) else {}),
             **({"scenarios": list(others)} if (others := load_extensions()) else {}),
         }
 

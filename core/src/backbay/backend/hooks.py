@@ -165,9 +165,13 @@ class BackendHooks(metaclass=StartAfterInit):
     def release(self) -> None:
         """Free the plugin's other resources. Called once, after all buffers and plans are closed."""
 
+    def avoidances(self) -> Mapping[str, str]:
+        """The reasons why other code runs in place of the engine's own, by op and dtype ("concat q8_0"), for reports."""
+        return {}
+
     @classmethod
-    def trial_seconds(cls) -> float:
-        """Seconds beyond the usual that a first start may take here, such as while a driver compiles kernels.
+    def trial_seconds(cls, options: Mapping[str, Any] = {}) -> float:
+        """Seconds beyond the usual that a first start with some options may take here, such as while a driver compiles kernels.
 
         A probe waits that much longer before it calls the backend hung.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -162,9 +162,10 @@ class BackendEntry:
         return found
 
 
-def trial_seconds(kind: type[Backend]) -> float:
+def trial_seconds(kind: type[Backend], options: Mapping[str, Any] = {}) -> float:
     """The seconds that a backend's first start may take beyond the usual, as far as a probe and the suite grant them."""
-    return min(max(float(kind.trial_seconds()), 0.0), LONGEST_TRIAL)
+    found = kind.trial_seconds(options) if options else kind.trial_seconds()  # older plugins take no options
+    return min(max(float(found), 0.0), LONGEST_TRIAL)
 
 
 def backends() -> dict[str, BackendEntry]:
