@@ -19,10 +19,21 @@ SMALLEST = ("core",)  # the profiles that a certificate requires
 
 CERTIFIED = (
     *("suite", "backend", "opening", "seed", "size", "profiles"),
-    *("planned", "counts", "states", "tightness", "against", "like", "facts", "seconds", "speeds"),
+    *(
+        "planned",
+        "counts",
+        "states",
+        "refusals",
+        "tightness",
+        "against",
+        "like",
+        "facts",
+        "seconds",
+        "speeds",
+    ),
 )
 """The parts of a report that a certificate repeats."""
-OF_AN_OP = "profile", "name", "dtype", "state", "passed", "unsupported", "worst", "precisions"
+OF_AN_OP = "profile", "name", "dtype", "state", "passed", "unsupported", "refused", "worst", "precisions"
 TITLE = "backbay conformance"
 
 

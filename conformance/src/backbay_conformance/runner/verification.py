@@ -16,7 +16,7 @@ from backbay.cli import printable
 
 from ..report.certificate import TITLE
 from ..report.digests import SUITE, files_of, package_of, python_files, sources
-from ..report.report import Outcome, Report
+from ..report.report import GOOD, Outcome, Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
@@ -149,14 +149,12 @@ def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:
 
 def _of_counts(said: Mapping[str, Any]) -> Iterator[Finding]:
     counts, ops = said["counts"], said["ops"]
-    for count in ("passed", "unsupported"):
+    for count in ("passed", "unsupported", "refused"):
         total = sum(op[count] for op in ops)
         yield Finding(
             f"{count} calls", counts[count] == total, f"{counts[count]:,}; by op together {total:,}"
         )
-    bad = [
-        f"{op['name']} {op['state']}" for op in ops if op["state"] not in ("full", "composite", "unsupported")
-    ]
+    bad = [f"{op['name']} {op['state']}" for op in ops if op["state"] not in GOOD]
     failed = counts["failed"] + counts["known"]
     yield Finding("failed calls", not failed and not bad, ", ".join(bad) or str(failed))
     if said["like"] is not None:
