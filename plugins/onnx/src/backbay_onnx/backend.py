@@ -160,7 +160,7 @@ class OnnxBackend(Backend):
         found = self._support.get(key)
         if found is None:
             found = self._support[key] = self._supports(op, specs)
-        if op is ops.scaled_dot_product_attention and found and not _is_one_attention(specs):
+        if op is ops.scaled_dot_product_attention and found and not is_one_attention(specs):
             return COMPOSITE
         return found
 
@@ -230,6 +230,6 @@ class OnnxBackend(Backend):
         self.weights.close()
 
 
-def _is_one_attention(specs: Sequence[Spec | None]) -> bool:
+def is_one_attention(specs: Sequence[Spec | None]) -> bool:
     """Whether the kernel takes the operands: one batch entry, and none is empty."""
     return all(spec is None or (spec.dim(3) == 1 and 0 not in spec.shape) for spec in specs)
