@@ -264,13 +264,12 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of calls that passed, failed, failed as known, are unsupported, or were refused at compile."""
+        """The number of calls that passed, failed, failed as known, or are unsupported."""
         return {
             "passed": sum(cell.passed for cell in self.cells.values()),
             "failed": sum(outcome.count for outcome in self.failures),
             "known": sum(outcome.count for outcome in self.known),
             "unsupported": sum(cell.unsupported for cell in self.cells.values()),
-            "refused": self.refusals.total(),
         }
 
     @property

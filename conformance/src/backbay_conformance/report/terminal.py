@@ -101,7 +101,7 @@ def show(
     if "llama" in report.facts:
         lines.append(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}")
     counts = report.counts
-    refused = f" ({counts['refused']} refused)" if report.refusals else ""
+    refused = f" ({report.refusals.total()} refused)" if report.refusals else ""
     told = ", ".join(f"{n} {state}" for state, n in report.states.items() if n)
     lines.append(
         f"{report.title}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "

@@ -149,7 +149,7 @@ def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:
 
 def _of_counts(said: Mapping[str, Any]) -> Iterator[Finding]:
     counts, ops = said["counts"], said["ops"]
-    for count in ("passed", "unsupported", "refused"):
+    for count in ("passed", "unsupported"):
         total = sum(op[count] for op in ops)
         yield Finding(
             f"{count} calls", counts[count] == total, f"{counts[count]:,}; by op together {total:,}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from backbay import (
     DeviceInfo,
     Graph,
@@ -20,7 +22,7 @@ from backbay import (
     Support,
     ops,
 )
-from backbay.internals import COMPOSITE, KernelPlan, cached_property, usable_cores
+from backbay.internals import COMPOSITE, KernelPlan, cached_property, usable_cores, without_forks
 from backbay.plugin import CPU, Cancel, check_cancel, host_memory
 
 from ..backend import choice_of, is_one_attention
@@ -91,8 +93,9 @@ class OrtBackend(KernelBackend):
             super().run_plan(plan, cancel)
         elif any(node.op is not None and not node.op.view for node in plan.graph.nodes):
             check_cancel(cancel)
-            for index, made in self._session(plan.graph).run(plan.arrays).items():
-                plan.arrays[index][...] = made.reshape(plan.arrays[index].shape)
+            with without_forks(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
+                for index, made in self._session(plan.graph).run(plan.arrays).items():
+                    plan.arrays[index][...] = made.reshape(plan.arrays[index].shape)
 
     def run_kernel(self, node: Node, args: Sequence[Any]) -> Any:
         op, graph = node.op, call_graph(node)

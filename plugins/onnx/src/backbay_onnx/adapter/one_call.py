@@ -5,84 +5,82 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from backbay import DType, Graph, Node, ops
-from backbay.internals import Array
-from backbay.plugin import NUMPY, Placement
+import numpy as np
 
-WIDENED = DType.I32  # bf16, and bytes of quantized types, which few engines move
+from backbay import DType, Graph, Node, Op, Spec, ops
+from backbay.internals import Array
+from backbay.plugin import Placement
 
 
 def call_graph(node: Node) -> Graph:
     """The graph of a node alone. What only moves, moves as it is stored, or as integers; other floats are f32."""
-    op = node.op
+    op, args = node.op, list(node.args)
     assert op is not None
-    nodes: list[Node] = []
-    args = list(node.args)
-    for position in op.operands:
-        value = args[position]
-        operands = value if isinstance(value, tuple) else (value,)
-        leaves = tuple([each and _leaf(nodes, node, each) for each in operands])
-        args[position] = leaves if isinstance(value, tuple) else leaves[0]
-    first = node.args[0]
-    if op.moves and first.dtype.is_quantized and op is ops.contiguous:
-        args[1:] = [()]  # the shape counts elements; core knows it
-    elif op.moves and first.dtype.is_quantized and op is ops.repeat_4d:
-        args[1] = first.dtype.row_size(args[1])
-    if op.writes is not None:
-        target: Node = args[op.writes]
-        made = _node(len(nodes), "op", target.dtype, target.shape, op, tuple(args), target)
+    first: Node = args[0]
+    spec: Spec
+    places = [position for position in op.operands if args[position] is not None]
+    leaves = [_leaf(index, node, position) for index, position in enumerate(places)]
+    for position, leaf in zip(places, leaves, strict=True):
+        args[position] = leaf
+    if op is ops.contiguous and first.dtype.is_quantized:
+        args[1:], spec = (
+            [()],
+            leaves[0],
+        )  # the shape counts elements, the leaf has bytes; core knows the shape
+    elif not op.moves or (op is ops.rows and first.dtype is DType.F16):  # rows of halves are f32
+        spec = _computed(node)
     else:
-        dtype, shape = _as_moved(first, node) if op.moves else (_as_number(node.dtype), node.shape)
-        if op is ops.contiguous and first.dtype.is_quantized:
-            shape = nodes[0].shape
-        made = _node(len(nodes), "op", dtype, shape, op, tuple(args))
-    return Graph((*nodes, made), (made,), None)
+        spec = _moved(first.dtype, node.shape)
+    storage = None if op.writes is None else args[op.writes]
+    made = _node(len(leaves), "op", storage or spec, op, tuple(args), storage)
+    return Graph((*leaves, made), (made,), None)
 
 
-def _leaf(nodes: list[Node], reader: Node, operand: Node) -> Node:
-    op = reader.op
+def _leaf(index: int, reader: Node, position: int) -> Node:
+    op, operand = reader.op, reader.args[position]
     assert op is not None
-    written = op.writes is not None and operand is reader.args[op.writes]
-    is_ids = op.ids is not None and operand is reader.args[op.ids]
-    if not op.moves or is_ids:
-        dtype, shape = _as_number(operand.dtype), operand.shape
-    elif op.writes is None or written:
-        dtype, shape = _as_moved(operand, operand)
-    else:  # core has converted it to the dtype of the target
-        target = reader.args[op.writes]
-        like = target if op is ops.copy and operand.dtype is not target.dtype else operand
-        dtype, shape = _as_moved(target, like)
-    nodes.append(_node(len(nodes), "state" if written else "input", dtype, shape))
-    return nodes[-1]
+    if position == op.writes:
+        return _node(index, "state", _moved(operand.dtype, operand.shape))
+    if not op.moves or position == op.ids:
+        return _node(index, "input", _computed(operand))
+    if op.writes is None:
+        return _node(index, "input", _moved(operand.dtype, operand.shape))
+    target = reader.args[op.writes]  # core has converted the data to its dtype, a copy's data to its shape
+    converted = op is ops.copy and operand.dtype is not target.dtype
+    return _node(index, "input", _moved(target.dtype, target.shape if converted else operand.shape))
 
 
-def _as_moved(stored: Node, shaped: Node) -> tuple[DType, tuple[int, ...]]:
-    """The dtype and shape of elements of the dtype of `stored` in the shape of `shaped`."""
-    dtype, shape = stored.dtype, shaped.shape
+def _computed(operand: Spec) -> Spec:
+    return Spec(operand.dtype if operand.dtype.is_integer else DType.F32, operand.shape)
+
+
+def _moved(dtype: DType, shape: tuple[int, ...]) -> Spec:
+    """Elements as they are stored. Few engines move bf16 and bytes: they become integers of 32 bits."""
     if dtype.is_quantized:
-        return WIDENED, (dtype.row_size(shape[0]), *shape[1:])
-    return WIDENED if dtype is DType.BF16 else dtype, shape
-
-
-def _as_number(dtype: DType) -> DType:
-    return dtype if dtype.is_integer else DType.F32
+        return Spec(DType.I32, (dtype.row_size(shape[0]), *shape[1:]))
+    return Spec(DType.I32 if dtype is DType.BF16 else dtype, shape)
 
 
 def _node(
     index: int,
     kind: Any,
-    dtype: DType,
-    shape: tuple[int, ...],
-    op: Any = None,
-    args: Any = (),
-    storage: Any = None,
+    spec: Spec,
+    op: Op[Any, Any] | None = None,
+    args: tuple[Any, ...] = (),
+    storage: Node | None = None,
 ) -> Node:
-    spec = SimpleNamespace(
-        dtype=dtype, shape=shape, strides=None, offset=0, op=op, leaf=None, placement=Placement()
+    tensor = SimpleNamespace(
+        dtype=spec.dtype,
+        shape=spec.shape,
+        strides=None,
+        offset=0,
+        op=op,
+        leaf=None,
+        placement=Placement(),
     )
-    return Node(index, kind, spec, args, storage)
+    return Node(index, kind, tensor, args, storage)
 
 
 def widened(array: Array, leaf: Node) -> Array:
-    """A kernel's operand as the leaf that stands for it."""
-    return array.astype(NUMPY[leaf.dtype], copy=False)
+    """A kernel's operand as its leaf holds it."""
+    return array.astype(np.int32) if leaf.dtype is DType.I32 else array

@@ -92,7 +92,7 @@ def find_provider(ep: str) -> Provider:
     path, version = _library(ep)
     before = {device.ep_name for device in ort.get_ep_devices()}
     with translate_errors(f"registering {path}"):
-        ort.register_execution_provider_library(f"backbay {path.name}", str(path))
+        ort.register_execution_provider_library(Path(ep).stem, str(path))
     devices = [device for device in ort.get_ep_devices() if device.ep_name not in before]
     if not devices:
         raise BackendUnavailableError(

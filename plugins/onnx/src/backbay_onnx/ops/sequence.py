@@ -54,7 +54,15 @@ def rope(
     value = b.shaped(x.floats, [head, 1, heads, tokens * batch])
     turning = 2 * dim if mode == "vision" else dim
     if b.settings.plain:
-        turned = _turned(b, value, [head, 1, heads, tokens * batch], cos, sin, turning, mode == "normal")
+        turned = _turned(
+            b,
+            value,
+            [head, b.symbols.constant(1), heads, tokens * batch],
+            cos,
+            sin,
+            turning,
+            mode == "normal",
+        )
     else:
         turned = b.add(
             "RotaryEmbedding",
