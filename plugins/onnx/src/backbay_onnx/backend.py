@@ -166,11 +166,7 @@ class OnnxBackend(Backend):
 
     def _supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
         """The part that dtypes decide."""
-        if op.writes is not None:
-            target = specs[list(op.operands).index(op.writes)]
-            if target is not None and target.dtype.is_quantized:
-                return unsupported(f"it cannot quantize to {target.dtype}")
-        if gap := conversion_gap(op, specs):
+        if gap := quantizing_gap(op, specs) or conversion_gap(op, specs):
             return unsupported(gap)
         return super().supports(op, specs)
 
@@ -228,6 +224,12 @@ class OnnxBackend(Backend):
     def release(self) -> None:
         self.sessions.close()
         self.weights.close()
+
+
+def quantizing_gap(op: Op[Any, Any], specs: Sequence[Spec | None]) -> str:
+    """The reason if a write has a quantized target, for which ONNX Runtime has no kernels; else empty."""
+    target = None if op.writes is None else specs[list(op.operands).index(op.writes)]
+    return f"it cannot quantize to {target.dtype}" if target is not None and target.dtype.is_quantized else ""
 
 
 def is_one_attention(specs: Sequence[Spec | None]) -> bool:

@@ -23,11 +23,11 @@ from backbay import (
     ops,
 )
 from backbay.internals import COMPOSITE, KernelPlan, cached_property, usable_cores, without_forks
-from backbay.plugin import CPU, Cancel, check_cancel, host_memory
+from backbay.plugin import CPU, Cancel, check_cancel, host_memory, unsupported
 
-from ..backend import choice_of, is_one_attention
+from ..backend import choice_of, is_one_attention, quantizing_gap
 from ..ops import KERNELS
-from .one_call import call_graph, widened
+from .graphs import call_graph, widened, without_weights
 from .precision import MEASURED, parse_precision, precision_of
 from .provider import BUILTIN, Provider, find_provider
 from .provider_graph import ProviderGraph, Request, provider_graph
@@ -71,6 +71,8 @@ class OrtBackend(KernelBackend):
         return self._precision[0]
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
+        if self._is_whole and (gap := quantizing_gap(op, specs)):
+            return unsupported(gap)
         found = super().supports(op, specs)
         one = op is not ops.scaled_dot_product_attention or is_one_attention(specs)
         return found if one or not found else COMPOSITE
@@ -83,7 +85,7 @@ class OrtBackend(KernelBackend):
         """A plan whose sessions are made now, so that a refusal comes before anything runs."""
         runs = [node for node in graph.nodes if node.op is not None and not node.op.view]
         if self._is_whole and runs:
-            self._session(graph)
+            self._session(without_weights(graph))
         for node in () if self._is_whole else runs:
             self._session(call_graph(node), node)
         return super().compile(graph)
@@ -94,7 +96,7 @@ class OrtBackend(KernelBackend):
         elif any(node.op is not None and not node.op.view for node in plan.graph.nodes):
             check_cancel(cancel)
             with without_forks(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
-                for index, made in self._session(plan.graph).run(plan.arrays).items():
+                for index, made in self._session(without_weights(plan.graph)).run(plan.arrays).items():
                     plan.arrays[index][...] = made.reshape(plan.arrays[index].shape)
 
     def run_kernel(self, node: Node, args: Sequence[Any]) -> Any:

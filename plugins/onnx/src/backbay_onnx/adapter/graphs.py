@@ -1,4 +1,4 @@
-"""One op as a graph of its own, over operands as a kernel gets them."""
+"""Graphs to judge: one op over operands as its kernel gets them, or a whole graph without weights."""
 
 from __future__ import annotations
 
@@ -79,6 +79,16 @@ def _node(
         placement=Placement(),
     )
     return Node(index, kind, tensor, args, storage)
+
+
+def without_weights(graph: Graph) -> Graph:
+    """The graph with inputs in the place of weights, which products would read packed."""
+    made: list[Node] = []
+    for node in graph.nodes:
+        kind = "input" if node.kind == "parameter" else node.kind
+        args = tuple([made[value.index] if isinstance(value, Node) else value for value in node.args])
+        made.append(Node(node.index, kind, node, args, made[node.storage.index] if node.is_view else None))
+    return Graph(tuple(made), tuple([made[node.index] for node in graph.outputs]), graph.batch_size)
 
 
 def widened(array: Array, leaf: Node) -> Array:
