@@ -96,7 +96,9 @@ class OrtBackend(KernelBackend):
         elif any(node.op is not None and not node.op.view for node in plan.graph.nodes):
             check_cancel(cancel)
             with without_forks(), np.errstate(all="ignore"):  # infinities and NaN are ordinary results
-                for index, made in self._session(without_weights(plan.graph)).run(plan.arrays).items():
+                for index, made in (
+                    self._session(without_weights(plan.graph)).run(plan.arrays, cancel).items()
+                ):
                     plan.arrays[index][...] = made.reshape(plan.arrays[index].shape)
 
     def run_kernel(self, node: Node, args: Sequence[Any]) -> Any:

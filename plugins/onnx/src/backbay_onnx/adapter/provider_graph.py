@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from backbay import DType, Graph, RefusalError
 from backbay.internals import Array
-from backbay.plugin import NUMPY, decode
+from backbay.plugin import NUMPY, Cancel, decode
 
 from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
@@ -19,6 +19,7 @@ from ..lowering.lowered_model import LoweredModel, binding_type
 from ..ops import KERNELS
 from ..plans.bound_graph import SessionBinding, bound_shape, stored_shape
 from ..plans.export import fix_sizes
+from ..plans.plan import cancellable_run_options
 from ..session.device import HOST
 from ..session.runtime import translate_errors
 from .provider import Provider
@@ -57,7 +58,7 @@ class ProviderGraph:
         self._sizes = self._lowered.sizes_of(request.graph)
         self._session = request.provider.session(model.SerializeToString(), request.threads)
 
-    def run(self, stored: Sequence[Array]) -> dict[int, Array]:
+    def run(self, stored: Sequence[Array], cancel: Cancel | None = None) -> dict[int, Array]:
         """The results and the new values of written leaves, by node index, from the stored arrays by node index."""
         nodes, binding = self._graph.nodes, SessionBinding(self._session, HOST)
         held = []  # while the session runs
@@ -75,6 +76,6 @@ class ProviderGraph:
         for name, index, shape in outputs:
             made[index] = np.empty(shape, NUMPY.get(nodes[index].dtype, np.uint8))
             binding.output(name, binding_type(nodes[index].dtype), shape, made[index])
-        with translate_errors("running on the provider"):
-            self._session.run_with_iobinding(binding.bound)
+        with translate_errors("running on the provider"), cancellable_run_options(cancel) as options:
+            self._session.run_with_iobinding(binding.bound, options)
         return made
