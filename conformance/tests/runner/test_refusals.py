@@ -7,14 +7,14 @@ import io
 import pytest
 
 from backbay_conformance import Report, run
-from backbay_conformance.report.certificate import certificate
+from backbay_conformance.report.certificate import certificate, refusals
 from backbay_conformance.report.html import page
 from backbay_conformance.report.report import Cell
 from backbay_conformance.report.terminal import show
 
 
 def tried(name: str, *ops: str) -> Report:
-    return run(f"broken_backends:{name}", ["core"], ops=ops, size="smoke")
+    return run(f"broken_backends:{name}", ["core", "errors"], ops=ops, size="smoke")
 
 
 def cell(report: Report, op: str, dtype: str = "f32") -> Cell:
@@ -46,10 +46,11 @@ def test_every_report_shows_the_share_of_refused_calls() -> None:
 
 
 def test_a_backend_that_refuses_everything_proves_nothing() -> None:
-    report = tried("RefusesAll", "tanh", "neg")
-    assert not report.ok
-    assert report.verdict == "nothing passed"
-    assert {cell.state for cell in report.cells.values()} == {"unsupported"}
+    report = tried("RefusesAll", "tanh", "neg", "wrong_data_are_refused")
+    assert report.counts["passed"] == 1  # the scenario, which runs no op
+    assert (report.ok, report.verdict) == (False, "nothing passed")
+    assert "nothing passed" in refusals(report)
+    assert {cell.state for cell in report.cells.values() if cell.dtype} == {"unsupported"}
 
 
 def test_an_op_of_which_every_call_is_refused_is_unsupported() -> None:

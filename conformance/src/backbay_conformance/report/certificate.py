@@ -45,7 +45,7 @@ def refusals(report: Report) -> list[str]:
         found.append(report.ending)
     if counts["failed"]:
         found.append(f"{counts['failed']} calls failed")
-    if not counts["passed"]:
+    if not report.has_passed:
         found.append("nothing passed")
     if counts["known"]:
         found.append(f"{counts['known']} known failures")

@@ -274,7 +274,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not (self.failures or self.complaints or self.stopped) and self.counts["passed"] > 0
+        return not (self.failures or self.complaints or self.stopped) and self.has_passed
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether something passed: a call of an op, if calls of ops are refused, as misuse may be refused without one."""
+        calls = [cell for cell in self.cells.values() if cell.dtype] if self.refusals else []
+        return any(cell.passed for cell in calls or self.cells.values())
 
     @property
     def verdict(self) -> str:
@@ -282,7 +288,7 @@ class Report:
             return "keeps the contract" + (" but for its known failures" if self.known else "")
         if self.stopped and not (self.failures or self.complaints):
             return "proves nothing: the run was stopped"
-        return "does not keep the contract" if self.counts["passed"] else "nothing passed"
+        return "does not keep the contract" if self.has_passed else "nothing passed"
 
     @property
     def tried(self) -> int:

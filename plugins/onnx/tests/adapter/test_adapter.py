@@ -82,7 +82,7 @@ def test_a_provider_that_declines_in_silence_is_caught(monkeypatch: pytest.Monke
     monkeypatch.setattr(Provider, "_session", lambda *args, fallback: usual(*args, fallback=True))
     report = tried(DECLINING, "neg", precision="f32")
     assert report.verdict == "nothing passed"
-    assert all("ran it elsewhere in silence" in each.reason for each in report.refusals)
+    assert all("has declined Neg in silence" in each.reason for each in report.refusals)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -33,28 +32,27 @@ class Provider:
         try:
             with translate_errors(f"creating a session on {self.name}"):
                 session = self._session(model, threads, fallback=False)
-        except BackbayError:
-            left = self._left(self._assigned(model, threads))
-            if left:
-                raise RefusalError(f"{self.name} does not take {left}") from None
-            raise
-        if left := self._left(assignment(session)):
+        except BackbayError as error:
+            try:
+                with translate_errors("creating a session with a fallback"):
+                    left = self._others(assignment(self._session(model, threads, fallback=True)))
+            except BackbayError:  # nor does it work with a fallback
+                raise error from None
+            if not left:
+                raise
+            raise RefusalError(f"{self.name} does not take {left}") from None
+        assigned = assignment(session)
+        if not assigned:
+            raise RefusalError(f"ONNX Runtime finds a constant, and leaves no node to {self.name}")
+        if left := self._others(assigned):
             raise RefusalError(
-                f"{self.name} does not take {left}, and ONNX Runtime ran it elsewhere in silence"
+                f"{self.name} has declined {left} in silence: ONNX Runtime would run it elsewhere"
             )
         return session
 
-    def _assigned(self, model: bytes, threads: int) -> list[tuple[str, str]]:
-        """The assignment of a session that may leave nodes to others; empty if there is none, either."""
-        try:
-            with translate_errors("creating a session with a fallback"):
-                return assignment(self._session(model, threads, fallback=True))
-        except BackbayError:
-            return []
-
-    def _left(self, assigned: Iterable[tuple[str, str]]) -> str:
-        others = Counter(op for owner, op in assigned if owner != self.name)
-        return ", ".join(others)
+    def _others(self, assigned: Iterable[tuple[str, str]]) -> str:
+        """The ops that are assigned to others."""
+        return ", ".join(dict.fromkeys(op for owner, op in assigned if owner != self.name))
 
     def _session(self, model: bytes, threads: int, *, fallback: bool) -> Any:
         ort = load_runtime()
