@@ -38,7 +38,8 @@ def tried(ep: str, *ops: str, **options: Any) -> Report:
 def test_on_the_cpu_provider_nothing_fails(graphs: str) -> None:
     report = tried(CPU, "mulmat", "rows", "copy", "repeat", "scaled_dot_product_attention", graphs=graphs)
     assert report.ok, report.failures[0]
-    assert not report.refusals
+    told = "ONNX Runtime finds a constant, and leaves no node to CPUExecutionProvider"
+    assert {each.reason for each in report.refusals} <= {told}
 
 
 @pytest.mark.thorough
