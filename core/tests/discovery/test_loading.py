@@ -151,6 +151,21 @@ def test_opening_one_plugin_imports_no_other(environment: Environment) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_an_adapter_is_opened_by_name_and_never_listed_or_chosen(environment: Environment) -> None:
+    environment.install("backbay-any", {"any": GOOD}, ["any = any"], group="backbay.adapters")
+    done = environment.python("""
+        import backbay
+        print(sorted(backbay.backends()))
+        with backbay.open(backend="any") as backend:
+            print(backend.name)
+        try:
+            backbay.open()
+        except backbay.BackendUnavailableError as error:
+            print(error)
+    """)
+    assert done.stdout.startswith("[]\nany\nno backend is installed"), done.stderr
+
+
 @pytest.mark.fault("two distributions provide a backend of one name", "an error naming both")
 def test_two_plugins_of_one_name_are_an_error_that_names_both(environment: Environment) -> None:
     environment.install_backend("good", GOOD)

@@ -16,6 +16,7 @@ from backbay import (
     Level,
     Op,
     Precision,
+    RefusalError,
     ShapeError,
     Tensor,
     UnsupportedOpError,
@@ -53,7 +54,9 @@ class CallResult:
 
     level: Level = Level.KERNEL
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
-    why_not: str = ""  # the reason, if the call is unsupported
+    why_not: str = (
+        ""  # the reason, if the call is unsupported, or its composite runs because the backend refused it
+    )
     ratio: float | None = None  # worst error / bound
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
@@ -148,9 +151,11 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
 
 def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult) -> None:
     """A first run, the same run again, and a run with other data."""
-    cost = cost_of(call, observed.level, traced.precision)
     traced.write()
     first = _claimed(traced)
+    precision = traced.precision
+    observed.level, observed.precision, observed.why_not = traced.level, precision, traced.refusal
+    cost = cost_of(call, observed.level, precision)
     observed.note_errors("result", call, judge(call, traced, first, cost, mode), mode)
     _check_leaves(traced, first)
     if traced.backend.deterministic and not call.chance:
@@ -161,7 +166,7 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult
                 told = "the same call gave different bits, but the backend declares itself deterministic"
                 raise Fault("repeat", f"{told}: {first_bits(a, b, tensor.dtype)}")
         observed.note("repeat")
-    make(call, mode, traced.precision, 1)
+    make(call, mode, precision, 1)
     traced.write()
     other = traced.run()
     observed.note_errors("replay", call, judge(call, traced, other, cost, mode, "replay"), mode)
@@ -173,6 +178,13 @@ def _claimed(traced: TracedCall) -> list[Array]:
     try:
         return traced.run()
     except (Fault, GuardZoneError):
+        raise
+    except RefusalError:
+        for operand, leaf in traced.leaves.items():
+            if leaf.bytes() != operand.bytes():
+                raise Fault(
+                    "storage", f"the call is refused, but has changed the operand {operand}"
+                ) from None
         raise
     except UnsupportedOpError as error:
         # supports() sees only operands: the backend can refuse a dtype attribute only by an error.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backbay import BackbayError, DeclaredUnsupportedError, DType
+from backbay import BackbayError, DeclaredUnsupportedError, DType, RefusalError
 
 from .encoding import FLOOR, LARGEST, Array, decode, last_place, round_to, unit
 from .number import Number
@@ -228,7 +228,7 @@ def must_raise(
         act()
     except expected:
         return
-    except DeclaredUnsupportedError:
+    except (DeclaredUnsupportedError, RefusalError):
         raise
     except Exception as other:
         got = f"{type(other).__name__}: {other}"

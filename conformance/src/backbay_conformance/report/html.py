@@ -25,7 +25,7 @@ th, td { padding: .15rem .45rem; border-bottom: 1px solid var(--line) }
 thead th { position: sticky; top: 0; background: var(--paper) }
 .matrix td { text-align: center; min-width: 2.6rem; color: #fff; border: 1px solid var(--paper) }
 .matrix td.none { color: var(--faint) }
-.full { background: #1a7f37 } .composite { background: #0969da } .unsupported { background: #818b98 }
+.full { background: #1a7f37 } .composite, .partial { background: #0969da } .unsupported { background: #818b98 }
 .failing { background: #cf222e } .over-claimed { background: #8250df } .under-claimed { background: #9a6700 }
 .loose { background: #9a6700; color: #fff }
 .key span { color: #fff; border-radius: .3rem; padding: .05rem .5rem; margin-right: .4rem; font-size: .8rem }
@@ -192,6 +192,16 @@ def _failure(outcome: Outcome) -> str:
     )
 
 
+def _refusals(report: Report) -> str:
+    lines = [
+        f"<tr><td>{count}</td><th>{escape(each.kind or each.name)}</th><td>{escape(each.reason)}</td></tr>\n"
+        for each, count in report.refusals.most_common()
+    ]
+    table = f'<div class="scroll"><table>{"".join(lines)}</table></div>\n'
+    told = f"{report.refused_share:.1%} of all calls were refused when they were compiled."
+    return f'<h2>Refusals</h2>\n<p class="faint">{told}</p>\n{table}' if lines else ""
+
+
 def _scenarios(report: Report) -> str:
     body = {
         (
@@ -226,4 +236,4 @@ def _slowest(report: Report) -> str:
     return f"<h2>What took longest</h2>\n<div class='scroll'><table>{''.join(lines)}</table></div>\n"
 
 
-PARTS = (_head, _matrix, _hunt, _errors, _tightness, _failures, _scenarios, _speeds, _slowest)
+PARTS = (_head, _matrix, _hunt, _errors, _tightness, _failures, _refusals, _scenarios, _speeds, _slowest)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..numbers.comparison import ENOUGH, Extremes, Shares, WorstElement, keep_worse
 from ..suite.lab import PLAIN, OpenSettings
@@ -33,7 +34,8 @@ class Outcome:
     check: str = ""
     message: str = ""
     call: str = ""
-    kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
+    kind: str = ""  # op, dtypes, layouts and size classes, of a refused call, or if the run imitates a model
+    refused: bool = False  # the backend refused it, or a part of it, when it compiled
     elements: int = 0  # of all operands of a case's call
     ratio: float | None = None
     seconds: float = 0.0
@@ -77,9 +79,9 @@ class Outcome:
         }
 
 
-STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
+STATES = ("full", "composite", "partial", "unsupported", "failing", "over-claimed", "under-claimed")
 """The states of a backend for an op and a dtype; the last three fail the run."""
-BAD = STATES[3:]
+GOOD, BAD = STATES[:4], STATES[4:]
 BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # lower edges of the histogram of error / bound
 
 
@@ -99,6 +101,7 @@ class TableCell:
     passed: int = 0
     failed: int = 0
     unsupported: int = 0
+    refused: int = 0  # unsupported calls, and calls whose composite ran in the place of a kernel
     levels: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)
     checks: dict[str, int] = field(default_factory=dict)
@@ -118,12 +121,15 @@ class TableCell:
             return max(self.bad, key=BAD.index)
         if not self.passed:
             return "unsupported"
-        return "composite" if self.levels == {"composite"} else "full"
+        if self.levels == {"composite"}:
+            return "composite"
+        return "partial" if self.refused else "full"
 
     def add(self, outcome: Outcome) -> None:
         self.seconds += outcome.seconds
         self.levels |= {outcome.level} if outcome.level and outcome.status == "passed" else set()
         self.precisions |= {outcome.precision} if outcome.precision else set()
+        self.refused += outcome.refused
         if outcome.failed:
             self.failed += outcome.count
             self.bad.add(outcome.check if outcome.check in BAD else "failing")
@@ -199,6 +205,15 @@ class OpSpeed:
     times: float
 
 
+class Refusal(NamedTuple):
+    """Calls that the backend refused when it compiled: their op or scenario, dtype, kind, and the reason."""
+
+    name: str
+    dtype: str
+    kind: str
+    reason: str
+
+
 @dataclass
 class Report:
     """All outcomes of a run. It is `ok` if it ran to its end, something passed, and nothing failed but as known."""
@@ -224,6 +239,7 @@ class Report:
     hunt: str = ""  # its time or number of calls, if the run was a hunt
     speeds: list[OpSpeed] = field(default_factory=list)  # of a backend that earns a certificate
     first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
+    refusals: Counter[Refusal] = field(default_factory=Counter)
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
@@ -231,6 +247,8 @@ class Report:
         self.graphs.update(outcome.graphs)
         if self.like is not None:
             self.like.add(outcome)
+        if outcome.refused:
+            self.refusals[Refusal(outcome.name, outcome.dtype, outcome.kind, outcome.message)] += 1
         if outcome.dtype and 0 <= outcome.turn < FIRST_ROUND:
             self.first_calls.setdefault(f"{outcome.profile}/{outcome.name}", {})[outcome.turn] = outcome.call
         self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
@@ -252,7 +270,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of calls that passed, failed, failed as known, or are declared unsupported."""
+        """The number of calls that passed, failed, failed as known, or are unsupported."""
         return {
             "passed": sum(cell.passed for cell in self.cells.values()),
             "failed": sum(outcome.count for outcome in self.failures),
@@ -262,7 +280,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not (self.failures or self.complaints or self.stopped) and self.counts["passed"] > 0
+        return not (self.failures or self.complaints or self.stopped) and self.has_passed
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether something passed: a call of an op, if calls of ops are refused, as misuse may be refused without one."""
+        calls = [cell for cell in self.cells.values() if cell.dtype] if self.refusals else []
+        return any(cell.passed for cell in calls or self.cells.values())
 
     @property
     def verdict(self) -> str:
@@ -270,7 +294,7 @@ class Report:
             return "keeps the contract" + (" but for its known failures" if self.known else "")
         if self.stopped and not (self.failures or self.complaints):
             return "proves nothing: the run was stopped"
-        return "does not keep the contract" if self.counts["passed"] else "nothing passed"
+        return "does not keep the contract" if self.has_passed else "nothing passed"
 
     @property
     def tried(self) -> int:
@@ -280,6 +304,11 @@ class Report:
     def ending(self) -> str:
         """How a run ended that was stopped; empty if it ran to its end."""
         return f"stopped after {self.tried} of {self.planned} calls: {self.stopped}" if self.stopped else ""
+
+    @property
+    def refused_share(self) -> float:
+        """The share of calls that the backend refused, its composites' included."""
+        return self.refusals.total() / self.tried if self.tried else 0.0
 
     @property
     def tightness(self) -> dict[tuple[str, str], dict[str, float]]:
@@ -350,6 +379,10 @@ class Report:
             "graphs": len(self.graphs),
             "against": {"backend": self.against, **self.witnessed} if self.witnessed else None,
             "like": self.like.as_dict() if self.like is not None else None,
+            "refusals": {
+                "share": round(self.refused_share, 4),
+                "calls": [{**each._asdict(), "calls": count} for each, count in self.refusals.most_common()],
+            },
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}
                 for key, row in self.tightness.items()

@@ -14,9 +14,9 @@ from ..numbers.comparison import ENOUGH, TIGHT
 from .report import STATES, Outcome, Report, TableCell
 
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
-COLOURS["under-claimed"] = "33"
+COLOURS |= {"under-claimed": "33", "partial": "36"}
 MOST_REASONS = 12
-LETTERS: dict[str, str] = dict(zip(STATES, ("ok", "co", "-", "XX", "OO", "UU"), strict=True))
+LETTERS: dict[str, str] = dict(zip(STATES, ("ok", "co", "pa", "-", "XX", "OO", "UU"), strict=True))
 
 
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal
@@ -88,7 +88,7 @@ def show(
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
-    stream.writelines(f"{line}\n" for line in worst_elements(report))
+    stream.writelines(f"{line}\n" for line in (*refusals(report), *worst_elements(report)))
     more = len(report.failures) - show_failures(report.failures, stream, traces=traces)
     if more:
         stream.write(f"\nand {more} more like these; {way} them all\n")
@@ -102,10 +102,11 @@ def show(
     if "llama" in report.facts:
         lines.append(f"kernels: {report.facts['kernels']}; a Llama {report.facts['llama']}")
     counts = report.counts
+    refused = f" ({report.refusals.total()} refused)" if report.refusals else ""
     told = ", ".join(f"{n} {state}" for state, n in report.states.items() if n)
     lines.append(
         f"{report.title}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
-        f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}"
+        f"{counts['unsupported']} unsupported calls{refused}; ops x dtypes: {told}"
     )
     lines.append(f"{report.verdict} (seed {report.seed}, {report.extent}, {report.seconds:.1f} s)")
     stream.writelines(f"{line}\n" for line in lines)
@@ -137,6 +138,21 @@ def by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
     for name, why in pairs:
         found.setdefault(why, []).append(name)
     return [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
+
+
+def refusals(report: Report) -> list[str]:
+    """The share of refused calls, and the most common of them."""
+    if not report.refusals:
+        return []
+    told = (
+        f"{report.refusals.total()} calls refused when they were compiled, {report.refused_share:.1%} of all"
+    )
+    shown = [
+        f"  {count} {each.kind or each.name}: {each.reason.partition(chr(10))[0]}"
+        for each, count in report.refusals.most_common(MOST_REASONS)
+    ]
+    more = len(report.refusals) - len(shown)
+    return [told, *shown, *([f"  and {more} more kinds"] if more else [])]
 
 
 def witnessed(report: Report) -> list[str]:
@@ -194,7 +210,7 @@ def matrix(report: Report, *, colour: bool) -> list[str]:
     if lacking:
         text = f"unsupported: {', '.join(dict.fromkeys(lacking))}"
         lines += textwrap.wrap(text, 110, subsequent_indent="  ", break_on_hyphens=False)
-    key = "ok: its kernel, co: composite of core, - unsupported, XX failing, OO over-claimed, UU under-claimed, . not drawn"
+    key = "ok: its kernel, co: composite of core, pa: in part, - unsupported, XX failing, OO over-claimed, UU under-claimed, . not drawn"
     key += f", * {report.against} is wrong" if report.witnessed.get("differing") else ""
     return [*lines, key] if dtypes else lines
 

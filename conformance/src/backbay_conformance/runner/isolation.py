@@ -82,6 +82,7 @@ class Worker:
             pass_fds=(writing,),
             env={
                 BLAS_THREADS: "1",  # each core has a worker: more threads would only wait for each other
+                "GGML_NO_BACKTRACE": "1",  # an abort of ggml would start a debugger
                 **os.environ,
                 "TMPDIR": self.folder.name,  # a killed worker's files are removed with it
             },

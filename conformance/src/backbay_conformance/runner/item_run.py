@@ -10,13 +10,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
+from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level, RefusalError
 from backbay.internals import keep_large_blocks
 
 from ..checks.call_check import CallResult, try_call
 from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
-from ..checks.model_calls import LIKE, model_call
+from ..checks.model_calls import LIKE, kind_of, model_call
 from ..checks.relations import RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.witness import testimony, verdict
@@ -73,6 +73,9 @@ def run_item(
                 _run_case(lab, item, draw, outcome, announce, recorded)
             else:
                 _run_scenario(lab, item, draw, outcome, announce)
+    except RefusalError as refusal:
+        outcome.status, outcome.refused = "unsupported", True
+        outcome.message = refusal.reason if is_call(item) else str(refusal)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error, kind)
         if lab.witness is not None and isinstance(error, Fault) and error.judged is not None:
@@ -140,9 +143,20 @@ def _run_case(
             names = RELATIONS if item.structure is None else SAME_GRAPH
             try_relations(lab, call, draw, observed, names)
             _describe(outcome, observed)
+            if observed.why_not:
+                _note_refusal(outcome, call)
+                outcome.message = observed.why_not
+    except RefusalError:
+        _note_refusal(outcome, call)
+        raise
     except Exception:
         record_data(call, outcome)
         raise
+
+
+def _note_refusal(outcome: Outcome, call: Call) -> None:
+    specs = call.mapped(lambda operand: operand.spec)
+    outcome.refused, outcome.kind = True, kind_of(call.op, [specs[i] for i in call.op.operands])
 
 
 def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:

@@ -15,7 +15,7 @@ from backbay.cli import printable
 
 from ..report.certificate import TITLE
 from ..report.digests import SUITE, files_of, package_of, python_files, sources
-from ..report.report import Report
+from ..report.report import GOOD, Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
@@ -151,9 +151,7 @@ def _of_counts(said: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             f"{count} calls", counts[count] == total, f"{counts[count]:,}; by op together {total:,}"
         )
-    bad = [
-        f"{op['name']} {op['state']}" for op in ops if op["state"] not in ("full", "composite", "unsupported")
-    ]
+    bad = [f"{op['name']} {op['state']}" for op in ops if op["state"] not in GOOD]
     failed = counts["failed"] + counts["known"]
     yield Finding("failed calls", not failed and not bad, ", ".join(bad) or str(failed))
     if said["like"] is not None:

@@ -23,6 +23,7 @@ from backbay import (
     GPULayers,
     GPULayersList,
     OptionError,
+    UnknownBackendError,
     gguf,
 )
 from backbay.cli import next_kernels
@@ -179,8 +180,11 @@ class Lab:
 
 def origin_of(name: str) -> str:
     """The distribution and version of an installed backend; the name of another."""
-    named = backbay.backends().get(name)
-    return f"{named.distribution} {named.version}" if named is not None else name
+    try:
+        found = entry(name)
+    except UnknownBackendError:  # the name of a class
+        return name
+    return f"{found.distribution} {found.version}" if found.distribution else name
 
 
 def reach(backend: Backend) -> dict[str, Any]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 GROUP = "backbay.backends"
+ADAPTERS = (
+    "backbay.adapters"  # backends that need an option to run at all: opened by name, never chosen or listed
+)
 LONGEST_TRIAL = 3600.0  # seconds
 
 
@@ -170,11 +173,15 @@ def trial_seconds(kind: type[Backend], options: Mapping[str, Any] = {}) -> float
 
 def backends() -> dict[str, BackendEntry]:
     """The installed backends by name. This reads metadata and imports no plugin."""
+    return _entries(GROUP)
+
+
+def _entries(group: str) -> dict[str, BackendEntry]:
     return {
         name: BackendEntry(
             name, first.distribution, first.version, first.value, tuple(point.origin for point in others)
         )
-        for name, (first, *others) in declared(GROUP).items()
+        for name, (first, *others) in declared(group).items()
     }
 
 
@@ -189,7 +196,7 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     if ":" in name:
         _search_current_folder(name.partition(":")[0].partition(".")[0])
         return BackendEntry(name, "", "", name)
-    installed = backends()
+    installed = {**_entries(ADAPTERS), **backends()}
     if name not in installed:
         raise UnknownBackendError(name, installed, asked_by)
     return installed[name]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, Tensor
+from backbay import Backend, BackendMemory, Context, DeclaredUnsupportedError, DType, RefusalError, Tensor
 from backbay.internals import return_large_blocks
 
 from ...draw.draw import Draw
@@ -121,6 +121,9 @@ def quantized_model(path: Path) -> Path:
     return write_model(path, len(listed), named)
 
 
+UNSUPPORTED = {kind.__name__: kind for kind in (DeclaredUnsupportedError, RefusalError)}
+
+
 def in_child(lab: Lab, path: Path | None, mostly: str) -> HeldBytes | None:
     program = f"from {__name__} import main; main()"
     task = json.dumps([lab.spec, lab.opening.as_dict(), path and str(path), mostly])
@@ -129,18 +132,19 @@ def in_child(lab: Lab, path: Path | None, mostly: str) -> HeldBytes | None:
     require(not done.returncode, f"a fresh process ended with exit status {done.returncode}: {last}")
     held, unsupported = json.loads(done.stdout.splitlines()[-1])
     if unsupported:
-        raise DeclaredUnsupportedError(unsupported)
+        kind, text = unsupported
+        raise UNSUPPORTED[kind](text)
     return held and HeldBytes(held[0], [StageGrowth(*stage) for stage in held[1]])
 
 
 def main() -> None:
     spec, opening, path, mostly = json.loads(sys.argv[1])
     lab = lab_with(spec, OpenSettings.from_dict(opening))
-    held, unsupported = None, ""
+    held, unsupported = None, None
     try:
         held = measured(lambda: lab.fresh(path and Path(path)), mostly)
-    except DeclaredUnsupportedError as error:
-        unsupported = str(error)
+    except tuple(UNSUPPORTED.values()) as error:
+        unsupported = type(error).__name__, str(error)
     sys.stdout.write(json.dumps([held, unsupported]) + "\n")
 
 
