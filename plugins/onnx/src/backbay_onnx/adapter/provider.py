@@ -11,7 +11,7 @@ from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, OptionError, RefusalError
 
-from ..session.creation import DISABLED
+from ..session.session import DISABLED
 from ..session.providers import HOST_PROVIDER
 from ..session.runtime import load_runtime, translate_errors
 
