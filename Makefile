@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates mutants chaos asked guard nightly webgpu vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates mutants chaos asked guard nightly webgpu judge vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -121,6 +121,12 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/backbay conform onnx --option provider=webgpu --size smoke \
 		--known plugins/onnx/known-failures-webgpu.txt
 
+ENGINE ?= onnxruntime-ggml
+EP = $(if $(filter onnxruntime-openvino,$(ENGINE)),builtin:OpenVINOExecutionProvider,$(subst -,_,$(ENGINE)))
+
+judge: $(VENV)/judge-$(ENGINE)/.installed  ## the suite on a package with an execution provider: make judge ENGINE=onnxruntime-openvino
+	$(VENV)/judge-$(ENGINE)/bin/backbay conform ort --option ep=$(EP) --size smoke
+
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0
 	. $(VENV)/software-vulkan/environment && export GGML_VK_VISIBLE_DEVICES=0,0 BACKBAY_VULKAN_FAULTS=1 && \
@@ -138,15 +144,21 @@ scale: $(VENV)/scale/.installed  ## replicas on Ray Serve, killed while they ans
 dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay from the wheels alone
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
+backend-jax: SHAPES = --few-shapes
 backend-%:  # examples/backends: an environment of its own, and the certificate
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./conformance ./examples/backends/$*
-	$(VENV)/$*/bin/backbay conform $* --timeout 600 --certify examples/backends/$*/proof
+	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 --certify examples/backends/$*/proof
 
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
 	$(PYTHON) -m venv $(VENV)/webgpu
 	$(VENV)/webgpu/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e "./plugins/onnx[webgpu]" -e ./conformance -e ./apps/engine
+	touch $@
+
+$(VENV)/judge-$(ENGINE)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))
+	$(PYTHON) -m venv $(VENV)/judge-$(ENGINE)
+	$(VENV)/judge-$(ENGINE)/bin/python -m pip install -e ./core -e ./plugins/cpu_ref -e ./plugins/native -e ./plugins/onnx -e ./conformance $(ENGINE)
 	touch $@
 
 # ggml's Vulkan code goes into the folder of an installed libggml of its own.

@@ -19,6 +19,7 @@ from backbay import (
     GuardZoneError,
     Option,
     Precision,
+    RefusalError,
     UnsupportedOpError,
     ops,
 )
@@ -26,8 +27,8 @@ from backbay.plugin import GRAPH, unsupported
 from backbay_conformance.machines.shadow import small_model
 from backbay_selftest import reference
 from backbay_selftest.correct import derived, half_precision_activations, lacking
-from backbay_selftest.faults import named, planted
-from backbay_selftest.planted.backends.claims import claiming
+from backbay_selftest.fault import named, planted
+from backbay_selftest.faults.backends.claims import claiming
 
 Reference = reference()
 
@@ -313,3 +314,66 @@ class OnlyFar(TwoDevices):
     def store(self, node, result, out):
         wrong = self.params.gpu_layers and self.option_values["speed"] == 2 and node.op is ops.tanh
         super().store(node, result * 1.001 if wrong else result, out)
+
+
+class Refusing(Reference):
+    """Refuses some nodes when it compiles; by default tanh of more than two dimensions. All else is right."""
+
+    def refuses(self, node):
+        return node.op is ops.tanh and node.rank > 2
+
+    def compile(self, graph):
+        for node in graph.nodes:
+            if node.op is not None and not node.op.view and self.refuses(node):
+                raise RefusalError(f"no {node.op.name} of this shape", node)
+        return super().compile(graph)
+
+
+class RefusesAll(Refusing):
+    def refuses(self, node):
+        return True
+
+
+class RefusesTanh(Refusing):
+    def refuses(self, node):
+        return node.op is ops.tanh
+
+
+class Composes(Refusing):
+    """Lets core run the composite in the place of silu of two dimensions."""
+
+    composes_refusals = True
+
+    def refuses(self, node):
+        return node.op is ops.silu and node.rank == 2
+
+
+class ComposesWrongly(Composes):
+    """The op that silu's composite needs is wrong."""
+
+    kernels = {**Reference.kernels, ops.sigmoid: lambda x: x}
+
+
+class RefusesLater(Reference):
+    """Refuses to run again what has run."""
+
+    def compile(self, graph):
+        plan = super().compile(graph)
+        plan.ran = False
+        return plan
+
+    def run_plan(self, plan, cancel):
+        if plan.ran and any(node.op is ops.tanh for node in plan.graph.nodes):
+            raise RefusalError("no tanh today")
+        super().run_plan(plan, cancel)
+        plan.ran = True
+
+
+class WritesAndRefuses(Reference):
+    """Refuses in the midst of a run, when a leaf has changed."""
+
+    def run_node(self, node, arrays):
+        if node.op is ops.tanh and node.operands[0].op is None:
+            arrays[node.operands[0].index][...] = 1
+            raise RefusalError("no tanh of a leaf", node)
+        super().run_node(node, arrays)

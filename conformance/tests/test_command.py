@@ -72,8 +72,27 @@ def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--next", "--hunt", "5x"), "--next takes no --hunt"),
+        (("--repro", "some.json", "--hunt", "5x", "-k", "norm"), "--repro takes no --hunt and no -k"),
+        (("--repro", "some.json", "--next"), "--next takes no --repro"),
+        (("--next", "--device", "CPU"), "--next takes no --device"),
+        (("--hunt", "5x", "--size", "smoke"), "--hunt takes no --size"),
+        (("--hunt", "5x", "--like", "model.gguf"), "--hunt takes no --like"),
+        (("--hunt", "5x", "--certify"), "--hunt takes no --certify"),
+        (("--certify", "--known", "known.txt", "-k", "norm"), "--certify takes no --known and no -k"),
+        (("--dump", "data"), "--dump needs --repro"),
+    ],
+)
+def test_an_option_that_another_leaves_without_effect_is_refused(words: tuple[str, ...], told: str) -> None:
+    with pytest.raises(BackbayError, match=f"^{told}$"):
+        conform("cpu_ref", *words)
+
+
+@pytest.mark.parametrize(
     ("small", "told"),
-    [(True, "size smoke is too small; .*; profile core is left out"), (False, "nothing may be left out")],
+    [(True, "size smoke is too small; .*; profile core is left out"), (False, "--certify takes no --op")],
 )
 def test_a_run_that_can_earn_no_certificate_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], small: bool, told: str
@@ -89,11 +108,11 @@ def test_the_report_tells_how_far_the_kernels_reach(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "report.json"
-    for backend, told in (("cpu_ref", "yes"), ("broken_backends:Three", "no (rows, ")):
+    for backend, told in (("cpu_ref", "needs no other"), ("broken_backends:Three", "also needs rows, ")):
         conform(backend, "--size", "tiny", "--op", "neg", "--json", str(file))
         facts = json.loads(file.read_text())["facts"]
         assert facts["llama"].startswith(told)
-        assert f"{facts['kernels']} kernels; Llama: {facts['llama']}\n" in capsys.readouterr().out
+        assert f"kernels: {facts['kernels']}; a Llama {facts['llama']}\n" in capsys.readouterr().out
     assert facts["kernels"] == 3
 
 

@@ -5,7 +5,7 @@ project: ggml
 effect: wrong biases in mixtures of experts, if the table is computed in the graph
 workaround: plugins/ggml/src/backbay_ggml/ops/matrix.py: ggml_set_output
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

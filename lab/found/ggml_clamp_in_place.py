@@ -5,8 +5,8 @@ project: ggml
 effect: wrong results wherever a tensor is clamped and used again
 workaround: plugins/ggml/src/backbay_ggml/ops/elementwise.py: clamped
 thread: https://github.com/ggml-org/llama.cpp/pull/27644
-shown: 0.15.3
-right: 0.25.3
+shown: 0.15.3, 0.20.2
+right: 0.25.3, 0.26.0
 """
 
 import sys

@@ -5,7 +5,7 @@ project: ggml
 effect: attention to random positions, or NaN
 workaround: core/src/backbay/ops/attention.py: _check_mask
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

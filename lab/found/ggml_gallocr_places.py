@@ -4,7 +4,7 @@ project: ggml
 effect: a result that the second graph reads later is overwritten in between: wrong numbers without a warning
 workaround: plugins/ggml/src/backbay_ggml/plans/cpu_plan.py: _reserve_places
 thread: https://github.com/ggml-org/llama.cpp/issues/28448
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

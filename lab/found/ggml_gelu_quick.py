@@ -5,7 +5,7 @@ project: ggml
 effect: NaN in models with large activations
 workaround: none, the plugin declares float16 activations for it
 thread: https://github.com/ggml-org/llama.cpp/issues/29252
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

@@ -5,7 +5,7 @@ project: ggml
 effect: a wrong id corrupts memory, or ends the process
 workaround: core/src/backbay/data/leaf.py: must be in
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

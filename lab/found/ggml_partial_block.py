@@ -5,7 +5,7 @@ project: ggml
 effect: kernels read and write outside of the tensor
 workaround: core/src/backbay/types/spec.py: def blocks
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

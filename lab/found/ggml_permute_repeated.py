@@ -5,7 +5,7 @@ project: ggml
 effect: repeated rows cannot be permuted
 workaround: plugins/ggml/src/backbay_ggml/tensors/tensor_builder.py: permute
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

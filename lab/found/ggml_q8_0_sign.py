@@ -6,7 +6,7 @@ needs: an x86-64 CPU
 effect: wrong products with q8_0 activations that hold -128; ggml's own quantizer makes none, files may
 workaround: plugins/ggml/src/backbay_ggml/ops/matrix.py: has_signs
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

@@ -4,7 +4,7 @@ project: ggml
 effect: a NaN goes unnoticed
 workaround: none
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

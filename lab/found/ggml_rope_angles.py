@@ -6,7 +6,7 @@ project: ggml
 effect: positions blur in long contexts
 workaround: none, the suite allows the error
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

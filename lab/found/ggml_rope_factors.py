@@ -5,7 +5,7 @@ project: ggml
 effect: a crash if the factors end at the end of a page
 workaround: plugins/ggml/src/backbay_ggml/ops/sequence.py: _factors
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

@@ -5,7 +5,7 @@ project: ggml
 effect: a row of a cache that nobody wrote, once in a while
 workaround: none yet
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.25.3, 0.26.0
 right: none
 timing: several threads write the row in the same moment
 """

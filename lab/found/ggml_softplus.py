@@ -3,9 +3,9 @@ a small exp(x).
 
 project: ggml
 effect: the time steps of state-space models vanish
-workaround: none
+workaround: none, the documentation of softplus allows it
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

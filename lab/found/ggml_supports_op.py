@@ -5,7 +5,7 @@ project: ggml
 effect: a program cannot ask what runs
 workaround: plugins/ggml/src/backbay_ggml/lowering/support.py: why_unsupported
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

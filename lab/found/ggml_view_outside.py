@@ -5,7 +5,7 @@ project: ggml
 effect: other data of the process are read, or overwritten
 workaround: core/src/backbay/ops/shape.py: def view
 thread: none found
-shown: 0.15.3, 0.25.3
+shown: 0.15.3, 0.20.2, 0.25.3, 0.26.0
 right: none
 """
 

@@ -3,7 +3,7 @@ optimizer makes it padding of the pool, which has to be narrower than the window
 
 project: ONNX Runtime
 effect: a valid model has no session
-workaround: plugins/onnx/src/backbay_onnx/session/creation.py: Pad_Fusion
+workaround: plugins/onnx/src/backbay_onnx/session/session.py: Pad_Fusion
 thread: https://github.com/microsoft/onnxruntime/pull/21556
 shown: 1.20.1, 1.25.1, 1.26.0, 1.27.0, 1.28.0, 1.29.0, 1.30.0, 1.31.1
 right: 1.24.4, 1.32.0

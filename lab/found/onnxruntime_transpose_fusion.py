@@ -3,7 +3,7 @@ into FusedMatMul, though the rank of the other operand is only known when it run
 
 project: ONNX Runtime
 effect: attention over float16 caches ends the process with SIGSEGV
-workaround: plugins/onnx/src/backbay_onnx/session/creation.py: MatmulTransposeFusion
+workaround: plugins/onnx/src/backbay_onnx/session/session.py: MatmulTransposeFusion
 thread: none found
 shown: 1.20.1, 1.24.4, 1.25.1, 1.26.0, 1.27.0, 1.28.0, 1.29.0, 1.30.0, 1.31.1, 1.32.0
 right: none

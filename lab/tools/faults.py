@@ -29,7 +29,7 @@ AREAS = {  # heading, and the folders of its tests; the first that fits is taken
     "Pictures": ("apps/engine/tests/images",),
     "Requests": ("apps/engine/tests/runner", "apps/engine/tests/test_misuse.py", "apps/engine/tests/text"),
     "Plugins": ("core/tests/discovery", "core/tests/backend"),
-    "Commands and the files that they write": ("core/tests", "apps/engine/tests/commands", "tests"),
+    "Commands and the files that they write": ("core/tests", "apps/engine/tests/cli", "tests"),
     "Devices and libraries": ("plugins",),
     "The suite": ("conformance",),
     "Other": ("",),

@@ -11,7 +11,7 @@ from typing import Any
 from patience import PATIENCE
 from starlette.types import Receive, Scope, Send
 
-from backbay_server.errors import TooLargeError, error_response
+from backbay_server.errors import RequestTooLargeError, error_response
 from backbay_server.transport.request_checks import RequestDrain
 from backbay_server.transport.server import Server, bind_socket
 
@@ -50,7 +50,7 @@ async def read_limited(scope: Scope, receive: Receive, send: Send) -> int | None
     while more:
         try:
             message = await receive()
-        except TooLargeError as error:
+        except RequestTooLargeError as error:
             await error_response(error, scope)(scope, receive, send)
             return None
         if message["type"] == "http.disconnect":

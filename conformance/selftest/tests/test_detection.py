@@ -107,6 +107,11 @@ def test_the_share_of_nothing_is_not_a_number() -> None:
 RARE = [
     ("small_decoded_weights_are_found_by_their_beginning", "weights_that_begin_alike"),
     ("small_float_weights_are_found_by_their_ends", "weights_that_begin_alike"),
+    ("large_float_weights_are_found_by_their_ends", "weights_that_begin_alike"),
+    ("a_copy_of_the_largest_weight_stays", "the_report_agrees_with_the_process"),
+    ("programs_keep_their_last_results", "closed_graphs_leave_no_memory"),
+    ("a_dry_run_counts_64_results", "dry_run_tells_what_a_real_run_takes"),
+    ("images_past_the_last_whole_group_repeat", "conv2d"),
     ("attributes_are_kept_to_three_digits", "rms_norm"),
     ("attributes_are_kept_to_three_digits", "layer_norm"),
     ("attributes_are_kept_to_three_digits", "l2_norm"),

@@ -55,7 +55,7 @@ def test_at_most_a_fifth_of_the_faults_shows_on_ones() -> None:
 
 
 def test_a_fault_of_an_unknown_class_is_refused() -> None:
-    from backbay_selftest.faults import fault
+    from backbay_selftest.fault import fault
 
     with pytest.raises(ValueError, match="gremlins"):
         fault("gremlins", "run_node")(test_a_fault_of_an_unknown_class_is_refused)

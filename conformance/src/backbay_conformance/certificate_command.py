@@ -15,7 +15,7 @@ from .runner.verification import SAMPLE, Verification, read_certificate, verify
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
 
 
-class Certificate:
+class CertificateCommand:
     """Verify a certificate: run a sample of its calls on the backend installed here, and compare versions and counts.
 
     Exit status 0: nothing contradicts it; 1: something does.
@@ -64,7 +64,8 @@ def _sample(text: str) -> int | None:
 
 def _show(found: Verification) -> None:
     said = found.certificate
-    say(f"{said['backend']}: suite {said['suite']}, size {said['size']}, issued {said['issued']}\n")
+    few = ", few shapes" if said["few_shapes"] else ""
+    say(f"{said['backend']}: suite {said['suite']}, size {said['size']}{few}, issued {said['issued']}\n")
     say(table(("", "", ""), [(each.what, MARKS[each.agrees], each.found) for each in found.findings]))
     for outcome in found.sample.failures:
         show_failure(outcome, sys.stdout)
@@ -72,5 +73,5 @@ def _show(found: Verification) -> None:
     say(f"\nthe certificate {verdict} (sample {found.seed}: `--seed {found.seed}` draws it again)")
 
 
-command = Certificate()
+command = CertificateCommand()
 """What `backbay certificate` runs."""

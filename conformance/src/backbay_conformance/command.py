@@ -33,15 +33,15 @@ from .report.digests import Digests, changed, own_files
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.report import Outcome, Report, Speed, as_json
+from .report.report import OpSpeed, Outcome, Report, as_json
 from .report.terminal import ProgressBar, show, show_failure
-from .runner.isolation import Pool, ask_worker
+from .runner.isolation import WorkerSupervisor, ask_worker
 from .runner.item_run import drawn_again, is_call
 from .runner.replay import as_file, dump, read_file
 from .runner.run import run
 from .runner.selection import RUN_SIZES, Item, RunSettings
 from .runner.speeds import speeds
-from .runner.stop import Stop
+from .runner.stop import StopListener
 from .suite.extensions import load_extensions
 from .suite.lab import OpenSettings, lab_with
 from .suite.profiles import PROFILES, STANDARD
@@ -63,9 +63,16 @@ def show_next(backend: str, options: Mapping[str, str]) -> None:
 
 
 MOST_JOBS = 1024
+TAKEN = {
+    "next": {"backend", "option"},
+    "repro": {"backend", "option", "device", "like", "against", "timeout", "dump"},
+}
+"""The options that another one takes, which runs no calls of the suite's own."""
+REFUSED = {"hunt": {"size", "like", "certify", "few_shapes"}, "certify": {"known", "op", "expression"}}
+"""The options that another one does not take: nothing may be left out of a certificate."""
 
 
-class Conform:
+class ConformCommand:
     """Prove that a backend keeps the contract: every op against a formula, and graphs, caches, memory and misuse.
 
     Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run; 124: stopped by
@@ -92,6 +99,11 @@ class Conform:
             metavar="TIME",
             help="look for the worst inputs of each op and dtype, in place of the usual calls: for 10m, 90s or 1h in all, "
             "or for 500x calls of each",
+        )
+        add(
+            "--few-shapes",
+            action="store_true",
+            help="for an engine that compiles each graph: as many calls, with other data, of at most about 300 graphs",
         )
         add("--op", action="append", help="only these ops or scenarios, separated by commas")
         add("-k", dest="expression", help="only matching names, as in 'norm and not layer'")
@@ -177,6 +189,7 @@ class Conform:
         )
 
     def run(self, args: Namespace, /) -> int:
+        self._refuse_unused(args)
         load_extensions()
         if args.repro:
             return again(args)
@@ -188,30 +201,38 @@ class Conform:
         if args.next:
             show_next(args.backend, options_of(args))
             return 0
-        if args.certify and (args.known or args.op or args.expression):
-            raise BackbayError(
-                "--certify takes no known failures, and nothing may be left out with --op or -k"
-            )
         if args.certify and (reasons := too_little(args.size, _list(args.profile) or STANDARD)):
             raise BackbayError(f"--certify: {'; '.join(reasons)}")
-        if args.hunt and (args.certify or args.like):
-            other = "--certify" if args.certify else "--like"
-            raise BackbayError(
-                f"--hunt takes no {other}: it looks for the worst inputs of the suite's own calls"
-            )
         devices, status = [args.device], 0
         if args.devices:  # a worker process opens the backend, whose library may crash
             facts, _ = ask_worker(RunSettings(args.backend, 0, opening=OpenSettings(options_of(args))))
             devices = [device.split()[0] for device in facts["devices"]]
-        with Stop(args.time_limit) as stop:
+        with StopListener(args.time_limit) as stop:
             for device in devices:
                 status = max(status, _tried(args, device, stop))
                 if stop.status:
                     break
         return status
 
+    def _refuse_unused(self, args: Namespace) -> None:
+        """Refuse an option that another one would leave without effect."""
+        parser = ArgumentParser()
+        self.add_arguments(parser)
+        defaults = vars(parser.parse_args([]))
+        given = {name for name, default in defaults.items() if getattr(args, name) != default}
+        for mode in TAKEN | REFUSED:
+            unused = given - TAKEN[mode] - {mode} if mode in TAKEN else given & REFUSED[mode]
+            if mode in given and unused:
+                raise BackbayError(f"{_flag(mode)} takes no {' and no '.join(sorted(map(_flag, unused)))}")
+        if args.dump and not args.repro:
+            raise BackbayError("--dump needs --repro")
 
-def _tried(args: Namespace, device: str, stop: Stop) -> int:
+
+def _flag(name: str) -> str:
+    return "-k" if name == "expression" else f"--{name.replace('_', '-')}"
+
+
+def _tried(args: Namespace, device: str, stop: StopListener) -> int:
     """The exit status of a run on one device, reported."""
     before = own_files(args.backend) if args.certify else {}
     at = f"-{device.replace(':', '')}" if args.devices else ""  # of one run of several, in the names of files
@@ -224,7 +245,7 @@ def _tried(args: Namespace, device: str, stop: Stop) -> int:
     return max(status, _certified(report, args.certify, at, before))
 
 
-def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
+def _measured(args: Namespace, device: str, at: str, stop: StopListener) -> Report:
     known = read_known_failures(args.known) if args.known else []
     with ProgressBar(sys.stderr) as bar:
 
@@ -235,7 +256,7 @@ def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
         def tried(outcome: Outcome, total: int) -> None:
             bar.step(outcome, total)
             if outcome.failed and args.failures and not any(line.matches(outcome) for line in known):
-                _write_failures([outcome], args, at, OpenSettings(options_of(args), device))
+                _write_failure(outcome, args, at, OpenSettings(options_of(args), device))
 
         return run(
             args.backend,
@@ -255,6 +276,7 @@ def _measured(args: Namespace, device: str, at: str, stop: Stop) -> Report:
             device=device,
             against=args.against,
             resume=args.resume,
+            few_shapes=args.few_shapes,
             hunt=args.hunt,
             progress=tried,
         )
@@ -271,20 +293,19 @@ def _write_files(report: Report, args: Namespace, at: str) -> None:
         if path:
             write_text(Path(path).with_stem(Path(path).stem + at), text(report))
     if args.failures and report.failures:
-        folder = _write_failures(report.failures, args, at, report.opening)
-        say(f"{len(report.failures)} failures written to {folder}; replay with --repro FILE")
+        for outcome in report.failures if args.resume else ():  # others were written when they failed
+            _write_failure(outcome, args, at, report.opening)
+        say(f"{len(report.failures)} failures written to {args.failures + at}; replay with --repro FILE")
 
 
-def _write_failures(failures: Sequence[Outcome], args: Namespace, at: str, opening: OpenSettings) -> Path:
-    """Write a file for each failure, which `--repro` runs again."""
+def _write_failure(outcome: Outcome, args: Namespace, at: str, opening: OpenSettings) -> None:
+    """Write the file of a failure, which `--repro` runs again."""
     folder = Path(args.failures + at)
     folder.mkdir(parents=True, exist_ok=True)
     like = str(Path(args.like).absolute()) if args.like else ""
     settings = RunSettings(args.backend, args.seed, opening=opening, like=like)
-    for outcome in failures:
-        path = folder / f"{outcome.item.replace('/', '-')}.json"
-        write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
-    return folder
+    path = folder / f"{outcome.item.replace('/', '-')}.json"
+    write_text(path, json.dumps(as_file(outcome, settings), indent=1) + "\n")
 
 
 def _certified(report: Report, folder: str, at: str, before: Digests) -> int:
@@ -300,7 +321,7 @@ def _certified(report: Report, folder: str, at: str, before: Digests) -> int:
     return 0
 
 
-def _speeds(report: Report) -> list[Speed]:
+def _speeds(report: Report) -> list[OpSpeed]:
     """The speeds that stand beside the proof; without any, the proof holds as well."""
     note("measuring the speed of some ops, beside the reference")
     try:
@@ -320,7 +341,7 @@ def again(args: Namespace) -> int:
     settings = RunSettings(
         backend, written.seed, args.timeout, 0.0, opening=opening, like=like, against=against
     )
-    with closing(Pool(settings)) as pool:
+    with closing(WorkerSupervisor(settings)) as pool:
         outcome = pool.again(item, recorded)
     if recorded.operands and outcome.call != recorded.call:
         raise BackbayError(
@@ -348,4 +369,4 @@ def _dump(settings: RunSettings, folder: Path, item: Item, outcome: Outcome) -> 
     say(f"written: {', '.join(map(str, written))}")
 
 
-command = Conform()
+command = ConformCommand()

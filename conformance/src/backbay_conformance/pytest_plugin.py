@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .runner.isolation import Pool
+    from .runner.isolation import WorkerSupervisor
 
 PREFIX = "conformance_"
 
@@ -75,12 +75,12 @@ def _parameter(profile: str, name: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def backbay_pool(request: pytest.FixtureRequest) -> Iterator[WorkerSupervisor]:
     """A worker process of this test process, in which the backend runs."""
     from backbay.cli import parse_option
 
     from .checks.witness import witness_name
-    from .runner.isolation import Pool
+    from .runner.isolation import WorkerSupervisor
     from .runner.selection import RunSettings
     from .suite.lab import OpenSettings
 
@@ -92,6 +92,8 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     opening = OpenSettings(options, option("--backbay-device"))
     backend = backend_of(request.config)
     against = witness_name("", backend)
-    pool = Pool(RunSettings(backend, seed, timeout, opening=opening, against=against, keeps=True))
-    yield pool
-    pool.close()
+    supervisor = WorkerSupervisor(
+        RunSettings(backend, seed, timeout, opening=opening, against=against, keeps=True)
+    )
+    yield supervisor
+    supervisor.close()

@@ -7,11 +7,13 @@ import io
 import pytest
 
 from .report.terminal import show_failures
-from .runner.isolation import Pool
+from .runner.isolation import WorkerSupervisor
 from .runner.selection import items
 
 
-def test_conformance(backbay_case: tuple[str, str], backbay_pool: Pool, pytestconfig: pytest.Config) -> None:
+def test_conformance(
+    backbay_case: tuple[str, str], backbay_pool: WorkerSupervisor, pytestconfig: pytest.Config
+) -> None:
     """Each call of the case or scenario passes, or is declared unsupported."""
     planned = items([backbay_case], str(pytestconfig.getoption("--backbay-size")))
     outcomes = backbay_pool.run(planned)

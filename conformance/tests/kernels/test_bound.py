@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import erf
+
 import kernels_to_check as kernels
 import numpy as np
 import pytest
@@ -29,6 +31,23 @@ def test_a_coarser_precision_and_a_narrower_result_allow_more() -> None:
     flushing = Precision(DType.F32, DType.F32, flushes_subnormals=True)
     tiny = {"x": np.float32([1e-40]), "t2": np.float32([1e30])}
     assert bound("mul", tiny, flushing).error[0] > 9e-11 > bound("mul", tiny).error[0]
+
+
+def test_a_sum_with_1_may_lose_what_lies_below_its_last_place_as_the_documentation_of_the_op_says() -> None:
+    x, one = np.linspace(-20, -1, 500, dtype=np.float32), np.float32(1)
+    inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x**3)
+    sums = {
+        "softplus": np.log(one + np.exp(x)),
+        "gelu": x / 2 * (one + np.tanh(inner)),
+        "gelu_erf": x / 2 * (one + np.float32([erf(value / 2**0.5) for value in x])),
+    }
+    for op, got in sums.items():
+        expected, error = bound(op, {"x": x})
+        assert got[0] == 0
+        assert (np.abs(got - expected) <= error).all()
+        assert (error < 2e-6 * np.abs(x)).all()
+    expected, error = bound("silu", {"x": x})  # has no such sum
+    assert (error < 1e-4 * np.abs(expected)).all()
 
 
 def test_elements_that_numpy_lacks_come_with_their_dtype() -> None:

@@ -71,6 +71,18 @@ def test_a_failure_of_a_hunt_is_made_small_and_the_hunt_goes_on_with_the_next(tm
     assert conform("cpu_ref", "--repro", str(next(failures.iterdir()))) == 0
 
 
+def test_a_failure_of_a_hunt_is_kept_for_the_next_run() -> None:
+    tanh = {"profiles": ["core"], "ops": ["tanh"], "in_process": False}
+    found = run("broken_backends:Imprecise", hunt="5x", **tanh)
+    (again,) = [
+        outcome
+        for outcome in run("broken_backends:Imprecise", size="smoke", **tanh).failures
+        if outcome.again
+    ]
+    assert again.item == "core/tanh/again"
+    assert again.call in [outcome.call for outcome in found.failures]
+
+
 @pytest.mark.thorough
 def test_a_crash_ends_the_hunt_of_one_op_and_dtype() -> None:
     report = run("broken_backends:Exits", ops=["tanh", "exp"], hunt="5x", in_process=False)
@@ -95,8 +107,6 @@ def test_ops_without_bounds_are_left_out() -> None:
         (("10",), "a hunt takes a time, as 90s, 10m or 1h, or calls, as 500x, not '10'"),
         (("0x",), "not '0x'"),
         (("5x", "--op", "neg"), "no selected op has a result with an error bound"),
-        (("5x", "--certify"), "--hunt takes no --certify"),
-        (("5x", "--like", "model.gguf"), "--hunt takes no --like"),
     ],
 )
 def test_a_hunt_that_cannot_be_is_an_error(words: tuple[str, ...], told: str) -> None:

@@ -9,6 +9,7 @@ from commands import conform
 
 from backbay_conformance import Outcome, Report, run
 from backbay_conformance.runner.selection import SelectionError
+from backbay_conformance.suite.profiles import FIRST_ROUND
 
 OPS = ["neg", "add", "sqrt"]
 
@@ -55,3 +56,12 @@ def test_failures_are_told_and_written_at_once(tmp_path: Path, capsys: pytest.Ca
     assert conform("broken_backends:Imprecise", *words, "--max-failures", "1") == 1
     assert "FAILED core/tanh/" in capsys.readouterr().err
     assert len(list(folder.iterdir())) == 1
+
+
+def test_a_resumed_run_also_writes_the_failures_of_the_stopped_one(tmp_path: Path) -> None:
+    words = ("broken_backends:Imprecise", "--op", "neg,tanh", "--profile", "core", "--jobs", "1")
+    conform(*words, "--max-failures", "10", "--failures", str(tmp_path / "first"))
+    conform(*words, "--resume", "--failures", str(tmp_path / "both"))
+    first, both = ({path.name for path in (tmp_path / name).iterdir()} for name in ("first", "both"))
+    ended = first & {f"core-tanh-{turn}.json" for turn in range(FIRST_ROUND)}  # the round that had run
+    assert ended and ended <= both

@@ -157,7 +157,7 @@ def test_a_dtype_that_is_an_attribute_may_be_refused_by_the_error_alone() -> Non
 @pytest.mark.thorough
 def test_a_crash_is_made_smaller() -> None:
     settings = RunSettings("broken_backends:Exits", 0, shrink=600.0)  # as long as it takes
-    with closing(isolation.Pool(settings)) as pool:
+    with closing(isolation.WorkerSupervisor(settings)) as pool:
         (first,) = pool.run([Item("core", "tanh", 1)])
     assert (first.check, first.call) == ("crash", "tanh(f32[1] contiguous)")
 

@@ -62,7 +62,7 @@ CONFORM = "import sys\nfrom backbay.cli import main\nsys.exit(main(['conform', *
 def conform(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = ":".join([str(folder), *[entry for entry in sys.path if entry]])
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-c", CONFORM, "cpu_ref", "--size", "smoke", *words]
+    command = [sys.executable, "-c", CONFORM, "cpu_ref", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -80,8 +80,8 @@ def install(folder: Path, source: str) -> None:
 def test_a_machine_of_others_runs_in_the_cache_profile(tmp_path: Path, off: int, state: str) -> None:
     install(tmp_path, SCENARIOS.replace("{off}", str(off)))
     report, failures = tmp_path / "report.json", tmp_path / "failures"
-    words = ("--profile", "cache", "--op", "their_ring", "--json", str(report), "--failures", str(failures))
-    done = conform(tmp_path, *words)
+    words = ("--profile", "cache", "--op", "their_ring", "--size", "smoke", "--json", str(report))
+    done = conform(tmp_path, *words, "--failures", str(failures))
     assert done.returncode == (state == "failing"), done.stdout + done.stderr
     told = json.loads(report.read_text())
     assert "ring of their-caches 0.3" in told["facts"]["scenarios"]
@@ -96,7 +96,7 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
     document = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
     (example,) = re.findall(r"```python\n([^`]*@scenario.*?)```", document, re.DOTALL)
     install(tmp_path, example)
-    done = conform(tmp_path, "--op", "our_cache_forgets_nothing")
+    done = conform(tmp_path, "--op", "our_cache_forgets_nothing", "--size", "smoke")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 
@@ -113,7 +113,7 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
 )
 def test_scenarios_that_cannot_be_loaded_end_the_run(tmp_path: Path, source: str, why: str) -> None:
     install(tmp_path, source)
-    done = conform(tmp_path, "--op", "neg")
+    done = conform(tmp_path, "--op", "neg", "--size", "smoke")
     assert done.returncode != 0
     assert "the scenarios 'their_caches' of their-caches 0.3 cannot be loaded" in done.stderr
     assert why in done.stderr

@@ -29,6 +29,7 @@ from .errors import ModelFileError as ModelFileError
 from .errors import NoMemoryError as NoMemoryError
 from .errors import NotComputedError as NotComputedError
 from .errors import OptionError as OptionError
+from .errors import RefusalError as RefusalError
 from .errors import ShapeError as ShapeError
 from .errors import UnknownBackendError as UnknownBackendError
 from .errors import UnsupportedOpError as UnsupportedOpError

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .graph.graph import Node
     from .memory.report import BackendMemory
 
 
@@ -82,6 +83,20 @@ class UnsupportedOpError(BackbayError):
 
 class DeclaredUnsupportedError(UnsupportedOpError):
     """Core refused an operation, because `Backend.supports` says that the backend cannot run it."""
+
+
+class RefusalError(UnsupportedOpError):
+    """A backend refused, when it compiled, an op that `supports` accepts: its shapes, layout or attributes decided.
+
+    `node` is the op in the graph, if the backend knows it.
+    """
+
+    def __init__(self, reason: str, node: Node | None = None) -> None:
+        operands = "" if node is None else " x ".join(map(str, node.operands))
+        super().__init__(
+            reason if node is None or node.op is None else f"{node.op.name}: {operands}: {reason}"
+        )
+        self.reason, self.node = reason, node
 
 
 class GuardZoneError(BackbayError):

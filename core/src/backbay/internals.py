@@ -17,6 +17,7 @@ from .backend.kernels.graph_backend import GraphPlan as GraphPlan
 from .backend.kernels.kernel_backend import KernelPlan as KernelPlan
 from .backend.kernels.kernel_table import decoding_gap as decoding_gap
 from .backend.profiling import ProfiledRun as ProfiledRun
+from .composites.graph_builder import call_text as call_text
 from .composites.graph_builder import composite_kernels as composite_kernels
 from .data.encoding import GUARD as GUARD
 from .data.encoding import POISON as POISON

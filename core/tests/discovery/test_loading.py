@@ -29,7 +29,7 @@ BROKEN = {
     ),
     "final method": (
         GOOD.replace("contract_version =", "def get(self, name): pass\n        contract_version ="),
-        "Good overrides get, which core needs as it is; a plugin may override allocate, batch_invariant, book_weights,",
+        "Good overrides get, which core needs as it is; a plugin may override allocate, avoidances, batch_invariant, book_weights,",
     ),
     "private method of core": (
         GOOD.replace("contract_version =", "def _read(self): pass\n        contract_version ="),
@@ -149,6 +149,21 @@ def test_opening_one_plugin_imports_no_other(environment: Environment) -> None:
     environment.install_backend("bad", "import os; os._exit(7)")
     done = environment.python(OPEN.format(name="good"))
     assert done.returncode == 0, done.stderr
+
+
+def test_an_adapter_is_opened_by_name_and_never_listed_or_chosen(environment: Environment) -> None:
+    environment.install("backbay-any", {"any": GOOD}, ["any = any"], group="backbay.adapters")
+    done = environment.python("""
+        import backbay
+        print(sorted(backbay.backends()))
+        with backbay.open(backend="any") as backend:
+            print(backend.name)
+        try:
+            backbay.open()
+        except backbay.BackendUnavailableError as error:
+            print(error)
+    """)
+    assert done.stdout.startswith("[]\nany\nno backend is installed"), done.stderr
 
 
 @pytest.mark.fault("two distributions provide a backend of one name", "an error naming both")

@@ -12,7 +12,7 @@ import pytest
 from environment import GOOD, Environment
 
 from backbay import BackendEntry, Choice
-from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial
+from backbay.discovery import BackendSpeed, SpeedTrial, TrialFile
 from backbay.discovery.records import kept_trials
 
 EQUAL = GOOD.replace("kernels = kernel\n", "kernels = kernel\n        priority = 0\n")
@@ -21,7 +21,7 @@ CHOICE = Choice(ENTRIES[0], "it works", (("b", "its name comes later"), ("c", "i
 KEEP = """
     import time
     from backbay import choose
-    from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, version_of
+    from backbay.discovery import BackendSpeed, TrialFile, SpeedTrial, version_of
 
     choice = choose("auto")
     print([entry.name for entry in choice.equals])
@@ -30,9 +30,9 @@ KEEP = """
         BackendSpeed("b", "backbay-b 1.0", 2.5, {"prompt": 512.4, "answers": 33.3}),
     )
     trial = SpeedTrial("small.gguf, llama, 1.0 MiB", "4 requests at once", "b", speeds, 7.0, time.time(), True)
-    KeptTrial(choice, "small.gguf", ["a model"]).keep(trial)
-    print(KeptTrial(choice, "small.gguf", ["a model"]).recall() == trial)
-    print(KeptTrial(choice, "small.gguf", ["another one"]).recall())
+    TrialFile(choice, "small.gguf", ["a model"]).keep(trial)
+    print(TrialFile(choice, "small.gguf", ["a model"]).recall() == trial)
+    print(TrialFile(choice, "small.gguf", ["another one"]).recall())
 """
 
 
@@ -44,10 +44,10 @@ def trial(lasts: bool = True, ago: float = 0.0, **seconds: float | None) -> Spee
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> KeptTrial:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TrialFile:
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("backbay.discovery.probe.probe_all", lambda _: [])
-    kept = KeptTrial(CHOICE, "model", [])
+    kept = TrialFile(CHOICE, "model", [])
     kept._names = {"a", "b"}
     return kept
 
@@ -111,7 +111,7 @@ def test_the_choice_of_a_trial_tells_the_times() -> None:
     )
 
 
-def test_a_trial_that_does_not_last_counts_for_a_day(place: KeptTrial) -> None:
+def test_a_trial_that_does_not_last_counts_for_a_day(place: TrialFile) -> None:
     for found in (trial(a=1.0), trial(a=1.0, ago=80 * 86400), trial(lasts=False, a=1.0)):
         place.keep(found)
         assert place.recall() == found
@@ -119,7 +119,7 @@ def test_a_trial_that_does_not_last_counts_for_a_day(place: KeptTrial) -> None:
     assert place.recall() is None
 
 
-def test_a_trial_of_another_backend_does_not_count(place: KeptTrial) -> None:
+def test_a_trial_of_another_backend_does_not_count(place: TrialFile) -> None:
     place.keep(trial(a=1.0, gone=2.0))
     assert place.recall() is None
 
@@ -128,7 +128,7 @@ def test_a_trial_of_another_backend_does_not_count(place: KeptTrial) -> None:
     "field", [{"took": 10**400}, {"time": 1e300}, {"time": 1e17}, {"time": float("nan")}]
 )
 def test_a_trial_with_numbers_that_cannot_be_does_not_count(
-    place: KeptTrial, tmp_path: Path, field: dict[str, float]
+    place: TrialFile, tmp_path: Path, field: dict[str, float]
 ) -> None:
     place.keep(trial(a=1.0))
     (kept,) = (tmp_path / "speeds").iterdir()
@@ -137,7 +137,7 @@ def test_a_trial_with_numbers_that_cannot_be_does_not_count(
     assert kept_trials() == []
 
 
-def test_a_trial_that_is_older_than_three_months_does_not_count(place: KeptTrial, tmp_path: Path) -> None:
+def test_a_trial_that_is_older_than_three_months_does_not_count(place: TrialFile, tmp_path: Path) -> None:
     place.keep(trial(a=1.0))
     (kept,) = (tmp_path / "speeds").glob("*.json")
     os.utime(kept, (0, 0))

@@ -119,6 +119,7 @@ ggml_tensor * ggml_set_rows(ggml_context *, ggml_tensor *, ggml_tensor * rows, g
 ggml_tensor * ggml_im2col(ggml_context *, ggml_tensor *, ggml_tensor *, int, int, int, int, int, int, bool, int type);
 ggml_tensor * ggml_im2col_3d(ggml_context *, ggml_tensor *, ggml_tensor *, int64_t channels, int, int, int, int, int,
     int, int, int, int, int type);
+ggml_tensor * ggml_conv_2d(ggml_context *, ggml_tensor *, ggml_tensor *, int, int, int, int, int, int);
 ggml_tensor * ggml_pool_2d(ggml_context *, ggml_tensor *, int op, int, int, int, int, float, float);
 ggml_tensor * ggml_interpolate(ggml_context *, ggml_tensor *, int64_t, int64_t, int64_t, int64_t, uint32_t mode);
 
@@ -127,12 +128,9 @@ ggml_tensor * ggml_rope_ext(ggml_context *, ggml_tensor *, ggml_tensor * positio
     int mode, int n_ctx_orig, float base, float scale, float ext, float attn, float fast, float slow);
 ggml_tensor * ggml_rope_multi(ggml_context *, ggml_tensor *, ggml_tensor * positions, ggml_tensor * factors, int dims,
     int sections[4], int mode, int n_ctx_orig, float base, float scale, float ext, float attn, float fast, float slow);
-// It has one more argument since 0.20: it is called through one of these types, by version.
-void ggml_ssm_scan(void);
-typedef ggml_tensor * (* ssm_scan_before_0_20)(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *,
-    ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids);
-typedef ggml_tensor * (* ssm_scan_since_0_20)(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *,
-    ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor * ids, int64_t kept_states);
+// The last argument came with 0.20, that of ggml_gated_delta_net with 0.15: older versions do not look at it.
+ggml_tensor * ggml_ssm_scan(ggml_context *, ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor *, ggml_tensor *,
+    ggml_tensor *, ggml_tensor * ids, int64_t kept_states);
 ggml_tensor * ggml_rwkv_wkv7(ggml_context *, ggml_tensor * q, ggml_tensor * factor, ggml_tensor * k, ggml_tensor * v,
     ggml_tensor * read, ggml_tensor * written, ggml_tensor * state);
 ggml_tensor * ggml_gated_delta_net(ggml_context *, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,

@@ -13,6 +13,7 @@ from backbay.gguf import texts as texts
 from backbay.gguf import whole as whole
 from backbay.gguf import wholes as wholes
 
+from .cache import AttentionOperands as AttentionOperands
 from .cache import BoundCache as BoundCache
 from .cache import BoundEncoderDecoderCache as BoundEncoderDecoderCache
 from .cache import BoundLayeredCache as BoundLayeredCache
@@ -24,7 +25,6 @@ from .cache import CacheSizes as CacheSizes
 from .cache import CausalCache as CausalCache
 from .cache import EncoderCache as EncoderCache
 from .cache import EncoderDecoderCache as EncoderDecoderCache
-from .cache import History as History
 from .cache import LayeredCache as LayeredCache
 from .cache import PictureCache as PictureCache
 from .cache import RecurrentCache as RecurrentCache

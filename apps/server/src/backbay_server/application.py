@@ -27,8 +27,10 @@ from . import openapi, page
 from .apis import ENDPOINTS
 from .apis.endpoint import AppServices
 from .catalogue import Catalogue, CatalogueEntry, Load, ModelPool, load_entry
-from .errors import ApiError, MethodError, RouteNotFoundError, UnavailableError, error_response
+from .errors import ApiError, MethodNotAllowedError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
+from .monitoring import Metrics, RequestLog
+from .monitoring.routes import routes as monitoring_routes
 from .pictures import PictureFetcher
 from .settings import ServerSettings
 from .transport.request_checks import (
@@ -40,8 +42,6 @@ from .transport.request_checks import (
     OriginGuard,
     RequestDrain,
 )
-from .watching import Metrics, RequestLog
-from .watching.routes import routes as watching_routes
 
 
 def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> Starlette:
@@ -82,7 +82,7 @@ def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
     made = Starlette(
         routes=[
             *(Route(each.path, each, methods=[each.method]) for each in ENDPOINTS),
-            *watching_routes(with_metrics=chosen.metrics),
+            *monitoring_routes(with_metrics=chosen.metrics),
             openapi.ROUTE,
             *(page.routes() if chosen.page else []),
         ],
@@ -112,7 +112,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
     absent = RouteNotFoundError(f"there is nothing at {path}")
-    found = MethodError(f"{path} does not take {method}") if error.status_code == 405 else absent
+    found = MethodNotAllowedError(f"{path} does not take {method}") if error.status_code == 405 else absent
     response = error_response(found, request.scope)
     response.headers.update(error.headers or {})
     return response

@@ -64,8 +64,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Serve until SIGTERM or SIGINT. One line on standard output tells the address."""
     from .application import app  # takes a while
+    from .monitoring import set_up_logging
     from .transport.server import Server, bind_socket
-    from .watching import set_up_logging
 
     settings = settings_of(args)
     listener = bind_socket(settings.host, settings.port)

@@ -78,13 +78,13 @@ class ModelNotFoundError(ApiError):
     status, type, code = 404, "invalid_request_error", "model_not_found"
 
 
-class MethodError(ApiError):
+class MethodNotAllowedError(ApiError):
     """The path is there, and takes other methods."""
 
     status, type = 405, "invalid_request_error"
 
 
-class TooLargeError(ApiError):
+class RequestTooLargeError(ApiError):
     """The request is larger than the server takes."""
 
     status, type = 413, "invalid_request_error"
@@ -111,7 +111,7 @@ ERRORS: Final[tuple[type[ApiError], ...]] = (
     AuthenticationError,
     ForbiddenError,
     ModelNotFoundError,
-    TooLargeError,
+    RequestTooLargeError,
     BusyError,
     ServerError,
     UnavailableError,

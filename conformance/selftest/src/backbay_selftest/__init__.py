@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import planted as planted  # registers the faults
+from . import faults as faults  # registers the faults
 from .correct import CORRECT
-from .faults import FAULTS, FaultKind, PlantedFault, reference
+from .fault import FAULTS, FaultKind, PlantedFault, reference
 
 __all__ = ["CORRECT", "FAULTS", "FaultKind", "PlantedFault", "reference"]

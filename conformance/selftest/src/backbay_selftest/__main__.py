@@ -101,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
         "--kind", action="append", choices=[*map(str, FaultKind)], help="a class of faults; repeatable"
     )
     made.add_argument("--size", choices=("smoke", "default", "nightly"), default="default")
+    made.add_argument("--few-shapes", action="store_true", help="as `backbay conform --few-shapes`")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--budget", type=float, default=360.0, help="seconds for each fault")
     made.add_argument("--jobs", type=int, default=1, help="faults tried at a time, in processes")
@@ -113,7 +114,12 @@ def parser() -> argparse.ArgumentParser:
 def detect_all(names: Sequence[str], options: argparse.Namespace) -> list[Detection]:
     """Try every fault, and report each result at once."""
     one = partial(
-        detect, size=options.size, seed=options.seed, rivals=not options.no_rivals, budget=options.budget
+        detect,
+        size=options.size,
+        seed=options.seed,
+        few_shapes=options.few_shapes,
+        rivals=not options.no_rivals,
+        budget=options.budget,
     )
     if options.jobs == 1:
         return [reported(one(name)) for name in names]

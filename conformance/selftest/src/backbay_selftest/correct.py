@@ -12,7 +12,7 @@ from backbay import Buffer, CacheConfig, DType, Graph, KernelBackend, Node, Plac
 from backbay.internals import KernelPlan
 from backbay.plugin import HostBuffer
 
-from .faults import AnyOp, float16, named, reading_zeros
+from .fault import AnyOp, float16, named, reading_zeros
 from .fused import Array, attention, exponentials
 
 Kernels = type[KernelBackend]

@@ -16,13 +16,14 @@ from backbay_conformance.draw.draw import Draw
 from backbay_conformance.draw.search import search
 from backbay_conformance.numbers.encoding import Array, decode
 from backbay_conformance.report.report import Outcome
+from backbay_conformance.runner.few_shapes import with_few_shapes
 from backbay_conformance.runner.item_run import run_item
 from backbay_conformance.runner.selection import Item, items, select
 from backbay_conformance.suite.case import CASES, Call
 from backbay_conformance.suite.lab import SCENARIOS, Lab, lab_for
 from backbay_conformance.suite.profiles import PROFILES, STANDARD
 
-from .faults import FAULTS, PlantedFault, reference
+from .fault import FAULTS, PlantedFault, reference
 
 LOOSE = ("mulmat", "conv", "scaled_dot_product_attention")
 """Beginnings of the ops for which test-backend-ops allows a normalized mean squared error of 5e-4, not 1e-7."""
@@ -130,12 +131,19 @@ def in_breadth(planned: Sequence[Item]) -> list[Item]:
 
 
 def detect(
-    name: str, size: str = "default", seed: int = 0, *, rivals: bool = True, budget: float = 600.0
+    name: str,
+    size: str = "default",
+    seed: int = 0,
+    *,
+    few_shapes: bool = False,
+    rivals: bool = True,
+    budget: float = 600.0,
 ) -> Detection:
     """Run items on a fault's backend until a check notices the fault, the items end, or the budget is spent."""
     fault = FAULTS[name]
     profiles = PROFILES if size == "nightly" or fault.large else STANDARD
     planned = in_breadth(items(own(select(profiles)), size))
+    planned = with_few_shapes(planned, seed) if few_shapes else planned
     found = _search(fault, planned, seed, budget)
     if not rivals:
         return found

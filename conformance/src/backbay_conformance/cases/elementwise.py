@@ -140,7 +140,7 @@ def simple(
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
-        x = draw.floats(shape, special if special is not None and draw.flag(3) else fill)
+        x = draw.floats(shape, fill if special is None else draw.fill(fill, fill, special))
         return Call((x,), formula, exact=exact, free=free, signed=signed, **draw.batch(shape))
 
     case(op)(draw_call)
@@ -179,13 +179,13 @@ simple(ops.sigmoid, lambda x: x.sigmoid(), ALL, exact=False, special=ComputedNum
 
 def softplus(x: Number) -> Number:
     smooth = x.monotone(lambda v: np.logaddexp(0, v), argument=2)
-    # log(1 + e^x) loses the part of e^x below the last bit of 1
+    # log(1 + e^x), as ggml and CUDA's kernels compute it, loses the part of e^x below the last bit of 1
     return Number(smooth.value, smooth.error + 4 * x.cost.step, x.cost)
 
 
 def gelu_erf(x: Number) -> Number:
     tail = (x * -float(np.sqrt(0.5))).monotone(np.vectorize(erfc, otypes=[np.float64]), argument=4)
-    # 1 + erf(z) cancels for large negative z
+    # 1 + erf(z) cancels for large negative z, and neither ggml nor ONNX has an erfc
     return x * 0.5 * Number(tail.value, tail.error + 4 * x.cost.step, x.cost)
 
 
@@ -222,10 +222,10 @@ def gated(op: Op[Any, Any], activate: Unary, *, activated: bool = False, free: A
 
     def draw_call(draw: Draw) -> Call:
         shape = draw.shape(scalars=True)
-        usual = Numbers("0s" if draw.flag() else "0nis", low=-60, high=60)
+        usual, broken = (Numbers(special, low=-60, high=60) for special in ("0s", "0nis"))
         large = Numbers(low=-3e4, high=3e4, loud=True)
-        fills: tuple[Fill, ...] = (usual, usual, usual, usual, ComputedNumbers(brim), large)
-        x = draw.floats(shape, draw.pick(*fills), activated=activated)
+        fill = draw.fill(usual, broken, usual, broken, ComputedNumbers(brim), large)
+        x = draw.floats(shape, fill, activated=activated)
         up = draw.floats(shape, Numbers(), dtype=draw.other_float()) if draw.flag() else None
         doubled = None if up is None else (False, True)
         relations = draw.batch(shape, 1 if up is None else 2)
@@ -271,7 +271,7 @@ def clamp(draw: Draw) -> Call:
     shape = draw.shape(scalars=True)
     low = draw.many_digits(draw.pick(0.0, -1.0, -7.0, -np.inf, 3.0))
     high = low + draw.pick(1.0, 0.0, 4.0, np.inf) if np.isfinite(low) else draw.pick(2.0, np.inf)
-    x = draw.floats(shape, Numbers("0nis" if draw.flag() else "0is"))
+    x = draw.floats(shape, draw.fill(Numbers("0is"), Numbers("0nis")))
     return clamp_call((x, low, high), **draw.batch(shape))
 
 

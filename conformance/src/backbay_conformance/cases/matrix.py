@@ -91,8 +91,8 @@ def mulmat_call(draw: Draw, wtype: DType, xtype: DType) -> Call:
         outer = groups = ()
     large = draw.listed(*(LARGE if unit == 1 else LARGE_BLOCKS))
     (k, n, m), outer, groups = large or ((k, n, m), outer, groups)
-    wide_first = draw.flag()
-    w = draw.operand(wtype, (k, n, *outer), Numbers("n", terms=k, most=4095 if wide_first else 7, few=True))
+    small, wide = (Numbers("n", terms=k, most=most, few=True) for most in (7, 4095))
+    w = draw.operand(wtype, (k, n, *outer), draw.fill(small, wide))
     fill = Numbers(terms=k, partner=w)
     if unit == 1:
         fill = Numbers("n", terms=k, partner=w, most=4095, few=True, loud=True)

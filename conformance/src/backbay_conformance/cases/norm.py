@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -146,11 +148,14 @@ def modest(draw: Draw, fill: Fill, eps: float) -> Fill:
 
     Or numbers so small that eps counts.
     """
-    if eps > 0 and draw.flag(4):
-        return ComputedNumbers(partial(as_small, eps))
-    if draw.flag(5):
-        return ComputedNumbers(massive)
-    return partial(with_zero_row, fill) if draw.flag(3) else fill
+    zeros = partial(with_zero_row, fill)
+    fill = draw.fill(fill, fill, zeros, fill, fill, zeros, ComputedNumbers(massive), ComputedNumbers(massive))
+    return smaller(draw, fill, eps)
+
+
+def smaller(draw: Draw, fill: Fill, eps: float) -> Fill:
+    """`fill`, or now and then numbers so small that eps counts."""
+    return draw.fill(fill, fill, fill, ComputedNumbers(partial(as_small, eps))) if eps > 0 else fill
 
 
 def as_small(eps: float, making: FillContext, operand: Operand) -> Array:
@@ -159,12 +164,18 @@ def as_small(eps: float, making: FillContext, operand: Operand) -> Array:
     return np.asarray(making.rng.standard_normal(size) * eps**0.5 * making.rng.choice([1.0, 0.1, 0.5]))
 
 
-def spread(draw: Draw, fill: Numbers, shape: tuple[int, ...]) -> Fill:
+def spread(draw: Draw, fill: Fill, shape: tuple[int, ...]) -> Fill:
     """Data for ops that subtract the mean: now and then with a mean far from zero.
 
     Short rows are left out: their elements are often equal, and then nothing is known about their spread.
     """
-    return ComputedNumbers(far_from_zero) if draw.flag(4) and shape and shape[0] >= 8 else fill
+    if not shape or shape[0] < 8:
+        return fill
+    return draw.fill(fill, fill, fill, ComputedNumbers(far_from_zero))
+
+
+def with_massive(draw: Draw, fill: Fill) -> Fill:
+    return draw.fill(fill, fill, fill, fill, ComputedNumbers(massive))
 
 
 @case(ops.rms_norm)
@@ -190,8 +201,7 @@ def norm_call(draw: Draw, args: Args, formula: Callable[..., Number]) -> Call:
 @case(ops.layer_norm)
 def layer_norm(draw: Draw) -> Call:
     shape, eps = draw.rows(least=1), draw.many_digits(draw.by_turn(*EPS))
-    fill: Fill = ComputedNumbers(massive) if draw.flag(5) else spread(draw, BROKEN, shape)
-    x = draw.floats(shape, ComputedNumbers(partial(as_small, eps)) if eps > 0 and draw.flag(4) else fill)
+    x = draw.floats(shape, smaller(draw, with_massive(draw, spread(draw, BROKEN, shape)), eps))
     weight, bias = maybe_weight(draw, shape), maybe_weight(draw, shape)
     return norm_call(draw, (x, weight, bias, eps), layer_formula)
 
@@ -221,13 +231,12 @@ def row_case(
         if draw.exact and not whole and shape and shape[0]:  # a mean of 2^n integers is exact
             shape = (1 << (shape[0].bit_length() - 1), *shape[1:])
         terms = max(1, *shape[:1], 1)
-        lone = draw.flag() or terms > 64  # many special values make every long sum NaN
-        fill: Fill = Numbers(special, terms=terms, lone=lone, loud=True)
-        if not whole:
-            numbers = Numbers(special, terms=terms, lone=lone, low=-250, high=250)
-            fill = spread(draw, numbers, shape)
-            fill = ComputedNumbers(massive) if draw.flag(5) else fill
-            fill = numbers if exact and draw.exact else fill  # sums of the others are rounded
+        ends = inf if whole else 250.0
+        usual = Numbers(special, -ends, ends, terms=terms, loud=whole)
+        lone = replace(usual, lone=True)
+        fill = lone if terms > 64 else draw.fill(usual, lone)  # many special values make every long sum NaN
+        if not (whole or (exact and draw.exact)):  # sums of the others are rounded
+            fill = with_massive(draw, spread(draw, fill, shape))
         x = draw.floats(shape, fill)
         own = of_rows(formula, keeps=op is ops.cumsum)
         return Call((x,), own, exact=exact, **rows_batch(draw, shape))

@@ -276,7 +276,7 @@ def ssm_scan(draw: Draw) -> Call:
     x = draw.floats((head_dim, heads, tokens, sequences), near, dtype=DType.F32)
     # A step of almost 0 times an infinity may be NaN.
     fills: tuple[Fill, ...] = (near, near, Numbers("0", low=-100, high=30), ComputedNumbers(brim))
-    steps = draw.pick(*fills) if draw.mode != "special" else near
+    steps = draw.fill(*fills) if draw.mode != "special" else near
     dt = draw.floats((heads, tokens, sequences), steps, dtype=DType.F32)
     each = draw.pick(1, states)  # with groups, models have one number for each head
     a = draw.floats((1 if size and groups > 1 else each, heads), ComputedNumbers(decays), dtype=DType.F32)

@@ -66,7 +66,7 @@ def image(draw: Draw) -> tuple[tuple[int, int], tuple[int, int], Along, Along]:
 
 def channels(draw: Draw) -> tuple[int, int, int]:
     """Channels of the data and of the result, and images; now and then none of one of them."""
-    counts = [draw.pick(1, 2, 3, 9), draw.pick(1, 2, 5, 8), draw.pick(1, 2)]
+    counts = [draw.pick(1, 2, 3, 9), draw.pick(1, 2, 5, 8), draw.pick(1, 2, 2, 5)]
     if draw.flag(10):
         counts[draw.below(3)] = 0
     return counts[0], counts[1], counts[2]

@@ -16,6 +16,7 @@ from backbay import (
     Level,
     Op,
     Precision,
+    RefusalError,
     ShapeError,
     Tensor,
     UnsupportedOpError,
@@ -25,7 +26,16 @@ from backbay.internals import COMPOSITE, KERNEL
 from ..draw.data import Mode
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.comparison import MEASURES, Errors, Extremes, Fault, Worst, first_bits, keep_worse, other_bits
+from ..numbers.comparison import (
+    MEASURES,
+    ElementErrors,
+    Extremes,
+    Fault,
+    WorstElement,
+    first_bits,
+    keep_worse,
+    other_bits,
+)
 from ..numbers.encoding import Array, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
@@ -44,23 +54,25 @@ class CallResult:
 
     level: Level = Level.KERNEL
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
-    why_not: str = ""  # the reason, if the call is unsupported
+    why_not: str = (
+        ""  # the reason, if the call is unsupported, or its composite runs because the backend refused it
+    )
     ratio: float | None = None  # worst error / bound
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)
     extremes: Extremes = field(default_factory=dict)
 
-    def note(self, check: str, errors: Sequence[Errors] = ()) -> None:
+    def note(self, check: str, errors: Sequence[ElementErrors] = ()) -> None:
         self.checks.append(check)
         if errors:
             self.ratio = max(self.ratio or 0.0, *(each.largest for each in errors))
 
-    def note_errors(self, check: str, call: Call, errors: Sequence[Errors], mode: Mode) -> None:
+    def note_errors(self, check: str, call: Call, errors: Sequence[ElementErrors], mode: Mode) -> None:
         self.note(check, errors)
         if mode == "hunt":
             self._note_worst(call, errors)
 
-    def _note_worst(self, call: Call, errors: Sequence[Errors]) -> None:
+    def _note_worst(self, call: Call, errors: Sequence[ElementErrors]) -> None:
         """Note the elements with the largest errors, while the operands hold the data of the run."""
         for each in errors:
             if each.shares.size:
@@ -69,7 +81,7 @@ class CallResult:
                     place = tuple(map(int, np.unravel_index(size.argmax(), size.shape)))
                     share, last_places = (float(size[place]) for size in sizes)
                     if measure == "share" or last_places:
-                        worst = Worst(share, last_places, element_at(call, place, each))
+                        worst = WorstElement(share, last_places, element_at(call, place, each))
                         keep_worse(self.extremes, {measure: worst})
 
 
@@ -139,9 +151,11 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
 
 def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult) -> None:
     """A first run, the same run again, and a run with other data."""
-    cost = cost_of(call, observed.level, traced.precision)
     traced.write()
     first = _claimed(traced)
+    precision = traced.precision
+    observed.level, observed.precision, observed.why_not = traced.level, precision, traced.refusal
+    cost = cost_of(call, observed.level, precision)
     observed.note_errors("result", call, judge(call, traced, first, cost, mode), mode)
     _check_leaves(traced, first)
     if traced.backend.deterministic and not call.chance:
@@ -152,7 +166,7 @@ def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult
                 told = "the same call gave different bits, but the backend declares itself deterministic"
                 raise Fault("repeat", f"{told}: {first_bits(a, b, tensor.dtype)}")
         observed.note("repeat")
-    make(call, mode, traced.precision, 1)
+    make(call, mode, precision, 1)
     traced.write()
     other = traced.run()
     observed.note_errors("replay", call, judge(call, traced, other, cost, mode, "replay"), mode)
@@ -164,6 +178,13 @@ def _claimed(traced: TracedCall) -> list[Array]:
     try:
         return traced.run()
     except (Fault, GuardZoneError):
+        raise
+    except RefusalError:
+        for operand, leaf in traced.leaves.items():
+            if leaf.bytes() != operand.bytes():
+                raise Fault(
+                    "storage", f"the call is refused, but has changed the operand {operand}"
+                ) from None
         raise
     except UnsupportedOpError as error:
         # supports() sees only operands: the backend can refuse a dtype attribute only by an error.

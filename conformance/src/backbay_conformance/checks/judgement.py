@@ -12,7 +12,7 @@ from backbay import DType, Level, Op, Precision, ops
 
 from ..draw.data import Mode
 from ..draw.operand import Operand
-from ..numbers.comparison import Errors, Fault, compare
+from ..numbers.comparison import ElementErrors, Fault, compare
 from ..numbers.encoding import FLOOR, LARGEST, NARROW, Array, encode, round_to, unit
 from ..numbers.number import Cost, Number
 from ..suite.case import Call
@@ -53,7 +53,7 @@ def operands_at(call: Call, place: Place, shape: Place) -> str:
     return "\n  with " + "; ".join(shown) if shown else ""
 
 
-def element_at(call: Call, place: Place, errors: Errors) -> str:
+def element_at(call: Call, place: Place, errors: ElementErrors) -> str:
     """The call of the result's element at a place, such as `exp(50.03) = 5.3e+21`."""
     numbers = {name: found for name, _, found in _located(call, place, errors.expected.shape)}
     result = f"{errors.got[place]:.9g}"
@@ -171,7 +171,7 @@ class JudgedCall:
 
 def judge(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str = ""
-) -> list[Errors]:
+) -> list[ElementErrors]:
     """The errors of the results that have bounds; Fault if a result is wrong."""
     try:
         return _errors(call, traced, got, cost, mode, check)
@@ -182,7 +182,7 @@ def judge(
 
 def _errors(
     call: Call, traced: TracedCall, got: list[Array], cost: Cost, mode: Mode, check: str
-) -> list[Errors]:
+) -> list[ElementErrors]:
     other = flushed(call) if cost.flushes else None
     if call.verify is not None:
         _verify(call, other, got[0], check)
@@ -195,7 +195,7 @@ def _errors(
         raise Fault(check or "shape", f"expected {len(expected)} results, got {len(got)}")
     free = left_open(call, other)
     exact = call.exact and mode == "exact" and _stays_exact(call, cost)
-    found: list[Errors] = []
+    found: list[ElementErrors] = []
     for want, second, have, tensor in zip(expected, others, got, traced.results, strict=True):
         try:
             errors = compare(

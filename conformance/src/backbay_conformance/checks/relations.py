@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -25,11 +25,13 @@ Relation = Callable[[Lab, Call, Draw, Cost], bool]
 """Raises Fault if the relation does not hold; returns False if it does not apply to the call."""
 
 
-def try_relations(lab: Lab, call: Call, draw: Draw, observed: CallResult) -> None:
-    """Check all relations that apply to this call, with the data of its last run."""
+def try_relations(lab: Lab, call: Call, draw: Draw, observed: CallResult, names: Collection[str]) -> None:
+    """Check the named relations that apply to this call, with the data of its last run."""
     assert observed.precision is not None
     cost = cost_of(call, observed.level, observed.precision)
     for name, relation in RELATIONS.items():
+        if name not in names:
+            continue
         try:
             holds = relation(lab, call, draw, cost)
         except DeclaredUnsupportedError:
@@ -163,3 +165,5 @@ RELATIONS: dict[str, Relation] = {
     "attributes": attributes_count,
     "together": each_has_its_attributes,
 }
+SAME_GRAPH = ("scaling",)
+"""The relations that need no other graph, which a run of few shapes keeps."""

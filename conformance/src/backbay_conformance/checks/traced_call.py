@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
-from backbay import Backend, Context, DType, Level, Op, Precision, Spec, Tensor, ops
-from backbay.internals import cached_property, composite_kernels, trace_op
+from backbay import Backend, Context, DType, Level, Op, Precision, RefusalError, Spec, Tensor, ops
+from backbay.internals import call_text, composite_kernels, trace_op
 
 from ..draw.data import Mode
 from ..draw.layout import Layout, runs
@@ -120,9 +120,16 @@ class TracedCall:
     def level(self) -> Level:
         if self.call.op.inline or self.call.op.view:
             return Level.KERNEL
+        if self.refusal:
+            return Level.COMPOSITE
         return self.backend.supports(self.call.op, self.specs).level
 
-    @cached_property
+    @property
+    def refusal(self) -> str:
+        """The reason, if a composite runs because the backend refused the op; empty before the first run."""
+        return self.backend.refusals.get(call_text(self.call.op, self.args), "")
+
+    @property
     def precision(self) -> Precision:
         """The declared precision of the op, or of the coarsest kernel if its composite runs."""
         composed = self.composed or self.level is Level.COMPOSITE
@@ -134,7 +141,12 @@ class TracedCall:
                 operand.write(leaf)
 
     def run(self) -> list[Array]:
-        self.ctx.compute(*self.results, *self.kept)
+        try:
+            self.ctx.compute(*self.results, *self.kept)
+        except RefusalError as error:
+            if self.ctx.counters.runs:
+                raise Fault("raised", f"what has run is refused: {error}") from error
+            raise
         return [from_bytes(self._read(y), y.dtype, y.shape) for y in self.results]
 
     def _read(self, result: Tensor) -> bytes:

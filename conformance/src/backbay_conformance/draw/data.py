@@ -33,7 +33,7 @@ class FillContext:
 
 
 @dataclass(frozen=True)
-class Focus:
+class CentredNumbers:
     """Numbers around a centre, each of which is a choice of a hunt: `spread` is the largest relative distance from it.
 
     mixed     their signs are at random

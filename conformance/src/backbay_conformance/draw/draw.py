@@ -10,8 +10,8 @@ import numpy as np
 
 from backbay import CacheConfig, DType
 
-from .choices import Source, seeded
-from .data import READABLE, Bits, Fill, Focus, Mode, Numbers
+from .choices import SEEDS, Source, seeded
+from .data import READABLE, Bits, CentredNumbers, Fill, Mode, Numbers
 from .layout import (
     Layout,
     LayoutStep,
@@ -127,6 +127,10 @@ class Draw:
 
     def pick(self, *options: T) -> T:
         return options[self.below(len(options))]
+
+    def fill(self, *fills: Fill) -> Fill:
+        """One of some kinds of data, which changes no shape and no layout."""
+        return fills[self.below(SEEDS) % len(fills)]
 
     def many_digits(self, value: float) -> float:
         """An attribute: `value`, or often a number beside it with as many digits as f32 holds, which shows if rounded."""
@@ -248,14 +252,14 @@ class Draw:
             placed = self._made(dtype, tuple(shape), padded=free and not activated)
         else:
             placed = self.layout(dtype, tuple(shape), stays=stays, free=free)
-        seed = self.below(1 << 16)
+        seed = self.below(SEEDS)
         focus = self._focus() if self.mode == "hunt" and isinstance(fill, Numbers) else None
         return Operand(dtype, tuple(shape), fill, placed, seed, activated=activated, focus=focus)
 
-    def _focus(self) -> Focus:
+    def _focus(self) -> CentredNumbers:
         centre, spread, mixed = self._number(), 2.0 ** -self.below(24), self.flag()
         outlier = (self._fraction(), self._number()) if self.flag(4) else None
-        return Focus(centre, spread, mixed, outlier)
+        return CentredNumbers(centre, spread, mixed, outlier)
 
     def _number(self) -> float:
         """A number whose sign, exponent and digits are choices, so that a hunt takes long and short steps."""
@@ -287,7 +291,7 @@ class Draw:
         If elements are `free` to be equal, now and then a dimension has a stride of 0.
         """
         kind = self.below(8)
-        if free and len(shape) > 1 and 0 not in shape and self.flag(16):
+        if len(shape) > 1 and 0 not in shape and self.flag(16) and free:
             return Layout((repeated(dtype, shape, self.integer(1, len(shape) - 1)),))
         steps: list[LayoutStep] = []
         if shape and kind in (2, 4, 5):

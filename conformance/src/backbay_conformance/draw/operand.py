@@ -9,7 +9,7 @@ import numpy as np
 from backbay import Context, DType, Precision, Spec, Tensor
 
 from ..numbers.encoding import NUMPY, Array, decode, encode, stored_shape
-from .data import Fill, FillContext, Focus, Mode
+from .data import CentredNumbers, Fill, FillContext, Mode
 from .layout import Layout
 
 
@@ -28,7 +28,7 @@ class Operand:
     activated: bool = False
     raw: Array | None = None
     numbers: Array | None = None
-    focus: Focus | None = None  # of a hunt
+    focus: CentredNumbers | None = None  # of a hunt
 
     @property
     def spec(self) -> Spec:

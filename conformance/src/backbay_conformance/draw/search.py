@@ -92,11 +92,18 @@ def climb(
 
 
 def search(
-    example: Example, count: int, seed: str, *, kept: CachedValue | None = None, seconds: float = 4.0
+    example: Example,
+    count: int,
+    seed: str,
+    *,
+    kept: CachedValue | None = None,
+    again: bool = True,
+    seconds: float = 4.0,
 ) -> None:
     """Try examples until one fails, `count` of them drawn anew; then smaller ones for so many seconds.
 
-    kept   what failed in the last run, which is tried first
+    kept    what failed in the last run; what fails now takes its place
+    again   whether what is kept is tried first
     """
     deadline = 0.0
     best: list[int] = []
@@ -127,10 +134,10 @@ def search(
     how = quiet(backend=NAME, max_examples=count + 1)
     phases = [Phase.generate, Phase.shrink] if seconds > 0 else [Phase.generate]
     with suppress(NoSuchExample, OutOfTimeError, Flaky):  # nothing fails, or not each time
-        if kept is not None:  # a seed would let Hypothesis use no database
-            again = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
+        if kept is not None and again:  # a seed would let Hypothesis use no database
+            reused = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
             with suppress(NoSuchExample, SkipTest):  # nothing is kept, or it passes now
-                find(st.data(), tried, settings=again, database_key=FailingExamples.KEY)
+                find(st.data(), tried, settings=reused, database_key=FailingExamples.KEY)
         if not best:
             drawn = settings(how, phases=phases, database=None)
             find(st.data(), tried, settings=drawn, random=Random(seed))

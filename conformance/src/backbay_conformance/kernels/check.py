@@ -39,6 +39,8 @@ ROUNDS = 27
 
 
 class FailedCall(Exception):  # noqa: N818 a finding about the kernel
+    """A call that the kernel computes wrong, with its outcome."""
+
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
         self.outcome = outcome

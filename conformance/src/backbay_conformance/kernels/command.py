@@ -15,7 +15,7 @@ from ..runner.selection import RUN_SIZES
 from .check import KernelCheck
 
 
-class ConformKernel:
+class ConformKernelCommand:
     """Prove that one kernel computes its op: drawn calls against a formula, with a bound for each element.
 
     Exit status 0: something ran, and all of it passed; 1: something failed, or nothing could run.
@@ -70,4 +70,4 @@ class ConformKernel:
         return 0 if report.ok else 1
 
 
-command = ConformKernel()
+command = ConformKernelCommand()

@@ -33,7 +33,7 @@ class CacheLayout:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
-class Cache:
+class KeyValueCache:
     """Leaves for keys and values in a context of their own, and a kept context for each shape of a step."""
 
     def __init__(self, backend: Backend, layout: CacheLayout) -> None:
@@ -115,7 +115,7 @@ class Cache:
 class CacheStep:
     """A graph of one shape, computed again and again: it stores tokens, which then attend to the history."""
 
-    def __init__(self, cache: Cache, tokens: int, history: int) -> None:
+    def __init__(self, cache: KeyValueCache, tokens: int, history: int) -> None:
         layout, config = cache.layout, cache.config
         self.cache, self.tokens, self.history = cache, tokens, history
         self.ctx = ctx = cache.backend.new_context()

@@ -10,7 +10,7 @@ from ..numbers.comparison import Fault
 from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab
-from .cache_graph import Cache, CacheLayout
+from .cache_graph import CacheLayout, KeyValueCache
 from .history import Cell, TokenHistory, attend, attention_cost, number, require_close, rotated, stored
 from .machine import ChoiceSource, Machine, action
 
@@ -30,7 +30,7 @@ class CacheLife(Machine):
         self.backend = lab.fresh()
         self.layout = self._layout(choose)
         self._check_offer()
-        self.cache = Cache(self.backend, self.layout)
+        self.cache = KeyValueCache(self.backend, self.layout)
         self.cost = attention_cost(self.backend, self.layout.key_type, self.layout.value_type)
         self.history, self.window = TokenHistory(), 0
         self.tell(str(self.layout))

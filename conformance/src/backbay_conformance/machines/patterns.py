@@ -24,6 +24,8 @@ X, A, COLUMN, ROW, W = range(len(LEAVES))
 
 @dataclass(frozen=True)
 class Step:
+    """An op of a program: how it is traced, and the formula of its result."""
+
     trace: Callable[..., Tensor]
     formula: Callable[..., Number]
 

@@ -98,6 +98,8 @@ class Shadow:
 
 @dataclass(eq=False)
 class ContextShadow:
+    """A context, and the data that its tensors must hold."""
+
     ctx: Context
     name: str
     nodes: list[Shadow] = field(default_factory=list)
@@ -155,8 +157,8 @@ class ContextShadow:
         return result
 
 
-class Wiring(ContextShadow):
-    """A graph in a context, and a shadow of each of its nodes; `log` tells how it was built."""
+class ShadowedGraph(ContextShadow):
+    """A graph in a context, with the expected data of each node; `log` tells how it was built."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx, "")
@@ -217,6 +219,8 @@ EXACT = 2048.0  # integers up to this are exact in every type that a backend may
 
 
 class Life(Protocol):
+    """The parts of a BackendLife that its actions use."""
+
     def open_contexts(self) -> list[ContextShadow]: ...
 
     def weight(self, choose: ChoiceSource) -> Shadow: ...

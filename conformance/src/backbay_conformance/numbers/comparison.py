@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backbay import BackbayError, DeclaredUnsupportedError, DType
+from backbay import BackbayError, DeclaredUnsupportedError, DType, RefusalError
 
 from .encoding import FLOOR, LARGEST, Array, decode, last_place, round_to, unit
 from .number import Number
@@ -84,8 +84,8 @@ class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an err
 
 
 @dataclass(frozen=True)
-class Errors:
-    """The expected elements of a result, those that came, and each error / bound; 0 where any value is right."""
+class ElementErrors:
+    """The errors of a result by element, each divided by its bound; 0 where any value is right."""
 
     expected: Array
     got: Array
@@ -102,7 +102,7 @@ class Errors:
         return np.asarray(distance / last_place(self.expected, self.dtype))
 
 
-class Worst(NamedTuple):
+class WorstElement(NamedTuple):
     """The worst element of a call: error / bound, the distance in last places, and the element with its operands."""
 
     share: float
@@ -110,9 +110,9 @@ class Worst(NamedTuple):
     element: str
 
 
-Extremes = dict[str, Worst]
-"""The worst elements by measure: a field of `Worst`."""
-MEASURES = Worst._fields[:2]
+Extremes = dict[str, WorstElement]
+"""The worst elements by measure: a field of `WorstElement`."""
+MEASURES = WorstElement._fields[:2]
 
 
 def keep_worse(extremes: Extremes, others: Extremes) -> None:
@@ -131,7 +131,7 @@ def compare(
     signed: bool = False,
     check: str = "",
     other: Any = None,
-) -> Errors | None:
+) -> ElementErrors | None:
     """The errors, or None if elements are compared exactly; Fault if the result is wrong.
 
     Elements marked by `free` may also have one of the values `instead`, or any value if it is None. If `signed`, a
@@ -164,7 +164,7 @@ def compare(
         still_wrong, others = _beyond(other, result_bound(other, dtype), numbers, dtype)
         wrong, ratios = wrong & still_wrong, np.where(wrong, others, ratios)
     refuse(wrong, value, numbers, check or "bound", bound=bound, free=free)
-    return Errors(value, numbers, ratios if free is None else np.where(free, 0.0, ratios), dtype)
+    return ElementErrors(value, numbers, ratios if free is None else np.where(free, 0.0, ratios), dtype)
 
 
 def _is_one_of(numbers: Array, values: Sequence[float], dtype: DType) -> Array:
@@ -228,7 +228,7 @@ def must_raise(
         act()
     except expected:
         return
-    except DeclaredUnsupportedError:
+    except (DeclaredUnsupportedError, RefusalError):
         raise
     except Exception as other:
         got = f"{type(other).__name__}: {other}"

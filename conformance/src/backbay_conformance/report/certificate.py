@@ -18,11 +18,12 @@ from .report import Report
 SMALLEST = ("core",)  # the profiles that a certificate requires
 
 CERTIFIED = (
-    *("suite", "backend", "opening", "seed", "size", "profiles"),
-    *("planned", "counts", "states", "tightness", "against", "like", "facts", "seconds", "speeds"),
+    *("suite", "backend", "opening", "seed", "size", "few_shapes", "graphs", "profiles"),
+    *("planned", "counts", "states", "refusals", "tightness"),
+    *("against", "like", "facts", "seconds", "speeds"),
 )
 """The parts of a report that a certificate repeats."""
-OF_AN_OP = "profile", "name", "dtype", "state", "passed", "unsupported", "worst", "precisions"
+OF_AN_OP = "profile", "name", "dtype", "state", "passed", "unsupported", "refused", "worst", "precisions"
 TITLE = "backbay conformance"
 
 
@@ -34,7 +35,7 @@ def refusals(report: Report) -> list[str]:
         found.append(report.ending)
     if counts["failed"]:
         found.append(f"{counts['failed']} calls failed")
-    if not counts["passed"]:
+    if not report.has_passed:
         found.append("nothing passed")
     if counts["known"]:
         found.append(f"{counts['known']} known failures")
@@ -75,6 +76,7 @@ def badge(report: Report) -> str:
     left, right = "backbay", f"conforms {SUITE_VERSION}"
     whole = all(profile in report.profiles for profile in PROFILES if profile != "large")
     right += "" if whole else f" ({', '.join(report.profiles)})"
+    right += ", few shapes" if report.few_shapes else ""
     colour = "#2da44e" if whole else "#57606a"
     a, b = 7 * len(left) + 14, 7 * len(right) + 14
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20" role="img" aria-label="{left}: {right}">

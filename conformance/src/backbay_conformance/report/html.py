@@ -7,7 +7,7 @@ from html import escape
 
 from ..numbers.comparison import ENOUGH, TIGHT
 from ..suite.profiles import SUITE_VERSION
-from .report import BINS, STATES, Cell, Outcome, Report, Speed
+from .report import BINS, STATES, OpSpeed, Outcome, Report, TableCell
 from .terminal import columns, first_of_kind, rows
 
 STYLE = """
@@ -25,7 +25,7 @@ th, td { padding: .15rem .45rem; border-bottom: 1px solid var(--line) }
 thead th { position: sticky; top: 0; background: var(--paper) }
 .matrix td { text-align: center; min-width: 2.6rem; color: #fff; border: 1px solid var(--paper) }
 .matrix td.none { color: var(--faint) }
-.full { background: #1a7f37 } .composite { background: #0969da } .unsupported { background: #818b98 }
+.full { background: #1a7f37 } .composite, .partial { background: #0969da } .unsupported { background: #818b98 }
 .failing { background: #cf222e } .over-claimed { background: #8250df } .under-claimed { background: #9a6700 }
 .loose { background: #9a6700; color: #fff }
 .key span { color: #fff; border-radius: .3rem; padding: .05rem .5rem; margin-right: .4rem; font-size: .8rem }
@@ -51,7 +51,9 @@ def _head(report: Report) -> str:
     words = {"known": "known failures"}
     told = ", ".join(f"{value:,} {words.get(key, key)}" for key, value in report.counts.items())
     lists = {
-        key: ", ".join(map(str, value)) for key, value in report.facts.items() if isinstance(value, list)
+        key: ", ".join(map(str, value))
+        for key, value in report.facts.items()
+        if isinstance(value, list | dict)
     }
     facts = "; ".join(f"{key} {value}" for key, value in {**report.facts, **lists}.items())
     like = "" if report.like is None else str(report.like)
@@ -88,7 +90,7 @@ def _table(heads: Sequence[str], rows: Mapping[tuple[str, str], str], kind: str 
     )
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: TableCell | None) -> str:
     if cell is None:
         return '<td class="none">·</td>'
     checks = ", ".join(f"{name} {count}" for name, count in cell.checks.items())
@@ -190,6 +192,16 @@ def _failure(outcome: Outcome) -> str:
     )
 
 
+def _refusals(report: Report) -> str:
+    lines = [
+        f"<tr><td>{count}</td><th>{escape(each.kind or each.name)}</th><td>{escape(each.reason)}</td></tr>\n"
+        for each, count in report.refusals.most_common()
+    ]
+    table = f'<div class="scroll"><table>{"".join(lines)}</table></div>\n'
+    told = f"{report.refused_share:.1%} of all calls were refused when they were compiled."
+    return f'<h2>Refusals</h2>\n<p class="faint">{told}</p>\n{table}' if lines else ""
+
+
 def _scenarios(report: Report) -> str:
     body = {
         (
@@ -203,7 +215,7 @@ def _scenarios(report: Report) -> str:
 
 
 def _speeds(report: Report) -> str:
-    rows: dict[tuple[str, str], list[Speed]] = {}
+    rows: dict[tuple[str, str], list[OpSpeed]] = {}
     for speed in report.speeds:
         rows.setdefault((speed.op, speed.dtype), []).append(speed)
     body = {
@@ -224,4 +236,4 @@ def _slowest(report: Report) -> str:
     return f"<h2>What took longest</h2>\n<div class='scroll'><table>{''.join(lines)}</table></div>\n"
 
 
-PARTS = (_head, _matrix, _hunt, _errors, _tightness, _failures, _scenarios, _speeds, _slowest)
+PARTS = (_head, _matrix, _hunt, _errors, _tightness, _failures, _refusals, _scenarios, _speeds, _slowest)

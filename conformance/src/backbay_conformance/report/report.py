@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..numbers.comparison import ENOUGH, Extremes, Shares, Worst, keep_worse
+from ..numbers.comparison import ENOUGH, Extremes, Shares, WorstElement, keep_worse
 from ..suite.lab import PLAIN, OpenSettings
 from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
 from .digests import digest
@@ -33,7 +34,8 @@ class Outcome:
     check: str = ""
     message: str = ""
     call: str = ""
-    kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
+    kind: str = ""  # op, dtypes, layouts and size classes, of a refused call, or if the run imitates a model
+    refused: bool = False  # the backend refused it, or a part of it, when it compiled
     elements: int = 0  # of all operands of a case's call
     ratio: float | None = None
     seconds: float = 0.0
@@ -43,6 +45,7 @@ class Outcome:
     checks: list[str] = field(default_factory=list)
     tight: Shares = field(default_factory=dict)
     extremes: Extremes = field(default_factory=dict)  # of a hunt
+    graphs: list[str] = field(default_factory=list)  # that were compiled for the first time in this process
     difference: str = ""  # what is wrong with the witness' result, where that of the backend is right
     script: str = ""
     trace: str = ""  # the traceback of an error of the backend
@@ -72,13 +75,13 @@ class Outcome:
         return {
             key: value
             for key, value in asdict(self).items()
-            if key not in ("trace", "operands") and value not in ("", None, [], {}, 0)
+            if key not in ("trace", "operands", "graphs") and value not in ("", None, [], {}, 0)
         }
 
 
-STATES = ("full", "composite", "unsupported", "failing", "over-claimed", "under-claimed")
+STATES = ("full", "composite", "partial", "unsupported", "failing", "over-claimed", "under-claimed")
 """The states of a backend for an op and a dtype; the last three fail the run."""
-BAD = STATES[3:]
+GOOD, BAD = STATES[:4], STATES[4:]
 BINS = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # lower edges of the histogram of error / bound
 
 
@@ -89,8 +92,8 @@ def add_shares(whole: Shares, part: Shares) -> None:
 
 
 @dataclass
-class Cell:
-    """All outcomes of one op, or scenario, and one dtype."""
+class TableCell:
+    """A cell of the report's table: all outcomes of one op, or scenario, and one dtype."""
 
     profile: str
     name: str
@@ -98,6 +101,7 @@ class Cell:
     passed: int = 0
     failed: int = 0
     unsupported: int = 0
+    refused: int = 0  # unsupported calls, and calls whose composite ran in the place of a kernel
     levels: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)
     checks: dict[str, int] = field(default_factory=dict)
@@ -117,12 +121,15 @@ class Cell:
             return max(self.bad, key=BAD.index)
         if not self.passed:
             return "unsupported"
-        return "composite" if self.levels == {"composite"} else "full"
+        if self.levels == {"composite"}:
+            return "composite"
+        return "partial" if self.refused else "full"
 
     def add(self, outcome: Outcome) -> None:
         self.seconds += outcome.seconds
         self.levels |= {outcome.level} if outcome.level and outcome.status == "passed" else set()
         self.precisions |= {outcome.precision} if outcome.precision else set()
+        self.refused += outcome.refused
         if outcome.failed:
             self.failed += outcome.count
             self.bad.add(outcome.check if outcome.check in BAD else "failing")
@@ -134,7 +141,9 @@ class Cell:
         if outcome.difference:
             self.differing += 1
             self.difference = self.difference or f"{outcome.call}: {outcome.difference}"
-        keep_worse(self.extremes, {measure: Worst(*worst) for measure, worst in outcome.extremes.items()})
+        keep_worse(
+            self.extremes, {measure: WorstElement(*worst) for measure, worst in outcome.extremes.items()}
+        )
         add_shares(self.tight, outcome.tight)
         for check in outcome.checks:
             self.checks[check] = self.checks.get(check, 0) + 1
@@ -151,8 +160,8 @@ class Cell:
 
 
 @dataclass
-class Like:
-    """The calls of a model that a run imitated, and the kinds of them that the suite's own calls have, too."""
+class ImitatedCalls:
+    """The calls of a model that a run with `--like` imitated, and the kinds of them that the suite's own calls have, too."""
 
     model: str
     left_out: list[str]
@@ -186,7 +195,7 @@ class Like:
 
 
 @dataclass(frozen=True)
-class Speed:
+class OpSpeed:
     """The seconds of an op for some tokens, and how many times faster it is than the reference."""
 
     op: str
@@ -194,6 +203,15 @@ class Speed:
     tokens: int
     seconds: float
     times: float
+
+
+class Refusal(NamedTuple):
+    """Calls that the backend refused when it compiled: their op or scenario, dtype, kind, and the reason."""
+
+    name: str
+    dtype: str
+    kind: str
+    reason: str
 
 
 @dataclass
@@ -205,26 +223,32 @@ class Report:
     size: str
     profiles: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
-    cells: dict[tuple[str, str, str], Cell] = field(default_factory=dict)
+    cells: dict[tuple[str, str, str], TableCell] = field(default_factory=dict)
     failures: list[Outcome] = field(default_factory=list)
     known: list[Outcome] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)  # about the file of known failures, or about the run
     slowest: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
-    like: Like | None = None
+    like: ImitatedCalls | None = None
     planned: int = 0  # the number of calls of a whole run
     opening: OpenSettings = PLAIN
     stopped: str = ""  # why the run ended before its end
     against: str = ""  # the witness
+    few_shapes: bool = False
+    graphs: set[str] = field(default_factory=set)
     hunt: str = ""  # its time or number of calls, if the run was a hunt
-    speeds: list[Speed] = field(default_factory=list)  # of a backend that earns a certificate
+    speeds: list[OpSpeed] = field(default_factory=list)  # of a backend that earns a certificate
     first_calls: dict[str, dict[int, str]] = field(default_factory=dict)  # of each case, by turn
+    refusals: Counter[Refusal] = field(default_factory=Counter)
 
     def add(self, outcome: Outcome) -> None:
         key = (outcome.profile, outcome.name, outcome.dtype)
-        self.cells.setdefault(key, Cell(*key)).add(outcome)
+        self.cells.setdefault(key, TableCell(*key)).add(outcome)
+        self.graphs.update(outcome.graphs)
         if self.like is not None:
             self.like.add(outcome)
+        if outcome.refused:
+            self.refusals[Refusal(outcome.name, outcome.dtype, outcome.kind, outcome.message)] += 1
         if outcome.dtype and 0 <= outcome.turn < FIRST_ROUND:
             self.first_calls.setdefault(f"{outcome.profile}/{outcome.name}", {})[outcome.turn] = outcome.call
         self.slowest = sorted([*self.slowest, outcome], key=lambda o: -o.seconds)[:20]
@@ -246,7 +270,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of calls that passed, failed, failed as known, or are declared unsupported."""
+        """The number of calls that passed, failed, failed as known, or are unsupported."""
         return {
             "passed": sum(cell.passed for cell in self.cells.values()),
             "failed": sum(outcome.count for outcome in self.failures),
@@ -256,7 +280,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not (self.failures or self.complaints or self.stopped) and self.counts["passed"] > 0
+        return not (self.failures or self.complaints or self.stopped) and self.has_passed
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether something passed: a call of an op, if calls of ops are refused, as misuse may be refused without one."""
+        calls = [cell for cell in self.cells.values() if cell.dtype] if self.refusals else []
+        return any(cell.passed for cell in calls or self.cells.values())
 
     @property
     def verdict(self) -> str:
@@ -264,7 +294,7 @@ class Report:
             return "keeps the contract" + (" but for its known failures" if self.known else "")
         if self.stopped and not (self.failures or self.complaints):
             return "proves nothing: the run was stopped"
-        return "does not keep the contract" if self.counts["passed"] else "nothing passed"
+        return "does not keep the contract" if self.has_passed else "nothing passed"
 
     @property
     def tried(self) -> int:
@@ -274,6 +304,11 @@ class Report:
     def ending(self) -> str:
         """How a run ended that was stopped; empty if it ran to its end."""
         return f"stopped after {self.tried} of {self.planned} calls: {self.stopped}" if self.stopped else ""
+
+    @property
+    def refused_share(self) -> float:
+        """The share of calls that the backend refused, its composites' included."""
+        return self.refusals.total() / self.tried if self.tried else 0.0
 
     @property
     def tightness(self) -> dict[tuple[str, str], dict[str, float]]:
@@ -297,10 +332,11 @@ class Report:
     @property
     def extent(self) -> str:
         """How much was tried."""
-        return f"hunt {self.hunt}" if self.hunt else f"size {self.size}"
+        tried = f"hunt {self.hunt}" if self.hunt else f"size {self.size}"
+        return f"{tried}, few shapes: {len(self.graphs)} different graphs" if self.few_shapes else tried
 
     @property
-    def worst_first(self) -> list[Cell]:
+    def worst_first(self) -> list[TableCell]:
         """All cells, those of a hunt by their largest error / bound."""
         return sorted(
             self.cells.values(), key=lambda cell: -cell.extremes["share"].share if cell.extremes else 0.0
@@ -324,6 +360,7 @@ class Report:
             "ok",
             "seed",
             "size",
+            "few_shapes",
             "hunt",
             "planned",
             "stopped",
@@ -339,8 +376,13 @@ class Report:
             "opening": self.opening.as_dict(),
             "profiles": list(self.profiles),
             "seconds": round(self.seconds, 2),
+            "graphs": len(self.graphs),
             "against": {"backend": self.against, **self.witnessed} if self.witnessed else None,
             "like": self.like.as_dict() if self.like is not None else None,
+            "refusals": {
+                "share": round(self.refused_share, 4),
+                "calls": [{**each._asdict(), "calls": count} for each, count in self.refusals.most_common()],
+            },
             "tightness": {
                 "/".join(key): {check: round(share, 4) for check, share in row.items()}
                 for key, row in self.tightness.items()

@@ -11,12 +11,12 @@ from typing import Self, TextIO
 from backbay.cli import printable
 
 from ..numbers.comparison import ENOUGH, TIGHT
-from .report import STATES, Cell, Outcome, Report
+from .report import STATES, Outcome, Report, TableCell
 
 COLOURS = {"full": "32", "composite": "36", "unsupported": "90", "failing": "31", "over-claimed": "31"}
-COLOURS["under-claimed"] = "33"
+COLOURS |= {"under-claimed": "33", "partial": "36"}
 MOST_REASONS = 12
-LETTERS: dict[str, str] = dict(zip(STATES, ("ok", "co", "-", "XX", "OO", "UU"), strict=True))
+LETTERS: dict[str, str] = dict(zip(STATES, ("ok", "co", "pa", "-", "XX", "OO", "UU"), strict=True))
 
 
 EVERY = 10.0  # seconds between two lines of progress where there is no terminal
@@ -88,7 +88,7 @@ def show(
     colour = stream.isatty()
     stream.writelines(line + "\n" for line in matrix(report, colour=colour))
     stream.writelines(f"- {line}\n" for line in reasons(report.cells.values()))
-    stream.writelines(f"{line}\n" for line in worst_elements(report))
+    stream.writelines(f"{line}\n" for line in (*refusals(report), *worst_elements(report)))
     more = len(report.failures) - show_failures(report.failures, stream, traces=traces)
     if more:
         stream.write(f"\nand {more} more like these; {way} them all\n")
@@ -96,15 +96,17 @@ def show(
     lines += [*witnessed(report), *tightness(report), *([] if report.like is None else [str(report.like)])]
     if precisions := declarations(report.cells.values()):
         lines.append(f"declared precision, of activations and of sums: {precisions}")
+    lines += [f"avoided: {line}" for line in by_reason(report.facts.get("avoidances", {}).items())]
     if others := report.facts.get("scenarios"):
         lines.append(f"scenarios of other packages ran, too: {', '.join(others)}")
     if "llama" in report.facts:
-        lines.append(f"{report.facts['kernels']} kernels; Llama: {report.facts['llama']}")
+        lines.append(f"kernels: {report.facts['kernels']}; a Llama {report.facts['llama']}")
     counts = report.counts
+    refused = f" ({report.refusals.total()} refused)" if report.refusals else ""
     told = ", ".join(f"{n} {state}" for state, n in report.states.items() if n)
     lines.append(
         f"{report.title}: {counts['passed']} passed, {counts['failed']} failed, {counts['known']} known failures, "
-        f"{counts['unsupported']} unsupported calls; ops x dtypes: {told}"
+        f"{counts['unsupported']} unsupported calls{refused}; ops x dtypes: {told}"
     )
     lines.append(f"{report.verdict} (seed {report.seed}, {report.extent}, {report.seconds:.1f} s)")
     stream.writelines(f"{line}\n" for line in lines)
@@ -121,15 +123,36 @@ def worst_elements(report: Report) -> list[str]:
     return lines
 
 
-def reasons(cells: Iterable[Cell]) -> list[str]:
-    """Unsupported ops by reason, the most common first; long lists are shortened."""
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell.unsupported:
-            found.setdefault(cell.why_not, []).append(f"{cell.name} {cell.dtype}".rstrip())
-    lines = [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
+def reasons(cells: Iterable[TableCell]) -> list[str]:
+    """Unsupported ops by reason; long lists are shortened."""
+    lines = by_reason(
+        (f"{cell.name} {cell.dtype}".rstrip(), cell.why_not) for cell in cells if cell.unsupported
+    )
     more = [f"and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
     return [*lines[:MOST_REASONS], *more]
+
+
+def by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Names with the reason that they share, the most common reason first."""
+    found: dict[str, list[str]] = {}
+    for name, why in pairs:
+        found.setdefault(why, []).append(name)
+    return [f"{_some(names)}: {why}" for why, names in sorted(found.items(), key=lambda pair: -len(pair[1]))]
+
+
+def refusals(report: Report) -> list[str]:
+    """The share of refused calls, and the most common of them."""
+    if not report.refusals:
+        return []
+    told = (
+        f"{report.refusals.total()} calls refused when they were compiled, {report.refused_share:.1%} of all"
+    )
+    shown = [
+        f"  {count} {each.kind or each.name}: {each.reason.partition(chr(10))[0]}"
+        for each, count in report.refusals.most_common(MOST_REASONS)
+    ]
+    more = len(report.refusals) - len(shown)
+    return [told, *shown, *([f"  and {more} more kinds"] if more else [])]
 
 
 def witnessed(report: Report) -> list[str]:
@@ -156,7 +179,7 @@ def tightness(report: Report) -> list[str]:
     return [told, *shown, *([f"  and {len(loose) - MOST_REASONS} more"] if len(loose) > MOST_REASONS else [])]
 
 
-def declarations(cells: Iterable[Cell]) -> str:
+def declarations(cells: Iterable[TableCell]) -> str:
     """The number of ops for each declared precision; few ops are named."""
     found: dict[str, set[str]] = {}
     for cell in cells:
@@ -187,20 +210,20 @@ def matrix(report: Report, *, colour: bool) -> list[str]:
     if lacking:
         text = f"unsupported: {', '.join(dict.fromkeys(lacking))}"
         lines += textwrap.wrap(text, 110, subsequent_indent="  ", break_on_hyphens=False)
-    key = "ok: its kernel, co: composite of core, - unsupported, XX failing, OO over-claimed, UU under-claimed, . not drawn"
+    key = "ok: its kernel, co: composite of core, pa: in part, - unsupported, XX failing, OO over-claimed, UU under-claimed, . not drawn"
     key += f", * {report.against} is wrong" if report.witnessed.get("differing") else ""
     return [*lines, key] if dtypes else lines
 
 
-def columns(cells: Iterable[Cell]) -> list[str]:
+def columns(cells: Iterable[TableCell]) -> list[str]:
     found = {cell.dtype for cell in cells if cell.dtype}
     plain = [dtype for dtype in ("f32", "f16", "bf16", "i32", "i64") if dtype in found]
     return plain + sorted(found - set(plain))
 
 
-def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
+def rows(cells: Iterable[TableCell]) -> dict[tuple[str, str], dict[str, TableCell]]:
     """The cells of each case or scenario by dtype, those that fail first."""
-    found: dict[tuple[str, str], dict[str, Cell]] = {}
+    found: dict[tuple[str, str], dict[str, TableCell]] = {}
     for cell in cells:
         found.setdefault((cell.profile, cell.name), {})[cell.dtype] = cell
     return dict(
@@ -208,7 +231,7 @@ def rows(cells: Iterable[Cell]) -> dict[tuple[str, str], dict[str, Cell]]:
     )
 
 
-def _mark(cell: Cell | None, width: int, colour: bool) -> str:
+def _mark(cell: TableCell | None, width: int, colour: bool) -> str:
     if cell is None:
         return f"{'.':>{width}}"
     mark = f"{'*' if cell.differing and not cell.bad else LETTERS[cell.state]:>{width}}"

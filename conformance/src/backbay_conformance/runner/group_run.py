@@ -35,17 +35,19 @@ class GroupRun:
 
     def run(self, items: Sequence[Item]) -> None:
         left = deque(items)
-        kept = self._kept(items[0]) if self.settings.keeps and items[0].turn == 0 else None
+        kept = self._kept(items[0]) if items[0].turn == 0 else None
         while left:
             self._search(left, kept)
             kept = None
 
     def run_again(self, item: Item, choices: Sequence[int]) -> None:
-        """Run an item that has failed with these choices, to make the failure small."""
-        self._search(deque([item]), None, choices)
+        """Run an item that has failed with these choices, to make the failure small, and keep it for the next run."""
+        self._search(deque([item]), self._kept(item), choices)
 
-    def _kept(self, item: Item) -> CachedValue:
+    def _kept(self, item: Item) -> CachedValue | None:
         """What failed in the last run of this group with this backend, opened alike."""
+        if not self.settings.keeps:
+            return None
         name, opened = self.settings.backend, self.settings.opening
         return CachedValue(FAILURES, f"{name} {item.group}", [SUITE_VERSION, name, item.group, opened])
 
@@ -75,7 +77,14 @@ class GroupRun:
                 best = outcome
             return True
 
-        search(example, len(left), item.seed(self.settings.seed), kept=kept, seconds=self.settings.shrink)
+        search(
+            example,
+            len(left),
+            item.seed(self.settings.seed),
+            kept=kept,
+            again=not choices,
+            seconds=self.settings.shrink,
+        )
         if failed is not None and best is not None:
             self.small.add((item.group, failed.check))
             best = shown(self.lab, item, best, self.settings.backend)

@@ -14,7 +14,7 @@ from ..report.report import Outcome
 from ..suite.case import CASES
 from .group_run import GroupRun
 from .item_run import run_item
-from .selection import Effort, Item, SelectionError
+from .selection import HuntBudget, Item, SelectionError
 
 TURNS = range(1, 5 * ROUND)
 """The turns whose calls a hunt drives: at least one for each dtype, and for each option that comes by turn."""
@@ -50,7 +50,7 @@ def run_group(run: GroupRun, items: Sequence[Item]) -> None:
             hunt(run, item, run.settings.hunt)
 
 
-def hunt(run: GroupRun, item: Item, effort: Effort) -> None:
+def hunt(run: GroupRun, item: Item, budget: HuntBudget) -> None:
     """Hunt in the calls of an op and dtype until one fails; the outcome has the worst elements."""
     turns = next(turns for turns in turns_by_dtype(item.profile, item.name).values() if item.turn in turns)
     extremes: Extremes = {}
@@ -73,7 +73,7 @@ def hunt(run: GroupRun, item: Item, effort: Effort) -> None:
             return None
         return {measure: getattr(worst, measure) for measure, worst in outcome.extremes.items()}
 
-    climb(example, effort.calls, item.seed(run.settings.seed), effort.seconds)
+    climb(example, budget.calls, item.seed(run.settings.seed), budget.seconds)
     if best.failed:
         whole = replace(run, done=lambda outcome: run.done(replace(outcome, extremes=extremes)))
         whole.run_again(latest, best.choices)

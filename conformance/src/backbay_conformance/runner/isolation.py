@@ -29,8 +29,8 @@ from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
+from .process_clock import ProcessClock
 from .selection import Item, RunSettings
-from .waiting import Patience
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
@@ -58,13 +58,17 @@ class SharedState:
     small: Kinds = field(default_factory=set)
 
 
-class DiedError(Exception):
+class WorkerDiedError(Exception):
+    """A worker ended, or was ended because it hung."""
+
     def __init__(self, check: str, message: str) -> None:
         super().__init__(message)
         self.check = check
 
 
 class Worker:
+    """A process that runs items and tells their outcomes."""
+
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.folder = tempfile.TemporaryDirectory(prefix=WORKER, ignore_cleanup_errors=True)
@@ -78,6 +82,7 @@ class Worker:
             pass_fds=(writing,),
             env={
                 BLAS_THREADS: "1",  # each core has a worker: more threads would only wait for each other
+                "GGML_NO_BACKTRACE": "1",  # an abort of ggml would start a debugger
                 **os.environ,
                 "TMPDIR": self.folder.name,  # a killed worker's files are removed with it
             },
@@ -90,7 +95,7 @@ class Worker:
             self.tell(asdict(settings))
             while "trial_seconds" in (first := self.hear(seconds)):  # what the backend's trial may take
                 seconds += first["trial_seconds"]
-        except DiedError as error:
+        except WorkerDiedError as error:
             first["fatal"] = str(error)
         if "fatal" in first:
             self.close()
@@ -104,25 +109,25 @@ class Worker:
             self.process.stdin.write((json.dumps(message) + "\n").encode())
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise DiedError("crash", self._ending()) from None
+            raise WorkerDiedError("crash", self._ending()) from None
 
     def hear(self, seconds: float) -> dict[str, Any]:
-        """The next message but warnings, which are passed on; DiedError if the process ends first, or takes longer."""
-        patience = Patience(self.process.pid, seconds)
-        while "warning" in (message := self._message(patience, seconds)):
+        """The next message but warnings, which are passed on; WorkerDiedError if the process ends first, or takes longer."""
+        clock = ProcessClock(self.process.pid, seconds)
+        while "warning" in (message := self._message(clock, seconds)):
             logger.warning("%s", message["warning"])
         return message
 
-    def _message(self, patience: Patience, seconds: float) -> dict[str, Any]:
+    def _message(self, clock: ProcessClock, seconds: float) -> dict[str, Any]:
         while b"\n" not in self._pending:
-            if not select.select([self._reading], [], [], patience.pause)[0]:
-                if patience.over:
+            if not select.select([self._reading], [], [], clock.pause)[0]:
+                if clock.over:
                     kill_helper(self.process)
-                    raise DiedError("hang", f"no answer within {seconds:g} s")
+                    raise WorkerDiedError("hang", f"no answer within {seconds:g} s")
                 continue
             data = os.read(self._reading, 1 << 16)
             if not data:
-                raise DiedError("crash", self._ending())
+                raise WorkerDiedError("crash", self._ending())
             self._pending += data
         text, _, self._pending = self._pending.partition(b"\n")
         message: dict[str, Any] = json.loads(text)
@@ -142,8 +147,8 @@ class Worker:
         self.folder.cleanup()
 
 
-class Pool:
-    """One worker at a time, replaced when it dies."""
+class WorkerSupervisor:
+    """Runs items in a worker process, and starts another one when it dies."""
 
     def __init__(self, settings: RunSettings, seen: SharedState | None = None) -> None:
         self.settings, self.seen = settings, seen or SharedState()
@@ -188,7 +193,7 @@ class Pool:
         try:
             worker.tell(job)
             while True:
-                message = worker.hear(self._patience(tried, known))
+                message = worker.hear(self._time_limit(tried, known))
                 if "idle" in message:
                     return
                 if "below" in message:
@@ -203,13 +208,13 @@ class Pool:
                     yield outcome
                 else:
                     known = Outcome(**message["call"])
-        except DiedError as error:
+        except WorkerDiedError as error:
             self.close()
             if not known.failed:  # else the worker died while shrinking a failure
                 known.status, known.check, known.message = "failed", error.check, str(error)
             yield self._described(tried, self._smaller(tried, known))
 
-    def _patience(self, item: Item, known: Outcome) -> float:
+    def _time_limit(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""
         scenario, limit = SCENARIOS.get((item.profile, item.name)), self.settings.timeout
         if scenario is not None and scenario.timeout:
@@ -232,8 +237,8 @@ class Pool:
         def example(source: Source, new: bool) -> bool:
             """The casualty itself if it is new, then what Hypothesis makes of it."""
             nonlocal best
-            with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
-                outcome = pool.asking(item, following(source, first) if new else source)
+            with closing(WorkerSupervisor(replace(self.settings, shrink=0.0))) as other:
+                outcome = other.asking(item, following(source, first) if new else source)
             if not is_alike(outcome, casualty):
                 return False
             best = min(best, outcome, key=simplicity)
@@ -248,12 +253,12 @@ class Pool:
         if not (is_call(item) and casualty.choices):
             return casualty
         job = {"items": [astuple(item)], "described": vars(casualty)}
-        with closing(Pool(replace(self.settings, shrink=0.0))) as pool:
-            (outcome,) = pool._until_death([item], job)
+        with closing(WorkerSupervisor(replace(self.settings, shrink=0.0))) as other:
+            (outcome,) = other._until_death([item], job)
         return outcome if outcome.choices else casualty
 
     def kill(self) -> None:
-        """End the worker's process, from another thread; its lane notices."""
+        """End the worker's process, from another thread; the supervisor notices."""
         if (worker := self._worker) is not None:
             worker.process.kill()
 
@@ -269,13 +274,13 @@ def ask_worker(settings: RunSettings) -> tuple[dict[str, Any], ModelCalls]:
         return worker.facts, worker.asked
 
 
-class Lane:
-    """A thread with a pool of its own, which takes tries from a shared queue."""
+class SupervisorThread:
+    """A thread with a supervisor of its own, which takes groups of items from a shared queue."""
 
     def __init__(
         self, settings: RunSettings, seen: SharedState, left: deque[list[Item]], done: queue.Queue[Any]
     ) -> None:
-        self.left, self.done, self.pool = left, done, Pool(settings, seen)
+        self.left, self.done, self.supervisor = left, done, WorkerSupervisor(settings, seen)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
@@ -283,8 +288,8 @@ class Lane:
     def _work(self) -> None:
         try:
             while self.left and not self.stopped.is_set():
-                with suppress(IndexError):  # another lane took the last group
-                    for outcome in self.pool.each(self.left.popleft()):
+                with suppress(IndexError):  # another thread took the last group
+                    for outcome in self.supervisor.each(self.left.popleft()):
                         self.done.put(outcome)
                         if self.stopped.is_set():
                             break
@@ -292,7 +297,7 @@ class Lane:
         except BaseException as error:  # noqa: BLE001 the run raises it in its own thread
             self.done.put(error)
         finally:
-            self.pool.close()
+            self.supervisor.close()
 
 
 def isolated(
@@ -309,8 +314,8 @@ def isolated(
     left = deque(list(items) for _, items in groupby(planned, key=lambda item: item.group))
     done: queue.Queue[Any] = queue.Queue()
     seen = SharedState()
-    lanes = [Lane(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
-    working = len(lanes)
+    threads = [SupervisorThread(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
+    working = len(threads)
     try:
         while working and not stop():
             try:
@@ -324,10 +329,10 @@ def isolated(
             else:
                 yield result
         if facts is not None:
-            facts.update(lanes[0].pool.facts)
+            facts.update(threads[0].supervisor.facts)
     finally:
-        for lane in lanes:
-            lane.stopped.set()
-            lane.pool.kill()
-        for lane in lanes:
-            lane.thread.join(timeout=5)
+        for thread in threads:
+            thread.stopped.set()
+            thread.supervisor.kill()
+        for thread in threads:
+            thread.thread.join(timeout=5)

@@ -10,18 +10,18 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level
+from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level, RefusalError
 from backbay.internals import keep_large_blocks
 
 from ..checks.call_check import CallResult, try_call
+from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
-from ..checks.model_calls import LIKE, model_call
-from ..checks.relations import RELATIONS, try_relations
+from ..checks.model_calls import LIKE, kind_of, model_call
+from ..checks.relations import RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
-from ..checks.watch import Watch
 from ..checks.witness import testimony, verdict
-from ..draw.choices import Source, replayed
-from ..draw.draw import Draw
+from ..draw.choices import Source, replayed, shaped
+from ..draw.draw import MODES, Draw
 from ..numbers.comparison import Fault, measured
 from ..numbers.encoding import Array
 from ..numbers.number import Number
@@ -63,7 +63,7 @@ def run_item(
     """
     outcome, started = Outcome(str(item)), time.perf_counter()
     kind: type[Any] = object
-    draw = Draw(source, item.turn)
+    draw = draw_of(item, source)
     keep_large_blocks(KEPT)  # opening a backend may have changed this
     try:
         draw.cache = lab.backend.cache_config()
@@ -73,14 +73,25 @@ def run_item(
                 _run_case(lab, item, draw, outcome, announce, recorded)
             else:
                 _run_scenario(lab, item, draw, outcome, announce)
+    except RefusalError as refusal:
+        outcome.status, outcome.refused = "unsupported", True
+        outcome.message = refusal.reason if is_call(item) else str(refusal)
     except Exception as error:  # noqa: BLE001 an error of the backend is a result
         _fail(outcome, error, kind)
         if lab.witness is not None and isinstance(error, Fault) and error.judged is not None:
             outcome.message += verdict(lab.witness, error.judged)
         lab.discard()
-    outcome.seconds = time.perf_counter() - started
+    outcome.seconds, outcome.graphs = time.perf_counter() - started, lab.take_new_graphs()
     outcome.choices = draw.choices if outcome.failed else []
     return outcome
+
+
+def draw_of(item: Item, source: Source) -> Draw:
+    """The draw of an item, which takes its shapes from its structure, if it has one."""
+    if item.structure is None:
+        return Draw(source, item.turn)
+    mode = (item.turn if is_call(item) else item.structure) % len(MODES)
+    return Draw(shaped(source, f"{item.group}/{item.structure}", mode), item.structure)
 
 
 def is_call(item: Item) -> bool:
@@ -129,11 +140,23 @@ def _run_case(
             if lab.witness is not None and (own := testimony(lab.witness, call)) is not None:
                 observed.note("against")
                 outcome.difference = own.fault
-            try_relations(lab, call, draw, observed)
+            names = RELATIONS if item.structure is None else SAME_GRAPH
+            try_relations(lab, call, draw, observed, names)
             _describe(outcome, observed)
+            if observed.why_not:
+                _note_refusal(outcome, call)
+                outcome.message = observed.why_not
+    except RefusalError:
+        _note_refusal(outcome, call)
+        raise
     except Exception:
         record_data(call, outcome)
         raise
+
+
+def _note_refusal(outcome: Outcome, call: Call) -> None:
+    specs = call.mapped(lambda operand: operand.spec)
+    outcome.refused, outcome.kind = True, kind_of(call.op, [specs[i] for i in call.op.operands])
 
 
 def _run_scenario(lab: Lab, item: Item, draw: Draw, outcome: Outcome, announce: Announce | None) -> None:
@@ -155,10 +178,10 @@ def explain_failure(lab: Lab, item: Item, failed: Outcome, seconds: float = EXPL
     """
     if failed.check in OF_NO_OP or (is_call(item) and not _has_made_operands(lab, item, failed)):
         return failed
-    watch = Watch(lab.through(lambda backend: backend), seconds)
-    watched = lab.through(watch.backend)
-    verdict = watch.verdict() if run_item(watched, item, replayed(failed.choices)).failed else ""
-    for opened in (watched, watch.lab):
+    judge = GraphJudge(lab.through(lambda backend: backend), seconds)
+    watched = lab.through(judge.backend)
+    verdict = judge.verdict() if run_item(watched, item, replayed(failed.choices)).failed else ""
+    for opened in (watched, judge.lab):
         with suppress(Exception):  # the verdict is known
             opened.discard()
     return replace(failed, message=f"{failed.message}\n  {verdict}") if verdict else failed

@@ -16,11 +16,12 @@ from backbay.discovery import entry
 from ..checks.model_calls import LIKE, read_model_calls
 from ..checks.witness import witness_name
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.report import Like, Outcome, Report
+from ..report.report import ImitatedCalls, Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
 from ..suite.profiles import STANDARD
+from .few_shapes import with_few_shapes
 from .group_run import GroupRun
 from .hunt import hunt_items, run_group
 from .isolation import ask_worker, isolated
@@ -49,6 +50,7 @@ def run(
     device: str = "",
     against: str = "",
     resume: bool = False,
+    few_shapes: bool = False,
     hunt: str = "",
     progress: Progress | None = None,
 ) -> Report:
@@ -66,6 +68,7 @@ def run(
     options      of the backend, as BackendParams has them
     device       the device on which everything is placed; by default the backend chooses
     resume       go on with the run with the same arguments that was stopped, in worker processes
+    few_shapes   the calls of a case share a few shapes, layouts and attributes, for engines that compile each graph
     hunt         10m, 90s, 1h or 500x: look for the worst inputs of each op and dtype, in place of the usual calls, for
                  this time in all, or for so many calls of each
     against      the witness, which computes each judged call, too; by default the reference, "none" for none
@@ -78,17 +81,27 @@ def run(
     if lab is None and ":" in name:
         entry(name).load()  # mistakes in the name show here; an installed backend is left to the workers
     settings = RunSettings(
-        name, seed, timeout, opening=opening, like=str(like or ""), against=against, keeps=not in_process
+        name,
+        seed,
+        timeout,
+        opening=opening,
+        like=str(like or ""),
+        against=against,
+        keeps=not in_process,
+        few_shapes=few_shapes,
     )
     chosen = tuple(profiles or STANDARD)
-    report = Report(name, seed, size, chosen, opening=opening, against=against, hunt=hunt)
+    report = Report(
+        name, seed, size, chosen, opening=opening, against=against, few_shapes=few_shapes, hunt=hunt
+    )
     planned = _of_the_model(report, settings, lab, ops, expression)
     if hunt:
         planned = hunt_items(select(chosen, ops, expression))
         settings = replace(settings, hunt=effort_of(hunt).shared(len(planned), jobs))
     elif chosen != (LIKE,) or not like:
         others = [profile for profile in chosen if profile != LIKE or not like]
-        planned += items(select(others, ops, expression), size)
+        usual = items(select(others, ops, expression), size)
+        planned += with_few_shapes(usual, seed) if few_shapes else usual
 
     def ended() -> bool:
         report.stopped = report.stopped or stop()
@@ -105,18 +118,17 @@ def run(
             report.add(outcome)
         outcomes = isolated(settings, left, jobs, report.facts, ended)
     unknown = 0
-    with closing(outcomes):
-        for outcome in outcomes:
-            report.add(outcome)
-            if journal is not None:
-                journal.add(outcome)
-            if progress is not None:
-                progress(outcome, len(left))
-            unknown += outcome.failed and not any(line.matches(outcome) for line in known)
-            if stop_after is not None and unknown >= stop_after:
-                report.stopped = f"{unknown} failed"
-            if ended():
-                break
+
+    def done(outcome: Outcome) -> bool:
+        nonlocal unknown
+        if journal is not None:
+            journal.add(outcome)
+        unknown += outcome.failed and not any(line.matches(outcome) for line in known)
+        if stop_after is not None and unknown >= stop_after:
+            report.stopped = f"{unknown} failed"
+        return ended()
+
+    collect(report, outcomes, len(left), progress, done)
     if journal is not None:
         journal.close(ended=not report.stopped)
     report.planned = len(planned)
@@ -124,6 +136,23 @@ def run(
     set_known_apart(report, known, groups)
     report.seconds = time.monotonic() - started
     return report
+
+
+def collect(
+    report: Report,
+    outcomes: Generator[Outcome],
+    total: int,
+    progress: Progress | None,
+    done: Callable[[Outcome], bool] = lambda outcome: False,
+) -> None:
+    """Add the outcomes to the report as they come, until all have come or `done` returns True."""
+    with closing(outcomes):
+        for outcome in outcomes:
+            report.add(outcome)
+            if progress is not None:
+                progress(outcome, total)
+            if done(outcome):
+                break
 
 
 def _of_the_model(
@@ -137,7 +166,7 @@ def _of_the_model(
         raise SelectionError(f"--like: there is no file {settings.like!r}")
     load_extensions()
     found = read_model_calls(lab, path) if lab else ask_worker(settings)[1]
-    report.like = Like(path.name, found.left_out)
+    report.like = ImitatedCalls(path.name, found.left_out)
     return like_items(found.calls, ops, expression)
 
 

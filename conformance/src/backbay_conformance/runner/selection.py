@@ -36,9 +36,14 @@ class SelectionError(BackbayError, ValueError):
 
 @dataclass(frozen=True)
 class Item:
+    """One drawn call of a case, or one run of a scenario, by its number."""
+
     profile: str
     name: str
     turn: int
+    structure: int | None = (
+        None  # in a run of few shapes, the turn whose shapes, layouts and attributes it has
+    )
 
     def __str__(self) -> str:
         return f"{self.group}/{'again' if self.turn == AGAIN else self.turn}"
@@ -53,13 +58,13 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Effort:
+class HuntBudget:
     """The seconds, or the calls, that a hunt may take for each op and dtype."""
 
     seconds: float
     calls: int
 
-    def shared(self, items: int, jobs: int) -> Effort:
+    def shared(self, items: int, jobs: int) -> HuntBudget:
         """The share of each item in a run of so many jobs at once."""
         return replace(self, seconds=self.seconds * min(jobs, items) / items)
 
@@ -76,16 +81,17 @@ class RunSettings:
     opening: OpenSettings = PLAIN
     like: str = ""  # the model whose calls are tried
     against: str = ""  # the witness
-    hunt: Effort | None = None  # for each op and dtype, in place of the usual calls
+    few_shapes: bool = False
+    hunt: HuntBudget | None = None  # for each op and dtype, in place of the usual calls
 
 
-def effort_of(text: str) -> Effort:
-    """The effort that a text asks for: `90s`, `10m` and `1h` for the whole hunt, or `500x` calls of each op and dtype."""
+def effort_of(text: str) -> HuntBudget:
+    """The budget that a text asks for: `90s`, `10m` and `1h` for the whole hunt, or `500x` calls of each op and dtype."""
     found = re.fullmatch(r"(\d+)([smhx])", text)
     if found is None or not int(found[1]):
         raise SelectionError(f"a hunt takes a time, as 90s, 10m or 1h, or calls, as 500x, not {text!r}")
     number, unit = int(found[1]), found[2]
-    return Effort(float("inf"), number) if unit == "x" else Effort(number * SECONDS[unit], UNLIMITED)
+    return HuntBudget(float("inf"), number) if unit == "x" else HuntBudget(number * SECONDS[unit], UNLIMITED)
 
 
 def names(profiles: Iterable[str] = PROFILES) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import backbay
 from backbay import Backend, Context, Debug, DType, Tensor, UnsupportedOpError
 
 from ..checks.witness import REFERENCE
-from ..report.report import Speed
+from ..report.report import OpSpeed
 from ..suite.lab import PLAIN, OpenSettings, lab_with
 
 TOKENS = 1, 16, 128  # a step of one sequence, of sixteen, and a short prompt
@@ -23,7 +23,7 @@ LEAST = 0.02  # seconds of each measurement
 Made = Callable[[Context, int], Tensor]
 
 
-def speeds(name: str, opening: OpenSettings) -> list[Speed]:
+def speeds(name: str, opening: OpenSettings) -> list[OpSpeed]:
     """The speeds of a backend that computes right; none where the reference is not installed, or is asked for."""
     if name == REFERENCE or REFERENCE not in backbay.backends():
         return []
@@ -35,7 +35,7 @@ def _opened(name: str, opening: OpenSettings) -> Backend:
     return lab_with(name, opening).fresh(num_threads=None, debug=Debug())
 
 
-def _measured(backend: Backend, reference: Backend) -> Iterator[Speed]:
+def _measured(backend: Backend, reference: Backend) -> Iterator[OpSpeed]:
     for (op, dtype), made in CALLS.items():
         for tokens in TOKENS:
             with backend.new_context() as ctx, reference.new_context() as other:
@@ -46,7 +46,7 @@ def _measured(backend: Backend, reference: Backend) -> Iterator[Speed]:
                 best = [inf, inf]
                 for _ in range(3):  # by turns, since the machine's speed drifts
                     best = [min(least, _seconds(run)) for least, run in zip(best, (own, theirs), strict=True)]
-                yield Speed(op, dtype, tokens, float(f"{best[0]:.3g}"), float(f"{best[1] / best[0]:.3g}"))
+                yield OpSpeed(op, dtype, tokens, float(f"{best[0]:.3g}"), float(f"{best[1] / best[0]:.3g}"))
 
 
 def _runs(ctx: Context, made: Made, tokens: int) -> Callable[[], object]:

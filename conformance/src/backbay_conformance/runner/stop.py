@@ -10,8 +10,8 @@ from typing import Any, Self
 TIMED_OUT = 124  # the exit status of a run that a limit of time has stopped, as of the program `timeout`
 
 
-class Stop:
-    """Listens for SIGINT and SIGTERM, and watches the clock; a second signal ends the process at once."""
+class StopListener:
+    """Tells a run to stop: at SIGINT, SIGTERM, or a limit of time; a second signal ends the process at once."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._deadline = time.monotonic() + seconds if seconds is not None else None

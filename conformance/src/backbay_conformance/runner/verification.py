@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,17 @@ from backbay.cli import printable
 
 from ..report.certificate import TITLE
 from ..report.digests import SUITE, files_of, package_of, python_files, sources
-from ..report.report import Outcome, Report
+from ..report.report import GOOD, Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
+from .few_shapes import with_few_shapes
 from .isolation import isolated
-from .selection import Item, RunSettings, SelectionError, first_round, items, names, select
+from .run import Progress, collect
+from .selection import RunSettings, SelectionError, first_round, items, names, select
 
 SAMPLE = 24
 """The ops and scenarios whose first calls are run again, unless another number is asked for."""
-Progress = Callable[[Outcome, int], None]
 
 
 @dataclass
@@ -51,7 +51,9 @@ class Verification:
         return self.sample.counts["passed"] > 0 and all(each.agrees is not False for each in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        said = {key: self.certificate[key] for key in ("backend", "suite", "issued", "size", "seed")}
+        said = {
+            key: self.certificate[key] for key in ("backend", "suite", "issued", "size", "few_shapes", "seed")
+        }
         findings = [vars(each) for each in self.findings]
         sample = {"seed": self.seed, "counts": self.sample.counts, "calls": sorted(self.sample.first_calls)}
         failures = [outcome.as_dict() for outcome in self.sample.failures]
@@ -116,26 +118,21 @@ def _verified(
     if not keys:
         raise SelectionError("the certificate names no op and no scenario that this suite has")
     chosen = keys if sample is None else random.Random(seed).sample(keys, min(sample, len(keys)))
+    few = said["few_shapes"]
     planned = [item for key in sorted(chosen) for item in first_round(key, said["size"])]
-    report = Report(name, said["seed"], said["size"], tuple(said["profiles"]), opening=opening)
+    planned = with_few_shapes(planned, said["seed"]) if few else planned
+    report = Report(
+        name, said["seed"], said["size"], tuple(said["profiles"]), opening=opening, few_shapes=few
+    )
     result = Verification(said, seed, report)
     result.findings += _of_files(said, name)
     result.findings += _of_counts(said)
-    _run(report, planned, jobs, progress)
+    settings = RunSettings(name, report.seed, opening=opening)
+    collect(report, isolated(settings, planned, jobs, report.facts), len(planned), progress)
     result.findings += _of_facts(said["facts"], report.facts)
     result.findings += _of_sample(said, report)
     result.findings.append(Finding("the other calls", None, _left(said, report)))
     return result
-
-
-def _run(report: Report, planned: list[Item], jobs: int, progress: Progress | None) -> None:
-    settings = RunSettings(report.backend, report.seed, opening=report.opening)
-    outcomes = isolated(settings, planned, jobs, report.facts)
-    with closing(outcomes):
-        for outcome in outcomes:
-            report.add(outcome)
-            if progress is not None:
-                progress(outcome, len(planned))
 
 
 def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:
@@ -154,16 +151,15 @@ def _of_counts(said: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             f"{count} calls", counts[count] == total, f"{counts[count]:,}; by op together {total:,}"
         )
-    bad = [
-        f"{op['name']} {op['state']}" for op in ops if op["state"] not in ("full", "composite", "unsupported")
-    ]
+    bad = [f"{op['name']} {op['state']}" for op in ops if op["state"] not in GOOD]
     failed = counts["failed"] + counts["known"]
     yield Finding("failed calls", not failed and not bad, ", ".join(bad) or str(failed))
     if said["like"] is not None:
         yield Finding("calls of a model", None, f"{said['like']['model']} is not here")
         return
     if said["facts"].get("scenarios", []) == list(load_extensions()):
-        planned = len(items(select(said["profiles"]), said["size"]))
+        usual = items(select(said["profiles"]), said["size"])
+        planned = len(with_few_shapes(usual, said["seed"]) if said["few_shapes"] else usual)
         total = counts["passed"] + counts["unsupported"]
         yield Finding(
             "planned calls", planned == total == said["planned"], f"{total:,}; this suite plans {planned:,}"

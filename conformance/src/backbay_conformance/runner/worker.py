@@ -24,7 +24,7 @@ from ..suite.lab import Lab, OpenSettings, lab_with
 from .group_run import GroupRun, Kinds
 from .hunt import run_group
 from .item_run import describe, run_item
-from .selection import Effort, Item, RunSettings
+from .selection import HuntBudget, Item, RunSettings
 
 
 class MessageChannel:
@@ -46,13 +46,14 @@ def main() -> None:
         signal.signal(one, signal.SIG_IGN)
     line = MessageChannel(int(sys.argv[1]))
     start = json.loads(sys.stdin.readline())
-    effort = Effort(**start["hunt"]) if start["hunt"] else None
-    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"]), "hunt": effort})
+    budget = HuntBudget(**start["hunt"]) if start["hunt"] else None
+    settings = RunSettings(**{**start, "opening": OpenSettings.from_dict(start["opening"]), "hunt": budget})
     load_extensions()
     handler, logger = _Teller(line), logging.getLogger("backbay")
     logger.addHandler(handler)  # a trial of a device takes minutes, and warns of it
     try:
-        line.say(trial_seconds=trial_seconds(entry(settings.backend).load()))
+        kind = entry(settings.backend).load()
+        line.say(trial_seconds=trial_seconds(kind, settings.opening.options))
         lab = lab_with(settings.backend, settings.opening, settings.against)
         facts = lab.facts()
         logger.removeHandler(handler)

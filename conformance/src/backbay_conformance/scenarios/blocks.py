@@ -164,7 +164,7 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
     judge_block(lab, draw, pairs, trace, formula)
 
 
-@scenario("graph", tiny=1, smoke=6, default=210, nightly=1500)
+@scenario("graph", tiny=1, smoke=6, default=210, nightly=1500, structures=6)
 def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
     """Ops that optimizers merge: results within them are outputs, too, or are read again later."""
     program, kind = drawn_program(draw), draw.by_turn(DType.F32, DType.F32, DType.F16, DType.F32, DType.BF16)
@@ -256,7 +256,7 @@ READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
 """Ways to read a tensor; each gives the tensor's data."""
 
 
-@scenario("graph", tiny=1, smoke=4, default=40, nightly=400)
+@scenario("graph", tiny=1, smoke=4, default=40, nightly=400, structures=2)
 def reads_around_writes(lab: Lab, draw: Draw) -> None:
     """The same read before and after writes into its leaf; each read gives the leaf's data at that point.
 

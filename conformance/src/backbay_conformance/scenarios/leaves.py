@@ -75,7 +75,7 @@ def contexts_alike_have_leaves_of_their_own(lab: Lab, draw: Draw) -> None:
             ctx.close()
 
 
-@scenario("graph", smoke=0, default=1, nightly=2)
+@scenario("graph", smoke=0, default=1, nightly=2, structures=0)
 def many_contexts_of_other_sizes(lab: Lab, draw: Draw) -> None:
     """More open contexts than a table of compiled graphs may hold, no two of one size, all compute again and again."""
     count = draw.by_turn(150, 300)

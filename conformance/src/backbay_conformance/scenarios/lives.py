@@ -23,7 +23,7 @@ from ..draw.operand import Operand
 from ..machines.backend_life import BackendLife
 from ..machines.cache_life import CacheLife
 from ..machines.machine import walk
-from ..machines.shadow import Wiring
+from ..machines.shadow import ShadowedGraph
 from ..numbers.comparison import Fault, first_bits, must_equal, must_raise, require
 from ..numbers.encoding import Array, from_bytes
 from ..suite.lab import Lab, scenario
@@ -31,7 +31,7 @@ from .graphs import PEAK, chosen, forward, grow, numbers
 from .threads import DelayedCancel, cancelled
 
 
-@scenario("core", tiny=1, smoke=6, default=40, nightly=400)
+@scenario("core", tiny=1, smoke=6, default=40, nightly=400, structures=2)
 def backend_life(lab: Lab, draw: Draw) -> None:
     """Contexts, leaves, graphs and weights in any order, against plain NumPy; every result known to the bit."""
     walk(BackendLife, lab, draw, 40)
@@ -311,7 +311,7 @@ CLOCKS = 1e-4  # seconds by which the clocks of a backend and of core may differ
 def a_profiled_compute(lab: Lab, draw: Draw) -> None:
     """Profile a graph between two computes as ever: results are right each time, times fit into their runs."""
     with lab.backend.new_context() as ctx:
-        wiring = Wiring(ctx)
+        wiring = ShadowedGraph(ctx)
         n, m = draw.pick(4, 1, 17, 32), draw.pick(3, 1, 16)
         leaf = wiring.leaf(numbers(draw, (n, m)), 9)
         states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]

@@ -55,7 +55,7 @@ def calls(draw: Draw) -> list[OpCall]:
     ]
 
 
-@scenario("core", smoke=1, default=3, nightly=15)
+@scenario("core", smoke=1, default=3, nightly=15, structures=0)
 def long_rows(lab: Lab, draw: Draw) -> None:
     """Rows and columns past 2^16, the limit of some grids and counters."""
     try_calls(lab, draw, calls(draw))
@@ -80,7 +80,7 @@ def many(draw: Draw) -> list[OpCall]:
     ]
 
 
-@scenario("core", smoke=1, default=6, nightly=30)
+@scenario("core", smoke=1, default=6, nightly=30, structures=0)
 def many_rows(lab: Lab, draw: Draw) -> None:
     """Hundreds of ids into tables of more than 2^16 elements, and more slices than an 8-bit index can count."""
     try_calls(lab, draw, many(draw))
@@ -128,7 +128,7 @@ def written(x: Array, src: Array, ids: Array) -> Array:
     return y
 
 
-@scenario("core", smoke=1, default=4, nightly=30)
+@scenario("core", smoke=1, default=4, nightly=30, structures=0)
 def many_columns(lab: Lab, draw: Draw) -> None:
     """More rows, image positions and ids than a grid's second axis may have blocks; half of the calls at a time."""
     try_calls(lab, draw, columns(draw, draw.pick(65537, 70001, 131073))[draw.by_turn(0, 1) :: 2], "exact")
@@ -165,7 +165,7 @@ def of_tokens(draw: Draw, n: int) -> list[OpCall]:
     ]
 
 
-@scenario("core", smoke=0, default=len(VOCABULARIES), nightly=15)
+@scenario("core", smoke=0, default=len(VOCABULARIES), nightly=15, structures=0)
 def vocabularies(lab: Lab, draw: Draw) -> None:
     """Scores, sums and orders of all tokens of a model, and the first and last products of it."""
     try_calls(lab, draw, of_tokens(draw, draw.by_turn(*VOCABULARIES)))

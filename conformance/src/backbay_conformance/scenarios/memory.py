@@ -27,14 +27,13 @@ Extents = tuple[int, int, int]  # columns, tokens and layers of a network
 
 
 def extents(draw: Draw) -> Extents:
-    """Small ones, and each second time such that results have MiB, which allocators may keep in other pools."""
-    large = draw.by_turn(False, True)
-    n, tokens = (64, 8192) if large else (draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17))
-    return n, tokens, draw.pick(2, 1, 3)
+    """By turn small ones, such whose results have MiB, which allocators may keep in other pools, and of many layers."""
+    small = draw.pick(32, 8, 64, 33), draw.pick(4, 1, 17), draw.pick(2, 1, 3)
+    return draw.by_turn(small, (64, 8192, small[2]), (8, 1, 80))
 
 
 def network(ctx: Context, size: Extents) -> tuple[Tensor, Tensor]:
-    """Build some layers of products and sums; returns input and output."""
+    """Build some layers of products, which are results, and sums; returns input and output."""
     n, tokens, layers = size
     x = first = ctx.input().empty(DType.F32, n, tokens)
     for layer in range(layers):
@@ -43,7 +42,7 @@ def network(ctx: Context, size: Extents) -> tuple[Tensor, Tensor]:
         y = w.mulmat(own, x)
         x = x.add(own, y).clamp(own, -100.0, 100.0)
         state = own.zeros(DType.F32, n, tokens + layer)
-        ctx.forward(x.copy(own, state.slice(own, 1, 0, tokens)))
+        ctx.forward(y, x.copy(own, state.slice(own, 1, 0, tokens)))
     return first, x
 
 

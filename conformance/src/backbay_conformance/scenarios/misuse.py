@@ -31,10 +31,12 @@ from ..numbers.encoding import decode
 from ..suite.lab import Lab, scenario
 
 Error = type[BackbayError]
-Wrong = Callable[["MisuseCase"], Any]
+Wrong = Callable[["MisuseOperands"], Any]
 
 
-class MisuseCase:
+class MisuseOperands:
+    """Operands for wrong calls, each of which must raise an error of backbay."""
+
     def __init__(self, ctx: Context) -> None:
         self.ctx: Any = ctx
         self.x: Any = ctx.from_floats(np.arange(12.0), 4, 3)
@@ -194,20 +196,20 @@ WRONG: dict[Error, dict[str, Wrong]] = {
 """Every misuse, by its documented error."""
 
 
-def _scan(b: MisuseCase, states: int = 4, slots: int = 3) -> Any:
+def _scan(b: MisuseOperands, states: int = 4, slots: int = 3) -> Any:
     s, x, dt = b.of(states, 2, 1, slots), b.of(2, 1, 1, 3), b.of(1, 1, 3)
     a, inputs = b.of(1, 1), b.of(4, 1, 1, 3)
     return s.ssm_scan(b.ctx, x, dt, a, inputs, inputs, b.ids)
 
 
-def _rule(b: MisuseCase, key: int = 4, share: int = 1) -> Any:
+def _rule(b: MisuseOperands, key: int = 4, share: int = 1) -> Any:
     each = (1, 3, 2)
     q, v, control = b.of(4, *each), b.of(2, *each), b.of(1, *each)
     return b.of(key, 2, 1, 2).delta_rule(b.ctx, q, q, v, control, b.of(share, *each))
 
 
 def _attend(
-    b: MisuseCase, key: tuple[int, ...] = (8, 2, 5), value: tuple[int, ...] = (8, 2, 5), **more: Any
+    b: MisuseOperands, key: tuple[int, ...] = (8, 2, 5), value: tuple[int, ...] = (8, 2, 5), **more: Any
 ) -> Any:
     mask = more.pop("mask", None)
     return b.head.scaled_dot_product_attention(b.ctx, b.of(*key), b.of(*value), mask, scale=1.0, **more)
@@ -223,7 +225,7 @@ def misuse_is_refused(lab: Lab, draw: Draw) -> None:
         for error, misuses in WRONG.items():
             for what, wrong in misuses.items():
                 with backend.new_context() as ctx:
-                    must_raise(what, error, partial(wrong, MisuseCase(ctx)))
+                    must_raise(what, error, partial(wrong, MisuseOperands(ctx)))
     finally:
         del vars(backend)["compile"]
     if compiled:
@@ -332,7 +334,7 @@ INTO_BLOCKS: dict[str, Callable[[Context, Tensor, DType], Tensor]] = {
 }
 
 
-@scenario("quant", smoke=1, default=2, nightly=10)
+@scenario("quant", smoke=1, default=2, nightly=10, structures=0)
 def what_makes_blocks_works_or_is_refused_at_once(lab: Lab, draw: Draw) -> None:
     """Every quantized type as a target: encoding works, or raises UnsupportedOpError and leaves nothing behind."""
     with lab.fresh() as backend:

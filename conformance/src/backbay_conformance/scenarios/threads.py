@@ -23,6 +23,7 @@ from backbay import (
     DType,
     KernelBackend,
     Tensor,
+    UnsupportedOpError,
 )
 
 from ..draw.draw import Draw
@@ -168,7 +169,7 @@ def closing_waits_for_what_runs(lab: Lab, draw: Draw) -> None:
         def work() -> None:
             try:
                 steps(backend, 1, 200, 8)
-            except Fault:
+            except (Fault, UnsupportedOpError):
                 raise
             except BackbayError:
                 closed.wait(5)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import backbay
 from backbay import (
@@ -22,12 +23,13 @@ from backbay import (
     GPULayers,
     GPULayersList,
     OptionError,
+    UnknownBackendError,
     gguf,
 )
 from backbay.cli import next_kernels
 from backbay.discovery import entry
 from backbay.gguf import nearest
-from backbay.plugin import Node
+from backbay.plugin import Graph, Node, Plan
 
 from ..draw.draw import Draw
 from .extensions import load_extensions
@@ -92,7 +94,9 @@ class Lab:
     ) -> None:
         self.name, self.against = name, against
         self.spec, self.opening = spec, opening  # what another process opens the same backend with
-        self._open = open_backend
+        self._open_backend = open_backend
+        self._graphs: set[str] = set()  # by their shape keys
+        self._new_graphs: list[str] = []
         self.model_calls: dict[str, list[Node]] = {}  # by op: the calls of the model that a run imitates
         self._backend: Backend | None = None
         self._witness: Backend | None = None
@@ -102,6 +106,30 @@ class Lab:
         if self._backend is None or self._backend.closed:
             self._backend = self._open(GUARDED, None)
         return self._backend
+
+    def _open(self, params: BackendParams, model: Path | None) -> Backend:
+        """A backend that notes the graphs that it compiles, but for a dry run."""
+        backend = self._open_backend(params, model)
+        if params.alloc_memory and "compile" not in vars(backend):  # else it came through another lab
+            compile_graph, own = type(backend).compile, weakref.ref(backend)
+
+            def noted(graph: Graph) -> Plan:
+                plan = compile_graph(cast("Backend", own()), graph)
+                self._note(graph.shape_key())
+                return plan
+
+            vars(backend)["compile"] = noted
+        return backend
+
+    def _note(self, graph: str) -> None:
+        if graph not in self._graphs:
+            self._graphs.add(graph)
+            self._new_graphs.append(graph)
+
+    def take_new_graphs(self) -> list[str]:
+        """The shape keys of the graphs that were compiled first since the last call."""
+        new, self._new_graphs = self._new_graphs, []
+        return new
 
     @property
     def witness(self) -> Backend | None:
@@ -138,6 +166,7 @@ class Lab:
             "machine": platform.machine(),
             **reach(backend),
             **self.opening.as_dict(),
+            **({"avoidances": dict(avoidances)} if (avoidances := backend.avoidances()) else {}),
             **({"scenarios": list(others)} if (others := load_extensions()) else {}),
         }
 
@@ -151,17 +180,20 @@ class Lab:
 
 def origin_of(name: str) -> str:
     """The distribution and version of an installed backend; the name of another."""
-    named = backbay.backends().get(name)
-    return f"{named.distribution} {named.version}" if named is not None else name
+    try:
+        found = entry(name)
+    except UnknownBackendError:  # the name of a class
+        return name
+    return f"{found.distribution} {found.version}" if found.distribution else name
 
 
 def reach(backend: Backend) -> dict[str, Any]:
-    """The number of kernels, and the kernels that a Llama lacks, as `--next` finds them."""
+    """The number of kernels, and those that a Llama also needs, as `--next` finds them."""
     try:
-        lacks = [op.name for op in next_kernels(backend)["a Llama"]]
+        others = ", ".join(op.name for op in next_kernels(backend)["a Llama"])
     except Exception:  # noqa: BLE001 `supports` raises, which calls will tell
         return {}
-    return {"kernels": len(backend.kernels), "llama": f"no ({', '.join(lacks)})" if lacks else "yes"}
+    return {"kernels": len(backend.kernels), "llama": f"also needs {others}" if others else "needs no other"}
 
 
 def lab_for(backend: str | type[Backend], options: Mapping[str, Any] | None = None, device: str = "") -> Lab:
@@ -227,6 +259,7 @@ class Scenario:
     function: Run
     times: dict[str, int]
     timeout: float | None
+    structures: int
 
 
 SCENARIOS: dict[tuple[str, str], Scenario] = {}  # every scenario, by profile and name
@@ -241,9 +274,12 @@ def scenario(
     smoke: int = 1,
     default: int = 4,
     nightly: int = 20,
+    structures: int = 1,
     timeout: float | None = None,
 ) -> Callable[[F], F]:
     """Declare a scenario of a profile; `timeout` in seconds, if longer than a call's.
+
+    structures   the number of its runs if few shapes are wanted
 
     The quickest scenarios of each profile are also for the size tiny.
     """
@@ -254,7 +290,7 @@ def scenario(
         if (profile, name) in SCENARIOS:
             raise ValueError(f"two scenarios {name} in profile {profile}")
         times = {"tiny": tiny, "smoke": smoke, "default": default, "nightly": nightly}
-        SCENARIOS[profile, name] = Scenario(name, profile, function, times, timeout)
+        SCENARIOS[profile, name] = Scenario(name, profile, function, times, timeout, structures)
         return function
 
     return register

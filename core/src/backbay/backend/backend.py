@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
-from ..composites.graph_builder import build_graph
+from ..composites.graph_builder import build_graph, call_text
 from ..data.encoding import Buffer
 from ..data.leaf import Leaf
 from ..errors import (
@@ -19,6 +19,7 @@ from ..errors import (
     NoMemoryError,
     NotComputedError,
     OptionError,
+    RefusalError,
 )
 from ..graph.graph import Cancel, Graph, Plan, check_cancel, require_cancel
 from ..memory.host_memory import naming_limits, return_freed_memory
@@ -53,6 +54,7 @@ class Backend(BackendHooks):
         self.closed = False
         self.closed_because = ""  # what the message of a ClosedError adds
         self.loaded = model is None
+        self.refusals: dict[str, str] = {}  # the reason for each call in whose place its composite runs
         self._weights: dict[str, Tensor] = {}
         self._recordings: weakref.WeakSet[Recording] = weakref.WeakSet()
         self.dropped: deque[Recording] = deque()  # collected as garbage during a compute
@@ -275,6 +277,17 @@ class Backend(BackendHooks):
         return self.compile(graph)
 
     @final
+    def composes(self, refusal: RefusalError) -> bool:
+        """Whether the next graph has a composite in the place of a refused op."""
+        node = refusal.node
+        if not self.composes_refusals or node is None or node.op is None or node.op.composite is None:
+            return False
+        call = call_text(node.op, node.args)
+        known = call in self.refusals
+        self.refusals[call] = refusal.reason
+        return not known
+
+    @final
     def run(self, graph: Graph, plan: Plan, cancel: Cancel | None) -> None:
         """Run a plan, after a check that its leaves and weights hold data; the caller holds the lock."""
         if graph.of_weights:
@@ -296,7 +309,7 @@ class Backend(BackendHooks):
             self.check_file()  # results of weights that changed meanwhile are wrong
 
     def _build(self, recording: Recording, roots: tuple[Tensor, ...]) -> Graph:
-        graph = build_graph(recording, roots, self.supports)
+        graph = build_graph(recording, roots, self.supports, self.refusals)
         if graph.of_weights:
             self.check_file()  # compiling may read weights
         return graph

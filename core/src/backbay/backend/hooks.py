@@ -56,6 +56,8 @@ class BackendHooks(metaclass=StartAfterInit):
     deterministic: ClassVar[bool] = True
     """Whether a plan that runs again on the same data gives the same bits. The bits may differ in another context,
     with another layout or another number of threads."""
+    composes_refusals: ClassVar[bool] = False
+    """Whether core runs the composite of an op, if it has one, where `compile` raises RefusalError with the op's node."""
     options: ClassVar[Mapping[str, Option]] = {}
     """The options that `BackendParams.options` may hold."""
     priority: ClassVar[int | None] = None
@@ -84,7 +86,10 @@ class BackendHooks(metaclass=StartAfterInit):
 
     @abstractmethod
     def compile(self, graph: Graph) -> Plan:
-        """Turn a checked graph into a plan; allocate only if `params.alloc_memory`."""
+        """Turn a checked graph into a plan; allocate only if `params.alloc_memory`.
+
+        RefusalError says that an op which `supports` accepts does not run with these shapes, layouts or attributes.
+        """
 
     @abstractmethod
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
@@ -165,9 +170,13 @@ class BackendHooks(metaclass=StartAfterInit):
     def release(self) -> None:
         """Free the plugin's other resources. Called once, after all buffers and plans are closed."""
 
+    def avoidances(self) -> Mapping[str, str]:
+        """The reasons why other code runs in place of the engine's own, by op and dtype ("concat q8_0"), for reports."""
+        return {}
+
     @classmethod
-    def trial_seconds(cls) -> float:
-        """Seconds beyond the usual that a first start may take here, such as while a driver compiles kernels.
+    def trial_seconds(cls, options: Mapping[str, Any] = {}) -> float:
+        """Seconds beyond the usual that a first start with some options may take here, such as while a driver compiles kernels.
 
         A probe waits that much longer before it calls the backend hung.
         """

@@ -90,7 +90,7 @@ def folder_to_write(text: str) -> str:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    what = "an option of the backend, such as weights=copied; may be repeated"
+    what = "an option of the backend, such as weights=copied; may be repeated, and be written as --NAME VALUE"
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=what)
 
 

@@ -18,7 +18,7 @@ from threading import Thread
 from time import sleep
 from typing import NoReturn, Protocol, cast
 
-from backbay.discovery.installed import declared, load_declared
+from backbay.discovery.installed import declared, entry, load_declared
 from backbay.errors import BackbayError, OptionError
 
 from .output import flush, note, prepare_output, table
@@ -157,8 +157,28 @@ def _run(words: list[str]) -> int:
     found.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     # Positional arguments may follow options, as in MODEL --json TEXT; parse_intermixed_args does not handle "--".
-    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
-    return found.run(parse(words))
+    parse = parser.parse_known_args if "--" in words else parser.parse_known_intermixed_args
+    args, others = parse(words)
+    if others:
+        options = _backend_options(others, getattr(args, "backend", None))
+        if not options or "option" not in args:
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
+        args.option += options
+    return found.run(args)
+
+
+def _backend_options(words: Sequence[str], backend: str | None) -> list[str]:
+    """Words such as `--library FILE` or `--avoid=nothing`, which the command does not know, as --option takes them;
+    empty unless the backend declares all of them."""
+    known = entry(backend).load().options if backend and backend != "auto" else {}
+    found, left = [], list(words)
+    while left:
+        flag, equals, value = left.pop(0).partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in known or not (equals or left):
+            return []
+        found.append(f"{name}={value if equals else left.pop(0)}")
+    return found
 
 
 class _Parser(argparse.ArgumentParser):

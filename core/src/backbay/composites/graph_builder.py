@@ -27,9 +27,14 @@ Specs = Sequence[Spec | None]
 Parts = tuple[tuple[Op[Any, Any], Specs], ...]
 
 
-def build_graph(recording: Recording, roots: tuple[Tensor, ...], supports: Supports) -> Graph:
-    """Build the graph of the roots: each root in order, behind its ancestors, depth first in the order of operands."""
-    builder = GraphBuilder(recording, supports)
+def build_graph(
+    recording: Recording, roots: tuple[Tensor, ...], supports: Supports, refusals: Collection[str] = ()
+) -> Graph:
+    """Build the graph of the roots: each root in order, behind its ancestors, depth first in the order of operands.
+
+    Composites run in the place of `refusals`, the texts of calls.
+    """
+    builder = GraphBuilder(recording, supports, refusals)
     with recording.uncounted():  # the nodes of composites do not count as the caller's
         outputs = tuple([builder.place(root) for root in roots])
     return Graph(tuple(builder.nodes), outputs, recording.batch_size)
@@ -51,9 +56,20 @@ def _single(value: float) -> float:
         return float(np.float32(value))
 
 
+def call_text(op: Op[Any, Any], args: Sequence[Any]) -> str:
+    """A call, the same for equal operands and attributes."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, Spec):
+            return f"{str_spec(value)}{value.strides or ''}{value.offset or ''}"
+        return f"({', '.join(map(text, value))})" if type(value) is tuple else repr(round_to_float32(value))
+
+    return f"{op.name}({', '.join(map(text, args))})"
+
+
 class GraphBuilder:
-    def __init__(self, recording: Recording, supports: Supports) -> None:
-        self.recording, self._supports = recording, supports
+    def __init__(self, recording: Recording, supports: Supports, refusals: Collection[str]) -> None:
+        self.recording, self._supports, self._refusals = recording, supports, refusals
         self.nodes: list[Node] = []
         self._placed: dict[Tensor, Node] = {}
         self._opened: dict[Tensor, Tensor] = {}
@@ -83,7 +99,9 @@ class GraphBuilder:
             why = f": {support.reason}" if support.reason else ""
             name = self.recording.backend.name
             raise DeclaredUnsupportedError(f"backend {name!r} cannot run {op.name}: {specs}{why}")
-        if support.level is Level.KERNEL:
+        if support.level is Level.KERNEL and not (
+            self._refusals and call_text(op, tensor.args) in self._refusals
+        ):
             return list(op.flat_operands(tensor.args))
         if tensor not in self._opened:
             ctx = Context(self.recording, tensor.placement)

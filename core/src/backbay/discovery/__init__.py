@@ -10,6 +10,6 @@ from .installed import trial_seconds as trial_seconds
 from .opening import is_auto as is_auto
 from .opening import open_model as open_model
 from .records import BackendSpeed as BackendSpeed
-from .records import KeptTrial as KeptTrial
 from .records import SpeedTrial as SpeedTrial
+from .records import TrialFile as TrialFile
 from .records import version_of as version_of

@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec(firstresult=True)
 def backbay_backend(name: str) -> type[Backend] | None:
-    """The class of the backend `name`; group backbay.backends."""
+    """The class of the backend `name`; group backbay.backends, or backbay.adapters if it needs an option to run at all."""
 
 
 @hookspec(firstresult=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 GROUP = "backbay.backends"
+ADAPTERS = (
+    "backbay.adapters"  # backends that need an option to run at all: opened by name, never chosen or listed
+)
 LONGEST_TRIAL = 3600.0  # seconds
 
 
@@ -162,18 +165,23 @@ class BackendEntry:
         return found
 
 
-def trial_seconds(kind: type[Backend]) -> float:
+def trial_seconds(kind: type[Backend], options: Mapping[str, Any] = {}) -> float:
     """The seconds that a backend's first start may take beyond the usual, as far as a probe and the suite grant them."""
-    return min(max(float(kind.trial_seconds()), 0.0), LONGEST_TRIAL)
+    found = kind.trial_seconds(options) if options else kind.trial_seconds()  # older plugins take no options
+    return min(max(float(found), 0.0), LONGEST_TRIAL)
 
 
 def backends() -> dict[str, BackendEntry]:
     """The installed backends by name. This reads metadata and imports no plugin."""
+    return _entries(GROUP)
+
+
+def _entries(group: str) -> dict[str, BackendEntry]:
     return {
         name: BackendEntry(
             name, first.distribution, first.version, first.value, tuple(point.origin for point in others)
         )
-        for name, (first, *others) in declared(GROUP).items()
+        for name, (first, *others) in declared(group).items()
     }
 
 
@@ -188,7 +196,7 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     if ":" in name:
         _search_current_folder(name.partition(":")[0].partition(".")[0])
         return BackendEntry(name, "", "", name)
-    installed = backends()
+    installed = {**_entries(ADAPTERS), **backends()}
     if name not in installed:
         raise UnknownBackendError(name, installed, asked_by)
     return installed[name]

@@ -170,8 +170,8 @@ class SpeedTrial:
 
 
 @final
-class KeptTrial:
-    """The place of a trial in the cache folder.
+class TrialFile:
+    """The file of a trial in the cache folder.
 
     A trial depends on the backends, their versions and what they tell of their libraries, on this machine, and on
     `facts` of the model and the load.

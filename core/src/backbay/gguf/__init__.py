@@ -8,6 +8,8 @@ from .config import Config as Config
 from .content import Content as Content
 from .content import ValueType as ValueType
 from .content import open_content as open_content
+from .header import Derived as Derived
+from .header import TensorInfo as TensorInfo
 from .keys import Key as Key
 from .keys import choice as choice
 from .keys import flag as flag
@@ -18,7 +20,5 @@ from .keys import texts as texts
 from .keys import whole as whole
 from .keys import wholes as wholes
 from .metadata import Strings as Strings
-from .parts import Derived as Derived
-from .parts import TensorInfo as TensorInfo
 from .reader import ModelFile as ModelFile
 from .reader import open as open

@@ -15,8 +15,8 @@ from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 
 from .config import Config
 from .content import Content
-from .derived import WeightCopies, join_bytes, stack_experts
-from .parts import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
+from .header import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
+from .weight_copies import WeightCopies, join_bytes, stack_experts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 

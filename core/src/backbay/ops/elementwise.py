@@ -90,14 +90,18 @@ def gelu(x: Spec, up: Spec | None = None) -> Spec:
     """x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))), the tanh form; with up: times up.
 
     up has x's shape. At -infinity the result is 0 or NaN. A backend may round x to its declared activation type
-    first, as ggml does on CPUs with a table for f16.
+    first, as ggml does on CPUs with a table for f16. Where 1 + tanh cancels, an error of a few last places of x may
+    remain.
     """
     return _gated(x, up)
 
 
 @op
 def gelu_erf(x: Spec) -> Spec:
-    """x/2 * (1 + erf(x / sqrt(2))), the exact form. At -infinity the result is 0 or NaN."""
+    """x/2 * (1 + erf(x / sqrt(2))), the exact form. At -infinity the result is 0 or NaN.
+
+    Where 1 + erf cancels, an error of a few last places of x may remain.
+    """
     return _float(x)
 
 
@@ -122,7 +126,10 @@ def swiglu(x: Spec, up: Spec, alpha: float, limit: float) -> Spec:
 
 @op
 def softplus(x: Spec) -> Spec:
-    """log(1 + exp(x)), x itself for large x; 0 at -infinity."""
+    """log(1 + exp(x)), x itself for large x; 0 at -infinity.
+
+    Where exp(x) is small, an error of a few last places of 1 may remain.
+    """
     return _float(x)
 
 
@@ -158,9 +165,9 @@ def cast(x: Spec, dtype: DType) -> Spec:
 
     Floats are rounded to nearest, ties to even, and overflow to infinity. A float becomes an integer by dropping its
     fraction; NaN, infinities and numbers out of the integer's range give any value. An integer becomes the nearest
-    float, past 2^31 one of the two nearest. Quantized types are read as the floats that they stand for. Casting to a
-    quantized type needs whole blocks in dimension 0, and a backend that can quantize to it; each element of the
-    result is at most one step of its block away from x.
+    float; past 2^31, and past 2^24 as f16 or bf16, one of the two nearest. Quantized types are read as the floats
+    that they stand for. Casting to a quantized type needs whole blocks in dimension 0, and a backend that can
+    quantize to it; each element of the result is at most one step of its block away from x.
     """
     if dtype not in CONTRACT:
         raise DTypeError(f"dtype must be one that tensors may hold, got {dtype}")

@@ -19,6 +19,7 @@ from ..errors import (
     ContextBusyError,
     DTypeError,
     NotComputedError,
+    RefusalError,
     UnsupportedOpError,
 )
 from ..graph.graph import Cancel, Graph, Plan, require_cancel
@@ -185,7 +186,7 @@ class Recording(Tracing):
         writers = [node.op.name for node in graph.nodes if node.op is not None and node.op.writes is not None]
         if writers:
             raise NotComputedError(f"{tensor!r} depends on {writers[0]}, which writes; compute it first")
-        plan = self.backend.compiled(graph)
+        graph, plan = self._planned(graph, (tensor,))
         try:
             self._run(graph, plan, None)
             return plan.read(graph.outputs[0]).copy()
@@ -212,24 +213,34 @@ class Recording(Tracing):
             graph = self._build(tuple(self._roots))
             attempt = self._try
             self._drop_plan()  # first, as the next plan may need its memory
-            self._plan = plan = self.backend.compiled(graph)
+            graph, self._plan = self._planned(graph, tuple(self._roots))
         except BaseException as error:
             self._drop_roots(self._pending[given:])
             if isinstance(error, UnsupportedOpError):
                 compiled = tuple(self._roots)[: len(self._roots) - len(self._pending)]
                 self._drop_roots(_refused(attempt, compiled, tuple(self._pending)))
             raise
-        self._keep(graph, plan)
-        return graph, plan
+        self._keep(graph, self._plan)
+        return graph, self._plan
 
     def _build(self, roots: Roots) -> Graph:
         graph = self.backend._build(self, roots)
         graph.check_homes()
         return graph
 
+    def _planned(self, graph: Graph, roots: Roots) -> tuple[Graph, Plan]:
+        """The plan of a graph, or of the same roots with composites in the place of ops that the backend refuses."""
+        while True:
+            try:
+                return graph, self.backend.compiled(graph)
+            except RefusalError as refusal:
+                if not self.backend.composes(refusal):
+                    raise
+            graph = self._build(roots)
+
     def _try(self, roots: Roots) -> None:
         """Compile only to see whether it works."""
-        self.backend.compiled(self._build(roots)).close()
+        self._planned(self._build(roots), roots)[1].close()
 
     def _keep(self, graph: Graph, plan: Plan) -> None:
         self._graph, self._stale = graph, False

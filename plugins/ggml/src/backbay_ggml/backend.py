@@ -31,6 +31,7 @@ from backbay.internals import COMPOSITE, cached_property, return_large_blocks, u
 from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
+from .avoided_calls import avoided_calls
 from .devices.device import (
     Device,
     LayerAssignment,
@@ -41,19 +42,21 @@ from .devices.device import (
 )
 from .devices.device_verdict import WHOLE as TRIAL_SECONDS
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
+from .library.avoidance import LONG_HEADS
 from .library.library import load_library
 from .lowering import support
 from .lowering.support import coarsest_precision, op_precision, precision_of_device
 from .ops import KERNELS
 from .plans.callbacks import StopFlag
 from .plans.cpu_plan import CpuPlan, PlanArena
-from .plans.graph_plan import GgmlParts
+from .plans.graph_plan import GgmlResources
 from .plans.multi_device_plan import MultiDevicePlan, PlanScheduler
 from .plans.thread_choice import ThreadChoice
 from .tensors.buffers import DeviceLeaf, LeafBuffer
 from .tensors.tensor_builder import four_dimensions
 from .weights.model_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, ModelWeights, is_tied
 
+KNOWN, NOTHING = "known", "nothing"  # values of the option `avoid`
 CACHE_PADDING = 32  # the block of quantized caches
 FLASH_CACHES = (DType.F16, DType.F32, DType.BF16, DType.Q8_0, DType.Q4_0)
 PERMUTED_CACHES = (DType.F16, DType.F32)
@@ -65,6 +68,12 @@ HEADS, WIDTH, HEAD = map(whole, ("attention.head_count", "embedding_length", "at
 def _parse_weights(value: Any) -> str:
     if value not in (AUTO, COPIED, MAPPED):
         raise ValueError(f"not one of {AUTO}, {COPIED}, {MAPPED}")
+    return str(value)
+
+
+def _parse_avoid(value: Any) -> str:
+    if value not in (KNOWN, NOTHING):
+        raise ValueError(f"not one of {KNOWN}, {NOTHING}")
     return str(value)
 
 
@@ -82,6 +91,14 @@ class Ggml(Backend):
     kernels = KERNELS
     priority = 0
     options: ClassVar[Mapping[str, Option]] = {
+        "library": Option(
+            "", str, "the libggml to use, a file or its folder; any version, also a module with ggml inside"
+        ),
+        "avoid": Option(
+            KNOWN,
+            _parse_avoid,
+            "known or nothing: whether other code takes the place of ggml's where that is wrong or slow",
+        ),
         "weights": Option(AUTO, _parse_weights, "auto, copied or mapped: where weights lie"),
         "rpc": Option((), parse_endpoints, "HOST:PORT of ggml RPC servers to use, separated by commas"),
         "rpc_timeout": Option(
@@ -91,7 +108,8 @@ class Ggml(Backend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
-        self.library = load_library()
+        library = load_library(self.option_values["library"])
+        self.library = library if self.option_values["avoid"] == KNOWN else library.as_it_is
         return_large_blocks()
         self.threads = params.num_threads or usable_cores()
         self.stop = StopFlag()
@@ -102,8 +120,11 @@ class Ggml(Backend):
         self.arena = PlanArena(self.library, self.ledger)
 
     @classmethod
-    def trial_seconds(cls) -> float:
-        return TRIAL_SECONDS * untried_gpus(load_library())
+    def trial_seconds(cls, options: Mapping[str, Any] = {}) -> float:
+        return TRIAL_SECONDS * untried_gpus(load_library(str(options.get("library", ""))))
+
+    def avoidances(self) -> dict[str, str]:
+        return avoided_calls(self.library, self.all_devices)
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:
@@ -147,9 +168,9 @@ class Ggml(Backend):
             raise self.ledger.failure(GRAPH, 0, str(error) or "the system refused") from error
 
     @cached_property
-    def services(self) -> GgmlParts:
+    def services(self) -> GgmlResources:
         """The parts of this backend that plans use."""
-        return GgmlParts(
+        return GgmlResources(
             library=self.library,
             ledger=self.ledger,
             params=self.params,
@@ -203,7 +224,8 @@ class Ggml(Backend):
             is_empty = any(spec is not None and spec.size == 0 for spec in specs)
             if op is ops.scaled_dot_product_attention and is_empty:
                 return COMPOSITE
-            if op is ops.delta_rule and self.assignment.others and support.has_long_heads(specs):
+            avoids = LONG_HEADS in self.library.avoidances and self.assignment.others
+            if op is ops.delta_rule and avoids and support.has_long_heads(specs):
                 return COMPOSITE
         return super().supports(op, specs)
 

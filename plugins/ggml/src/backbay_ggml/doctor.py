@@ -49,7 +49,7 @@ def diagnose() -> dict[str, str]:
     features = [name for name, value in library.features().items() if value != "0"]
     return {
         "library": str(library.path),
-        "ggml": f"{library.version} (supported: {SUPPORTED})",
+        "ggml": f"{library.version} ({'supported' if library.is_tested else 'outside of what is tested'}: {SUPPORTED})",
         "devices": ", ".join(_described(device) for device in devices),
         "gpus": _gpus(library, devices),
         "cpu code": _cpu_code(library),

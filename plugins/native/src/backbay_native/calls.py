@@ -17,15 +17,15 @@ THREADS = 2
 DTYPES = {"f": DType.F32, "e": DType.F16, "i": DType.I32}  # of NumPy's types
 
 
-class Tensor(ctypes.Structure):
-    """ggml_tensor of tensor.h."""
+class TensorStruct(ctypes.Structure):
+    """A tensor for native code: the struct ggml_tensor of tensor.h."""
 
     ne: Any
     src: Any
     array: Array  # with the data
 
 
-Tensor._fields_ = [
+TensorStruct._fields_ = [
     ("type", ctypes.c_int),
     ("buffer", ctypes.c_void_p),
     ("ne", ctypes.c_int64 * 4),
@@ -33,28 +33,34 @@ Tensor._fields_ = [
     ("op", ctypes.c_int),
     ("op_params", ctypes.c_int32 * 16),
     ("flags", ctypes.c_int32),
-    ("src", ctypes.POINTER(Tensor) * 10),
-    ("view_src", ctypes.POINTER(Tensor)),
+    ("src", ctypes.POINTER(TensorStruct) * 10),
+    ("view_src", ctypes.POINTER(TensorStruct)),
     ("view_offs", ctypes.c_size_t),
     ("data", ctypes.c_void_p),
 ]
 
 
-def tensor_of(array: Array, dtype: DType | None = None, shape: Sequence[int] = ()) -> Tensor:
+def tensor_of(array: Array, dtype: DType | None = None, shape: Sequence[int] = ()) -> TensorStruct:
     """A tensor of a contiguous array, or of a dtype's blocks that the array holds."""
     kind = DTYPES[array.dtype.char] if dtype is None else dtype
     extents = (*(shape or array.shape[::-1]), 1, 1, 1, 1)[:4]
     strides = contiguous_strides(kind, extents)
-    made = Tensor(type=int(kind), ne=extents, nb=strides, data=array.ctypes.data)
+    made = TensorStruct(type=int(kind), ne=extents, nb=strides, data=array.ctypes.data)
     made.array = array
     return made
 
 
 def custom_op(
-    code: NativeCode, name: str, result: Array | Tensor, operands: Sequence[Array | Tensor], data: int = 0
+    code: NativeCode,
+    name: str,
+    result: Array | TensorStruct,
+    operands: Sequence[Array | TensorStruct],
+    data: int = 0,
 ) -> Callable[[int, int], None]:
     """A custom op of ggml with its operands, to be called with the numbers of a thread and of all threads."""
-    made, *sources = (each if isinstance(each, Tensor) else tensor_of(each) for each in (result, *operands))
+    made, *sources = (
+        each if isinstance(each, TensorStruct) else tensor_of(each) for each in (result, *operands)
+    )
     for n, source in enumerate(sources):
         made.src[n] = ctypes.pointer(source)
     function = code.function(name)
@@ -63,7 +69,11 @@ def custom_op(
 
 
 def run_op(
-    code: NativeCode, name: str, result: Array | Tensor, operands: Sequence[Array | Tensor], data: int = 0
+    code: NativeCode,
+    name: str,
+    result: Array | TensorStruct,
+    operands: Sequence[Array | TensorStruct],
+    data: int = 0,
 ) -> None:
     """Run a custom op on some threads, one after the other."""
     op = custom_op(code, name, result, operands, data)
@@ -71,7 +81,7 @@ def run_op(
         op(thread, THREADS)
 
 
-def multiply(code: NativeCode, format_: int, weights: Tensor, x: Array) -> Array:
+def multiply(code: NativeCode, format_: int, weights: TensorStruct, x: Array) -> Array:
     """The products of weights in a format, by its number, and columns."""
     count, inner = x.shape
     result = np.zeros((count, weights.ne[1]), np.float32)

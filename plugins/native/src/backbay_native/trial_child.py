@@ -21,7 +21,7 @@ from backbay import DType
 from backbay.internals import Array
 from backbay.plugin import decode
 
-from .calls import Tensor, multiply, run_op, tensor_of
+from .calls import TensorStruct, multiply, run_op, tensor_of
 from .native_code import (
     ATTENTION,
     CONVOLUTION,
@@ -186,7 +186,7 @@ def _seconds(code: NativeCode, format_: int, dtype: DType, columns: int) -> floa
 
 
 @cache
-def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[Tensor, Array]:
+def _operands(dtype: DType, rows: int, inner: int, columns: int) -> tuple[TensorStruct, Array]:
     rng = np.random.default_rng(columns)
     blocks = random_blocks(dtype, rows * inner, rng)
     return tensor_of(blocks, dtype, (inner, rows)), rng.standard_normal((columns, inner), np.float32)

@@ -39,9 +39,9 @@ from backbay_native import ATTENTION, NativeCode
 
 from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
 from .ops import KERNELS
-from .plans.compiled import OnnxParts, SessionCache
 from .plans.export import export
 from .plans.plan import OnnxPlan
+from .plans.session_cache import OnnxResources, SessionCache
 from .session.device import Device, choose_device
 from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code
@@ -105,8 +105,8 @@ class OnnxBackend(Backend):
         return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
-    def services(self) -> OnnxParts:
-        return OnnxParts(
+    def services(self) -> OnnxResources:
+        return OnnxResources(
             params=self.params,
             device=self.device,
             ledger=self.ledger,
@@ -160,17 +160,13 @@ class OnnxBackend(Backend):
         found = self._support.get(key)
         if found is None:
             found = self._support[key] = self._supports(op, specs)
-        if op is ops.scaled_dot_product_attention and found and not _is_one_attention(specs):
+        if op is ops.scaled_dot_product_attention and found and not is_one_attention(specs):
             return COMPOSITE
         return found
 
     def _supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
         """The part that dtypes decide."""
-        if op.writes is not None:
-            target = specs[list(op.operands).index(op.writes)]
-            if target is not None and target.dtype.is_quantized:
-                return unsupported(f"it cannot quantize to {target.dtype}")
-        if gap := conversion_gap(op, specs):
+        if gap := quantizing_gap(op, specs) or conversion_gap(op, specs):
             return unsupported(gap)
         return super().supports(op, specs)
 
@@ -230,6 +226,12 @@ class OnnxBackend(Backend):
         self.weights.close()
 
 
-def _is_one_attention(specs: Sequence[Spec | None]) -> bool:
+def quantizing_gap(op: Op[Any, Any], specs: Sequence[Spec | None]) -> str:
+    """The reason if a write has a quantized target, for which ONNX Runtime has no kernels; else empty."""
+    target = None if op.writes is None else specs[list(op.operands).index(op.writes)]
+    return f"it cannot quantize to {target.dtype}" if target is not None and target.dtype.is_quantized else ""
+
+
+def is_one_attention(specs: Sequence[Spec | None]) -> bool:
     """Whether the kernel takes the operands: one batch entry, and none is empty."""
     return all(spec is None or (spec.dim(3) == 1 and 0 not in spec.shape) for spec in specs)

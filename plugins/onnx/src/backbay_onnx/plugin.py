@@ -1,12 +1,13 @@
-"""The module of the entry point."""
+"""The module of the entry points."""
 
 from __future__ import annotations
 
 from backbay import Backend, hookimpl
 
+from .adapter.backend import OrtBackend
 from .backend import OnnxBackend
 
 
 @hookimpl
-def backbay_backend() -> type[Backend]:
-    return OnnxBackend
+def backbay_backend(name: str) -> type[Backend]:
+    return OrtBackend if name == "ort" else OnnxBackend

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto
 
 from backbay_onnx.lowering.model_builder import ModelBuilder
-from backbay_onnx.session.creation import cpu_nodes
 from backbay_onnx.session.providers import HOST_PROVIDER, ExecutionProvider
+from backbay_onnx.session.session import cpu_nodes
 
 PROVIDER = replace(HOST_PROVIDER, left_to_cpu=("Tanh", "Pieces"), cpu_nodes_setting="nodes")
 

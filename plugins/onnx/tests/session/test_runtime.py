@@ -15,7 +15,7 @@ from onnx import ModelProto
 import backbay
 from backbay_onnx.backend import OnnxBackend
 from backbay_onnx.session import runtime as module
-from backbay_onnx.session.creation import create_session, session_options
+from backbay_onnx.session.session import create_session, session_options
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -4,11 +4,12 @@ from .attention.causal import CausalCache
 from .attention.cross_attention import VisibleRows
 from .attention.encoder import EncoderCache
 from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter
-from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, Shift
+from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, Shift
 from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache
 
 __all__ = [
+    "AttentionOperands",
     "BoundCache",
     "BoundEncoderDecoderCache",
     "BoundLayeredCache",
@@ -20,7 +21,6 @@ __all__ = [
     "CausalCache",
     "EncoderCache",
     "EncoderDecoderCache",
-    "History",
     "LayeredCache",
     "PictureCache",
     "PictureWriter",

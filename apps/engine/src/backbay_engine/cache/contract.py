@@ -48,8 +48,8 @@ def own_plan(kind: type[P], plan: CachePlan) -> P:
 
 
 @dataclass(frozen=True)
-class History:
-    """The keys, values and mask of a layer, for scaled_dot_product_attention with cache_config_applied."""
+class AttentionOperands:
+    """The keys, values and mask of one layer: what a step's scaled_dot_product_attention takes beside the queries."""
 
     key: Tensor  # (head_dim, kv_heads, history)
     value: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes it
@@ -71,7 +71,7 @@ class BoundCache(ABC):
         """
 
     @abstractmethod
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> AttentionOperands:
         """The history of a layer. `spans=False` ignores the step's spans: causal attention throughout."""
 
     def named(self) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from .attention.encoder import BoundEncoderCache, EncoderCache
 from .attention.pictures import PictureCache
 from .cells.bookkeeping import token_runs
 from .cells.contents import CacheContents, join_contents
-from .contract import BoundCache, Cache, CachePlan, CacheSizes, History, own_plan
+from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, own_plan
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class BoundLayeredCache(BoundCache):
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         self.of(layer).put(ctx, layer, key, value)
 
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> AttentionOperands:
         return self.of(layer).get(ctx, layer, spans=spans)
 
     def named(self) -> dict[str, Tensor]:
@@ -311,7 +311,7 @@ class BoundEncoderDecoderCache(BoundCache):
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         self.causal.put(ctx, layer, key, value)
 
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> AttentionOperands:
         return self.causal.get(ctx, layer, spans=spans)
 
     def named(self) -> dict[str, Tensor]:

@@ -17,10 +17,10 @@ from ..steps.step import Ints, Step
 from .cells.bookkeeping import token_runs
 from .cells.contents import CacheContents
 from .contract import (
+    AttentionOperands,
     BoundCache,
     CachePlan,
     CacheSizes,
-    History,
     SingleCache,
     own_plan,
     require_next_positions,
@@ -37,8 +37,8 @@ class RecurrentPlan(CachePlan):
     targets: Ints
 
 
-class KeptState(NamedTuple):
-    """A state that is kept: the positions before it, its row, and the tokens of the step that made it."""
+class StoredState(NamedTuple):
+    """A recurrent state in the cache: the positions before it, its row, and the tokens of the step that made it."""
 
     position: int
     row: int
@@ -50,7 +50,7 @@ class SequenceStates:
     """A sequence: its length, and its states after some positions, ascending."""
 
     end: int
-    states: list[KeptState]
+    states: list[StoredState]
 
     def at(self, position: int) -> int | None:
         """The row of the state after `position` positions."""
@@ -150,10 +150,10 @@ class RecurrentCache(SingleCache):
         self._replace(held, [*kept[max(spare, 0) :], *latest])
         row = self._users.index(0, 1)
         held.end += count
-        self._replace(held, [*held.states, KeptState(held.end, row, count)])
+        self._replace(held, [*held.states, StoredState(held.end, row, count)])
         return row
 
-    def _is_checkpoint(self, held: SequenceStates, state: KeptState, after: KeptState) -> bool:
+    def _is_checkpoint(self, held: SequenceStates, state: StoredState, after: StoredState) -> bool:
         """Whether a state is at least `interval` positions after the previous one, or ends a prompt."""
         if state.tokens > 1 == after.tokens:
             return True
@@ -223,13 +223,13 @@ class RecurrentCache(SingleCache):
                 ids, state = host.from_ints([row], 1), host.from_floats(array, leaf.dim(0), 1)
                 ctx.forward(leaf.set_rows(ctx.layer(layer), state, ids)).compute()
         held.end = end
-        self._replace(held, [KeptState(end, row, RESTORED)] if end else [])
+        self._replace(held, [StoredState(end, row, RESTORED)] if end else [])
 
     def _sequence(self, sequence: int) -> SequenceStates:
         self.check(sequence)
         return self._sequences[sequence]
 
-    def _replace(self, held: SequenceStates, states: list[KeptState]) -> None:
+    def _replace(self, held: SequenceStates, states: list[StoredState]) -> None:
         for state in states:
             self._users[state.row] += 1
         for state in held.states:
@@ -294,5 +294,5 @@ class BoundRecurrentCache(BoundCache):
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         raise BackbayError(f"layer {layer} is recurrent: it keeps states, not keys and values")
 
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> AttentionOperands:
         raise BackbayError(f"layer {layer} is recurrent: it keeps states, not keys and values")

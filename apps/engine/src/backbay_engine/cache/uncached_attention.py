@@ -13,7 +13,7 @@ from backbay import BackbayError, CacheConfig, Context, Tensor
 
 from ..steps.step import Step
 from .cells.masks import HIDDEN
-from .contract import BoundCache, CachePlan, History
+from .contract import AttentionOperands, BoundCache, CachePlan
 
 
 @dataclass(frozen=True)
@@ -62,5 +62,5 @@ class UncachedAttention(BoundCache):
             value = value.permute(ctx, 1, 2, 0).contiguous(ctx)  # (tokens, value_head, heads)
         self._held[layer] = key, value
 
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
-        return History(*self._held[layer], self._mask(layer))
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> AttentionOperands:
+        return AttentionOperands(*self._held[layer], self._mask(layer))

@@ -35,7 +35,7 @@ INNER = (
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of config.json by name; of several names, the first that has a value counts."""
+    """The values of a checkpoint's config.json by name; of several names, the first that has a value counts."""
 
     folder: Path
     values: dict[str, Any]

@@ -30,7 +30,10 @@ PENDING = 2  # beginnings that wait to be written; more are not kept
 
 @final
 class PrefixFolder:
-    """Reads in the runner's thread, between two steps, and writes in a thread of its own. Errors are logged."""
+    """Prefixes of prompts in a folder: read by the runner's thread between two steps, written by a thread of its own.
+
+    Errors are logged.
+    """
 
     def __init__(self, options: LoadOptions, snapshots: SlotSnapshots) -> None:
         cache = snapshots.cache

@@ -13,7 +13,7 @@ from ..errors import QueueFullError
 
 @final
 class Admissions:
-    """The places of one model. Any thread may call any method.
+    """The places for requests of one model: so many run, so many wait. Any thread may call any method.
 
     parallel    requests that run at the same time
     queue       requests that may wait; None: any number

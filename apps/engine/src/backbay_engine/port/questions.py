@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Lane(Enum):
-    """The threads of a worker: each answers one question after the other, and waits for none of another lane."""
+class QuestionLane(Enum):
+    """The queues of a worker's questions, each with a thread of its own, which answers one after the other."""
 
     AT_ONCE = "at once"
     """No thread of its own: the answer takes no time."""
@@ -50,7 +50,7 @@ class Question(ABC, Generic[T]):
     needs_a_worker  whether a worker is started for it, if none runs; otherwise its answer is None then
     """
 
-    lane: ClassVar[Lane] = Lane.QUICK
+    lane: ClassVar[QuestionLane] = QuestionLane.QUICK
     of_a_process: ClassVar[bool] = False
     needs_a_worker: ClassVar[bool] = True
 
@@ -65,7 +65,7 @@ class Embed(Question[NDArray[np.float32]]):
     """Asks for a vector for each prompt, (prompts, width), or for its scores, (prompts, labels)."""
 
     prompts: Sequence[Sequence[int]]
-    lane = Lane.EMBEDDINGS
+    lane = QuestionLane.EMBEDDINGS
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
         return port.embed(self.prompts, cancel)
@@ -106,7 +106,7 @@ class EmbedPicture(Question[NDArray[np.float32]]):
 
 @final
 @dataclass(frozen=True)
-class GetCounters(Question[StoreCounters]):
+class GetPictureCounters(Question[StoreCounters]):
     """Asks for the counters of the store of pictures."""
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> StoreCounters:
@@ -118,7 +118,7 @@ class GetCounters(Question[StoreCounters]):
 class GetState(Question[State]):
     """Asks for the requests and the sequences now."""
 
-    lane = Lane.AT_ONCE
+    lane = QuestionLane.AT_ONCE
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> State:
         return port.state()
@@ -138,7 +138,7 @@ class GetMemory(Question[BackendMemory]):
 class ForgetAll(Question[None]):
     """Empties the cache, and the store of pictures, as soon as no request runs."""
 
-    lane = Lane.IDLENESS
+    lane = QuestionLane.IDLENESS
     needs_a_worker = False
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -152,7 +152,7 @@ class SaveRunning(Question[Snapshot | None]):
 
     number: int
     request: Generate
-    lane = Lane.RUNNING
+    lane = QuestionLane.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot | None:
@@ -166,7 +166,7 @@ class SavePrompt(Question[Snapshot]):
 
     prompt: Sequence[int]
     answered: Sequence[int] = ()
-    lane = Lane.SEQUENCES
+    lane = QuestionLane.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot:
@@ -179,7 +179,7 @@ class RestoreSnapshot(Question[None]):
     """Lets a sequence hold what a snapshot has, as soon as one is free."""
 
     snapshot: Snapshot
-    lane = Lane.SEQUENCES
+    lane = QuestionLane.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:

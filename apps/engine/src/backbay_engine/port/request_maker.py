@@ -21,7 +21,7 @@ from ..images.store import StoreCounters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
 from .contract import ModelFacts, Port, VisionFacts
-from .questions import GetCounters
+from .questions import GetPictureCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | PromptParts
 """A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
@@ -151,4 +151,4 @@ class PictureStoreView:
     @property
     def counters(self) -> StoreCounters:
         """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
-        return self._port.ask(GetCounters())
+        return self._port.ask(GetPictureCounters())

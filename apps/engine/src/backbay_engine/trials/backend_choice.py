@@ -16,7 +16,7 @@ import numpy as np
 
 import backbay
 from backbay import BackendEntry, BackendParams, Choice, OptionError, choose
-from backbay.discovery import BackendSpeed, KeptTrial, SpeedTrial, is_auto, open_model, version_of
+from backbay.discovery import BackendSpeed, SpeedTrial, TrialFile, is_auto, open_model, version_of
 from backbay.gguf import ModelFile
 from backbay.internals import human_bytes, usable_cores
 from backbay.plugin import Cancel, check_cancel
@@ -24,7 +24,7 @@ from backbay.plugin import Cancel, check_cancel
 from ..arguments import MOST_SEQUENCES, whole_number
 from ..port.options import LoadOptions, Path
 from ..worker.messages import sendable_option
-from .measuring import ROOM, Clock, TrialTask
+from .model_speed import ROOM, Clock, TrialTask
 from .process import TrialLimits, TrialOutcome, try_task
 
 VARIABLE = "BACKBAY_TRIAL_SECONDS"
@@ -56,7 +56,7 @@ def fastest_backend(
         name, shape = _name(path, model), shape_digest(model)
     params = replace(sendable_option(options.params), alloc_memory=True)
     dtype = str(options.kv_dtype).lower()
-    kept = KeptTrial(choice, name, [shape, repr(params), parallel, options.batch, dtype])
+    kept = TrialFile(choice, name, [shape, repr(params), parallel, options.batch, dtype])
     trial = kept.recall()
     if trial is None and measuring:
         attempt = _attempt(

@@ -44,6 +44,8 @@ class FrameKind(IntEnum):
 
 
 class Frame(NamedTuple):
+    """A message between host and worker, about the request of this number."""
+
     kind: FrameKind
     number: int
     payload: bytes

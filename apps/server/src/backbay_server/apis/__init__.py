@@ -8,10 +8,10 @@ from typing import Any, Final
 from .anthropic import messages
 from .endpoint import Endpoint
 from .llama_cpp import completions as llama_completions
-from .llama_cpp import model_endpoints
+from .llama_cpp import model_endpoints, tokenization
 from .ollama import endpoints as ollama_endpoints
 from .ollama import models as ollama_models
-from .openai import chat, completions, models, tokens, vectors
+from .openai import chat, completions, embeddings, models
 from .openai.responses import endpoint as responses
 
 _VERSIONED: Final[tuple[Endpoint[Any], ...]] = (
@@ -19,12 +19,12 @@ _VERSIONED: Final[tuple[Endpoint[Any], ...]] = (
     *chat.ENDPOINTS,
     *completions.ENDPOINTS,
     *responses.ENDPOINTS,
-    *vectors.ENDPOINTS,
+    *embeddings.ENDPOINTS,
 )
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     *_VERSIONED,
     *(replace(each, path=each.path.removeprefix("/v1")) for each in _VERSIONED),  # as many clients ask
-    *tokens.ENDPOINTS,
+    *tokenization.ENDPOINTS,
     *messages.ENDPOINTS,
     *ollama_models.ENDPOINTS,
     *ollama_endpoints.ENDPOINTS,

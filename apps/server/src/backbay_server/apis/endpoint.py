@@ -13,11 +13,11 @@ from starlette.types import Receive, Scope, Send
 from ..catalogue import Catalogue, ModelPool
 from ..errors import api_error, error_body, error_response
 from ..generation import Generator
+from ..monitoring import Metrics
 from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
 from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
-from ..watching import Metrics
 from .fields import check_refused
 
 Body = TypeVar("Body")

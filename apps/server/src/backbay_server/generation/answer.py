@@ -22,7 +22,7 @@ from backbay_engine import (
 )
 
 from ..errors import UnavailableError
-from ..watching import RequestMeter
+from ..monitoring import RequestMeter
 from .prompts import EnginePrompt
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls"]

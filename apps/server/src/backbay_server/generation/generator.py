@@ -20,8 +20,8 @@ from backbay_engine import LLM, Completion, ResponseFormatError, Timings
 
 from ..catalogue import ModelLease, ModelPool
 from ..errors import InvalidRequestError
+from ..monitoring import Metrics
 from ..pictures import PictureFetcher
-from ..watching import Metrics
 from .answer import Answer, LoopBridge, PromptEcho
 from .prompts import EnginePrompt, prepare_prompt, require_few_pictures, require_fitting, session_name
 from .requests import SEEDS, Conversation, Prompt, Request

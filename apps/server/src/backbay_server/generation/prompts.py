@@ -11,7 +11,7 @@ import msgspec
 
 from backbay_engine import LLM, ChatRequest, PlainReader
 
-from ..errors import InvalidRequestError, TooLargeError
+from ..errors import InvalidRequestError, RequestTooLargeError
 from .requests import Conversation, Format, InfillGap, Prompt
 
 EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
@@ -38,7 +38,7 @@ def prepare_prompt(llm: LLM, asked: Prompt, wanted: Format | None = None) -> Cha
 
 
 def require_fitting(llm: LLM, *given: Any) -> None:
-    """TooLargeError if the texts in these values are too long for any answer of the model.
+    """RequestTooLargeError if the texts in these values are too long for any answer of the model.
 
     What no context can hold is refused before it is cut into tokens, which takes much memory.
     """
@@ -52,7 +52,7 @@ def require_fitting(llm: LLM, *given: Any) -> None:
         elif isinstance(value, list | tuple):
             values += value
     if count > most:
-        raise TooLargeError(f"the request has {count} letters of text, at most {most} are taken")
+        raise RequestTooLargeError(f"the request has {count} letters of text, at most {most} are taken")
 
 
 def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:

@@ -85,7 +85,7 @@ class PictureFetcher:
                 raise InvalidRequestError("the picture's host sends on from https to an address without it")
         raise InvalidRequestError(f"the picture's host sends on more than {MOST_REDIRECTS} times")
 
-    async def _asked(self, address: PictureAddress, budget: ByteBudget) -> tuple[HttpAnswer, bytes]:
+    async def _asked(self, address: PictureAddress, budget: ByteBudget) -> tuple[HttpAnswerReader, bytes]:
         try:
             reader, writer = await self._connected(address)
         except (OSError, UnicodeError):  # no such name, nobody listens, or a wrong certificate
@@ -94,7 +94,7 @@ class PictureFetcher:
             lines = [f"GET {address.target} HTTP/1.1", f"Host: {address.named_host}", "User-Agent: backbay"]
             lines += ["Accept: image/*", "Accept-Encoding: identity", "Connection: close"]
             writer.write("".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii"))
-            answer = HttpAnswer(budget)
+            answer = HttpAnswerReader(budget)
             return answer, await answer.read(reader)
         except OSError:
             told = f"the connection to the picture's host {address.host!r} broke"
@@ -154,7 +154,7 @@ class ByteBudget:
 
 
 @final
-class HttpAnswer:
+class HttpAnswerReader:
     """Reads one answer. httptools calls its methods."""
 
     def __init__(self, budget: ByteBudget) -> None:

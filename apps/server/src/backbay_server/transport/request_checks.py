@@ -23,7 +23,7 @@ from ..errors import (
     ApiError,
     AuthenticationError,
     ForbiddenError,
-    TooLargeError,
+    RequestTooLargeError,
     UnavailableError,
     error_response,
 )
@@ -163,7 +163,7 @@ def _is_own(origin: bytes, scope: Scope) -> bool:
 class BodySizeGuard(GuardMiddleware):
     """Refuses bodies of more than `most` bytes: by their length before a byte is read, or as soon as they exceed it.
 
-    If a body's length is not told, the application gets TooLargeError when it reads on.
+    If a body's length is not told, the application gets RequestTooLargeError when it reads on.
     """
 
     closes = True
@@ -195,8 +195,8 @@ class BodySizeGuard(GuardMiddleware):
 
         await self._app(scope, receive_limited, send_closing)
 
-    def _error(self) -> TooLargeError:
-        return TooLargeError(f"the body is larger than {self._most} bytes, the server's limit")
+    def _error(self) -> RequestTooLargeError:
+        return RequestTooLargeError(f"the body is larger than {self._most} bytes, the server's limit")
 
 
 MOST_BYTES = 1 << 20

@@ -304,18 +304,48 @@ def closed_leaves_of_many_sizes_leave_no_memory(lab: Lab, draw: Draw) -> None:
     """Contexts with a leaf each, no two of one size, are closed one after the other: a pool must not keep them all."""
     if not (PROCESS / "status").exists():
         return  # only Linux tells pages by kind
-    with lab.fresh(debug=Debug()) as backend:
-        open_and_close(backend, range(-4, 0))
-        before = held()["bytes"]
-        open_and_close(backend, range(SIZES))
-        grown = held()["bytes"] - before
+    grown = left_behind(lab, open_and_close, SIZES)
     draw.note(f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
     if grown > POOL:
         raise Fault("memory", f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
 
 
-def open_and_close(backend: Backend, places: range) -> None:
-    """A context for each place, with a leaf of its size."""
-    for n in places:
-        with backend.new_context() as ctx:
-            ctx.from_floats(np.ones((SIZE + n * STEP) // 4, np.float32))
+def left_behind(lab: Lab, life: Callable[[Backend, int], None], lives: int) -> int:
+    """The bytes by which this process grows after a few lives, numbered from below 0."""
+    with lab.fresh(debug=Debug()) as backend:
+        for n in range(-4, 0):
+            life(backend, n)
+        before = held()["bytes"]
+        for n in range(lives):
+            life(backend, n)
+        return held()["bytes"] - before
+
+
+def open_and_close(backend: Backend, n: int) -> None:
+    """A context with a leaf whose size belongs to its number."""
+    with backend.new_context() as ctx:
+        ctx.from_floats(np.ones((SIZE + n * STEP) // 4, np.float32))
+
+
+GRAPHS, NODES = 16, 40  # graphs whose results take SIZE * 4 bytes each, and the nodes of the first
+
+
+@scenario("memory", smoke=0, default=1, nightly=2)
+def closed_graphs_leave_no_memory(lab: Lab, draw: Draw) -> None:
+    """Contexts with a graph each, no two of one structure, are closed one after the other: no program keeps its results."""
+    if not (PROCESS / "status").exists():
+        return
+    grown = left_behind(lab, compute_and_close, GRAPHS)
+    told = f"{GRAPHS} closed graphs with results of {mib(4 * SIZE)} each left {mib(grown)}"
+    draw.note(told)
+    if grown > POOL:
+        raise Fault("memory", told)
+
+
+def compute_and_close(backend: Backend, n: int) -> None:
+    """A context that computes a chain of sums, whose length belongs to its number."""
+    with backend.new_context() as ctx:
+        y = x = ctx.from_floats(np.ones(SIZE, np.float32))
+        for _ in range(NODES + n):
+            y = y.add(ctx, x)
+        ctx.compute(y)

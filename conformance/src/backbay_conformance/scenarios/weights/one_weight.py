@@ -127,20 +127,22 @@ def weights_of_each_rank(lab: Lab, draw: Draw) -> None:
 
 # -- weights that look like those of another file ---------------------------------------------------------
 
-ALIKE = 64  # bytes in which two weights begin alike, and end alike
+ALIKE = 64, 4096  # bytes in which two weights begin alike, and end alike
 MATRICES = (*STORED, DType.Q5_0, DType.Q5_K)
 
 
 @scenario("core", smoke=1, default=18, nightly=180)
 def weights_that_begin_alike(lab: Lab, draw: Draw) -> None:
-    """Small weights of a second file have the names, sizes and first and last bytes of a first one's, and their own products."""
-    dtype = draw.by_turn(*MATRICES)
-    shape = (256 if dtype.block_size > 32 else draw.pick(64, 32, 256), draw.pick(8, 16, 33))
+    """Weights of a second file have the names, sizes and first and last bytes of a first one's, and their own products."""
+    dtype, alike = draw.by_turn(*MATRICES), draw.by_turn(*ALIKE, each=len(MATRICES))
+    width = 256 if dtype.block_size > 32 else draw.pick(64, 32, 256)
+    shape = width, draw.pick(8, 16, 33) if alike == ALIKE[0] else -(-3 * alike // dtype.row_size(width))
     first = drawn_weight(draw, dtype, shape)
-    second = beginning_like(first, drawn_weight(draw, dtype, shape))
+    second = beginning_like(first, drawn_weight(draw, dtype, shape), alike)
     chosen = np.arange(shape[0]) if draw.flag() else np.array([draw.below(shape[0])])
     together = draw.flag()
-    draw.note(f"two files of {first.spec}, {'open together' if together else 'one after the other'}")
+    told = "open together" if together else "one after the other"
+    draw.note(f"two files of {first.spec}, whose first and last {alike} bytes are equal, {told}")
     with ExitStack() as opened:
         for weight in (first, second, first):
             backend = opened.enter_context(open_weights(lab, {NAME: weight}, 1))
@@ -150,12 +152,12 @@ def weights_that_begin_alike(lab: Lab, draw: Draw) -> None:
                 opened.close()
 
 
-def beginning_like(first: Operand, other: Operand) -> Operand:
-    """Another weight, whose first and last blocks are those of a first one."""
+def beginning_like(first: Operand, other: Operand, alike: int) -> Operand:
+    """Another weight, whose first and last bytes, in whole blocks, are those of a first one."""
     raw = other.stored.copy()
     unit = first.dtype.type_size
     mine, theirs = (stored.reshape(-1).view(np.uint8).reshape(-1, unit) for stored in (raw, first.stored))
-    same = -(-ALIKE // unit)
+    same = -(-alike // unit)
     mine[:same], mine[-same:] = theirs[:same], theirs[-same:]
     return other.of(raw)
 

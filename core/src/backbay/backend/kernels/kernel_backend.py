@@ -204,13 +204,19 @@ class KernelBackend(Backend):
             for i in op.operands:
                 if node.args[i] is target and i != op.writes:
                     args[i] = args[i].copy()
-        try:
-            call = self._calls[op]
-        except KeyError:
-            raise UnsupportedOpError(f"backend {self.name!r} claims {op.name}, without a kernel") from None
-        result = call(*args)
+        result = self.run_kernel(node, args)
         if op.writes is None:
             self.store(node, result, arrays[node.index])
+
+    def run_kernel(self, node: Node, args: Sequence[Any]) -> Any:
+        """The result of a node's kernel on operands as it gets them; of a write, nothing counts."""
+        assert node.op is not None
+        try:
+            call = self._calls[node.op]
+        except KeyError:
+            told = f"backend {self.name!r} claims {node.op.name}, without a kernel"
+            raise UnsupportedOpError(told) from None
+        return call(*args)
 
     def read_operand(self, reader: Node, operand: Node, arrays: Sequence[Array]) -> Array:
         """An operand as its kernel gets it."""

@@ -43,9 +43,11 @@ class XLA(ArrayEngine):
         return run
 
     def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
+        own = np.array(
+            data.view(np.uint16) if dtype in HALVES else data
+        )  # JAX shares memory even if it may not
         with wide(True):
-            made = jax.device_put(data.view(np.uint16) if dtype in HALVES else data, may_alias=False)
-        return made.block_until_ready()  # XLA reads the host's array until then
+            return jax.device_put(own).block_until_ready()
 
     def to_host(self, storage: Array) -> np.ndarray:
         return np.asarray(storage)
@@ -59,11 +61,6 @@ class XLA(ArrayEngine):
         if dtype in HALVES:
             return jax.lax.bitcast_convert_type(numbers.astype(HALVES[dtype]), jnp.uint16)
         return numbers.astype(NUMPY[dtype])
-
-    def zeros(self, elements: int, dtype: DType) -> Array:
-        with wide(True):
-            made = jnp.zeros(elements, np.uint16 if dtype in HALVES else NUMPY.get(dtype, np.uint8))
-        return made.block_until_ready()
 
     def written(
         self, storage: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], value: Array

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -197,7 +198,10 @@ def tried_gpus(library: Library) -> Iterator[tuple[str, Ptr, DeviceVerdict | Non
         kind = driver_name(library, handle)
         id = f"{kind}:{count[kind]}"
         count[kind] += 1
-        yield id, handle, verdict_of(library, id, f"{kind} {device_description(library, handle)}")
+        verdict = verdict_of(library, id, f"{kind} {device_description(library, handle)}")
+        if verdict is not None and not library.avoidances:
+            verdict = replace(verdict, heeded=False)
+        yield id, handle, verdict
 
 
 def untried_gpus(library: Library) -> int:

@@ -23,7 +23,7 @@ from backbay.internals import ended_from_outside, exit_name, forced_cpu, start_h
 from backbay.plugin import CachedValue
 
 from ..library.library import Library
-from ..library.location import VARIABLE
+from ..library.location import VARIABLE, library_stamp
 from .trial_cases import PLAIN
 
 PATIENCE = 300.0  # seconds for one case; a driver made of software compiles a shader for up to a minute
@@ -56,15 +56,17 @@ class DeviceVerdict:
     wrong      the cases of the trial that the device computes wrongly, with what came.
     precision  the dtypes of operands and of sums, by the names of measurements above.
     tried      the cases that came to an end, right or wrong.
+    heeded     whether ops are kept from the device for what the trial found.
     """
 
     why_not: str = ""
     wrong: Mapping[str, str] = field(default_factory=dict)
     precision: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     tried: tuple[str, ...] = ()
+    heeded: bool = True
 
     def takes(self, case: str) -> bool:
-        return case in self.tried and case not in self.wrong
+        return not self.heeded or (case in self.tried and case not in self.wrong)
 
     def measured(self, name: str, dtype: DType) -> Precision | None:
         found = self.precision.get(name.format(dtype))
@@ -224,9 +226,7 @@ def _ending(code: int, output: str) -> str:
 
 def _kept(library: Library, description: str) -> CachedValue:
     facts: list[Any] = [library.version, platform.machine(), platform.release(), *_facts()]
-    for path in sorted(library.path.parent.glob("libggml*")):
-        status = path.stat()
-        facts.append((str(path), status.st_size, status.st_mtime_ns))
+    facts += library_stamp(library.path, library.cpu_code)
     return CachedValue("trials", f"ggml-{description}", facts)
 
 

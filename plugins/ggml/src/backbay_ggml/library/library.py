@@ -1,9 +1,10 @@
-"""libggml: opened once per process, and refused if its version or layout is unknown."""
+"""libggml: opened once per process, and refused if its layout is unknown, or its version and nobody named the file."""
 
 from __future__ import annotations
 
 import _thread
 import atexit
+import copy
 import ctypes
 import logging
 import os
@@ -16,11 +17,13 @@ from types import TracebackType
 from typing import Any, final
 
 from backbay import BackendUnavailableError, DType
-from backbay.internals import forced_cpu, raise_if_starved, without_forks
-from backbay_native import find_native
+from backbay.internals import cached_property, forced_cpu, raise_if_starved, without_forks
+from backbay_native import NativeCode, find_native
 
 from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
-from .location import VARIABLE, locate_library
+from .avoidance import AVOIDANCES, Avoidance
+from .library_trial import try_library
+from .location import VARIABLE, locate_library, name_of_library
 
 OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
 """The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
@@ -63,7 +66,8 @@ class LibraryFunctions:
     def take_from(self, path: Path) -> None:
         """Add the functions of a file; it stays open."""
         try:
-            opened = ffi.dlopen(str(path))
+            # A module for Node.js lacks functions of Node.js, which ggml does not call.
+            opened = ffi.dlopen(str(path), ffi.RTLD_LAZY)
         except OSError as error:
             raise_if_starved(error, f"loading {path}")
             raise BackendUnavailableError(f"{path} cannot be loaded: {error}") from error
@@ -89,9 +93,13 @@ def file_of(address: Ptr, lib: Any) -> Path:
 
 @final
 class Library:
-    """The functions of libggml, as `lib`, and the facts about this build."""
+    """The functions of libggml, as `lib`, and the facts about this build. Of a library that somebody named, any version
+    is taken."""
 
-    def __init__(self, path: Path) -> None:
+    avoidances: tuple[Avoidance, ...] = AVOIDANCES
+    """The faults of ggml's code that lowering works around."""
+
+    def __init__(self, path: Path, *, any_version: bool = False) -> None:
         self.path = path
         """The file libggml; `cpu_code` is that with the code for this machine's CPU."""
         _refuse_second(path)
@@ -106,7 +114,7 @@ class Library:
         functions = LibraryFunctions(path)
         self.lib: Any = functions
         _check_functions(functions.missing() - OF_THE_CPU, path)
-        self.version, self.number = _check_version(self.lib, path)
+        self.version, self.number = _check_version(self.lib, path, any_version=any_version)
         log_through_python(self.lib)
         self.cpu = self._find_cpu()
         self.cpu_code = file_of(self.registry_procedure("ggml_backend_get_features"), self.lib)
@@ -116,6 +124,17 @@ class Library:
         self.view_ops, self.none_op = op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
         self.native = find_native(NATIVE)
+
+    @cached_property
+    def as_it_is(self) -> Library:
+        """The library without native code, whose faults nothing avoids."""
+        made = copy.copy(self)
+        made.native, made.avoidances = NativeCode(None, "avoid=nothing"), ()
+        return made
+
+    @property
+    def is_tested(self) -> bool:
+        return _is_tested(self.number)
 
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""
@@ -193,12 +212,17 @@ class Library:
         return None
 
 
-def load_library() -> Library:
-    """The library of this process, located and checked at the first call."""
+def load_library(named: str = "") -> Library:
+    """The library of this process, located and checked at the first call; a named one is opened by a child process before."""
     global _loaded  # noqa: PLW0603 - ggml's own state is one per process
     with without_forks(), _lock:
         if _loaded is None:
-            _loaded = Library(locate_library())
+            path, is_named = locate_library(named), bool(name_of_library(named))
+            if is_named:
+                try_library(path)
+            _loaded = Library(path, any_version=is_named)
+        elif named and (path := locate_library(named)) != _loaded.path:
+            raise _second(path, _loaded.path)
         return _loaded
 
 
@@ -270,13 +294,17 @@ def _refuse_second(path: Path) -> None:
         return
     for line in maps.read_text().splitlines():
         name = line.partition("/")[2]
-        if re.search(r"/libggml(-base|-cpu)?\.so[.\d]*$", "/" + name):
+        if re.search(r"/libggml[^/]*\.so[.\d]*$", "/" + name):
             folder = Path("/" + name).parent
             if folder.resolve() != path.parent.resolve():
-                raise BackendUnavailableError(
-                    f"{path} cannot be loaded beside {folder}, which this process has loaded already: "
-                    f"use one of the two (set {VARIABLE}), or a process of its own"
-                )
+                raise _second(path, folder)
+
+
+def _second(path: Path, loaded: Path) -> BackendUnavailableError:
+    return BackendUnavailableError(
+        f"{path} cannot be loaded beside {loaded}, which this process has loaded already: "
+        f"use one of the two (set {VARIABLE}), or a process of its own"
+    )
 
 
 def _check_functions(missing: set[str], path: Path) -> None:
@@ -287,13 +315,20 @@ def _check_functions(missing: set[str], path: Path) -> None:
         )
 
 
-def _check_version(lib: Any, path: Path) -> tuple[str, tuple[int, ...]]:
-    """The version, and its numbers; BackendUnavailableError if it is not supported."""
+def _check_version(lib: Any, path: Path, *, any_version: bool = False) -> tuple[str, tuple[int, ...]]:
+    """The version, and its numbers; BackendUnavailableError if it is not supported, or a warning if any is taken."""
     version = c_string(lib.ggml_version())
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if not (number >= OLDEST and number[:2] <= NEWEST[:2]):
-        raise BackendUnavailableError(f"{path} is ggml {version}; supported are {SUPPORTED}")
+    if not _is_tested(number):
+        told = f"{path} is ggml {version}"
+        if not any_version:
+            raise BackendUnavailableError(f"{told}; supported are {SUPPORTED}; {VARIABLE} takes any")
+        logger.warning("%s, outside of what is tested: %s", told, SUPPORTED)
     return version, number
+
+
+def _is_tested(number: tuple[int, ...]) -> bool:
+    return number >= OLDEST and number[:2] <= NEWEST[:2]
 
 
 def _sums_in_half(lib: Any) -> bool:

@@ -11,6 +11,7 @@ from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 from ..devices.device import Device
 from ..devices.op_placement import OpPlacement
 from ..library.abi import Ptr, dtype_of, leaf_tensor, tensor_address, view_owner
+from ..library.avoidance import NO_TERMS, Avoidance
 from ..library.library import Library
 from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four_dimensions, four_strides
 from ..weights.arrangements import WeightArrangement
@@ -96,6 +97,10 @@ class Builder(TensorBuilder):
         """Whether the current node's device computes a case of its trial wrongly."""
         verdict = None if self._op_placement is None else self._op_placement.current.verdict
         return verdict is not None and not verdict.takes(case)
+
+    def avoids(self, what: Avoidance) -> bool:
+        """Whether other code runs in place of ggml's own where that is wrong or slow."""
+        return what in self.library.avoidances
 
     # -- nodes -------------------------------------------------------------------------------------------
 
@@ -237,13 +242,15 @@ def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -
             g.wrote(node, call(g, *node.args))
     elif node.size == 0:
         g.bind(node, g.new(node.dtype, four_dimensions(node)))
-    elif _has_empty_operand(node, op):
+    elif _has_empty_operand(g, node, op):
         g.bind(node, g.full(node.dtype, four_dimensions(node), WHEN_EMPTY.get(op, 0.0)))
     else:
         g.finish(node, call(g, *node.args))
 
 
-def _has_empty_operand(node: Node, op: Op[Any, Any]) -> bool:
+def _has_empty_operand(g: Builder, node: Node, op: Op[Any, Any]) -> bool:
+    if op in (ops.mulmat, ops.mulmat_full_prec) and not g.avoids(NO_TERMS):
+        return False
     if op in (ops.ssm_scan, ops.delta_rule):
         return bool(node.args[0].size == 0)  # no states to sum
     return op in WHEN_EMPTY and any(operand.size == 0 for operand in node.operands)

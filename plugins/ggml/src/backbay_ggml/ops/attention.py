@@ -15,6 +15,7 @@ from backbay_native import ATTENTION
 
 from ..devices.known_faults import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
 from ..library.abi import NULL, Ptr, dtype_of, ffi
+from ..library.avoidance import CAPPED_TILES, PARTIAL_VECTORS
 from ..lowering.builder import Builder, kernel
 from .matrix import mul_mat
 
@@ -54,7 +55,9 @@ def scaled_dot_product_attention(
     many = g.on_cpu and mask is None and query.dim(2) >= MANY and key.dtype is value.dtype is DType.F32
     # Flash attention takes f16 masks, and values that are not permuted.
     flash = g.flash and not cache_config_applied and (mask is None or mask.dtype is DType.F16)
-    if softcap and mask is None and query.dim(2) >= MANY:  # tiles then attend to keys that are not there
+    if (
+        softcap and mask is None and query.dim(2) >= MANY and g.avoids(CAPPED_TILES)
+    ):  # tiles then attend to keys that are not there
         flash = False
     if softcap and query.dim(0) not in CAPPED_HEADS and g.fails(CAPPED_SHORT_HEADS):
         flash = False
@@ -63,7 +66,7 @@ def scaled_dot_product_attention(
     bias = None if mask is None else g.dense(mask)
     column = None if sinks is None else g.floats(sinks)
     if flash:
-        lying = g.padded(g.rows(value), -value.dim(0) % VECTOR if many else 0)
+        lying = g.padded(g.rows(value), -value.dim(0) % VECTOR if many and g.avoids(PARTIAL_VECTORS) else 0)
         v = g.permute(lying, 0, 2, 1, 3)  # (dv, history, kv_heads, batch)
         if g.fails(QUERIES_BETWEEN_VECTORS):
             q, k, v = (_in_fours(g, rows) for rows in (q, k, v))

@@ -16,6 +16,7 @@ from backbay_native import ENTRY, MOST_ALONE
 
 from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
 from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, view_owner
+from ..library.avoidance import HALF_SUMS, ROWS_OVERWRITTEN, SLOW_COLUMNS, VIEWS_OF_EXPERTS
 from ..lowering.builder import Builder, kernel
 from ..tensors.tensor_builder import four_dimensions
 from ..weights.arrangements import EXTRA_ROWS, REPACK, WeightArrangement, faster_in_llamafile
@@ -35,7 +36,7 @@ def mulmat(g: Builder, w: Node, x: Node) -> Ptr:
 
 @kernel(ops.mulmat_full_prec)
 def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
-    if w.dtype is not DType.F16 or not g.library.sums_in_half:
+    if w.dtype is not DType.F16 or not g.library.sums_in_half or not g.avoids(HALF_SUMS):
         return _product(g, w, x, full=True)
     return mul_mat(g, g.rows(w, DType.F32), g.rows(x, DType.F32), full=True)
 
@@ -43,7 +44,7 @@ def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
 @kernel(ops.mulmat_id)
 def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
     experts, columns, chosen = g.rows(w), _activation(g, w, x), g.raw(ids)
-    if not g.on_cpu:
+    if not g.on_cpu and g.avoids(VIEWS_OF_EXPERTS):
         # Vulkan's code reads all ids as if they adjoined, ends the process at columns that do not adjoin, and rounds experts
         # that do not adjoin to f16.
         experts, columns, chosen = g.contiguous(experts), g.contiguous(columns), g.with_rows(chosen)
@@ -67,7 +68,9 @@ def _by_experts(g: Builder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
 @kernel(ops.add_id)
 def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
     rows = g.floats(t2)
-    if rows.op:  # keep ggml from writing the result over rows that it still reads
+    if rows.op and g.avoids(
+        ROWS_OVERWRITTEN
+    ):  # keep ggml from writing the result over rows that it still reads
         g.lib.ggml_set_output(view_owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))
 
@@ -82,7 +85,8 @@ def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
         columns = g.reshape(g.floats(x), x.dim(0), x.size // x.dim(0))
     else:
         columns = _activation(g, w, x) if g.on_cpu else g.rows(x, DType.F32)
-    if w.nbytes < LARGE or columns.ne[1] >= FEW or columns.ne[2] * columns.ne[3] != 1 or not g.on_cpu:
+    is_small = w.nbytes < LARGE or not g.on_cpu or not g.avoids(SLOW_COLUMNS)
+    if is_small or columns.ne[1] >= FEW or columns.ne[2] * columns.ne[3] != 1:
         product = _multiply(g, w, weights, columns, full=full)
     else:
         product = _few(g, w, weights, g.cast(columns, DType.F32), full=full)

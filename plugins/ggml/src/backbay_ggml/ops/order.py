@@ -7,6 +7,7 @@ from math import inf
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
+from ..library.avoidance import NAN_IN_ORDER
 from ..lowering.builder import Builder, kernel
 from .elementwise import clamp_copy
 
@@ -28,4 +29,4 @@ def top_k(g: Builder, x: Node, k: int) -> Ptr:
 
 def _comparable(g: Builder, x: Node) -> Ptr:
     """f32 without NaN, which makes std::sort leave its array; clamping turns NaN into infinity."""
-    return clamp_copy(g, g.cast(g.raw(x), DType.F32), -inf, inf)
+    return clamp_copy(g, g.cast(g.raw(x), DType.F32), -inf, inf) if g.avoids(NAN_IN_ORDER) else g.floats(x)

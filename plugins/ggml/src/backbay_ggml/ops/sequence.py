@@ -12,7 +12,8 @@ from backbay.internals import contiguous_strides
 from backbay.ops import Yarn
 from backbay_native import CONVOLUTION, MOST_KEYS, MOST_TAPS, RECURRENCE
 
-from ..library.abi import NULL, Ptr, ffi
+from ..library.abi import NULL, Ptr
+from ..library.avoidance import FACTORS_OUTSIDE, PARTIAL_BLOCKS_OF_HEADS, SLOW_CONVOLUTION
 from ..lowering.builder import Builder, kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
@@ -47,7 +48,8 @@ def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
     """A factor for each pair of the head: ggml also reads factors of pairs that it does not rotate."""
     if factors is None:
         return NULL
-    return g.padded(g.floats(factors), x.dim(0) // 2 - factors.dim(0))
+    missing = x.dim(0) // 2 - factors.dim(0) if g.avoids(FACTORS_OUTSIDE) else 0
+    return g.padded(g.floats(factors), missing)
 
 
 @kernel(ops.ssm_conv)
@@ -57,7 +59,7 @@ def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
     channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
     if g.on_cpu and channels_adjoin and taps <= MOST_TAPS and g.library.native.has(CONVOLUTION):
         return g.custom("convolution", (channels, tokens, x.dim(2), 1), [window, g.floats(weight)])
-    if tokens < VECTORS or not channels_adjoin or not g.on_cpu:
+    if tokens < VECTORS or not channels_adjoin or not g.on_cpu or not g.avoids(SLOW_CONVOLUTION):
         return g.call("ssm_conv", g.floats(x), g.floats(weight))
     rows, kernels = g.permute(window, 1, 0, 2, 3), g.transposed(g.floats(weight))
     seen, steps = (x.dim(1), tokens, x.dim(2), 1), tuple(rows.nb)
@@ -83,12 +85,7 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
         count = x.size + s.dim(0) * s.dim(1) * s.dim(2) * ids.dim(0)
         return g.custom("selective_scan", (count, 1, 1, 1), given)
     operands = g.floats(s), _heads(g, x), g.floats(dt), g.floats(A), _heads(g, B), _heads(g, C), g.dense(ids)
-    function = g.lib.ggml_ssm_scan
-    if g.library.number < (0, 20):
-        made = ffi.cast("ssm_scan_before_0_20", function)(g.pool(), *operands)
-    else:
-        made = ffi.cast("ssm_scan_since_0_20", function)(g.pool(), *operands, 1)
-    return g.added(made)
+    return g.call("ssm_scan", *operands, 1)
 
 
 def _heads(g: Builder, x: Node) -> Ptr:
@@ -107,7 +104,9 @@ def delta_rule(
     if g.on_cpu and s.dim(0) <= MOST_KEYS and g.library.native.has(RECURRENCE):
         given = [g.floats(each) for each in (s, q, k, v, decay, share, removed) if each is not None]
         return g.custom("delta_rule", (v.size + s.size, 1, 1, 1), given)
-    size = -(-max(s.dim(0), v.dim(0)) // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
+    size = max(s.dim(0), v.dim(0))
+    if g.avoids(PARTIAL_BLOCKS_OF_HEADS):
+        size = -(-size // DELTA_HEAD) * DELTA_HEAD  # heads are padded with zeros
     query, key, value = (g.padded(g.floats(x), size - x.dim(0)) for x in (q, k, v))
     gate, rate = g.floats(decay), g.floats(share)
     state = g.padded(g.floats(s), size - s.dim(0), size - s.dim(1))

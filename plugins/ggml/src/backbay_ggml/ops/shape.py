@@ -7,6 +7,7 @@ from math import prod
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
+from ..library.avoidance import BLOCKS_JOINED
 from ..lowering.builder import Builder, kernel
 from ..tensors.tensor_builder import four_dimensions
 from .index import join_rows
@@ -29,7 +30,7 @@ def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
     parts = [node for node in (x, t2) if node.size]
     if len(parts) == 1:
         return g.call("cont", g.raw(parts[0]))
-    if not x.dtype.is_quantized:
+    if not x.dtype.is_quantized or not g.avoids(BLOCKS_JOINED):
         return join_rows(g, g.rows(x), g.rows(t2), dim)
     # ggml moves elements, which a block has many of; so blocks move as bytes.
     made = g.call("concat", _bytes(g, x), _bytes(g, t2), dim)

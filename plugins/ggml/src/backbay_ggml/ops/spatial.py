@@ -9,12 +9,14 @@ import numpy as np
 from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
+from ..library.avoidance import CONV_IN_F16, NEAREST_IN_F32
 from ..lowering.builder import Builder, kernel
 from ..tensors.tensor_builder import LARGEST, four_dimensions
 from .index import same_rows_of_slices
 from .matrix import mul_mat
 
-AVERAGE, BILINEAR = 1, 1  # of enum ggml_op_pool and of enum ggml_scale_mode
+AVERAGE = 1  # of enum ggml_op_pool
+SCALE_MODES = {"nearest": 0, "bilinear": 1}  # of enum ggml_scale_mode
 WIDEST_POOL = 1 << 15  # so that its square fits 32 bits
 WIDEST_PLANE = 1 << 24  # ggml counts pooled extents in f32
 WIDEST_PADDING = (1 << 30) - 1  # so that twice the padding fits 32 bits
@@ -48,6 +50,9 @@ def conv2d(
     d1: int = 1,
 ) -> Ptr:
     kernels = g.floats(weight)
+    if not g.avoids(CONV_IN_F16):
+        _check_padding("convolution", p0, p1)
+        return g.call("conv_2d", kernels, g.floats(data), s0, s1, p0, p1, d0, d1)
     windows = _windows(g, kernels, g.floats(data), s0, s1, p0, p1, d0, d1)
     width, height, out, images = windows.ne[1], windows.ne[2], weight.dim(3), data.dim(3)
     product = _product(g, kernels, windows, out, width * height, images)
@@ -111,9 +116,11 @@ def interpolate(
 ) -> Ptr:
     ne = (*dims, 1, 1, 1, 1)[:4]
     made = g.floats(x)
+    if not g.avoids(NEAREST_IN_F32):
+        return g.call("interpolate", made, *ne, SCALE_MODES[mode])
     for dim in (2, 3) if mode == "bilinear" else (0, 1, 2, 3):
         made = _nearest(g, made, dim, ne[dim])
-    return made if mode == "nearest" else g.call("interpolate", g.contiguous(made), *ne, BILINEAR)
+    return made if mode == "nearest" else g.call("interpolate", g.contiguous(made), *ne, SCALE_MODES[mode])
 
 
 def _nearest(g: Builder, x: Ptr, dim: int, extent: int) -> Ptr:

@@ -17,7 +17,7 @@ from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 from ..library.abi import NULL, Ptr, ffi, tensor_address
 from ..library.library import Library, c_string
 from .callbacks import ABORTED, OpClock, TimedOp
-from .graph_plan import GgmlParts, GgmlPlan, SharedMemory, check_status
+from .graph_plan import GgmlPlan, GgmlResources, SharedMemory, check_status
 from .thread_choice import ThreadChoice
 
 SPLIT = 512  # cells of a history that ggml divides between threads, if there is one row of queries
@@ -128,7 +128,7 @@ class PlanArena(SharedMemory["CpuPlan"]):
 class CpuPlan(GgmlPlan):
     """A graph whose outputs and constants have memory of their own, and whose other tensors lie in the arena."""
 
-    def __init__(self, services: GgmlParts, graph: Graph, arena: PlanArena) -> None:
+    def __init__(self, services: GgmlResources, graph: Graph, arena: PlanArena) -> None:
         super().__init__(services, graph)
         self._arena = arena
 

@@ -28,7 +28,7 @@ PlanType = TypeVar("PlanType")
 
 
 @dataclass(frozen=True)
-class GgmlParts:
+class GgmlResources:
     """The parts of a backend that plans use, one of each for all contexts."""
 
     library: Library
@@ -93,7 +93,9 @@ class GgmlPlan(Plan):
     a shared memory in `_build`.
     """
 
-    def __init__(self, services: GgmlParts, nodes: Graph, op_placement: OpPlacement | None = None) -> None:
+    def __init__(
+        self, services: GgmlResources, nodes: Graph, op_placement: OpPlacement | None = None
+    ) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
         self._has_guards = services.params.debug.guard_bytes > 0

@@ -17,7 +17,7 @@ from ..devices.op_placement import OpPlacement
 from ..devices.rpc_servers import free_server_memory, rpc_session, session_lock
 from ..library.abi import NULL, Ptr, ffi, tensor_address
 from .callbacks import OpClock, TimedOp
-from .graph_plan import GgmlParts, GgmlPlan, SharedMemory, check_status
+from .graph_plan import GgmlPlan, GgmlResources, SharedMemory, check_status
 
 MOST_DEVICES = 16  # of one of ggml's schedulers
 OPS_PER_PART = 32  # a run that can be cancelled waits for the device after so many ops
@@ -30,7 +30,7 @@ class PlanScheduler(SharedMemory["MultiDevicePlan"]):
     On each device, its memory is as large as the largest need of any plan. A plan that needs more replaces all of it.
     """
 
-    def __init__(self, services: GgmlParts, devices: Sequence[Device]) -> None:
+    def __init__(self, services: GgmlResources, devices: Sequence[Device]) -> None:
         if len(devices) > MOST_DEVICES:
             raise OptionError(f"ggml schedules {MOST_DEVICES} devices with the CPU, not {len(devices)}")
         super().__init__()
@@ -203,7 +203,7 @@ class PlanScheduler(SharedMemory["MultiDevicePlan"]):
 class MultiDevicePlan(GgmlPlan):
     """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory."""
 
-    def __init__(self, services: GgmlParts, graph: Graph, scheduler: PlanScheduler) -> None:
+    def __init__(self, services: GgmlResources, graph: Graph, scheduler: PlanScheduler) -> None:
         op_placement = OpPlacement(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )

@@ -20,7 +20,7 @@ from backbay.plugin import CachedValue
 
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, temporary_pool
 from ..library.library import Library, c_string
-from ..library.location import VARIABLE
+from ..library.location import VARIABLE, library_stamp
 
 REPACK, AMX = "CPU_REPACK", "AMX"
 TYPES = (
@@ -121,7 +121,9 @@ class WeightArrangement:
 
 
 def usable_arrangements(library: Library) -> list[WeightArrangement]:
-    """The arrangements that work here, for the dtypes for which they pay, the best first."""
+    """The arrangements that work here, for the dtypes for which they pay, the best first; all, if nothing is avoided."""
+    if not library.avoidances:
+        return [WeightArrangement(library, name) for name in buffer_types(library)]
     found = []
     for name in (AMX, REPACK):
         if name not in buffer_types(library):
@@ -135,7 +137,7 @@ def usable_arrangements(library: Library) -> list[WeightArrangement]:
 @cache
 def faster_in_llamafile(library: Library) -> frozenset[DType]:
     """The dtypes whose products of one column are faster in another form, with the kernels of llamafile for AVX2."""
-    features = library.features()
+    features = library.features() if library.avoidances else {}
     if "LLAMAFILE" not in features or "AVX2" not in features:
         return frozenset()
     types = trial_result(library, ONE_COLUMN).types
@@ -156,6 +158,12 @@ def trial_result(library: Library, name: str) -> ArrangementTrial:
         if result.lasts:
             kept.keep(asdict(result))
         return result
+
+
+def known_faults(library: Library) -> dict[str, str]:
+    """Why arrangements are not used, by name, as far as they were tried."""
+    results = ((name, _recalled(_kept(library, name))) for name in buffer_types(library))
+    return {name: result.why_not for name, result in results if result is not None and result.why_not}
 
 
 def _recalled(kept: CachedValue) -> ArrangementTrial | None:
@@ -189,11 +197,9 @@ def run_trial(library: Library, name: str) -> ArrangementTrial:
 
 def _kept(library: Library, name: str) -> CachedValue:
     """The place of a result, which depends on the trial, the library and the CPU."""
-    files = sorted(library.path.parent.glob("libggml*"))
-    if library.native.path is not None:
-        files.append(library.native.path)
     facts: list[Any] = [library.version, str(library.path), platform.machine(), processor()]
-    facts += [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    native = [] if library.native.path is None else [library.native.path]
+    facts += library_stamp(library.path, library.cpu_code, *native)
     return CachedValue("trials", f"ggml-{name.lower()}", facts)
 
 

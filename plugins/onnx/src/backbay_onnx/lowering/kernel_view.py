@@ -23,7 +23,7 @@ from .views import strided_view
 
 
 class Operand:
-    """Values have the reversed shape: dimension 0 is the last axis."""
+    """An operand of a kernel, as a value of the ONNX model: its shape is reversed, dimension 0 is the last axis."""
 
     def __init__(self, b: Lowering, node: Node, form: Form) -> None:
         self._b, self.node, self.dtype, self.rank = b, node, node.dtype, node.rank
@@ -69,6 +69,8 @@ COPIES = ("Slice", "Gather", "Transpose")
 
 @dataclass(frozen=True)
 class LoweringSettings:
+    """What a lowering may assume of the device, and of the runs of its model."""
+
     exact: bool  # activations stay float32
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
     resident: bool = False  # weights and caches lie on a device that is not the host
@@ -76,6 +78,9 @@ class LoweringSettings:
     native: NativeCode = NO_NATIVE
     exported: bool = False  # the model is to run without this backend's buffers
     standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these
+    plain: bool = (
+        False  # of these, those that all engines know: no norms, Gelu, Softplus, Softmax, rotary embeddings
+    )
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,25 @@ _lower_to("Exp", ops.exp)
 _lower_to("Sin", ops.sin)
 _lower_to("Cos", ops.cos)
 _lower_to("Tanh", ops.tanh)
-_lower_to("Softplus", ops.softplus)
+
+
+@kernel(ops.softplus, working_memory=nothing)
+def softplus(b: Lowering, x: Operand) -> str:
+    return softplus_of(b, x.floats)
+
+
+def softplus_of(b: Lowering, x: str) -> str:
+    """max(x, 0) + log(1 + exp(-|x|)). In plain nodes the logarithm is a series: 1 + exp(-|x|) would lose what is small."""
+    if not b.settings.plain:
+        return b.add("Softplus", x)
+    power = b.add("Exp", b.add("Neg", b.add("Abs", x)))
+    part = b.add(
+        "Div", power, b.add("Add", power, b.number(2))
+    )  # log(1 + power) = 2 artanh(part), at most 1/3
+    square, series = b.add("Mul", part, part), b.number(1 / 17)
+    for odd in range(15, 0, -2):
+        series = b.add("Add", b.add("Mul", series, square), b.number(1 / odd))
+    return b.add("Add", b.add("Max", x, b.number(0)), multiply_by(b, b.add("Mul", series, part), 2))
 
 
 @kernel(ops.sqr, working_memory=nothing)
@@ -86,8 +104,19 @@ def gelu_erf(b: Lowering, x: Operand) -> str:
 
 def _gelu(b: Lowering, x: Operand, approximate: str) -> str:
     """CUDA refuses a number without dimensions."""
+    if b.settings.plain:
+        return _plain_gelu(b, x.floats, approximate)
     rank = max(x.rank, 1)
     return b.ranked(b.add("Gelu", x.of_rank(rank), approximate=approximate), rank, x.rank)
+
+
+def _plain_gelu(b: Lowering, x: str, approximate: str) -> str:
+    if approximate == "none":
+        share = b.add("Add", b.add("Erf", multiply_by(b, x, sqrt(0.5))), b.number(1))
+        return multiply_by(b, b.add("Mul", x, share), 0.5)
+    cube = b.add("Mul", b.add("Mul", x, x), x)
+    inner = b.add("Add", x, multiply_by(b, cube, 0.044715))
+    return times_sigmoid(b, x, multiply_by(b, inner, 2 * sqrt(2 / pi)))  # (1 + tanh(y)) / 2 is sigmoid(2 y)
 
 
 @kernel(ops.quick_gelu, working_memory=times(2, results))

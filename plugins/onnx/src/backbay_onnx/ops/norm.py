@@ -21,6 +21,10 @@ def _affine(b: Lowering, y: str, weight: Operand | None, bias: Operand | None) -
 def softmax(b: Lowering, x: Operand) -> str:
     if x.is_empty():  # WebGPU refuses no rows, and rows of nothing end the process
         return x.floats
+    if b.settings.plain:
+        peak = b.add("ReduceMax", last_axis(x), b.ints(-1), keepdims=1)
+        powers = b.add("Exp", b.add("Sub", last_axis(x), peak))
+        return original_rank(b, b.add("Div", powers, sum_of(b, powers, x)), x)
     return original_rank(b, b.add("Softmax", last_axis(x), axis=-1), x)
 
 
@@ -36,6 +40,10 @@ def layer_norm(
 
 @kernel(ops.rms_norm, working_memory=nothing)
 def rms_norm(b: Lowering, x: Operand, weight: Operand | None = None, eps: float = 1e-5) -> str:
+    if b.settings.plain:
+        mean = mean_of(b, b.add("Mul", last_axis(x), last_axis(x)), x)
+        root = b.add("Sqrt", b.add("Add", mean, b.number(eps)))
+        return original_rank(b, _affine(b, b.add("Div", last_axis(x), root), weight, None), x)
     scale = weight.of_rank(1) if weight is not None else b.filled(np.array(1, np.float32), [x.dim(0)])
     return original_rank(b, b.add("RMSNormalization", last_axis(x), scale, axis=-1, epsilon=eps), x)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from backbay import Node, ops
+from backbay.internals import Size
 from backbay.ops import Yarn
 from backbay_native import MOST_KEYS, RECURRENCE
 
@@ -18,6 +19,7 @@ from ..lowering.emitter import AnySize
 from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
 from ..session.native import DOMAIN
+from .elementwise import softplus_of
 from .kernel_table import kernel
 
 
@@ -50,11 +52,51 @@ def rope(
     if not batch.same(1):
         cos, sin = (b.add("Tile", angles, b.vector([batch, 1, 1])) for angles in (cos, sin))
     value = b.shaped(x.floats, [head, 1, heads, tokens * batch])
-    turned = b.add(
-        "RotaryEmbedding", value, cos, sin,
-        interleaved=int(mode == "normal"), rotary_embedding_dim=2 * dim if mode == "vision" else dim,
-    )  # fmt: skip
+    turning = 2 * dim if mode == "vision" else dim
+    if b.settings.plain:
+        turned = _turned(
+            b,
+            value,
+            [head, b.symbols.constant(1), heads, tokens * batch],
+            cos,
+            sin,
+            turning,
+            mode == "normal",
+        )
+    else:
+        turned = b.add(
+            "RotaryEmbedding",
+            value,
+            cos,
+            sin,
+            interleaved=int(mode == "normal"),
+            rotary_embedding_dim=turning,
+        )
     return b.shaped(turned, x.dims())
+
+
+def _turned(
+    b: Lowering, value: str, sizes: list[Size], cos: str, sin: str, turning: int, interleaved: bool
+) -> str:
+    """The rotary embedding of a value of four sizes, of whose first dimension `turning` elements turn in pairs."""
+    half, (head, *others) = turning // 2, sizes
+    cos, sin = (b.add("Unsqueeze", angles, b.ints(1)) for angles in (cos, sin))
+    part = b.sliced(value, 3, 0, turning)
+    if interleaved:
+        pairs = b.shaped(part, [2, half, *others[1:]])
+        first, second = (b.shaped(b.sliced(pairs, 3, n, n + 1), [half, *others]) for n in (0, 1))
+    else:
+        first, second = b.sliced(part, 3, 0, half), b.sliced(part, 3, half, turning)
+    both = [
+        b.add("Sub", b.add("Mul", first, cos), b.add("Mul", second, sin)),
+        b.add("Add", b.add("Mul", second, cos), b.add("Mul", first, sin)),
+    ]
+    if interleaved:
+        joined = b.add("Concat", *[b.add("Unsqueeze", each, b.ints(-1)) for each in both], axis=-1)
+        both = [b.shaped(joined, [turning, *others])]
+    if not head.same(turning):
+        both.append(b.sliced(value, 3, turning, head))
+    return b.add("Concat", *both, axis=-1)
 
 
 def _turns(
@@ -62,13 +104,14 @@ def _turns(
 ) -> tuple[str, str]:
     """Cosine and sine of each token and pair, (tokens, 1, pairs), times a factor.
 
-    Angles are kept in float64 until they are small.
+    Angles are kept in float64 until they are small, but for plain nodes.
     """
-    angle = b.add("Mul", place, b.constant(rates))  # (tokens, pairs)
+    kind = helper.tensor_dtype_to_np_dtype(_exact(b))
+    angle = b.add("Mul", place, b.constant(rates.astype(kind)))  # (tokens, pairs)
     if factors is not None:
         wanted = b.sliced(factors.of_rank(1), 0, 0, len(rates))
-        angle = b.add("Div", angle, b.cast_to(wanted, TensorProto.DOUBLE))
-    circle = b.constant(np.array(2 * pi))
+        angle = b.add("Div", angle, b.cast_to(wanted, _exact(b)))
+    circle = b.constant(np.array(2 * pi, kind))
     # Round, not Floor: an angle just below 0 stays small, and float32 holds it well.
     angle = b.add("Sub", angle, b.add("Mul", b.add("Round", b.add("Div", angle, circle)), circle))
     angle = b.add("Unsqueeze", b.cast_to(angle, TensorProto.FLOAT), b.ints(1))
@@ -78,11 +121,15 @@ def _turns(
     return cos, sin
 
 
+def _exact(b: Lowering) -> int:
+    return TensorProto.FLOAT if b.settings.plain else TensorProto.DOUBLE
+
+
 def _places(
     b: Lowering, positions: Operand, dim: int, mode: str, sections: Sequence[int]
 ) -> tuple[str, NDArray[Any]]:
     """The position of each pair of each token, (tokens, pairs) or (tokens, 1), and its power of the base."""
-    exact = b.cast_to(positions.stored, TensorProto.DOUBLE)
+    exact = b.cast_to(positions.stored, _exact(b))
     if mode in ("normal", "neox"):
         return b.shaped(exact, [1, positions.dim(0)]), np.arange(dim // 2)
     components = b.transposed(b.shaped(exact, [positions.dim(0) // 4, 4]), 1, 0)  # (tokens, 4)
@@ -160,7 +207,7 @@ def ssm_scan(
     if b.settings.native.has(RECURRENCE) and states.at_most(MOST_KEYS):
         given = x.of_rank(4), dt.of_rank(3), A.of_rank(2), B.of_rank(4), C.of_rank(4)
         return b.add("SelectiveScan", first, *given, domain=DOMAIN)
-    step = b.add("Softplus", dt.of_rank(3))  # (sequences, tokens, heads)
+    step = softplus_of(b, dt.of_rank(3))  # (sequences, tokens, heads)
     decay = b.add("Unsqueeze", A.of_rank(2), b.ints(1))  # (heads, 1, states or 1)
     spread: list[AnySize] = [states, 1, heads // groups, groups, tokens, sequences]
     grouped = (b.shaped(each.floats, [states, 1, 1, groups, tokens, sequences]) for each in (B, C))

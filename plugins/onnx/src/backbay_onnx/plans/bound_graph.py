@@ -18,7 +18,7 @@ from ..session.device import Device
 from ..session.providers import HOST_PROVIDER
 from ..session.runtime import load_runtime
 from ..weights.store import decode_floats, named_data
-from .compiled import CompiledGraph, OnnxParts
+from .session_cache import CompiledGraph, OnnxResources
 
 
 def stored_shape(node: Node) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class BoundGraph:
 
     def __init__(
         self,
-        services: OnnxParts,
+        services: OnnxResources,
         graph: Graph,
         compiled: CompiledGraph,
         feeds: SizeArrays,

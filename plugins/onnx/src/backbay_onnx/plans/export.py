@@ -50,7 +50,7 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     model = ModelProto()
     model.CopyFrom(lowered.model)
-    _fix_sizes(model, lowered, graph)
+    fix_sizes(model, lowered, graph)
     path = folder / "model.onnx"
     with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
         with weights_aside.open("wb") as file:
@@ -59,7 +59,8 @@ def export(
     return path
 
 
-def _fix_sizes(model: ModelProto, lowered: LoweredModel, graph: Graph) -> None:
+def fix_sizes(model: ModelProto, lowered: LoweredModel, graph: Graph) -> None:
+    """Give a model the sizes of a graph: its inputs and outputs, and the constants in the place of its feeds."""
     fed = lowered.feeds.of(graph).arrays
     for name, array in fed.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))

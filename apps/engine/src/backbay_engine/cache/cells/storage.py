@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeError, Spec, Tensor, ops
 
 from ...steps.step import Ints
-from ..contract import BoundCache, CachePlan, CacheSizes, History, Shift, SingleCache
+from ..contract import AttentionOperands, BoundCache, CachePlan, CacheSizes, Shift, SingleCache
 from .masks import NUMPY
 
 CHUNK = 512  # cells that one run of a mover moves
@@ -270,7 +270,7 @@ class BoundCellCache(BoundCache):
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
         self._written[layer] = self._storage.store(ctx, layer, key, value, self._cells)
 
-    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> History:
+    def get(self, ctx: Context, layer: int, *, spans: bool = True) -> AttentionOperands:
         storage, first, end = self._storage, self._first, self._first + self._history
         held = storage.layers.get(layer)
         if held is None or not self._history:
@@ -287,7 +287,7 @@ class BoundCellCache(BoundCache):
             value = values.reshape(ctx, held.value_dim, held.kv_heads, storage.cells).slice(
                 ctx, 2, first, end
             )
-        return History(key, value, self._masks[0 if spans else -1] if self._masks else None)
+        return AttentionOperands(key, value, self._masks[0 if spans else -1] if self._masks else None)
 
 
 def pad_cells(cells: Ints, size: int) -> Ints:

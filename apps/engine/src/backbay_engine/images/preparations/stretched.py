@@ -172,7 +172,7 @@ class SmartResize(Preparation):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Qwen3Resize(SmartResize):
-    """qwen3-vl"""
+    """qwen3-vl: as SmartResize, with other limits."""
 
     patch: int = 16
     min_pixels: int = 256 * 256

@@ -3,7 +3,7 @@
 from .answer_form import AnswerForm, form_of
 from .call_format import call_format
 from .pieces import AnswerReader, CallArguments, CallBegun, Piece, Reasoning, Text, ToolCall, joined
-from .reading import PlainReader, reader_of
+from .readers import PlainReader, reader_of
 from .tools import ToolChoice, Tools, tools_of
 
 __all__ = [

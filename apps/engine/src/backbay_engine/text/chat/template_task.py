@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 NAME = "<template>"  # jinja2's file name for a template from a string
 
 
-class RefusedError(Exception):
+class RefusedMessagesError(Exception):
     """The template refuses the messages."""
 
 
-class TooMuchError(Exception):
+class OutputLimitError(Exception):
     """The template's output exceeds its limit."""
 
 
@@ -75,7 +75,7 @@ def _renderer(template: Template, limit: int) -> Callable[[dict[str, Any]], str]
         for piece in template.generate(variables):
             size += len(piece)
             if size > limit:
-                raise TooMuchError(f"it wrote more than {limit} characters")
+                raise OutputLimitError(f"it wrote more than {limit} characters")
             pieces.append(piece)
         return "".join(pieces)
 
@@ -96,7 +96,7 @@ def _to_json(
 
 
 def _refuse(message: str) -> None:
-    raise RefusedError(message)
+    raise RefusedMessagesError(message)
 
 
 def _now(form: str) -> str:
@@ -104,7 +104,7 @@ def _now(form: str) -> str:
 
 
 def _describe(error: Exception) -> str:
-    if isinstance(error, RefusedError):
+    if isinstance(error, RefusedMessagesError):
         return f"it refuses the messages: {str(error)[:500]}"
     line, trace = None, error.__traceback__
     while trace is not None:

@@ -27,7 +27,7 @@ _PENALTY: Final = 10.0  # an unknown character scores this much less than the wo
 
 @final
 class SentencePiece:
-    """Encodes texts without special tokens."""
+    """The encoder that merges pieces by their scores, as Llama 2's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._ids = vocabulary.ids
@@ -96,7 +96,7 @@ class _Bytes(dict[str, list[int]]):
 
 @final
 class Unigram:
-    """Encodes texts without special tokens."""
+    """The encoder that takes the likeliest pieces of a text, as T5's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         config = vocabulary.config
@@ -177,7 +177,7 @@ _BESIDE_ASCII = re.compile(r"[^ -~]|[ -~](?=[^ -~])")  # where a rule with non-A
 
 @final
 class Charsmap:
-    """Replaces, from left to right, the longest sequence of characters that has a rule.
+    """The normalizer of a sentencepiece model: it replaces, from left to right, the longest sequence of characters that has a rule.
 
     The rules are a trie in a double array of 32-bit units, as darts-clone packs it.
     """

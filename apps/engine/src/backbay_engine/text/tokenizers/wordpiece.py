@@ -23,7 +23,7 @@ _NO_SPACES = "\x1c\x1d\x1e\x1f"  # only Python counts them as spaces
 
 @final
 class WordPiece:
-    """Encodes texts without special tokens."""
+    """The encoder of words by their longest pieces, as BERT's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         config = vocabulary.config

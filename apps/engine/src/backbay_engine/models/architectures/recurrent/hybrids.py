@@ -121,7 +121,7 @@ class GatedAttention:
 
 
 class QwenNext(HybridDecoder):
-    """A gated delta rule, and gated attention in every fourth block. The architecture qwen35 has other files.
+    """Qwen3-Next: a gated delta rule, and gated attention in every fourth block.
 
     The value heads of one key head are neighbours.
     """
@@ -148,7 +148,7 @@ class QwenNext(HybridDecoder):
 
 @final
 class Qwen35(QwenNext):
-    """The value heads take the key heads in turn, and pairs of the rotary embedding the axes of positions."""
+    """Qwen 3.5, a Qwen3-Next whose value heads take the key heads in turn, and whose rotary pairs the axes of positions."""
 
     net = TiledDeltaNet
 

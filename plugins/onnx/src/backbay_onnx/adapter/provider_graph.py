@@ -1,0 +1,81 @@
+"""A graph as a session on the provider: its sizes are fixed, its nodes are standard ones, its leaves are inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from onnx import ModelProto
+
+from backbay import DType, Graph, RefusalError
+from backbay.internals import Array
+from backbay.plugin import NUMPY, Cancel, decode
+
+from ..lowering.graph_lowering import lower_graph
+from ..lowering.kernel_view import LoweringSettings
+from ..lowering.lowered_model import LoweredModel, binding_type
+from ..ops import KERNELS
+from ..plans.bound_graph import SessionBinding, bound_shape, stored_shape
+from ..plans.export import fix_sizes
+from ..plans.plan import cancellable_run_options
+from ..session.device import HOST
+from ..session.runtime import translate_errors
+from .provider import Provider
+
+
+@dataclass(frozen=True)
+class Request:
+    """A graph to run on a provider; equal if all that a session depends on is equal."""
+
+    provider: Provider
+    threads: int
+    key: str
+    graph: Graph = field(compare=False, repr=False)
+
+
+@lru_cache(maxsize=512)  # a worker runs the same calls again and again, on backends that it opens anew
+def provider_graph(request: Request) -> ProviderGraph:
+    """The session of a graph: of the usual nodes, or of plainer ones if the provider refuses these."""
+    try:
+        return ProviderGraph(request, plain=False)
+    except RefusalError as refusal:
+        try:
+            return ProviderGraph(request, plain=True)
+        except RefusalError:
+            raise refusal from None
+
+
+class ProviderGraph:
+    def __init__(self, request: Request, *, plain: bool) -> None:
+        settings = LoweringSettings(exact=True, usual=False, exported=True, standard=True, plain=plain)
+        self._graph = request.graph
+        self._lowered: LoweredModel = lower_graph(request.graph, KERNELS, settings)
+        model = ModelProto()
+        model.CopyFrom(self._lowered.model)
+        fix_sizes(model, self._lowered, request.graph)
+        self._sizes = self._lowered.sizes_of(request.graph)
+        self._session = request.provider.session(model.SerializeToString(), request.threads)
+
+    def run(self, stored: Sequence[Array], cancel: Cancel | None = None) -> dict[int, Array]:
+        """The results and the new values of written leaves, by node index, from the stored arrays by node index."""
+        nodes, binding = self._graph.nodes, SessionBinding(self._session, HOST)
+        held = []  # while the session runs
+        for leaf in self._lowered.leaves:
+            shape, dtype = bound_shape(leaf, self._graph, self._sizes)[::-1], nodes[leaf.index].dtype
+            floats = leaf.form == "floats"
+            array = decode(stored[leaf.index], dtype).astype(np.float32) if floats else stored[leaf.index]
+            held.append(np.ascontiguousarray(array).reshape(shape))
+            binding.input(leaf.name, binding_type(DType.F32 if floats else dtype), shape, held[-1])
+        outputs = [(name, index, stored_shape(nodes[index])[::-1]) for name, index in self._lowered.results]
+        outputs += [
+            (state.name, state.index, self._sizes.all(state.shape)[::-1]) for state in self._lowered.states
+        ]
+        made: dict[int, Array] = {}
+        for name, index, shape in outputs:
+            made[index] = np.empty(shape, NUMPY.get(nodes[index].dtype, np.uint8))
+            binding.output(name, binding_type(nodes[index].dtype), shape, made[index])
+        with translate_errors("running on the provider"), cancellable_run_options(cancel) as options:
+            self._session.run_with_iobinding(binding.bound, options)
+        return made

@@ -1,0 +1,177 @@
+"""Sessions, one for each structure of graphs, and the graphs that they may run."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backbay import BackendParams, Graph
+from backbay.internals import Ledger, return_freed_memory
+from backbay.plugin import CPU, Entry, Workspace
+from backbay_native import NativeCode
+
+from ..lowering.graph_lowering import lower_graph
+from ..lowering.kernel_view import LoweringSettings
+from ..lowering.lowered_model import LoweredModel
+from ..memory.buffers import lies_on_device
+from ..memory.working_memory import PeakMemory
+from ..ops import KERNELS, peak_memory
+from ..session.device import Device
+from ..session.native import DOMAIN
+from ..session.session import SessionLog, create_session, session_options
+from ..weights.store import WeightStore
+
+
+@dataclass(frozen=True)
+class OnnxResources:
+    """One of each for all contexts of a backend."""
+
+    params: BackendParams
+    device: Device
+    ledger: Ledger
+    weight_entry: Callable[[str], Entry]
+    weights: WeightStore
+    workspace: Workspace
+    exact: bool  # activations stay float32
+    shared_threads: bool
+    native: NativeCode
+
+
+NODE = 12 << 10  # bytes that ONNX Runtime takes for a node while it creates a session, measured
+HELD_IN_VAIN = 1 << 22  # bytes that freed blocks may hold in vain, so that the system need not clear others
+KEPT = 64  # sessions that no plan uses; a model has a few structures
+KEPT_PACKED = 2  # of these, with packed weights: each takes as much memory as the model's file
+
+
+@dataclass(eq=False)
+class CompiledGraph:
+    """A lowered graph and its session, for every graph of the structure whose sizes keep the guards."""
+
+    lowered: LoweredModel
+    session: Any  # None if there is nothing to run
+    packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
+    peak: PeakMemory
+    events: SessionLog | None
+    users: int = 0  # plans
+
+    def serves(self, graph: Graph) -> bool:
+        if self.events is not None and self.events.is_over:
+            return False
+        names = ((getattr(graph.nodes[index].leaf, "name", None), name) for index, name in self.lowered.baked)
+        return all(given == baked for given, baked in names) and self.lowered.guards.hold(graph)
+
+
+class SessionCache:
+    """Compiled graphs by structure. The least recently used are dropped, sooner if they hold packed weights."""
+
+    def __init__(self, services: OnnxResources) -> None:
+        self._services = services
+        self._compiled: OrderedDict[Hashable, list[CompiledGraph]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.created = 0
+
+    def find(self, graph: Graph, *, usual: bool = True, profiled: bool = False) -> CompiledGraph:
+        """The compiled graph for a graph, made if there is none yet; without `usual`, caches are bound whole, and
+        rows may be written twice.
+
+        If it is to be `profiled`, its session keeps a log of its runs.
+        """
+        with self._lock:
+            device = self._services.device
+            states = (
+                graph.of_kind("state") if device.has_memory else ()
+            )  # on the host, they are lowered in another way
+            on_host = tuple(node.index for node in states if not lies_on_device(node, node.placement))
+            key = (graph.structure_key(), on_host, usual, profiled)
+            known = self._compiled.setdefault(key, [])
+            self._compiled.move_to_end(key)
+            found = next((compiled for compiled in known if compiled.serves(graph)), None)
+            if found is None:
+                found = self._compile(graph, usual=usual, profiled=profiled)
+                known.append(found)
+                self._drop_unused()
+            return found
+
+    def close(self) -> None:
+        with self._services.device.alone():
+            self._compiled.clear()
+
+    def _drop_unused(self) -> None:
+        idle = [compiled for known in self._compiled.values() for compiled in known if not compiled.users]
+        heavy = [compiled for compiled in idle if compiled.packed]
+        for compiled in {*idle[:-KEPT], *heavy[:-KEPT_PACKED]}:
+            for known in self._compiled.values():
+                if compiled in known:
+                    known.remove(compiled)
+            self._give_back(compiled.packed)
+        for key in [key for key, known in self._compiled.items() if not known]:
+            del self._compiled[key]
+
+    def _compile(self, graph: Graph, *, usual: bool, profiled: bool) -> CompiledGraph:
+        services = self._services
+        device = services.device
+        settings = LoweringSettings(
+            exact=services.exact,
+            usual=usual,
+            native=services.native,
+            resident=device.has_memory,
+            copied=not (device.is_host or device.has_memory),
+        )
+        lowered = lower_graph(graph, KERNELS, settings)
+        services.weights.book_for(lowered, graph)
+        packed = self._book_packed(lowered, graph)
+        try:
+            session, events = self._session(lowered, graph, profiled=profiled)
+            peak = peak_memory(graph, lowered.copied, services.native)
+            return CompiledGraph(lowered, session, packed, peak, events)
+        except BaseException:
+            self._give_back(packed)
+            raise
+
+    def _session(
+        self, lowered: LoweredModel, graph: Graph, *, profiled: bool
+    ) -> tuple[Any, SessionLog | None]:
+        """A session, with its log if it is `profiled`; None if there is nothing to run."""
+        services = self._services
+        if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
+            return None, None
+        parts = [
+            (file, services.weights.packed(graph.nodes[index]).part(part))
+            for file, index, part in lowered.parts
+        ]
+        # A session without native code is made in half of the time.
+        domains = [each.domain for each in lowered.model.opset_import]
+        native = services.native.path if DOMAIN in domains else None
+        options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
+        events = SessionLog(options) if profiled else None
+        limit = services.params.max_memory.get(services.device.id)
+        needed = len(lowered.model.graph.node) * NODE
+        services.ledger.foresee(Entry(CPU, "host"), needed)
+        session = create_session(lowered.model, parts, options, services.device, limit)
+        services.weights.files.drop_pages()
+        if needed > HELD_IN_VAIN or parts:
+            return_freed_memory()  # creating a session takes several times the memory of the model's nodes
+        self.created += 1
+        return session, events
+
+    def _book_packed(self, lowered: LoweredModel, graph: Graph) -> list[tuple[Entry, int]]:
+        """Book the memory that ONNX Runtime will take for packed weights; all or nothing."""
+        booked: list[tuple[Entry, int]] = []
+        try:
+            for index, nbytes in lowered.packed:
+                leaf = graph.nodes[index].leaf
+                assert leaf is not None
+                entry = self._services.weight_entry(leaf.name)
+                self._services.ledger.take(entry, nbytes, lambda: None, mapped=False)
+                booked.append((entry, nbytes))
+        except BaseException:
+            self._give_back(booked)
+            raise
+        return booked
+
+    def _give_back(self, booked: Sequence[tuple[Entry, int]]) -> None:
+        for entry, nbytes in booked:
+            self._services.ledger.give_back(entry, nbytes, mapped=False)

@@ -1,0 +1,195 @@
+"""Sessions of ONNX Runtime: their options and threads, the nodes that they leave to the CPU, how they are made, and the log of their runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from onnx import GraphProto, TensorProto, shape_inference
+
+from backbay.internals import Bytes, usable_cores, without_forks
+
+from .device import Device, lacks_float16
+from .providers import ExecutionProvider
+from .runtime import load_runtime, translate_errors
+
+RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories of ONNX Runtime's
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """The time that a session took for one node."""
+
+    name: str
+    provider: str
+    seconds: float
+
+
+@final
+class SessionLog:
+    """What a session writes about its runs, if its options say so. Asking for the times ends it."""
+
+    def __init__(self, options: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="backbay-profile-", ignore_cleanup_errors=True)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(self._folder.name) / "events")
+        self._runs: list[list[NodeTime]] | None = None
+        self._counted = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the times were asked for: ONNX Runtime then logs no more runs of the session."""
+        return self._runs is not None
+
+    def count_run(self) -> int:
+        self._counted += 1
+        return self._counted - 1
+
+    def times(self, session: Any, run: int) -> list[NodeTime]:
+        """The times of the nodes of one run, which do not overlap."""
+        if self._runs is None:
+            with translate_errors("ending a profile"):
+                self._runs = list(_runs(json.loads(Path(session.end_profiling()).read_text("utf-8"))))
+            self._folder.cleanup()
+        return self._runs[run]
+
+
+def _runs(events: list[dict[str, Any]]) -> Iterator[list[NodeTime]]:
+    """The nodes of each run, in order; those of a loop's body are part of the loop."""
+    runs = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == RUN)
+    nodes = sorted(
+        (event for event in events if event["cat"] == NODE and event["name"].endswith(KERNEL)),
+        key=lambda event: (event["ts"], -event["dur"]),
+    )
+    for begin, end in runs:
+        yield list(_outer([event for event in nodes if begin <= event["ts"] <= end]))
+
+
+def _outer(nodes: list[dict[str, Any]]) -> Iterator[NodeTime]:
+    end = 0
+    for event in nodes:
+        if event["ts"] + event["dur"] > end:
+            end = event["ts"] + event["dur"]
+            name = event["name"].removesuffix(KERNEL)
+            yield NodeTime(name, event["args"].get("provider", ""), event["dur"] / 1e6)
+
+
+LOG = logging.getLogger("backbay.onnx")
+
+
+class SharedThreadPool:
+    """The pool that all sessions of a process share. Its first user sizes it, once and for all.
+
+    ONNX Runtime then refuses sessions with pools of their own, in the whole process. If sessions with their own pools
+    came first, sharing is no longer possible: later sessions get pools of their own too, which do not spin.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: int | None = None  # 0: sharing is not possible
+
+    def configure(self, options: Any, wanted: int, *, shared: bool) -> None:
+        """Make a session use the shared pool if that is wanted, or if the process has one already."""
+        with without_forks(), self._lock:
+            if self._threads is None and shared:
+                try:
+                    load_runtime().set_global_thread_pool_sizes(wanted, 1)
+                    self._threads = wanted
+                except RuntimeError:
+                    self._threads = 0
+        if self._threads:
+            options.use_per_session_threads = False
+            if self._threads != wanted:
+                LOG.info(
+                    "sessions already share a pool of %d threads; num_threads is %d", self._threads, wanted
+                )
+        else:
+            options.intra_op_num_threads = wanted
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+
+
+POOL = SharedThreadPool()
+
+
+def cpu_nodes(model: Any, provider: ExecutionProvider, *, float16: bool) -> list[str]:
+    """The nodes by name; without `float16`, also those that read or make such numbers."""
+    if not provider.cpu_nodes_setting or (float16 and not provider.left_to_cpu):
+        return []
+    typed = model if float16 else shape_inference.infer_shapes(model)
+    return [
+        node.name
+        for node, halves in _nodes(typed.graph, frozenset())
+        if node_label(node) in provider.left_to_cpu
+        or not (float16 or halves.isdisjoint([*node.input, *node.output]))
+    ]
+
+
+def node_label(node: Any) -> str:
+    """What a node is, by its name: its op, unless the lowering says more."""
+    return str(node.name.rpartition("_")[0])
+
+
+def _nodes(graph: GraphProto, outer: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
+    """All nodes, also of loop bodies, each with the float16 values that it may use."""
+    described = (*graph.input, *graph.output, *graph.value_info)
+    halves = outer | {
+        each.name for each in described if each.type.tensor_type.elem_type == TensorProto.FLOAT16
+    }
+    halves |= {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT16}
+    for node in graph.node:
+        yield node, halves
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g, halves)
+
+
+# MatmulTransposeFusion merges a transpose before a cast wrongly: it reads outside of memory and the process ends.
+# Pad_Fusion merges a pad into a pool, which then divides by another count, or refuses it.
+DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
+
+
+def session_options(num_threads: int | None, *, shared: bool, native: Path | None = None) -> Any:
+    """The options of every session; `native` is a file of custom ops."""
+    ort = load_runtime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False  # it takes twice the memory of a step, and makes none faster
+    # A written state is bound as input and output. ONNX Runtime does not know it: nodes must run in our order.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    POOL.configure(options, num_threads or usable_cores(), shared=shared)
+    options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+    if native is not None:
+        with translate_errors("loading native code"):
+            options.register_custom_ops_library(str(native))
+    return options
+
+
+def create_session(
+    model: Any, parts: Sequence[tuple[str, Bytes]], options: Any, device: Device, limit: int | None
+) -> Any:
+    """A session that reads `parts`, packed weights by file name, where they lie."""
+    with translate_errors("creating a session"), device.alone():
+        if parts:
+            names, data = [name for name, _ in parts], [part for _, part in parts]
+            options.add_external_initializers_from_files_in_memory(
+                names, data, [part.nbytes for part in data]
+            )
+        options.use_deterministic_compute = not device.is_host  # else CUDA adds up long rows in any order
+        setting = device.provider.cpu_nodes_setting  # only a provider with it is worth a trial of float16
+        if setting and (left := cpu_nodes(model, device.provider, float16=not lacks_float16(device))):
+            options.add_session_config_entry(setting, "\n".join(left))
+        session = load_runtime().InferenceSession(
+            model.SerializeToString(),
+            options,
+            providers=device.session_providers(limit),
+            enable_fallback=0,  # it would try the same again, after a banner on standard output
+            disabled_optimizers=DISABLED,
+        )
+    device.check(session)
+    return session
