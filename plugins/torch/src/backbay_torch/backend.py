@@ -1,6 +1,5 @@
 """The class of the backend."""
 
-# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

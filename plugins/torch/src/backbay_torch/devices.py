@@ -1,6 +1,5 @@
 """The devices of torch: their ids, a trial of each, their memory."""
 
-# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -3,7 +3,6 @@
 A storage is a flat tensor of the elements as they are stored; quantized types are bytes.
 """
 
-# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
