@@ -145,10 +145,12 @@ dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
 backend-jax: SHAPES = --few-shapes
-backend-%:  # examples/backends: an environment of its own, and the certificate
+backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
+backend-%:  # plugins/torch, or one of examples/backends: an environment of its own, its tests, and the certificate
 	$(PYTHON) -m venv $(VENV)/$*
-	$(VENV)/$*/bin/python -m pip install ./core ./conformance ./examples/backends/$*
-	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 --certify examples/backends/$*/proof
+	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest
+	$(VENV)/$*/bin/python -m pytest $(FOLDER)/tests
+	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 --certify $(FOLDER)/proof
 
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))

@@ -111,9 +111,9 @@ def test_the_backends_of_write_a_backend_do_what_it_says(tmp_path):
     assert len(commands) == 3
 
 
-def test_write_a_backend_shows_code_of_the_example_on_pytorch():
+def test_write_a_backend_shows_code_of_the_backend_on_pytorch():
     shown = [b.text for b in blocks("docs/write-a-backend.md") if b.language == "python" and not b.file]
-    files = (ROOT / "examples/backends/torch/src/backbay_torch").glob("*.py")
+    files = (ROOT / "plugins/torch/src/backbay_torch").glob("*.py")
     code = "".join(path.read_text() for path in files)
     parts = [part for text in shown for part in re.split(r"^class .*\n|\n\n\n", text, flags=re.MULTILINE)]
     assert parts

@@ -1,4 +1,4 @@
-"""The example backends are written as a third party writes them; their proofs are the suite's."""
+"""The example backends are written as a third party writes them; their proofs, and that of torch, are the suite's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from doc_blocks import ROOT
 
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/backends/*/pyproject.toml"))
+PROVEN = [*EXAMPLES, ROOT / "plugins/torch"]
 DOORS = {"backbay", "backbay.gguf", "backbay.kernels", "backbay.ops", "backbay.plugin"}
 
 
@@ -37,7 +38,7 @@ def test_only_the_public_doors_are_imported(folder: Path):
     assert {one for one in found if one.split(".")[0].startswith("backbay")} <= DOORS
 
 
-@pytest.mark.parametrize("folder", EXAMPLES, ids=name_of)
+@pytest.mark.parametrize("folder", PROVEN, ids=name_of)
 def test_a_proof_is_one(folder: Path):
     name = name_of(folder)
     path = folder / "proof" / f"{name}-certificate.json"

@@ -25,6 +25,7 @@ LIBRARY = "plugins/native"
 FLAT_PACKAGES = {  # title and folder of those without rooms that stand in layers
     "apps/ray": "apps/ray/src/backbay_ray",
     "conformance/selftest": "conformance/selftest/src/backbay_selftest",
+    "plugins/torch": "plugins/torch/src/backbay_torch",
     LIBRARY: "plugins/native/src/backbay_native",
 }
 LAB = "| `lab` | What proves and measures, beside the tests: [its folders](../../lab/README.md). |"

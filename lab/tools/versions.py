@@ -25,6 +25,7 @@ PACKAGES = (
     "plugins/ggml/lib",
     "plugins/ggml",
     "plugins/onnx",
+    "plugins/torch",
     "conformance",
     "conformance/selftest",
     "apps/engine",
