@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from backbay_conformance import Report, run
-from backbay_conformance.scenarios.process.manners import PROCESS, STATE, excessive, umask
+from backbay_conformance.checks.process_state import STATE, umask
+from backbay_conformance.scenarios.process.manners import PROCESS, excessive
 
 GROWTH = pytest.mark.skipif(not PROCESS.exists(), reason="only Linux counts descriptors and threads so")
 
@@ -27,7 +28,7 @@ GROWTH = pytest.mark.skipif(not PROCESS.exists(), reason="only Linux counts desc
 @pytest.fixture
 def restored() -> Iterator[None]:
     """A process that is as it was after the test."""
-    before = {name: read() for name, read in STATE.items()}
+    before = {name: part.read() for name, part in STATE.items()}
     with ExitStack() as undo:
         for kept in (np.errstate(), warnings.catch_warnings(), chdir(Path.cwd()), patch.dict(os.environ)):
             undo.enter_context(kept)
@@ -41,7 +42,7 @@ def restored() -> Iterator[None]:
         undo.callback(os.umask, umask())
         undo.callback(sys.setrecursionlimit, sys.getrecursionlimit())
         yield
-    assert {name: read() for name, read in STATE.items()} == before
+    assert {name: part.read() for name, part in STATE.items()} == before
 
 
 @pytest.mark.parametrize(
@@ -64,14 +65,35 @@ def restored() -> Iterator[None]:
         ("Silent", "warnings.filters changed"),
         ("Path", "sys.path changed"),
         ("Logs", "the level and handlers of the root logger changed"),
-        ("Prints", "standard output has 'hello\\n' once a backend was used"),
-        ("PrintsInC", "standard output has 'hello from C\\n' once a backend was used"),
+        ("Prints", "standard output has 'hello\\nhello\\n' once a backend was used"),
+        ("PrintsInC", "standard output has 'hello from C\\nhello from C\\n' once a backend was used"),
     ],
 )
 @pytest.mark.usefixtures("restored")
 def test_a_change_of_the_process_is_told(name: str, told: str) -> None:
     report = run(f"broken_manners:{name}", ops=["the_process_stays_as_it_was"], size="smoke")
     assert told in report.failures[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ErrAtRun", "np.geterr() changed: divide was"),
+        ("Umask", "the umask changed: it was"),
+        ("Prints", "standard output has b'hello\\n"),
+        ("PrintsInC", "standard output has b'hello from C\\n"),
+    ],
+)
+def test_the_process_is_watched_around_each_call(name: str, told: str) -> None:
+    failures = run(f"broken_manners:{name}", ops=["neg"], size="smoke", in_process=False).failures
+    assert {failure.check for failure in failures} == {"process"}
+    assert all(told in failure.message for failure in failures)
+
+
+def test_what_a_call_has_changed_is_set_again() -> None:
+    before = {name: part.read() for name, part in STATE.items()}
+    assert run("broken_manners:ErrAtRun", ops=["neg"], size="smoke").failures
+    assert {name: part.read() for name, part in STATE.items()} == before
 
 
 def grown(name: str) -> Report:
@@ -117,8 +139,8 @@ def test_growth_counts_only_if_it_goes_on() -> None:
 
 
 def test_the_scenario_restores_what_it_marks() -> None:
-    before = {name: read() for name, read in STATE.items()}
+    before = {name: part.read() for name, part in STATE.items()}
     report = run("cpu_ref", ops=["the_process_stays_as_it_was"], size="smoke")
     assert report.ok
-    assert {name: read() for name, read in STATE.items()} == before
+    assert {name: part.read() for name, part in STATE.items()} == before
     assert "BACKBAY_CONFORMANCE_MARK" not in os.environ

@@ -131,7 +131,7 @@ def far_from_zero(making: FillContext, operand: Operand) -> Array:
     """Rows with a small spread around a large mean: mean(x^2) - mean(x)^2 cancels."""
     size = int(np.prod(operand.shape, dtype=np.int64))
     peak = 1000 if operand.dtype is DType.F32 else 200
-    return np.asarray(making.rng.choice([-peak, peak]) + making.rng.integers(-16, 17, size) / 8)
+    return np.asarray(making.rng.choice([-peak, peak]) + making.rng.uniform(-1, 1, size))
 
 
 def massive(making: FillContext, operand: Operand) -> Array:

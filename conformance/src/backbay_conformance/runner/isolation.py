@@ -73,11 +73,12 @@ class Worker:
         self.settings = settings
         self.folder = tempfile.TemporaryDirectory(prefix=WORKER, ignore_cleanup_errors=True)
         reading, writing = os.pipe()
-        self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
+        self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
+        self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 as above
         self.process = start_helper(
             [sys.executable, "-m", f"{__package__}.worker", str(writing)],
             stdin=subprocess.PIPE,
-            stdout=self.printed,
+            stdout=self.output,
             stderr=self.printed,
             pass_fds=(writing,),
             env={
@@ -143,6 +144,7 @@ class Worker:
         kill_helper(self.process)
         self.process.communicate()
         os.close(self._reading)
+        self.output.close()
         self.printed.close()
         self.folder.cleanup()
 

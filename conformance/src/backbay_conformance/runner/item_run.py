@@ -17,6 +17,7 @@ from ..checks.call_check import CallResult, try_call
 from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, kind_of, model_call
+from ..checks.process_state import unchanged_process
 from ..checks.relations import RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.witness import testimony, verdict
@@ -68,7 +69,7 @@ def run_item(
     try:
         draw.cache = lab.backend.cache_config()
         kind = type(lab.backend)
-        with measured() as outcome.tight:
+        with measured() as outcome.tight, unchanged_process():
             if is_call(item):
                 _run_case(lab, item, draw, outcome, announce, recorded)
             else:

@@ -40,7 +40,7 @@ from .devices.device import (
     find_devices,
     untried_gpus,
 )
-from .devices.device_verdict import WHOLE as TRIAL_SECONDS
+from .devices.device_trial import WHOLE as TRIAL_SECONDS
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.avoidance import LONG_HEADS
 from .library.library import load_library

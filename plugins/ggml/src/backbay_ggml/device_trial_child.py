@@ -19,7 +19,7 @@ from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Ten
 from backbay.internals import Array, Bytes, reporter
 
 from .backend import Ggml
-from .devices import device_verdict
+from .devices import device_trial
 from .devices.trial_cases import CASES, TrialLeaves
 
 CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
@@ -170,15 +170,15 @@ def trial_steps(trial: DeviceTrial) -> list[Step]:
     made: list[Step] = [(name, partial(trial.wrong, name)) for name in CASES]
     for dtype in MEASURED:
         made += [
-            (device_verdict.PRODUCT.format(dtype), partial(trial.product, dtype, Tensor.mulmat)),
+            (device_trial.PRODUCT.format(dtype), partial(trial.product, dtype, Tensor.mulmat)),
             (
-                device_verdict.PRODUCT_IN_FULL.format(dtype),
+                device_trial.PRODUCT_IN_FULL.format(dtype),
                 partial(trial.product, dtype, Tensor.mulmat_full_prec),
             ),
-            (device_verdict.PRODUCT_OF_EXPERTS.format(dtype), partial(trial.product, dtype, expert_product)),
+            (device_trial.PRODUCT_OF_EXPERTS.format(dtype), partial(trial.product, dtype, expert_product)),
         ]
     return made + [
-        (device_verdict.ATTENTION.format(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
+        (device_trial.ATTENTION.format(dtype), partial(trial.attention, dtype)) for dtype in ATTENDED
     ]
 
 
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the steps from a number on."""
     tell = reporter()
     device, first = arguments[0], int(arguments[1])
-    device_verdict.leave_untried()
+    device_trial.leave_untried()
     with ExitStack() as opened:
         placed = [GPULayersList([GPULayers(device, range(1))]), GPULayersList([])]
         trial = DeviceTrial(
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         listed = trial_steps(trial)
         for number, (name, step) in enumerate(listed[first:], first):
-            faulthandler.dump_traceback_later(device_verdict.PATIENCE, exit=True)
+            faulthandler.dump_traceback_later(device_trial.PATIENCE, exit=True)
             tell(begun=name, number=number, of=len(listed))
             tell(**step_outcome(step))
         faulthandler.cancel_dump_traceback_later()

@@ -20,8 +20,8 @@ from backbay_ggml.device_trial_child import (
     step_outcome,
     trial_steps,
 )
-from backbay_ggml.devices import device, device_verdict
-from backbay_ggml.devices.device_verdict import DeviceVerdict, run_trial
+from backbay_ggml.devices import device, device_trial
+from backbay_ggml.devices.device_trial import DeviceVerdict, run_trial
 from backbay_ggml.devices.trial_cases import CASES, PLAIN
 from backbay_ggml.library.library import load_library
 from backbay_ggml.lowering.support import op_precision
@@ -93,7 +93,7 @@ for number in range(int(sys.argv[1]), {of}):
 def child(monkeypatch):
     def be(source: str) -> None:
         monkeypatch.setattr(
-            device_verdict, "_command", lambda device, first: [sys.executable, "-c", source, str(first)]
+            device_trial, "_command", lambda device, first: [sys.executable, "-c", source, str(first)]
         )
 
     return be
@@ -169,15 +169,15 @@ def test_a_child_that_says_nothing_is_a_reason(child) -> None:
 def test_a_verdict_is_kept_for_later_processes(child, monkeypatch, tmp_path) -> None:
     monkeypatch.delenv("BACKBAY_NO_CACHE", raising=False)
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(device_verdict, "_known", {})
+    monkeypatch.setattr(device_trial, "_known", {})
     library = load_library()
-    assert not device_verdict.is_known(library, "FAST card")
+    assert not device_trial.is_known(library, "FAST card")
     child(dying_at(1))
-    first = device_verdict.verdict_of(library, "FAST:0", "FAST card")
-    device_verdict._known.clear()
+    first = device_trial.verdict_of(library, "FAST:0", "FAST card")
+    device_trial._known.clear()
     child("raise SystemExit('tried again')")
-    assert device_verdict.is_known(library, "FAST card")
-    assert device_verdict.verdict_of(library, "FAST:0", "FAST card") == first
+    assert device_trial.is_known(library, "FAST card")
+    assert device_trial.verdict_of(library, "FAST:0", "FAST card") == first
 
 
 def test_who_comes_while_a_device_is_tried_waits_for_the_verdict(
@@ -185,8 +185,8 @@ def test_who_comes_while_a_device_is_tried_waits_for_the_verdict(
 ) -> None:
     monkeypatch.delenv("BACKBAY_NO_CACHE", raising=False)
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(device_verdict, "_known", {})
-    monkeypatch.setattr(device_verdict, "NEWS", 0.1)
+    monkeypatch.setattr(device_trial, "_known", {})
+    monkeypatch.setattr(device_trial, "NEWS", 0.1)
     tries, go_on = tmp_path / "tries", tmp_path / "go on"
     child(
         f"import os, time; open({str(tries)!r}, 'a').write('|')\n"
@@ -194,7 +194,7 @@ def test_who_comes_while_a_device_is_tried_waits_for_the_verdict(
     )
     library = load_library()
     with ThreadPoolExecutor(2) as both:
-        tried = [both.submit(device_verdict.verdict_of, library, "FAST:0", "FAST card") for _ in range(2)]
+        tried = [both.submit(device_trial.verdict_of, library, "FAST:0", "FAST card") for _ in range(2)]
         wait_until(lambda: "waiting for another process that tries FAST:0, for" in caplog.text)
         go_on.touch()
         first, second = (each.result() for each in tried)
@@ -208,14 +208,14 @@ def test_a_verdict_in_which_a_case_was_late_is_kept_for_a_day(child, monkeypatch
     library, ahead, now = load_library(), [0.0], time.time
     monkeypatch.setattr(time, "time", lambda: now() + ahead[0])
     for description, ending in (("late", "'Timeout (0:05:00)!'"), ("crashed", "'GGML_ASSERT failed'")):
-        monkeypatch.setattr(device_verdict, "_known", {})
+        monkeypatch.setattr(device_trial, "_known", {})
         child(dying_at(1).replace('"GGML_ASSERT failed"', ending))
-        device_verdict.verdict_of(library, "FAST:0", description)
-    device_verdict._known.clear()
-    assert device_verdict.is_known(library, "late")
+        device_trial.verdict_of(library, "FAST:0", description)
+    device_trial._known.clear()
+    assert device_trial.is_known(library, "late")
     ahead[0] = 86500
-    assert not device_verdict.is_known(library, "late")
-    assert device_verdict.is_known(library, "crashed")
+    assert not device_trial.is_known(library, "late")
+    assert device_trial.is_known(library, "crashed")
 
 
 def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch) -> None:

@@ -14,7 +14,7 @@ from rpc_servers import Server, serving
 from backbay import BackendParams, Context, DType, GPULayers, GPULayersList, Precision, Spec, Tensor, ops
 from backbay_ggml import Ggml
 from backbay_ggml.device_trial_child import DeviceTrial
-from backbay_ggml.devices.device_verdict import DeviceVerdict
+from backbay_ggml.devices.device_trial import DeviceVerdict
 from backbay_ggml.devices.known_faults import (
     KNOWN_FAULTS,
     LARGE_MEAN,

@@ -12,7 +12,7 @@ import pytest
 from backbay import BackendUnavailableError
 from backbay.types.cpu import KINDS, VARIABLE
 from backbay_ggml import doctor
-from backbay_ggml.devices import device_verdict
+from backbay_ggml.devices import device_trial
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import CODE, ENDING, NAMES, Library, load_cpu_code, load_library
 from backbay_ggml.weights import arrangements
@@ -115,7 +115,7 @@ def test_trials_for_each_kind_are_kept_apart(library: Library, monkeypatch: pyte
         monkeypatch.setenv(VARIABLE, kind)
         places |= {
             arrangements._kept(library, "REPACK").path,
-            device_verdict._kept(library, "GPU").path,
+            device_trial._kept(library, "GPU").path,
         }
     assert len(places) == 2 * (1 + len(KINDS))
 

@@ -40,14 +40,14 @@ REQUEST_PROMPT, REQUEST_ANSWER = 256, 128  # tokens of the request that speeds a
 
 
 @dataclass(frozen=True)
-class ModelSpeed:
-    """The speed of a model in a trial: the seconds of its loading, and rates such as tokens per second, by what is counted."""
+class MeasuredSpeed:
+    """The speed of a model in a trial: the seconds that the usual load takes, and rates such as tokens per second."""
 
     seconds: float
     rates: dict[str, float]
 
 
-def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> ModelSpeed:
+def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> MeasuredSpeed:
     """The speed of a model that is loaded for so many sequences."""
     facts = port.facts
     rng = np.random.default_rng(0)
@@ -60,11 +60,11 @@ def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> Mod
     if not facts.generates:
         texts = [ids(prompt) for _ in range(parallel)]
         seconds = _typical(lambda: port.ask(Embed(texts)), clock)
-        return ModelSpeed(seconds, {"texts": parallel / seconds})
+        return MeasuredSpeed(seconds, {"texts": parallel / seconds})
     read = _typical(lambda: _answer(port, ids(prompt)), clock) / prompt
     step = _step(port, [ids(min(SHORT, prompt)) for _ in range(parallel)], clock)
     seconds = parallel * REQUEST_PROMPT * read + REQUEST_ANSWER * step
-    return ModelSpeed(seconds, {"prompt": 1 / read, "answers": parallel / step})
+    return MeasuredSpeed(seconds, {"prompt": 1 / read, "answers": parallel / step})
 
 
 def _typical(work: Callable[[], object], clock: Clock) -> float:
@@ -132,7 +132,7 @@ def main() -> NoReturn:
     os._exit(0)  # without waiting for threads that a library left behind
 
 
-def run_task(task: TrialTask, loaded: Callable[[], None]) -> ModelSpeed:
+def run_task(task: TrialTask, loaded: Callable[[], None]) -> MeasuredSpeed:
     """The speed of a task; `loaded` is called once the model can answer."""
     port = LocalPort(task.path, task.backend, task.options)
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import io
 import locale
-import logging
 import os
 import random
 import signal
@@ -26,6 +24,7 @@ import numpy as np
 from backbay import Backend, Debug, DType
 from backbay.internals import return_freed_memory
 
+from ...checks.process_state import CATEGORIES, STATE, describe_change, flush_c, short
 from ...draw.draw import Draw
 from ...draw.operand import Operand
 from ...numbers.comparison import Fault
@@ -43,10 +42,17 @@ def used(lab: Lab, path: Path, weights: dict[str, Operand], ended: Stage = lambd
         backend.load()
         ended("opened")
         product_of_each(backend, weights)
+        large_product(backend)
         ended("used")
         cancel(backend)
         ended("cancelled")
     ended("closed")
+
+
+def large_product(backend: Backend) -> None:
+    """A product for which a backend may start threads."""
+    with backend.new_context() as ctx:
+        ctx.compute(ctx.zeros(DType.F32, 1024, 128).mulmat(ctx, ctx.zeros(DType.F32, 1024, 64)))
 
 
 def cancel(backend: Backend) -> None:
@@ -68,55 +74,6 @@ def small_file(draw: Draw) -> Iterator[tuple[Path, dict[str, Operand]]]:
 # -- the state of the process -----------------------------------------------------------------------------
 
 ENVIRONMENT = dict(os.environ)  # the environment before any library of a backend was loaded
-MOST_SHOWN = 120
-CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")
-"""The parts of the locale that a test can set without harm."""
-
-
-def numpy_random() -> tuple[Any, ...]:
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 other code of the process may use this state
-    return kind, np.asarray(keys).tobytes(), *rest
-
-
-def umask() -> int:
-    found = os.umask(0o077)  # it can only be read by setting it
-    os.umask(found)
-    return found
-
-
-def handlers() -> dict[str, Any]:
-    return {number.name: signal.getsignal(number) for number in signal.Signals}
-
-
-def keeps_subnormals() -> tuple[bool, bool]:
-    """Whether sums of this thread keep numbers below the normal range of f64 and of f32."""
-    small = float("5e-324")
-    return small + 0.0 != 0, bool((np.full(8, 1e-40, np.float32) + np.float32(0) != 0).all())
-
-
-STATE: dict[str, Callable[[], object]] = {
-    "np.geterr()": np.geterr,
-    "np.get_printoptions()": np.get_printoptions,
-    "the state of np.random": numpy_random,
-    "the state of random": random.getstate,
-    "os.environ": lambda: dict(os.environ),
-    "gc.isenabled()": gc.isenabled,
-    "gc.get_threshold()": gc.get_threshold,
-    "the signal handlers": handlers,
-    "the current directory": os.getcwd,
-    "the locale": lambda: [locale.setlocale(getattr(locale, name)) for name in ("LC_CTYPE", *CATEGORIES)],
-    "the umask": umask,
-    "sys.stdin, sys.stdout and sys.stderr": lambda: [sys.stdin, sys.stdout, sys.stderr],
-    "sys.path": lambda: list(sys.path),
-    "sys.getrecursionlimit()": sys.getrecursionlimit,
-    "sys.excepthook": lambda: sys.excepthook,
-    "warnings.filters": lambda: list(warnings.filters),
-    "the level and handlers of the root logger": lambda: [logging.root.level, *logging.root.handlers],
-    "subnormal numbers": keeps_subnormals,
-}
-"""What code of the same process relies on, and how it is read."""
-if hasattr(signal, "pthread_sigmask"):
-    STATE["the blocked signals"] = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @contextmanager
@@ -168,31 +125,18 @@ def the_process_stays_as_it_was(lab: Lab, draw: Draw) -> None:
     with small_file(draw) as (path, weights):
         used(lab, path, weights)
         with marked(draw, path.parent), watched_output() as printed:
-            before = {name: read() for name, read in STATE.items()}
+            before = {name: part.read() for name, part in STATE.items()}
 
             def unchanged(stage: str) -> None:
                 draw.note(f"a backend is {stage}")
-                for name, read in STATE.items():
-                    if (now := read()) != before[name]:
+                for name, part in STATE.items():
+                    if (now := part.read()) != before[name]:
                         told = describe_change(before[name], now)
                         raise Fault("process", f"{name} changed once a backend was {stage}: {told}")
                 if text := printed():
                     raise Fault("process", f"standard output has {short(text)} once a backend was {stage}")
 
             used(lab, path, weights, unchanged)
-
-
-def describe_change(before: object, now: object) -> str:
-    """Both values, or the parts of dictionaries that differ."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        return ", ".join(f"{name} was {before.get(name)!r}, and is {now.get(name)!r}" for name in names)
-    return f"it was {short(before)}, and is {short(now)}"
-
-
-def short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 @contextmanager
@@ -218,12 +162,6 @@ def watched_output() -> Iterator[Callable[[], str]]:
             sys.stdout = found
             os.dup2(kept, 1)
             os.close(kept)
-
-
-def flush_c() -> None:
-    """Let the C library write what it has kept of prints."""
-    if os.name == "posix":
-        ctypes.CDLL(None).fflush(None)
 
 
 # -- what grows ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 from backbay import DType, Op, Precision, Spec, ops
 
-from ..devices.device_verdict import ATTENTION, PRODUCT, PRODUCT_IN_FULL, PRODUCT_OF_EXPERTS, DeviceVerdict
+from ..devices.device_trial import ATTENTION, PRODUCT, PRODUCT_IN_FULL, PRODUCT_OF_EXPERTS, DeviceVerdict
 from ..devices.known_faults import PRODUCT_NAN
 from ..library.abi import has_type
 from ..library.library import Library

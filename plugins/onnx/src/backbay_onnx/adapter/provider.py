@@ -11,9 +11,9 @@ from typing import Any
 
 from backbay import BackbayError, BackendUnavailableError, OptionError, RefusalError
 
-from ..session.session import DISABLED
 from ..session.providers import HOST_PROVIDER
 from ..session.runtime import load_runtime, translate_errors
+from ..session.session import DISABLED
 
 BUILTIN = "builtin:"
 PATHS = ("get_library_path", "library_path")  # functions of packages that bring a provider

@@ -24,7 +24,7 @@ from .masks import MaskThread
 from .request import GenerationOptions
 
 if TYPE_CHECKING:
-    from ..speculation import AnswerGuesses
+    from ..speculation import GuessConfidence
 
 
 @final
@@ -110,7 +110,7 @@ class GenerationJob(Job):
         self.sampler.resume(options.resume)
         self.text = AnswerText(options, tokenizer)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
-        self.guesses: AnswerGuesses | None = None
+        self.guesses: GuessConfidence | None = None
         self._mark = perf_counter()  # the end of the last period of `timings`
         self._last: TokenStep | None = None  # held until the answer's end is known
         self._mask: Future[bytes | None] | None = None  # of the step that the backend computes

@@ -5,6 +5,14 @@
 
 from .draft_model import DraftModel
 from .ngrams import NgramSource
-from .speculation import LONGEST, AnswerGuesses, GuessSource, Speculation, StepTimes
+from .speculation import LONGEST, GuessConfidence, GuessSource, Speculation, StepTimes
 
-__all__ = ["LONGEST", "AnswerGuesses", "DraftModel", "GuessSource", "NgramSource", "Speculation", "StepTimes"]
+__all__ = [
+    "LONGEST",
+    "DraftModel",
+    "GuessConfidence",
+    "GuessSource",
+    "NgramSource",
+    "Speculation",
+    "StepTimes",
+]

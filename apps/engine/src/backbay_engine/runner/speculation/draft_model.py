@@ -18,7 +18,7 @@ from ...text.sampling import Sampler
 from ..requests.generation import GenerationJob
 from ..slots import common_length
 from ..step_cache import StepCache
-from .speculation import AnswerGuesses, GuessSource, StepTimes
+from .speculation import GuessConfidence, GuessSource, StepTimes
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
@@ -43,7 +43,7 @@ class AcceptanceRate:
 
 
 @final
-class DraftGuesses(AnswerGuesses):
+class DraftConfidence(GuessConfidence):
     """How often the small model was right lately, in one answer; an answer begins with what earlier ones have shown."""
 
     def __init__(self, of_all: AcceptanceRate, pace: StepTimes) -> None:
@@ -84,8 +84,8 @@ class DraftModel(GuessSource):
     def backend(self) -> Backend:
         return self.model.backend
 
-    def guesses(self, ids: Sequence[int]) -> DraftGuesses:
-        return DraftGuesses(self._hope, self._pace)
+    def guesses(self, ids: Sequence[int]) -> DraftConfidence:
+        return DraftConfidence(self._hope, self._pace)
 
     def seconds(self, counts: Sequence[int]) -> float:
         answers = [sum(count > done for count in counts) for done in range(max(counts, default=0))]

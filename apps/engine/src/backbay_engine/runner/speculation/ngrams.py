@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from ..requests.generation import GenerationJob
-from .speculation import AnswerGuesses, GuessSource
+from .speculation import GuessConfidence, GuessSource
 
 LENGTHS: Final = (3, 2)  # of the n-grams that are looked up
 STEPS: Final = (2, 4, 8, 16)  # an agreement of up to so many tokens; a longer one is a class of its own
@@ -15,7 +15,7 @@ RATE: Final = 1 / 8
 
 
 @final
-class NgramGuesses(AnswerGuesses):
+class NgramGuesses(GuessConfidence):
     """Follows an earlier place of the text as long as it agrees with the answer.
 
     Guesses cost nothing, so each token is compared with its guess, whether a step verified the guess or not. An answer begins

@@ -29,7 +29,9 @@ HOPED: Final = 0.05  # of a step: what a further token costs at least, where it 
 FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
 
 
-class AnswerGuesses(ABC):
+class GuessConfidence(ABC):
+    """How likely guesses of one answer's next tokens are right."""
+
     @abstractmethod
     def hope(self) -> float:
         """The probability that the next guess is right, if those before it are; 0: there is none."""
@@ -44,7 +46,7 @@ class AnswerGuesses(ABC):
 
 class GuessSource(ABC):
     @abstractmethod
-    def guesses(self, ids: Sequence[int]) -> AnswerGuesses:
+    def guesses(self, ids: Sequence[int]) -> GuessConfidence:
         """The guesses of an answer after these tokens: the prompt, and the answer so far."""
 
     @abstractmethod

@@ -110,7 +110,7 @@ class NamedTool(Struct, tag="function", tag_field="type"):
     function: Annotated[ToolName, taken("the function")]
 
 
-class AllowedNames(Struct):
+class AllowedToolsChoice(Struct):
     """Some of the tools, and whether one of them must be called."""
 
     mode: Annotated[Literal["auto", "required"], taken("required: the answer is a call")]
@@ -120,7 +120,7 @@ class AllowedNames(Struct):
 class AllowedTools(Struct, tag="allowed_tools", tag_field="type"):
     """The choice among some of the tools; the model sees no others."""
 
-    allowed_tools: Annotated[AllowedNames, taken("the tools, and the mode")]
+    allowed_tools: Annotated[AllowedToolsChoice, taken("the tools, and the mode")]
 
 
 class ChatRequest(GenerationFields, kw_only=True):

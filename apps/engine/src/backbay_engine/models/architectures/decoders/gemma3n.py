@@ -13,7 +13,7 @@ from backbay.gguf import Key, whole
 from ... import keys, nn
 from ...batch import Batch
 from .gemma import Gemma
-from .gemma4 import BlockEmbedding, LayerEmbeddings, SharingAttention, key_value_source
+from .gemma4 import BlockEmbedding, Gemma4Attention, LayerEmbeddings, key_value_source
 
 STREAMS = whole("altup.num_inputs", 2, 64)
 ACTIVE = whole("altup.active_idx")
@@ -74,7 +74,7 @@ class Gemma3nBlock:
         self,
         weights: nn.Weights,
         shape: nn.Shape,
-        attention: SharingAttention,
+        attention: Gemma4Attention,
         streams: AltUp,
         layer_width: int,
         sparsity: float,
@@ -139,7 +139,7 @@ class Gemma3n(Gemma):
         return Gemma3nBlock(
             here,
             shape,
-            SharingAttention(here, shape, rope, source, owns=owns),
+            Gemma4Attention(here, shape, rope, source, owns=owns),
             AltUp(here, shape.width, self.count, self.active),
             keys.LAYER_WIDTH.of(config),
             0.0 if scales is None else float(scales[layer]),

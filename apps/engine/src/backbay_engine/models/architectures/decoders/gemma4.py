@@ -52,10 +52,11 @@ class BlockEmbedding:
 
 
 @final
-class SharingAttention:
-    """Norms of queries, keys and values; scores are not scaled. The last blocks see keys and values of earlier ones.
+class Gemma4Attention:
+    """The attention of all blocks, with norms of queries, keys and values; scores are not scaled.
 
     source  the block whose keys and values this one sees
+    owns    whether this block has keys and values; the last blocks see those of earlier ones
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Gemma4Block:
     """Norms around each branch, then the block's own embeddings of the tokens, and a scale."""
 
     def __init__(
-        self, weights: nn.Weights, shape: nn.Shape, attention: SharingAttention, layer_width: int
+        self, weights: nn.Weights, shape: nn.Shape, attention: Gemma4Attention, layer_width: int
     ) -> None:
         width = shape.width
         self.attention, self.rope = attention, attention.rope
@@ -171,7 +172,7 @@ class Gemma4(Gemma):
         else:
             rope = nn.Rope(config, shape, "neox", factors=nn.Factors.of(weights, shape))
         source, owns = key_value_source(config, self.slides, layer)
-        attention = SharingAttention(here, shape, rope, source, owns=owns)
+        attention = Gemma4Attention(here, shape, rope, source, owns=owns)
         return Gemma4Block(here, shape, attention, keys.LAYER_WIDTH.of(config, 0))
 
     def declare(self, weights: nn.Weights) -> None:
