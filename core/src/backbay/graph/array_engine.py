@@ -50,7 +50,7 @@ class ArrayEngine(ABC):
     def to_engine(self, data: Array, dtype: DType) -> Any:
         """A storage with the elements of a flat array of the host: bf16 as uint16, quantized types as bytes.
 
-        The host may reuse its own memory after this call.
+        The array is the engine's from now on: the host keeps no reference to it.
         """
 
     @abstractmethod
@@ -73,7 +73,8 @@ class ArrayEngine(ABC):
 
     def zeros(self, elements: int, dtype: DType) -> Any:
         """A storage of zeros; the elements of quantized types are bytes."""
-        return self.to_engine(np.zeros(elements, NUMPY.get(dtype, np.dtype(np.uint8))), dtype)
+        # Unlike np.zeros, np.full takes the memory that is booked.
+        return self.to_engine(np.full(elements, 0, NUMPY.get(dtype, np.dtype(np.uint8))), dtype)
 
     def view(self, storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
         """A view of a storage, which may be copied; offset and strides count elements, and a stride may be 0.

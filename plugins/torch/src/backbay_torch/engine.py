@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction
 
-from .devices import TORCH, try_device
+from .devices import HOST, TORCH, try_device
 
 Array = Any  # a torch.Tensor
 EAGER = ""  # in place of a compiler's name
@@ -31,11 +31,17 @@ class TorchEngine(ArrayEngine):
         self.device, self.compiler = device, compiler
         self.product_precision = "high" if tf32 else "highest"  # in torch's words
 
+    def home(self, dtype: DType) -> torch.device:
+        return HOST if dtype in try_device(self.device).lacks else self.device
+
     def to_engine(self, data: np.ndarray[Any, Any], dtype: DType) -> Array:
-        tensor = torch.from_numpy(data.copy())
-        tensor = tensor.view(TORCH[dtype]) if dtype in TORCH else tensor
+        tensor = torch.from_numpy(data)
         with memory_errors():
-            return tensor if dtype in try_device(self.device).lacks else tensor.to(self.device)
+            return (tensor.view(TORCH[dtype]) if dtype in TORCH else tensor).to(self.home(dtype))
+
+    def zeros(self, elements: int, dtype: DType) -> Array:
+        with memory_errors():
+            return torch.zeros(elements, dtype=TORCH.get(dtype, torch.uint8), device=self.home(dtype))
 
     def to_host(self, storage: Array) -> np.ndarray[Any, Any]:
         storage = whole(storage.cpu())

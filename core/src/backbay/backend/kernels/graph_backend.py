@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from .kernel_table import conversion_gap
 if TYPE_CHECKING:
     from ...gguf import TensorInfo
 
+PIECE = 1 << 23
+"""The bytes of a weight that are copied at a time."""
 KEPT = 256
 """So many compiled programs stay in a process: the latest."""
 PROGRAMS: dict[tuple[type[Backend], ArrayEngine, str], tuple[ArrayProgram, GraphFunction]] = {}
@@ -133,8 +136,8 @@ class GraphBackend(Backend):
         assert self.model is not None
         for done, (name, info) in enumerate(self.model.tensors.items(), 1):
             check_cancel(cancel)
-            self.weight(info).load(self.model.data(name))  # `data` raises if the file has changed
-            self.model.drop_pages(name)  # the engine has its own copy
+            drop = partial(self.model.drop_pages, name)
+            self.weight(info).load(self.model.data(name), drop)  # `data` raises if the file has changed
             progress(done / len(self.model.tensors))
 
 
@@ -207,7 +210,7 @@ class EngineBuffer(Buffer):
 
     def write(self, data: Bytes) -> None:
         self.storage = None  # the old one goes before the new one comes
-        self.storage = self.engine.to_engine(numpy_view(data, self.dtype), self.dtype)
+        self.storage = self.engine.to_engine(numpy_view(data.copy(), self.dtype), self.dtype)
 
     def zero(self) -> None:
         self.storage = None
@@ -225,18 +228,24 @@ class EngineWeight(Buffer):
         self.engine, self.nbytes, self.dtype, self.data = engine, data.size, dtype, data
         self.storage: Any = None
 
-    def load(self, data: Bytes) -> None:
+    def load(self, data: Bytes, drop_pages: Callable[[], None]) -> None:
+        """Make the storage; `drop_pages` lets the system drop the pages of the file that were read."""
         self.data = data
-        self.storage = self._made(self.dtype.is_quantized)
+        self.storage = self._made(self.dtype.is_quantized, drop_pages)
+        drop_pages()
 
     def storage_of(self, as_numbers: bool) -> Any:
         loaded = self.storage is not None and as_numbers == self.dtype.is_quantized
         return self.storage if loaded else self._made(as_numbers)
 
-    def _made(self, as_numbers: bool) -> Any:
+    def _made(self, as_numbers: bool, drop_pages: Callable[[], None] = lambda: None) -> Any:
         if as_numbers:
             return self.engine.to_engine(decode_all(self.data, self.dtype), DType.F32)
-        return self.engine.to_engine(numpy_view(self.data, self.dtype), self.dtype)
+        own = np.empty(self.data.size, np.uint8)
+        for start in range(0, own.size, PIECE):  # else file and copy would be in memory at the same time
+            own[start : start + PIECE] = self.data[start : start + PIECE]
+            drop_pages()
+        return self.engine.to_engine(numpy_view(own, self.dtype), self.dtype)
 
     def read(self) -> Bytes:
         return self.data
