@@ -146,7 +146,7 @@ dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay
 
 backend-jax: SHAPES = --few-shapes
 backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
-backend-%:  # plugins/torch, or one of examples/backends: an environment of its own, its tests, and the certificate
+backend-torch backend-jax backend-wgpu: backend-%:  # plugins/torch, or one of examples/backends: an environment of its own, its tests, and the certificate
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest
 	$(VENV)/$*/bin/python -m pytest $(FOLDER)/tests
