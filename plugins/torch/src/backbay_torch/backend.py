@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from array_api_compat import torch as xp
 
-from backbay import BackendParams, OptionError, UnsupportedOpError, ops
+from backbay import BackendParams, OptionError, RefusalError, ops
 from backbay.gguf import ModelFile
 from backbay.kernels import array_kernels, count_temporaries
 from backbay.plugin import (
@@ -135,9 +135,7 @@ class TorchBackend(GraphBackend):
     def compile(self, graph: Graph) -> Plan:
         for node in graph.nodes:  # a cast's dtype is an attribute, which `supports` does not see
             if node.op is ops.cast and node.dtype in self.trial.lacks:
-                raise UnsupportedOpError(
-                    f"backend {self.name!r} cannot run cast: {self.device} has no {node.dtype}"
-                )
+                raise RefusalError(f"{self.device} has no {node.dtype}", node)
         return super().compile(graph)
 
     def working_memory(self, node: Node) -> int:
