@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PACKAGES := core plugins/cpu_ref plugins/native plugins/onnx[cpu] conformance apps/engine apps/server plugins/ggml
-FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray
+FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray plugins/torch
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 COMPILED_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
@@ -51,7 +51,7 @@ types: $(VENV)/.check-tools  ## check types, with mypy and pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 
 contracts: $(VENV)/.check-tools  ## check which room imports which
-	PYTHONPATH=apps/ray/src $(BIN)/lint-imports
+	PYTHONPATH=apps/ray/src:plugins/torch/src $(BIN)/lint-imports
 
 site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html; every link must lead somewhere
 	PYTHONPATH=lab/tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -9,7 +9,7 @@ import pytest
 from backbay_conformance import Report, run
 from backbay_conformance.report.certificate import certificate, refusals
 from backbay_conformance.report.html import page
-from backbay_conformance.report.report import Cell
+from backbay_conformance.report.report import TableCell
 from backbay_conformance.report.terminal import show
 
 
@@ -17,7 +17,7 @@ def tried(name: str, *ops: str) -> Report:
     return run(f"broken_backends:{name}", ["core", "errors"], ops=ops, size="smoke")
 
 
-def cell(report: Report, op: str, dtype: str = "f32") -> Cell:
+def cell(report: Report, op: str, dtype: str = "f32") -> TableCell:
     return report.cells["core", op, dtype]
 
 

@@ -17,7 +17,7 @@ from backbay_engine.cache.attention.cross_attention import VisibleRange
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
 from backbay_engine.cache.cells.bookkeeping import TokenRun
 from backbay_engine.cache.cells.storage import CellStorage
-from backbay_engine.cache.recurrent import SequenceStates
+from backbay_engine.cache.recurrent import SequenceStateRows
 from backbay_engine.errors import CacheShiftError
 from backbay_engine.steps.step import Step
 
@@ -334,13 +334,13 @@ def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
 
 
 def going_back_finds_the_state_before(patch: pytest.MonkeyPatch) -> None:
-    at = SequenceStates.at
+    at = SequenceStateRows.at
 
-    def earlier(self: SequenceStates, position: int) -> int | None:
+    def earlier(self: SequenceStateRows, position: int) -> int | None:
         found = [row for n, row in self.states if n < position]
         return found[-1] if at(self, position) and len(found) > 1 else at(self, position)
 
-    patch.setattr(SequenceStates, "at", earlier)
+    patch.setattr(SequenceStateRows, "at", earlier)
 
 
 @pytest.mark.parametrize(

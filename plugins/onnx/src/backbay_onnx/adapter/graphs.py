@@ -69,7 +69,7 @@ def _node(
     args: tuple[Any, ...] = (),
     storage: Node | None = None,
 ) -> Node:
-    tensor = SimpleNamespace(
+    tensor: Any = SimpleNamespace(
         dtype=spec.dtype,
         shape=spec.shape,
         strides=None,

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, final
 from ..sampling.stops import possible_mark
 from .answer_form import AnswerForm
 from .arguments import Schema
-from .marks import MarkReader
+from .mark_reader import MarkReader
 from .pieces import AnswerReader, CallArguments, CallBegun, HoldingReader, Piece, Reasoning, Text, first_mark
 
 
