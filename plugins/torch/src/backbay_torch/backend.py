@@ -82,11 +82,8 @@ class TorchBackend(GraphBackend):
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
         self.device = choose_device(params.gpu_layers, self.blocks.count)
-        self.trial = try_device(torch_devices()[self.device])
-        compiler = self.compiler()
-        self.engine = engine_for(
-            torch_devices()[self.device], compiler, tf32=self.option_values["tf32"] == "on"
-        )
+        device, tf32 = torch_devices()[self.device], self.option_values["tf32"] == "on"
+        self.trial, self.engine = try_device(device), engine_for(device, self.compiler(), tf32=tf32)
 
     def compiler(self) -> str:
         """The name of the compiler; empty without one."""
@@ -97,7 +94,9 @@ class TorchBackend(GraphBackend):
             return EAGER
         known = torch.compiler.list_backends(())
         if name not in known:
-            raise OptionError(f"torch.compile has no backend {name!r}; it has {', '.join(known)}")
+            raise OptionError(
+                f"option compiler: torch.compile has no backend {name!r}; it has {', '.join(known)}"
+            )
         return str(name)
 
     def start(self) -> None:
@@ -121,9 +120,8 @@ class TorchBackend(GraphBackend):
         return entry if self.device in (CPU, entry.device) else Entry(self.device, "weights", 0)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        rounded = (
-            DType.F16 if self.option_values["tf32"] == "on" and op in PRODUCTS else DType.F32
-        )  # as many bits
+        # TF32 has as many bits as f16.
+        rounded = DType.F16 if op in PRODUCTS and self.option_values["tf32"] == "on" else DType.F32
         return Precision(rounded, DType.F32, self.trial.flushes_subnormals, rounded)
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
