@@ -4,7 +4,7 @@ it changes after block_until_ready, the array of JAX changes, too.
 project: JAX
 needs: JAX
 effect: inputs change after they were put on the CPU
-workaround: examples/backends/jax/src/backbay_jax/engine.py: own = np.array
+workaround: core/src/backbay/backend/kernels/graph_backend.py: data.copy()
 thread: none found
 shown: 0.10.2
 right: none

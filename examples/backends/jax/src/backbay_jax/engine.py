@@ -43,11 +43,8 @@ class XLA(ArrayEngine):
         return run
 
     def to_engine(self, data: np.ndarray, dtype: DType) -> Array:
-        own = np.array(
-            data.view(np.uint16) if dtype in HALVES else data
-        )  # JAX shares memory even if it may not
         with wide(True):
-            return jax.device_put(own).block_until_ready()
+            return jax.device_put(data.view(np.uint16) if dtype in HALVES else data).block_until_ready()
 
     def to_host(self, storage: Array) -> np.ndarray:
         return np.asarray(storage)
