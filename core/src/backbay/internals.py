@@ -53,6 +53,7 @@ from .types.cpu import usable_cores as usable_cores
 from .types.declarations import COMPOSITE as COMPOSITE
 from .types.declarations import KERNEL as KERNEL
 from .types.params import MAX_THREADS as MAX_THREADS
+from .types.params import choice_of as choice_of
 from .types.spec import blocks as blocks
 from .types.spec import contiguous_strides as contiguous_strides
 from .types.spec import same_shape as same_shape

@@ -54,9 +54,7 @@ class CallResult:
 
     level: Level = Level.KERNEL
     kind: str = ""  # op, dtypes, layouts and size classes, if the run imitates a model
-    why_not: str = (
-        ""  # the reason, if the call is unsupported, or its composite runs because the backend refused it
-    )
+    why_not: str = ""  # why the call is unsupported, or was refused, so that its composite ran
     ratio: float | None = None  # worst error / bound
     precision: Precision | None = None
     checks: list[str] = field(default_factory=list)

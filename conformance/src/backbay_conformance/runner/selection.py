@@ -41,9 +41,7 @@ class Item:
     profile: str
     name: str
     turn: int
-    structure: int | None = (
-        None  # in a run of few shapes, the turn whose shapes, layouts and attributes it has
-    )
+    structure: int | None = None  # of a run of few shapes: the turn with its shapes, layouts and attributes
 
     def __str__(self) -> str:
         return f"{self.group}/{'again' if self.turn == AGAIN else self.turn}"

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 GROUP = "backbay.backends"
-ADAPTERS = (
-    "backbay.adapters"  # backends that need an option to run at all: opened by name, never chosen or listed
-)
+ADAPTERS = "backbay.adapters"
+"""The group of backends that need an option to run at all: opened by name, never chosen or listed."""
 LONGEST_TRIAL = 3600.0  # seconds
 
 
@@ -196,7 +195,9 @@ def entry(name: str, *, asked_by: str = "") -> BackendEntry:
     if ":" in name:
         _search_current_folder(name.partition(":")[0].partition(".")[0])
         return BackendEntry(name, "", "", name)
-    installed = {**_entries(ADAPTERS), **backends()}
+    installed = backends()
+    if name not in installed:
+        installed |= _entries(ADAPTERS)
     if name not in installed:
         raise UnknownBackendError(name, installed, asked_by)
     return installed[name]

@@ -176,16 +176,21 @@ class Option:
     help: str
 
 
-def _parse_weights(value: Any) -> str:
-    if value not in (MAPPED, COPIED):
-        raise ValueError(f"not one of {MAPPED}, {COPIED}")
-    return str(value)
+def choice_of(*choices: str) -> Callable[[Any], str]:
+    """The parser of an option that takes one of some words."""
+
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"not one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
 
 
 COMMON_OPTIONS: Mapping[str, Option] = {
     "weights": Option(
         MAPPED,
-        _parse_weights,
+        choice_of(MAPPED, COPIED),
         "mapped: weights are read from the model file, which must not change; "
         "copied: weights are kept in memory, and once they are loaded the file may change",
     )

@@ -27,7 +27,7 @@ from backbay import (
     ops,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
-from backbay.internals import COMPOSITE, cached_property, return_large_blocks, usable_cores
+from backbay.internals import COMPOSITE, cached_property, choice_of, return_large_blocks, usable_cores
 from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
@@ -65,18 +65,6 @@ BY_ROWS = frozenset({ops.rms_norm, ops.layer_norm, ops.l2_norm, ops.softmax})  #
 HEADS, WIDTH, HEAD = map(whole, ("attention.head_count", "embedding_length", "attention.key_length"))
 
 
-def _parse_weights(value: Any) -> str:
-    if value not in (AUTO, COPIED, MAPPED):
-        raise ValueError(f"not one of {AUTO}, {COPIED}, {MAPPED}")
-    return str(value)
-
-
-def _parse_avoid(value: Any) -> str:
-    if value not in (KNOWN, NOTHING):
-        raise ValueError(f"not one of {KNOWN}, {NOTHING}")
-    return str(value)
-
-
 @final
 class Ggml(Backend):
     """ggml on the CPU and on the other devices that it reports.
@@ -96,10 +84,10 @@ class Ggml(Backend):
         ),
         "avoid": Option(
             KNOWN,
-            _parse_avoid,
+            choice_of(KNOWN, NOTHING),
             "known or nothing: whether other code takes the place of ggml's where that is wrong or slow",
         ),
-        "weights": Option(AUTO, _parse_weights, "auto, copied or mapped: where weights lie"),
+        "weights": Option(AUTO, choice_of(AUTO, COPIED, MAPPED), "auto, copied or mapped: where weights lie"),
         "rpc": Option((), parse_endpoints, "HOST:PORT of ggml RPC servers to use, separated by commas"),
         "rpc_timeout": Option(
             PATIENCE, parse_timeout, "seconds that an RPC server may take for an answer, a compute included"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from backbay import Backend, hookimpl
 
-from .adapter.backend import OrtBackend
 from .backend import OnnxBackend
 
 
 @hookimpl
 def backbay_backend(name: str) -> type[Backend]:
-    return OrtBackend if name == "ort" else OnnxBackend
+    if name != "ort":
+        return OnnxBackend
+    from .adapter.backend import OrtBackend  # which the other backend does not need
+
+    return OrtBackend

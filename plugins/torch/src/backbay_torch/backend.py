@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -12,6 +12,7 @@ from array_api_compat import torch as xp
 
 from backbay import BackendParams, OptionError, RefusalError, ops
 from backbay.gguf import ModelFile
+from backbay.internals import choice_of
 from backbay.kernels import array_kernels, count_temporaries
 from backbay.plugin import (
     CPU,
@@ -42,15 +43,6 @@ def solve_triangular(a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Ar
 
 
 KERNELS = array_kernels(xp, erfc=torch.special.erfc, solve_triangular=solve_triangular)
-
-
-def choice_of(*choices: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"not one of {', '.join(choices)}")
-        return str(value)
-
-    return parse
 
 
 def imported(value: Any) -> str:

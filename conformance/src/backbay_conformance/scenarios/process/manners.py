@@ -229,34 +229,32 @@ def told(grown: Mapping[str, int]) -> str:
     return ", ".join(shown.values())
 
 
-SIZES, SIZE, STEP = (
-    64,
-    1 << 20,
-    1 << 14,
-)  # leaves, the bytes of the first, and how much larger each next one is
+SIZES, SIZE, STEP = 64, 1 << 20, 1 << 14
+"""Leaves, the bytes of the first, and how much larger each next one is."""
 POOL = SIZES * SIZE // 4  # bytes that a backend may keep of closed leaves
 
 
 @scenario("memory", smoke=1, default=2, nightly=4)
 def closed_leaves_of_many_sizes_leave_no_memory(lab: Lab, draw: Draw) -> None:
     """Contexts with a leaf each, no two of one size, are closed one after the other: a pool must not keep them all."""
+    leave_little(lab, draw, open_and_close, SIZES, f"closed leaves of {mib(SIZE)} and more")
+
+
+def leave_little(lab: Lab, draw: Draw, life: Callable[[Backend, int], None], lives: int, what: str) -> None:
+    """Raise Fault if the process grows by more than a pool may hold after a few lives, numbered from below 0."""
     if not (PROCESS / "status").exists():
         return  # only Linux tells pages by kind
-    grown = left_behind(lab, open_and_close, SIZES)
-    draw.note(f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
-    if grown > POOL:
-        raise Fault("memory", f"{SIZES} closed leaves of {mib(SIZE)} and more left {mib(grown)}")
-
-
-def left_behind(lab: Lab, life: Callable[[Backend, int], None], lives: int) -> int:
-    """The bytes by which this process grows after a few lives, numbered from below 0."""
     with lab.fresh(debug=Debug()) as backend:
         for n in range(-4, 0):
             life(backend, n)
         before = held()["bytes"]
         for n in range(lives):
             life(backend, n)
-        return held()["bytes"] - before
+        grown = held()["bytes"] - before
+    told = f"{lives} {what} left {mib(grown)}"
+    draw.note(told)
+    if grown > POOL:
+        raise Fault("memory", told)
 
 
 def open_and_close(backend: Backend, n: int) -> None:
@@ -271,13 +269,7 @@ GRAPHS, NODES = 16, 40  # graphs whose results take SIZE * 4 bytes each, and the
 @scenario("memory", smoke=0, default=1, nightly=2)
 def closed_graphs_leave_no_memory(lab: Lab, draw: Draw) -> None:
     """Contexts with a graph each, no two of one structure, are closed one after the other: no program keeps its results."""
-    if not (PROCESS / "status").exists():
-        return
-    grown = left_behind(lab, compute_and_close, GRAPHS)
-    told = f"{GRAPHS} closed graphs with results of {mib(4 * SIZE)} each left {mib(grown)}"
-    draw.note(told)
-    if grown > POOL:
-        raise Fault("memory", told)
+    leave_little(lab, draw, compute_and_close, GRAPHS, f"closed graphs with results of {mib(4 * SIZE)} each")
 
 
 def compute_and_close(backend: Backend, n: int) -> None:

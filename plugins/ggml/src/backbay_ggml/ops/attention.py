@@ -55,10 +55,8 @@ def scaled_dot_product_attention(
     many = g.on_cpu and mask is None and query.dim(2) >= MANY and key.dtype is value.dtype is DType.F32
     # Flash attention takes f16 masks, and values that are not permuted.
     flash = g.flash and not cache_config_applied and (mask is None or mask.dtype is DType.F16)
-    if (
-        softcap and mask is None and query.dim(2) >= MANY and g.avoids(CAPPED_TILES)
-    ):  # tiles then attend to keys that are not there
-        flash = False
+    if softcap and mask is None and query.dim(2) >= MANY and g.avoids(CAPPED_TILES):
+        flash = False  # tiles would attend to keys that are not there
     if softcap and query.dim(0) not in CAPPED_HEADS and g.fails(CAPPED_SHORT_HEADS):
         flash = False
     q = g.permute(g.rows(query, DType.F32), 0, 2, 1, 3)  # (d, tokens, heads, batch)

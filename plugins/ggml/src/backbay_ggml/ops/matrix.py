@@ -68,9 +68,7 @@ def _by_experts(g: Builder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
 @kernel(ops.add_id)
 def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
     rows = g.floats(t2)
-    if rows.op and g.avoids(
-        ROWS_OVERWRITTEN
-    ):  # keep ggml from writing the result over rows that it still reads
+    if rows.op and g.avoids(ROWS_OVERWRITTEN):  # by the result, while ggml still reads them
         g.lib.ggml_set_output(view_owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))
 
