@@ -231,17 +231,18 @@ def told(grown: Mapping[str, int]) -> str:
 
 SIZES, SIZE, STEP = 64, 1 << 20, 1 << 14
 """Leaves, the bytes of the first, and how much larger each next one is."""
-POOL = SIZES * SIZE // 4  # bytes that a backend may keep of closed leaves
 
 
 @scenario("memory", smoke=1, default=2, nightly=4)
 def closed_leaves_of_many_sizes_leave_no_memory(lab: Lab, draw: Draw) -> None:
     """Contexts with a leaf each, no two of one size, are closed one after the other: a pool must not keep them all."""
-    leave_little(lab, draw, open_and_close, SIZES, f"closed leaves of {mib(SIZE)} and more")
+    leave_little(lab, draw, open_and_close, SIZES, SIZE, f"closed leaves of {mib(SIZE)} and more")
 
 
-def leave_little(lab: Lab, draw: Draw, life: Callable[[Backend, int], None], lives: int, what: str) -> None:
-    """Raise Fault if the process grows by more than a pool may hold after a few lives, numbered from below 0."""
+def leave_little(
+    lab: Lab, draw: Draw, life: Callable[[Backend, int], None], lives: int, nbytes: int, what: str
+) -> None:
+    """Raise Fault if lives of so many bytes leave more than a quarter of them; the first lives have numbers below 0."""
     if not (PROCESS / "status").exists():
         return  # only Linux tells pages by kind
     with lab.fresh(debug=Debug()) as backend:
@@ -253,7 +254,7 @@ def leave_little(lab: Lab, draw: Draw, life: Callable[[Backend, int], None], liv
         grown = held()["bytes"] - before
     told = f"{lives} {what} left {mib(grown)}"
     draw.note(told)
-    if grown > POOL:
+    if grown > lives * nbytes // 4:
         raise Fault("memory", told)
 
 
@@ -263,19 +264,22 @@ def open_and_close(backend: Backend, n: int) -> None:
         ctx.from_floats(np.ones((SIZE + n * STEP) // 4, np.float32))
 
 
-GRAPHS, NODES = 16, 40  # graphs whose results take SIZE * 4 bytes each, and the nodes of the first
+GRAPHS, RESULT, NODES = 16, 1 << 24, 40
+"""Graphs, the bytes of the large result of each, and the small results of the first: compiled code may stay."""
 
 
-@scenario("memory", smoke=0, default=1, nightly=2)
+@scenario("memory", smoke=0, default=1, nightly=2, structures=0)
 def closed_graphs_leave_no_memory(lab: Lab, draw: Draw) -> None:
     """Contexts with a graph each, no two of one structure, are closed one after the other: no program keeps its results."""
-    leave_little(lab, draw, compute_and_close, GRAPHS, f"closed graphs with results of {mib(4 * SIZE)} each")
+    leave_little(
+        lab, draw, compute_and_close, GRAPHS, RESULT, f"closed graphs with a result of {mib(RESULT)} each"
+    )
 
 
 def compute_and_close(backend: Backend, n: int) -> None:
-    """A context that computes a chain of sums, whose length belongs to its number."""
+    """A context that adds the end of a chain of small sums, whose length belongs to its number, to a large leaf."""
     with backend.new_context() as ctx:
-        y = x = ctx.from_floats(np.ones(SIZE, np.float32))
+        y = x = ctx.from_floats([1.0])
         for _ in range(NODES + n):
             y = y.add(ctx, x)
-        ctx.compute(y)
+        ctx.compute(ctx.from_floats(np.ones(RESULT // 4, np.float32)).add(ctx, y))
