@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from backbay import (
     ops,
 )
 from backbay.gguf import ModelFile, TensorInfo, whole
-from backbay.internals import COMPOSITE, cached_property, choice_of, return_large_blocks
+from backbay.internals import COMPOSITE, cached_property, return_large_blocks
 from backbay.plugin import (
     CPU,
     Cancel,
@@ -52,6 +52,15 @@ from .weights.store import WeightStore
 
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
 LATENT = whole("attention.kv_lora_rank")  # of latent attention, which native code does not know
+
+
+def choice_of(*choices: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"it must be {' or '.join(choices)}")
+        return str(value)
+
+    return parse
 
 
 class OnnxBackend(Backend):

@@ -22,10 +22,10 @@ from backbay import (
     Support,
     ops,
 )
-from backbay.internals import COMPOSITE, KernelPlan, cached_property, choice_of, usable_cores, without_forks
+from backbay.internals import COMPOSITE, KernelPlan, cached_property, usable_cores, without_forks
 from backbay.plugin import CPU, Cancel, check_cancel, host_memory, unsupported
 
-from ..backend import is_one_attention, quantizing_gap
+from ..backend import choice_of, is_one_attention, quantizing_gap
 from ..ops import KERNELS
 from .graphs import call_graph, widened, without_weights
 from .precision import MEASURED, parse_precision, precision_of
