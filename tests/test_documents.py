@@ -62,7 +62,7 @@ def test_the_readme_tells_what_a_wrong_kernel_does(tmp_path):
     (tmp_path / "mine.py").write_text(backend.replace(right, wrong))
     printed = run("-m", tmp_path, "backbay", *command.split(), status=1)
     assert f" {count} failed, " in printed
-    assert "    import backbay\n" in printed
+    assert "\nimport backbay\n" in printed
 
 
 def test_the_programs_of_the_readme_print_what_the_readme_says(tmp_path):

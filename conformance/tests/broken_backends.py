@@ -119,6 +119,20 @@ class Laid(Reference):
         super().store(node, result + 0.5 if wrong else result, out)
 
 
+class OneScale(Reference):
+    """Wrong where two calls of scale in one graph have different factors."""
+
+    def run_plan(self, plan, cancel):
+        self.factors = set()
+        super().run_plan(plan, cancel)
+
+    def store(self, node, result, out):
+        if node.op is ops.scale:
+            self.factors.add(node.args[1])
+            result = result + (len(self.factors) - 1)
+        super().store(node, result, out)
+
+
 def root_of(x):
     raise ValueError("no root today")
 

@@ -19,6 +19,10 @@ def eps_outside(x, weight=None, eps=1e-5):
     return (y if weight is None else y * weight).astype(x.dtype)
 
 
+def eps_at_most_one(x, weight=None, eps=1e-5):
+    return right(x, weight, min(eps, 1.0))
+
+
 def narrow_sums(x, weight=None, eps=1e-5):
     square = (x.astype(np.float16) ** 2).mean(-1, keepdims=True, dtype=np.float16)
     y = x / np.sqrt(square.astype(np.float32) + eps)

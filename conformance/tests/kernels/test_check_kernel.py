@@ -28,13 +28,14 @@ def test_a_right_kernel_passes_on_every_kind_of_array(settings) -> None:
     check_kernel(kernels.right, "rms_norm", **settings)
 
 
-def test_a_failure_has_a_small_call_an_element_its_bound_and_a_program() -> None:
+@pytest.mark.parametrize("kernel", [kernels.eps_outside, kernels.eps_at_most_one])
+def test_a_failure_has_a_small_call_an_element_its_bound_and_a_program(kernel) -> None:
     with pytest.raises(AssertionError, match=r"at \(0,\) expected .* within .*, got ") as failed:
-        check_kernel(kernels.eps_outside, "rms_norm")
+        check_kernel(kernel, "rms_norm")
     call, _, *rest = str(failed.value).splitlines()
     assert call.startswith("rms_norm(f32[")
     printed: list[tuple] = []
-    program = "\n".join(line.strip() for line in rest[rest.index("") :])
+    program = "\n".join(rest[rest.index("") :])
     exec(program, {"print": lambda *values: printed.append(values)})
     (result,), (_, expected, _, within) = printed
     assert (np.abs(result - expected) > within).all()

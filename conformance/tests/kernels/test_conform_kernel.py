@@ -33,7 +33,7 @@ def test_a_right_kernel_passes(tmp_path: Path, capsys) -> None:
 def test_a_wrong_kernel_fails_with_a_program(capsys) -> None:
     assert conform_kernel("kernels_to_check:eps_outside", "rms_norm", "--size", "smoke") == 1
     out = capsys.readouterr().out
-    assert "    from kernels_to_check import eps_outside\n" in out
+    assert "\nfrom kernels_to_check import eps_outside\n" in out
     assert "does not keep the contract" in out
 
 

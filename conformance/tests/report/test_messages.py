@@ -92,16 +92,22 @@ def test_a_call_that_raises_names_the_line_in_the_plugin(
 
 
 def test_a_program_that_is_right_alone_is_told_with_the_check_that_failed(tmp_path: Path) -> None:
-    words = ("--op", "tanh", "--size", "smoke", "--profile", "core", "--failures", str(tmp_path))
-    assert conform("broken_backends:Laid", *words) == 1
+    words = ("--op", "scale", "--size", "smoke", "--profile", "core", "--failures", str(tmp_path))
+    assert conform("broken_backends:OneScale", *words) == 1
     found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
-    told = (
-        "the program alone is right: the fault is in the check 'layout': The same data laid out contiguously"
-    )
-    assert any(told in failure["message"] for failure in found)
-    assert not any(
-        "the program alone" in failure["message"] for failure in found if failure["check"] != "layout"
-    )
+    told = "the program alone is right: the fault is in the check 'together': Two calls in one graph"
+    assert {failure["check"] for failure in found} == {"together"}
+    assert all(told in failure["message"] for failure in found)
+
+
+def test_the_program_runs_the_contiguous_call_if_that_is_the_wrong_one() -> None:
+    [laid] = {o.check: o for o in failures("Laid", "tanh")}.values()
+    assert laid.check == "layout"
+    assert "the program alone" not in laid.message
+    printed: list[object] = []
+    exec(laid.script, {"print": lambda *values, **_: printed.append(values[-1])})
+    got, expected = map(np.ravel, printed)
+    assert np.allclose(got, expected + 0.5)
 
 
 def test_other_messages_of_a_failing_scenario_are_told_too() -> None:

@@ -67,8 +67,11 @@ def contiguous_equals_strided(lab: Lab, call: Call, draw: Draw, cost: Cost) -> b
     """The same data laid out contiguously give the same result."""
     if call.placed or not any(operand.layout.steps for operand in call.operands()):
         return False
-    plain = call.with_args(call.mapped(lambda o: o.of(o.stored, Layout())))
-    return _judged(lab, plain, draw, cost, "layout")
+    return _judged(lab, _contiguous(call), draw, cost, "layout")
+
+
+def _contiguous(call: Call) -> Call:
+    return call.with_args(call.mapped(lambda o: o.of(o.stored, Layout())))
 
 
 def parts_equal_whole(lab: Lab, call: Call, draw: Draw, cost: Cost) -> bool:
@@ -165,5 +168,7 @@ RELATIONS: dict[str, Relation] = {
     "attributes": attributes_count,
     "together": each_has_its_attributes,
 }
+OTHER_CALLS: dict[str, Callable[[Call], Call]] = {"layout": _contiguous, "attributes": _altered}
+"""The calls that these relations judge in place of the drawn one."""
 SAME_GRAPH = ("scaling",)
 """The relations that need no other graph, which a run of few shapes keeps."""

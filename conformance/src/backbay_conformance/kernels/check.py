@@ -171,5 +171,4 @@ def check_kernel(
 
 def described(outcome: Outcome) -> str:
     """The failed call, what is wrong, and the program."""
-    lines = "".join(f"    {line}\n" for line in outcome.script.splitlines())
-    return f"{outcome.call}\n  {outcome.check}: {outcome.message}\n\n{lines}"
+    return f"{outcome.call}\n  {outcome.check}: {outcome.message}\n\n{outcome.script}"

@@ -274,6 +274,6 @@ def show_failure(outcome: Outcome, stream: TextIO = sys.stdout, *, traces: bool 
     if traces:
         stream.write("".join(f"    {line}\n" for line in outcome.trace.splitlines()))
     if outcome.script and not outcome.packed:
-        stream.write("".join(f"    {line}\n" for line in outcome.script.splitlines()))
+        stream.write(f"\n{outcome.script}")
     elif outcome.script:
         stream.write("    --failures FOLDER writes a program with all its data\n")

@@ -18,7 +18,7 @@ from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.model_calls import LIKE, kind_of, model_call
 from ..checks.process_state import unchanged_process
-from ..checks.relations import RELATIONS, SAME_GRAPH, try_relations
+from ..checks.relations import OTHER_CALLS, RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
 from ..checks.witness import testimony, verdict
 from ..draw.choices import Source, replayed, shaped
@@ -238,7 +238,8 @@ def describe(lab: Lab, item: Item, outcome: Outcome, backend: str) -> None:
     if not is_call(item):
         return
     call, expected, *_ = drawn_again(lab, item, outcome)
-    record_data(call, outcome)
+    if outcome.check not in OTHER_CALLS:
+        record_data(call, outcome)
     first = expected[0] if expected else None
     shown = first.value if isinstance(first, Number) else first
     outcome.script = script(call, backend, lab.backend.params, shown)
@@ -265,18 +266,24 @@ def _described(check: str) -> str:
 
 @contextmanager
 def _traced_again(lab: Lab, item: Item, outcome: Outcome) -> Iterator[tuple[Draw, Call, TracedCall]]:
+    """The drawn call, or the one that the failed check judged in its place, with its data."""
     draw = drawn_from(lab, item, outcome)
     call = drawn_call(lab, item, draw)
     take_data(call, outcome)
     with TracedCall(lab.backend, call) as traced:
         make(call, draw.mode, traced.precision, outcome.variant)
-        yield draw, call, traced
+        if outcome.check not in OTHER_CALLS:
+            yield draw, call, traced
+            return
+    other = OTHER_CALLS[outcome.check](call)
+    with TracedCall(lab.backend, other) as traced:
+        yield draw, other, traced
 
 
 def drawn_again(
     lab: Lab, item: Item, outcome: Outcome, *, runs: bool = False
 ) -> tuple[Call, list[Any], list[Array], list[DType]]:
-    """The call of a case with the data that failed, its expected and, if `runs`, actual results, and their dtypes.
+    """The call that failed with its data, its expected and, if `runs`, actual results, and their dtypes.
 
     A crash or a hang is not run again.
     """

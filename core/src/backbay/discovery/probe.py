@@ -108,8 +108,7 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
             if late:
                 names = ", ".join(sorted(futures[future].name for future in late))
                 logger.warning(
-                    "finding out whether these backends work on this machine, for up to %g s: %s; name a backend, or set "
-                    "BACKBAY_BACKEND, to avoid it",
+                    "trying these backends on this machine, for up to %g s: %s; later processes remember it",
                     timeout + GRACE, names,
                 )  # fmt: skip
             return [future.result() for future in futures]

@@ -16,7 +16,7 @@ _MASK_TAKES_SPACE_ARCHITECTURES = ("nomic-bert-moe", "jina-bert-v3")
 
 
 @final
-class SpecialTokens:
+class SpecialTokenSplitter:
     """Splits texts at special tokens: the longest token first, as llama.cpp does."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -16,7 +16,7 @@ from .byte_pairs import BytePairs
 from .decoding import TokenBytes, TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
 from .sentencepiece import SentencePiece, Unigram
-from .special_tokens import SpecialTokens, assign_roles
+from .special_tokens import SpecialTokenSplitter, assign_roles
 from .vocabulary import (
     DEFAULTS,
     KIND,
@@ -62,7 +62,7 @@ class Tokenizer:
         self.suppressed_ids: tuple[int, ...] = tuple(
             id for id in suppressed if 0 <= id < self.vocabulary_size
         )
-        self._special_tokens = SpecialTokens(vocabulary)
+        self._special_tokens = SpecialTokenSplitter(vocabulary)
         self._bytes = TokenBytes(vocabulary, byte_level=byte_level)
         # These vocabularies write a space before every word, also the first.
         self._drop_space = vocabulary.kind == "bert" or vocabulary.add_space_prefix
