@@ -129,7 +129,7 @@ class OneScale(Reference):
     def store(self, node, result, out):
         if node.op is ops.scale:
             self.factors.add(node.args[1])
-            result = result + (len(self.factors) - 1)
+            result = result + 1 if len(self.factors) > 1 else result
         super().store(node, result, out)
 
 

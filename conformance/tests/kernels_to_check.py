@@ -19,8 +19,8 @@ def eps_outside(x, weight=None, eps=1e-5):
     return (y if weight is None else y * weight).astype(x.dtype)
 
 
-def eps_at_most_one(x, weight=None, eps=1e-5):
-    return right(x, weight, min(eps, 1.0))
+def eps_at_most_five(x, weight=None, eps=1e-5):
+    return right(x, weight, min(eps, 5.0))
 
 
 def narrow_sums(x, weight=None, eps=1e-5):

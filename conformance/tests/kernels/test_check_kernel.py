@@ -28,9 +28,9 @@ def test_a_right_kernel_passes_on_every_kind_of_array(settings) -> None:
     check_kernel(kernels.right, "rms_norm", **settings)
 
 
-@pytest.mark.parametrize("kernel", [kernels.eps_outside, kernels.eps_at_most_one])
+@pytest.mark.parametrize("kernel", [kernels.eps_outside, kernels.eps_at_most_five])
 def test_a_failure_has_a_small_call_an_element_its_bound_and_a_program(kernel) -> None:
-    with pytest.raises(AssertionError, match=r"at \(0,\) expected .* within .*, got ") as failed:
+    with pytest.raises(AssertionError, match=r"at \(.*\) expected .* within .*, got ") as failed:
         check_kernel(kernel, "rms_norm")
     call, _, *rest = str(failed.value).splitlines()
     assert call.startswith("rms_norm(f32[")
@@ -38,7 +38,7 @@ def test_a_failure_has_a_small_call_an_element_its_bound_and_a_program(kernel) -
     program = "\n".join(rest[rest.index("") :])
     exec(program, {"print": lambda *values: printed.append(values)})
     (result,), (_, expected, _, within) = printed
-    assert (np.abs(result - expected) > within).all()
+    assert (np.abs(result - expected) > within).any()
 
 
 @pytest.mark.parametrize(

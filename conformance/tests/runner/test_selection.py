@@ -6,7 +6,7 @@ import pytest
 
 from backbay import OPS
 from backbay_conformance import PROFILES
-from backbay_conformance.runner.selection import SelectionError, items, matches, names, select
+from backbay_conformance.runner.selection import SelectionError, in_rounds, items, matches, names, select
 from backbay_conformance.suite.case import CASES
 from backbay_conformance.suite.profiles import STANDARD
 
@@ -50,6 +50,13 @@ def test_a_run_tries_some_of_everything_before_more_of_anything() -> None:
     assert len(set(planned)) == len(planned) == 90 + 90 + 1
     first = {item.name for item in planned[: 9 + 9 + 1]}
     assert first == {"add", "neg", "wrong_ids_never_run"}
+
+
+def test_a_case_is_drawn_in_the_same_rounds_alone_and_among_others() -> None:
+    alone = list(in_rounds(items([("core", "add")], "default")))
+    both = in_rounds(items([("core", "add"), ("core", "neg")], "default"))
+    assert alone == [planned for planned in both if planned[0].name == "add"]
+    assert [len(planned) for planned in alone] == [9, 27, 54]
 
 
 def test_a_tiny_run_has_at_most_100_calls_of_every_family_and_profile() -> None:

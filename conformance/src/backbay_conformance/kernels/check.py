@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import astuple
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from backbay import DType
@@ -18,7 +18,7 @@ from ..report.report import Outcome
 from ..runner.group_run import GroupRun
 from ..runner.isolation import isolated
 from ..runner.item_run import drawn_again
-from ..runner.selection import RUN_SIZES, Item, RunSettings, SelectionError, times
+from ..runner.selection import RUN_SIZES, Item, RunSettings, SelectionError, in_rounds, times
 from ..suite.case import CASES
 from ..suite.lab import OpenSettings, lab_with
 from .one_kernel import (
@@ -98,8 +98,8 @@ class KernelCheck:
         """Judge the calls in this process."""
         settings = RunSettings(OneKernelBackend.__name__, self.seed)
         with closing(self.lab.backend):
-            for _, items in groupby(self.items, key=lambda item: item.group):
-                GroupRun(self.lab, settings, set(), done).run(list(items))
+            for items in in_rounds(self.items):
+                GroupRun(self.lab, settings, set(), done).run(items)
 
     def run_isolated(self, done: Callable[[Outcome], None]) -> None:
         """Judge the calls in another process: a crash or a hang is a failed call."""

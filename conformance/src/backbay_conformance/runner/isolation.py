@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, astuple, dataclass, field, replace
-from itertools import groupby
 from typing import IO, Any
 
 from backbay import BackendUnavailableError
@@ -30,7 +29,7 @@ from ..suite.profiles import WORKER
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
 from .process_clock import ProcessClock
-from .selection import Item, RunSettings
+from .selection import Item, RunSettings, in_rounds
 
 STARTING = 120.0
 """Seconds for a worker to import the backend and open it, beside those that the backend's trial may take."""
@@ -313,7 +312,7 @@ def isolated(
 
     `stop` is asked several times a second; once it returns True, the workers are ended.
     """
-    left = deque(list(items) for _, items in groupby(planned, key=lambda item: item.group))
+    left = deque(in_rounds(planned))
     done: queue.Queue[Any] = queue.Queue()
     seen = SharedState()
     threads = [SupervisorThread(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]

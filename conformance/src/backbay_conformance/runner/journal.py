@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
@@ -15,7 +14,7 @@ from backbay.internals import cache_folder
 from ..report.digests import digest, package_of, python_files, sources
 from ..report.report import Outcome
 from ..suite.profiles import SUITE_VERSION
-from .selection import Item, RunSettings, SelectionError
+from .selection import Item, RunSettings, SelectionError, in_rounds
 
 RUNS = "runs"  # in the cache folder
 
@@ -44,12 +43,11 @@ class Journal:
             )
         earlier: list[Outcome] = []
         left: list[Item] = []
-        for _, group in groupby(self._planned, key=lambda item: item.group):
-            chunk = list(group)
-            if all(str(item) in found for item in chunk):
-                earlier += [found[str(item)] for item in chunk]
+        for together in in_rounds(self._planned):
+            if all(str(item) in found for item in together):
+                earlier += [found[str(item)] for item in together]
             else:
-                left += chunk
+                left += together
         self._resumes = True
         return earlier, left
 

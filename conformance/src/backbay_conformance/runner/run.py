@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from .group_run import GroupRun
 from .hunt import hunt_items, run_group
 from .isolation import ask_worker, isolated
 from .journal import Journal
-from .selection import Item, RunSettings, SelectionError, effort_of, items, like_items, names, select
+from .selection import Item, RunSettings, SelectionError, effort_of, in_rounds, items, like_items, names, select
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
 
@@ -173,9 +172,9 @@ def _of_the_model(
 def run_items(lab: Lab, planned: Iterable[Item], settings: RunSettings) -> Generator[Outcome]:
     """The outcomes of items that run in this process; nothing is made small."""
     try:
-        for _, items in groupby(planned, key=lambda item: item.group):
+        for items in in_rounds(planned):
             outcomes: list[Outcome] = []
-            run_group(GroupRun(lab, settings, set(), outcomes.append), list(items))
+            run_group(GroupRun(lab, settings, set(), outcomes.append), items)
             yield from outcomes
     finally:
         lab.discard()

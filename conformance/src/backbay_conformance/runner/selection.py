@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import count, groupby
 
 from backbay import BackbayError
 
@@ -131,11 +132,21 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
     counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
     planned: list[Item] = []
     low, high = 0, FIRST_ROUND
-    while any(count > low for count, _ in counts):
-        for count, key in counts:
-            planned += [Item(*key, turn) for turn in range(low, min(high, count))]
+    while any(most > low for most, _ in counts):
+        for most, key in counts:
+            planned += [Item(*key, turn) for turn in range(low, min(high, most))]
         low, high = high, 4 * high
     return planned
+
+
+def in_rounds(planned: Iterable[Item]) -> Iterator[list[Item]]:
+    """The items of each case or scenario and round, which one search draws: the same whatever else is selected."""
+    for _, found in groupby(planned, key=lambda item: (item.group, _round_of(item.turn))):
+        yield list(found)
+
+
+def _round_of(turn: int) -> int:
+    return next(n for n in count() if turn < FIRST_ROUND * 4**n)
 
 
 def first_round(key: tuple[str, str], size: str) -> list[Item]:

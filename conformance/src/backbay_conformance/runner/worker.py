@@ -9,7 +9,6 @@ import signal
 import sys
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,7 +23,7 @@ from ..suite.lab import Lab, OpenSettings, lab_with
 from .group_run import GroupRun, Kinds
 from .hunt import run_group
 from .item_run import describe, run_item
-from .selection import HuntBudget, Item, RunSettings
+from .selection import HuntBudget, Item, RunSettings, in_rounds
 
 
 class MessageChannel:
@@ -102,8 +101,8 @@ def _run(line: MessageChannel, lab: Lab, items: list[Item], settings: RunSetting
         line.say(done=vars(outcome))
 
     run = GroupRun(lab, settings, small, done, announce, announce)
-    for _, group in groupby(items, key=lambda item: item.group):
-        run_group(run, list(group))
+    for together in in_rounds(items):
+        run_group(run, together)
 
 
 def _try_again(
