@@ -19,7 +19,7 @@ from PIL import Image as Pillow
 from sides import write_json
 
 from backbay_engine.images.picture import Image
-from backbay_engine.images.preparations.contract import Preparation
+from backbay_engine.images.preparations.preparation import Preparation
 from backbay_engine.images.preparations.stretched import CentreCrop, SmartResize, Squash
 from backbay_engine.images.preparations.tiles import Anyres, PaddedCanvas
 

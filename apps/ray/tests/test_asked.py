@@ -26,7 +26,7 @@ from backbay_engine import (
     TokenStep,
     load,
 )
-from backbay_engine.text.formats import grammars
+from backbay_engine.text.formats import constraint_maker
 from backbay_ray import link, replica
 from backbay_ray.replica import Replica
 
@@ -246,7 +246,7 @@ def test_a_format_is_tried_by_the_application_and_not_again_by_a_replica(
     replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ):
     tried = list[str]()
-    monkeypatch.setattr(grammars, "_try", lambda grammar, **_: tried.append(grammar))
+    monkeypatch.setattr(constraint_maker, "_try", lambda grammar, **_: tried.append(grammar))
     with model_of(LocalReplicas(replicas, cuts=[2]), loop) as llm:
         found, _ = asked(llm, "[json]", response_format={"type": "json_object"}, temperature=0)
     assert found.text == '{"answer": 42}'

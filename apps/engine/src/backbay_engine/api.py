@@ -1,6 +1,6 @@
 """All that `backbay_engine` offers; it imports this module when a name is first asked for."""
 
-from .checkpoints import ModelLocation as ModelLocation
+from .checkpoints import ModelPaths as ModelPaths
 from .checkpoints import locate as locate
 from .checkpoints import models_in as models_in
 from .checkpoints import projector_beside as projector_beside

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backbay import ModelFileError
-from backbay_engine import ModelLocation, models_in, projector_beside
+from backbay_engine import ModelPaths, models_in, projector_beside
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -32,10 +32,10 @@ def test_a_folder_gives_its_files_and_the_folders_of_transformers(tmp_path: Path
     files(tmp_path / "seeing", "seeing-q8.gguf", "mmproj-seeing.gguf")
     files(tmp_path / "hf" / "model", "config.json", "model.safetensors")
     assert models_in(tmp_path) == {
-        "a": ModelLocation(tmp_path / "a.gguf"),
-        "b": ModelLocation(tmp_path / "b-00001-of-00002.gguf"),
-        "model": ModelLocation(tmp_path / "hf" / "model"),
-        "seeing-q8": ModelLocation(
+        "a": ModelPaths(tmp_path / "a.gguf"),
+        "b": ModelPaths(tmp_path / "b-00001-of-00002.gguf"),
+        "model": ModelPaths(tmp_path / "hf" / "model"),
+        "seeing-q8": ModelPaths(
             tmp_path / "seeing" / "seeing-q8.gguf", tmp_path / "seeing" / "mmproj-seeing.gguf"
         ),
     }
@@ -61,7 +61,7 @@ def test_ollamas_store_gives_names_and_tags(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({"layers": layers}))
     (manifest.parent / "broken").write_text(json.dumps({"layers": []}))
     files(tmp_path / "blobs", f"sha256-{digest}")
-    assert models_in(tmp_path) == {"tiny:latest": ModelLocation(tmp_path / "blobs" / f"sha256-{digest}")}
+    assert models_in(tmp_path) == {"tiny:latest": ModelPaths(tmp_path / "blobs" / f"sha256-{digest}")}
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from backbay import ModelFileError
 from backbay.cli import main
 from backbay.discovery import open_model
 from backbay_engine import load
-from backbay_engine.checkpoints import ModelLocation, locate
+from backbay_engine.checkpoints import ModelPaths, locate
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -230,7 +230,7 @@ def test_a_folder_of_one_gguf_file_is_this_file_with_its_projector(home: Path) -
     model, projector = write_small_vision(home / "seeing", "llava")
     assert projector is not None
     projector = projector.rename(projector.with_name("mmproj-small.gguf"))
-    assert locate(home / "seeing") == ModelLocation(model, projector)
+    assert locate(home / "seeing") == ModelPaths(model, projector)
     with load(home / "seeing", "cpu_ref", context=256) as llm:
         assert llm.modalities == {"text", "image"}
-    assert locate(write_llama(home / "llama")) == ModelLocation(home / "llama")
+    assert locate(write_llama(home / "llama")) == ModelPaths(home / "llama")

@@ -10,7 +10,7 @@ import pytest
 from pictures import CLIP, drawn, preparations
 
 from backbay_engine import ImageError, RequestError
-from backbay_engine.images.preparations.contract import Preparation
+from backbay_engine.images.preparations.preparation import Preparation
 from backbay_engine.images.preparations.stretched import SmartResize
 
 # Made by lab/engine/compare_preparations.py --write, from transformers' processors.

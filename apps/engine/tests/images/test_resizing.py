@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pictures import drawn
 
-from backbay_engine.images.resizing import Filter, plain_picture, resize, resize_on_square
+from backbay_engine.images.preparations.resizing import Filter, plain_picture, resize, resize_on_square
 
 FILTERS: list[Filter] = ["bilinear", "bicubic", "lanczos"]
 sides = st.integers(1, 60)

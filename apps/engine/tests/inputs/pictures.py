@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from backbay_engine.images.preparations.contract import Preparation
+from backbay_engine.images.preparations.preparation import Preparation
 from backbay_engine.images.preparations.slices import MergedSlices, MiniCPMVSlices
 from backbay_engine.images.preparations.stretched import CentreCrop, LongestEdge, SmartResize, Squash
 from backbay_engine.images.preparations.tiles import Anyres, CanvasAndWhole, PaddedCanvas, SplitTiles

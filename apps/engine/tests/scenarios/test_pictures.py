@@ -11,22 +11,25 @@ from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, lab_for
-from backbay_engine.cache.attention.pictures import BoundPictureCache, PictureCache
+from backbay_engine.cache.attention.pictures import (
+    BoundPictureCrossAttentionCache,
+    PictureCrossAttentionCache,
+)
 from backbay_engine.images.contract import EncoderInputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.image_encoder import engine_encoder_contexts, engine_mixed_steps
-from backbay_engine.scenarios.picture_cache import PictureCacheMachine
+from backbay_engine.scenarios.picture_cache import PictureCrossAttentionMachine
 
 SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_of_pictures_live_on_every_backend(name: str) -> None:
-    live(PictureCacheMachine, lab_for(name), "pictures", 0, lives_on(name), actions=30)
+    live(PictureCrossAttentionMachine, lab_for(name), "pictures", 0, lives_on(name), actions=30)
 
 
 def test_caches_of_pictures_live_where_values_are_permuted_and_masks_padded() -> None:
-    live(PictureCacheMachine, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
+    live(PictureCrossAttentionMachine, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -37,14 +40,14 @@ def test_scenarios_with_pictures_pass_on_every_backend(name: str, scenario: Call
 
 
 def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
-    views = PictureCache._views
+    views = PictureCrossAttentionCache._views
 
-    def more(self: PictureCache, run: Any) -> Any:
+    def more(self: PictureCrossAttentionCache, run: Any) -> Any:
         for view in views(self, run):
             cells = [(low, low + self._room) for low, _ in view.cells]
             yield type(view)(view.begin, view.end, cells, view.after)
 
-    patch.setattr(PictureCache, "_views", more)
+    patch.setattr(PictureCrossAttentionCache, "_views", more)
 
 
 def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
@@ -52,7 +55,7 @@ def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    fill_once(patch, BoundPictureCache)
+    fill_once(patch, BoundPictureCrossAttentionCache)
 
 
 @pytest.mark.parametrize("plant", [padding_is_seen, pictures_do_not_move, masks_are_those_of_the_step_before])
@@ -61,7 +64,7 @@ def test_a_life_notices_what_is_wrong(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Fault):
-        live(PictureCacheMachine, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
+        live(PictureCrossAttentionMachine, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
 
 
 def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

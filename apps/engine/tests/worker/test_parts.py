@@ -23,7 +23,7 @@ from backbay import (
 )
 from backbay_engine.worker import frames as wire
 from backbay_engine.worker import reports
-from backbay_engine.worker.end_reasons import MUTE, count_memory_kills, end_reason
+from backbay_engine.worker.exit_messages import MUTE, count_memory_kills, end_reason
 from backbay_engine.worker.frames import FrameKind, FrameSender, encode_frame, read_frames
 from backbay_engine.worker.program import StepSender
 from backbay_engine.worker.reports import pack_error, unpack_error

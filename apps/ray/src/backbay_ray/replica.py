@@ -50,7 +50,7 @@ class Replica:
         require_same(name, entry.path, entry.projector, expected)
         self._llm = load_entry(settings, entry)
         self._port = port_of(self._llm)
-        self._port.grammars.tried = True  # by the application
+        self._port.constraint_maker.tried = True  # by the application
         self._description = describe_model(self._port), self._port.memory()
         self._watch = None if watch is None else watch(name)
         self._bridges = WeakKeyDictionary[AbstractEventLoop, LoopBridge]()

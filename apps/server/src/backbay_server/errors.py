@@ -163,7 +163,7 @@ class OpenAIDetails(Struct, omit_defaults=True):
     n_ctx: int | UnsetType = UNSET
 
 
-class OpenAIError(Struct):
+class OpenAIErrorBody(Struct):
     """An error of OpenAI's API."""
 
     error: OpenAIDetails
@@ -176,19 +176,19 @@ class AnthropicDetails(Struct):
     message: str
 
 
-class AnthropicError(Struct, tag="error", tag_field="type"):
+class AnthropicErrorBody(Struct, tag="error", tag_field="type"):
     """An error of Anthropic's API."""
 
     error: AnthropicDetails
 
 
-class OllamaError(Struct):
+class OllamaErrorBody(Struct):
     """An error of Ollama's API."""
 
     error: str
 
 
-ErrorBody: TypeAlias = OpenAIError | AnthropicError | OllamaError
+ErrorBody: TypeAlias = OpenAIErrorBody | AnthropicErrorBody | OllamaErrorBody
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -203,26 +203,26 @@ _ANTHROPIC_TYPES: Final = {
 def error_form(path: str) -> type[ErrorBody]:
     """The form of the API to which a path belongs."""
     if path.startswith("/v1/messages"):
-        return AnthropicError
-    return OllamaError if path.startswith("/api/") else OpenAIError
+        return AnthropicErrorBody
+    return OllamaErrorBody if path.startswith("/api/") else OpenAIErrorBody
 
 
 def error_status(kind: type[ApiError], path: str) -> int:
     """The status of an error: 529 where Anthropic's clients are told to wait."""
-    return 529 if issubclass(kind, BusyError) and error_form(path) is AnthropicError else kind.status
+    return 529 if issubclass(kind, BusyError) and error_form(path) is AnthropicErrorBody else kind.status
 
 
 def error_body(error: ApiError, scope: Scope) -> bytes:
     """The body of an error, in the form of the API whose path was asked for."""
     form = error_form(scope["path"])
-    if form is AnthropicError:
+    if form is AnthropicErrorBody:
         status = error_status(type(error), scope["path"])
         kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error")
-        return json.encode(AnthropicError(AnthropicDetails(kind, error.message)))
-    if form is OllamaError:
-        return json.encode(OllamaError(error.message))
+        return json.encode(AnthropicErrorBody(AnthropicDetails(kind, error.message)))
+    if form is OllamaErrorBody:
+        return json.encode(OllamaErrorBody(error.message))
     told = OpenAIDetails(error.message, error.type, error.param, error.code, **error.details)
-    return json.encode(OpenAIError(told))
+    return json.encode(OpenAIErrorBody(told))
 
 
 def error_response(error: ApiError, scope: Scope) -> Response:

@@ -25,7 +25,17 @@ from .group_run import GroupRun
 from .hunt import hunt_items, run_group
 from .isolation import ask_worker, isolated
 from .journal import Journal
-from .selection import Item, RunSettings, SelectionError, effort_of, in_rounds, items, like_items, names, select
+from .selection import (
+    Item,
+    RunSettings,
+    SelectionError,
+    effort_of,
+    in_rounds,
+    items,
+    like_items,
+    names,
+    select,
+)
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes
 

@@ -47,7 +47,7 @@ from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from .session.runtime import load_runtime
-from .weights.packing import LAYOUTS
+from .weights.packing import ENCODINGS
 from .weights.store import WeightStore
 
 PRODUCTS = (ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id)
@@ -171,7 +171,7 @@ class OnnxBackend(Backend):
         return super().supports(op, specs)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        packed = op in PRODUCTS and specs[0] is not None and specs[0].dtype in LAYOUTS
+        packed = op in PRODUCTS and specs[0] is not None and specs[0].dtype in ENCODINGS
         return Precision(
             DType.Q8_0 if packed and not self.is_exact else DType.F32,
             DType.F32,
@@ -215,7 +215,7 @@ class OnnxBackend(Backend):
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:
-        return diagnose(LAYOUTS)
+        return diagnose(ENCODINGS)
 
     def export(self, graph: Graph, names: Mapping[int, str], folder: Path) -> Path:
         standard = self.option_values["exports"] == "standard"

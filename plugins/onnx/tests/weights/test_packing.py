@@ -13,21 +13,21 @@ import backbay
 from backbay import BackendParams, DType
 from backbay.internals import dequantize
 from backbay.plugin import encode
-from backbay_onnx.weights.packing import LAYOUTS, PackedWeight
+from backbay_onnx.weights.packing import ENCODINGS, PackedWeight
 
 K, N, EXPERTS, TOKENS = 512, 24, 4, 5
-KINDS = sorted(LAYOUTS)
+KINDS = sorted(ENCODINGS)
 FAST_ERROR = 1.5e-2  # of the largest result: activations are rounded to int8 in blocks
 
 
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 def test_packed_codes_and_scales_are_the_weight_exactly(dtype: DType) -> None:
     raw = quantized(np.random.default_rng(1), dtype, K, N)
-    packed, layout = PackedWeight(dtype, raw.reshape(-1).view(np.uint8), K * N), LAYOUTS[dtype]
+    packed, encoding = PackedWeight(dtype, raw.reshape(-1).view(np.uint8), K * N), ENCODINGS[dtype]
     codes = packed.codes
-    if layout.bits == 4:
+    if encoding.bits == 4:
         codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)
-    numbers = (codes.astype(np.float32) - layout.zero) * packed.scales[:, None]
+    numbers = (codes.astype(np.float32) - encoding.zero) * packed.scales[:, None]
     numbers = numbers if packed.mins is None else numbers - packed.mins[:, None]
     np.testing.assert_array_equal(numbers.reshape(N, K), dequantize(raw, dtype).reshape(N, K))
 

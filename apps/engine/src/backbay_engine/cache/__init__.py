@@ -3,7 +3,7 @@
 from .attention.causal import CausalCache
 from .attention.cross_attention import VisibleRows
 from .attention.encoder import EncoderCache
-from .attention.pictures import BoundPictureCache, PictureCache, PictureWriter
+from .attention.pictures import BoundPictureCrossAttentionCache, PictureCrossAttentionCache, PictureWriter
 from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, Shift
 from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache
@@ -13,7 +13,7 @@ __all__ = [
     "BoundCache",
     "BoundEncoderDecoderCache",
     "BoundLayeredCache",
-    "BoundPictureCache",
+    "BoundPictureCrossAttentionCache",
     "BoundRecurrentCache",
     "Cache",
     "CachePlan",
@@ -22,7 +22,7 @@ __all__ = [
     "EncoderCache",
     "EncoderDecoderCache",
     "LayeredCache",
-    "PictureCache",
+    "PictureCrossAttentionCache",
     "PictureWriter",
     "RecurrentCache",
     "Shift",

@@ -9,9 +9,9 @@ from backbay import gguf
 from backbay.gguf import ModelFile
 
 from .listing import models_in
-from .locations import ModelLocation, Name, locate, projector_beside
+from .locations import ModelPaths, Name, locate, projector_beside
 
-__all__ = ["ModelLocation", "locate", "models_in", "open_checkpoint", "projector_beside"]
+__all__ = ["ModelPaths", "locate", "models_in", "open_checkpoint", "projector_beside"]
 
 
 def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> ModelFile | None:

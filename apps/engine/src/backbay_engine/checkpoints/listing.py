@@ -9,13 +9,13 @@ from pathlib import Path
 from backbay import ModelFileError
 
 from . import locations
-from .locations import ModelLocation, Name
+from .locations import ModelPaths, Name
 
 DEPTH = 3  # of folders below: LM Studio has publisher/model/file.gguf
 MOST_FOLDERS = 10_000
 
 
-def models_in(folder: Name) -> dict[str, ModelLocation]:
+def models_in(folder: Name) -> dict[str, ModelPaths]:
     """The models in a folder, by name. Only names of files are read; ModelFileError if the folder cannot be."""
     root = Path(folder)
     try:
@@ -31,7 +31,7 @@ def models_in(folder: Name) -> dict[str, ModelLocation]:
     return dict(sorted(found))
 
 
-def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, ModelLocation]]:
+def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, ModelPaths]]:
     for each in children:
         if each.startswith("models--"):
             name = each.removeprefix("models--").replace("--", "/")
@@ -44,7 +44,7 @@ def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, ModelLoca
                 yield name if len(found) == 1 else f"{name}/{Path(located.path).name}", located
 
 
-def _in_store(store: Path) -> Iterator[tuple[str, ModelLocation]]:
+def _in_store(store: Path) -> Iterator[tuple[str, ModelPaths]]:
     for name, manifest in locations.manifest_names(store / "manifests"):
         try:
             located = locations.ollama_layers(store, manifest)
@@ -54,12 +54,12 @@ def _in_store(store: Path) -> Iterator[tuple[str, ModelLocation]]:
             yield name, located
 
 
-def _in_folder(root: Path) -> Iterator[tuple[str, ModelLocation]]:
+def _in_folder(root: Path) -> Iterator[tuple[str, ModelPaths]]:
     """A file's name is its stem; if another file has the same stem, its path below the folder."""
     taken: set[str] = set()
     for folder, files in _folders(root):
         if "config.json" in files and any(each.endswith(".safetensors") for each in files):
-            yield _free(folder.name, folder, root, taken), ModelLocation(folder)
+            yield _free(folder.name, folder, root, taken), ModelPaths(folder)
             continue
         found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
         models, projectors = locations.models_and_projectors(each for each in found if each.is_file())

@@ -23,7 +23,7 @@ _SAFE = re.compile(r"[\w.\-]+")
 
 
 @dataclass(frozen=True)
-class ModelLocation:
+class ModelPaths:
     """The place of a model: its file or folder, and the file of its encoder of pictures, if one lies beside it."""
 
     path: Name
@@ -35,19 +35,19 @@ class ModelLocation:
         return _PART.sub("", Path(self.path).name).removesuffix(".gguf")
 
 
-def locate(name: Name) -> ModelLocation:
+def locate(name: Name) -> ModelPaths:
     """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path.
 
     A folder is its GGUF file, unless it has a configuration.
     """
     if not isinstance(name, (str, os.PathLike)):
-        return ModelLocation(name)  # refused where files are opened
+        return ModelPaths(name)  # refused where files are opened
     if os.path.isdir(name):  # noqa: PTH112  a text that no path can be is no folder
         return _model_in(str(name), Path(name), Path(name).glob("*.gguf"), "")  # not below: that takes long
     scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     find = _SCHEMES.get(scheme)
     if not colon or find is None or os.path.exists(name):  # noqa: PTH110
-        return ModelLocation(name)
+        return ModelPaths(name)
     return find(str(name), rest)
 
 
@@ -56,7 +56,7 @@ def name_of(model: str) -> str:
     scheme, _, rest = model.partition(":")
     if scheme in _SCHEMES and not os.path.exists(model):  # noqa: PTH110
         return rest.rpartition("/")[2].replace(":", "-")
-    return ModelLocation(Path(locate(model).path).absolute()).stem
+    return ModelPaths(Path(locate(model).path).absolute()).stem
 
 
 def _are_safe(*parts: str) -> bool:
@@ -74,7 +74,7 @@ def hugging_face_cache() -> Path:
     return _expanded(cache or f"{home}/hub")
 
 
-def _hugging_face(name: str, rest: str) -> ModelLocation:
+def _hugging_face(name: str, rest: str) -> ModelPaths:
     """`org/name`, `org/name@revision`, `org/name:Q4_K_M` or `org/name/file.gguf`."""
     rest, _, kind = rest.partition(":")
     rest, _, revision = rest.partition("@")
@@ -115,7 +115,7 @@ def ollama_stores() -> list[Path]:
     return [_expanded("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models")]
 
 
-def _ollama(name: str, rest: str) -> ModelLocation:
+def _ollama(name: str, rest: str) -> ModelPaths:
     """`name`, `name:tag`, `user/name:tag` or `host/user/name:tag`."""
     path, _, tag = rest.partition(":")
     parts = path.split("/")
@@ -133,7 +133,7 @@ def _ollama(name: str, rest: str) -> ModelLocation:
     raise _unknown(name, f"a model in {searched} ({remedy})", rest, known)
 
 
-def ollama_layers(store: Path, manifest: Path) -> ModelLocation:
+def ollama_layers(store: Path, manifest: Path) -> ModelPaths:
     found: dict[str, Path] = {}
     layers = read_object(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else ():
@@ -144,7 +144,7 @@ def ollama_layers(store: Path, manifest: Path) -> ModelLocation:
             found.setdefault(_LAYERS[kind], store / "blobs" / digest.replace(":", "-"))
     if "model" not in found:
         raise ModelFileError(manifest, None, "a layer with a model", "none")
-    return ModelLocation(found["model"], found.get("projector"))
+    return ModelPaths(found["model"], found.get("projector"))
 
 
 _LAYERS = {
@@ -172,7 +172,7 @@ def lm_studio_folders() -> list[Path]:
     return [_expanded(home) / "models" for home in dict.fromkeys(homes)]
 
 
-def _lm_studio(name: str, rest: str) -> ModelLocation:
+def _lm_studio(name: str, rest: str) -> ModelPaths:
     """`org/name`, `org/name/file.gguf`, or `name` alone if only one publisher has it."""
     rest, _, kind = rest.partition(":")
     parts = [part for part in rest.split("/") if part]
@@ -195,7 +195,7 @@ def _lm_studio(name: str, rest: str) -> ModelLocation:
 # -- a folder with a model ------------------------------------------------------------------------------------
 
 
-def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> ModelLocation:
+def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> ModelPaths:
     """The model of a folder. `wanted` is a file's name, or a part of it, such as the name of a quantization."""
     try:
         files = sorted(each for each in found if each.is_file())
@@ -204,7 +204,7 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Mo
         files, whole = [], False
     firsts, projectors = models_and_projectors(files)
     if not wanted and (whole or ((folder / "config.json").exists() and not firsts)):
-        return ModelLocation(folder)
+        return ModelPaths(folder)
     fitting = [each for each in firsts if wanted.lower() in str(each.relative_to(folder)).lower()]
     if wanted and not fitting:
         raise _unknown(name, f"a file {wanted!r} in {folder}", wanted, [each.name for each in firsts])
@@ -223,12 +223,12 @@ def models_and_projectors(files: Iterable[Path]) -> tuple[list[Path], list[Path]
     return [each for each in listed if each not in projectors and is_first_part(each)], projectors
 
 
-def locate_in(path: Path, models: Sequence[Path], projectors: Sequence[Path]) -> ModelLocation:
+def locate_in(path: Path, models: Sequence[Path], projectors: Sequence[Path]) -> ModelPaths:
     """A file, with the encoder of pictures that has its name; or the only one beside the only model."""
     own = [each for each in projectors if _bare(each) == _bare(path)]
     if not own and len(models) == 1 == len(projectors):
         own = [*projectors]
-    return ModelLocation(path, own[0] if own else None)
+    return ModelPaths(path, own[0] if own else None)
 
 
 def projector_beside(path: Path) -> Path | None:
@@ -242,7 +242,7 @@ def projector_beside(path: Path) -> Path | None:
 
 def _bare(path: Path) -> str:
     """A model's name in a file's name: without "mmproj", and without the quantization."""
-    name = ModelLocation(path).stem.lower().replace("mmproj", "").strip("-._")
+    name = ModelPaths(path).stem.lower().replace("mmproj", "").strip("-._")
     while (shorter := _QUANTIZATION.sub("", name)) != name:
         name = shorter
     return name

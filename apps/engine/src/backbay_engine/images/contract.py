@@ -17,7 +17,7 @@ from ..errors import ImageError
 from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
 from .picture import Fit, require_size
-from .preparations.contract import PictureLayout, Preparation
+from .preparations.preparation import PictureLayout, Preparation
 from .prepared import Prepared
 
 WITH_ENCODERS = (

@@ -32,14 +32,14 @@ class JobMaker:
 
     facts: ModelFacts
     tokenizer: Tokenizer | None
-    grammars: ConstraintMaker
+    constraint_maker: ConstraintMaker
     pictures: int
 
     def compile(self, request: AnyRequest) -> AnyRequest:
         """The request with its response format as a constraint; the first one for a large vocabulary takes seconds."""
         if not isinstance(request, Generate) or request.options.response_format is None:
             return request
-        constraint = self.grammars.constraint(request.options.response_format)
+        constraint = self.constraint_maker.constraint(request.options.response_format)
         return replace(request, options=replace(request.options, constraint=constraint))
 
     def check(self, request: AnyRequest, tokens: Sequence[Token] = ()) -> None:

@@ -88,7 +88,7 @@ class LocalPort(Port):
             self.step_cache = StepCache(self.model, self.cache)
             self._opened.callback(self.step_cache.close)
             self._embedding = Lock()
-            self.grammars = ConstraintMaker(self.tokenizer, self.model.vocabulary_size)
+            self.constraint_maker = ConstraintMaker(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
                 dtype = dtype_of(options.kv_dtype, self.backend)
@@ -124,7 +124,7 @@ class LocalPort(Port):
         steps = [*self.model.worst_steps(steps)]
         self.step_cache.reserve(steps + self._steps_with_pictures(steps))
         room = 0 if showing is None else showing.room
-        self._jobs = JobMaker(self.facts, self.tokenizer, self.grammars, room)
+        self._jobs = JobMaker(self.facts, self.tokenizer, self.constraint_maker, room)
         self.runner: Runner | None = None
         if self.cache is not None:
             snapshots = SlotSnapshots(self.backend, self.cache)

@@ -10,7 +10,7 @@ import numpy as np
 
 from backbay import CacheFullError
 
-from ..cache.attention.pictures import PictureCache, PictureWriter, content_names
+from ..cache.attention.pictures import PictureCrossAttentionCache, PictureWriter, content_names
 from ..models.contract import Model
 from ..steps.step import Ints, PictureRows, Step
 from ..steps.tokens import PictureToken, Token, picture_places
@@ -85,7 +85,7 @@ def _with_pictures(
 class PictureWriting:
     """Writes pictures for cross attention into the cache, before the steps of their sequences. All memory is reserved at once."""
 
-    def __init__(self, model: Model, cache: PictureCache, width: int) -> None:
+    def __init__(self, model: Model, cache: PictureCrossAttentionCache, width: int) -> None:
         self._cache = cache
         self._writer = PictureWriter(cache, width, model.cross)
 

@@ -17,7 +17,7 @@ from typing import IO, Protocol, final
 from backbay import BackendUnavailableError
 from backbay.internals import Flag, raise_if_starved, start_helper
 
-from .end_reasons import count_memory_kills, end_reason
+from .exit_messages import count_memory_kills, end_reason
 from .frames import Frame, FrameKind, FrameSender, read_frames
 from .messages import WorkerSetup
 from .reports import handle_record

@@ -21,7 +21,7 @@ from ..local.port import LocalPort
 from ..port.questions import Question, QuestionLane
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
-from .end_reasons import MUTE
+from .exit_messages import MUTE
 from .frames import Frame, FrameKind, FrameSender, read_frames
 from .messages import ModelDescription, WorkerSetup, describe_model, map_options, received_option
 from .reports import pack_error, send_records
@@ -83,7 +83,7 @@ class Worker:
         port = LocalPort(
             setup.path, received_option(setup.backend), map_options(setup.options, received_option)
         )
-        port.grammars.tried = True  # by the host
+        port.constraint_maker.tried = True  # by the host
         description = describe_model(port) if setup.with_vocabulary else ModelDescription(port.facts)
         self._host.send(FrameKind.OPENED, payload=pickle.dumps(description))
         port.load(

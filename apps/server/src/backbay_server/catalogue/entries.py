@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 
 from backbay import BackendParams, OptionError
 from backbay.gguf import nearest
-from backbay_engine import LLM, ModelLocation, load, locate, models_in, projector_beside
+from backbay_engine import LLM, ModelPaths, load, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
 from ..settings import ServerSettings
@@ -130,7 +130,7 @@ def _located(model: str) -> CatalogueEntry:
     if colon and scheme in SCHEMES and not os.path.exists(model):  # noqa: PTH110  the text may be no path
         tag = ":latest" if scheme == "ollama" and ":" not in rest else ""
         return CatalogueEntry(rest + tag, path, projector)
-    return CatalogueEntry(ModelLocation(path).stem, path, projector)
+    return CatalogueEntry(ModelPaths(path).stem, path, projector)
 
 
 def _files(model: str) -> tuple[Path, Path | None]:

@@ -14,7 +14,7 @@ from ..lowering.kernel_view import Lowering, Operand
 from ..lowering.model_builder import CONTRIB
 from ..memory.working_memory import Measure
 from ..session.native import DOMAIN
-from ..weights.packing import LAYOUTS, PackedLayout
+from ..weights.packing import ENCODINGS, PackedEncoding
 from .kernel_table import kernel
 
 FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
@@ -22,7 +22,7 @@ FAST, EXACT = 4, 1  # accuracy levels: activations in blocks of int8, or float32
 
 def is_packed(w: Node) -> bool:
     """Whether products and gathers read a weight as it is quantized; views and leaves are read as numbers."""
-    return w.kind == "parameter" and w.dtype in LAYOUTS and w.rank >= 1
+    return w.kind == "parameter" and w.dtype in ENCODINGS and w.rank >= 1
 
 
 def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | None = None) -> str | None:
@@ -31,8 +31,8 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
         return None
     if w.dtype.name in b.settings.native.formats:
         return _native_product(b, w, x, expert)
-    layout = LAYOUTS[w.dtype]
-    if b.settings.exact and layout.bits == 8:
+    encoding = ENCODINGS[w.dtype]
+    if b.settings.exact and encoding.bits == 8:
         # MatMulNBits has no fast 8-bit kernel for float32 activations, but two 4-bit products are the same.
         y = b.add(
             "Add",
@@ -41,7 +41,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
         )
     else:
         y = _nbits(b, w, x, expert, "codes", "scales")
-    return b.add("Add", y, _shift(b, w, x, rank, expert)) if layout.is_shifted else y
+    return b.add("Add", y, _shift(b, w, x, rank, expert)) if encoding.is_shifted else y
 
 
 def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
@@ -49,29 +49,29 @@ def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
     if w.dtype.name in b.settings.native.formats:
         numbers, format_ = b.cast_to(ids, TensorProto.INT64), FORMATS.index(w.dtype.name)
         return b.add("Rows", b.value(w.node, "raw"), numbers, domain=DOMAIN, format=format_)
-    layout, k = LAYOUTS[w.dtype], w.node.dim(0)
-    blocks = k // layout.block
+    encoding, k = ENCODINGS[w.dtype], w.node.dim(0)
+    blocks = k // encoding.block
     codes = b.add(
         "Gather",
-        b.weight_part(w.node, "codes", TensorProto.UINT8, (blocks, layout.block * layout.bits // 8)),
+        b.weight_part(w.node, "codes", TensorProto.UINT8, (blocks, encoding.block * encoding.bits // 8)),
         ids,
     )
-    if layout.bits == 4:
+    if encoding.bits == 4:
         low = b.add("BitwiseAnd", codes, b.constant(np.array(15, np.uint8)))
         high = b.add("BitShift", codes, b.constant(np.array(4, np.uint8)), direction="RIGHT")
         last = b.ints(-1)
         codes = b.add("Concat", b.add("Unsqueeze", low, last), b.add("Unsqueeze", high, last), axis=-1)
     keep = [0] * rank  # as many ids as there are
-    codes = b.add("Reshape", codes, b.ints(*keep, blocks, layout.block))
-    numbers = b.add("Sub", b.cast_to(codes, TensorProto.FLOAT), b.number(layout.zero))
+    codes = b.add("Reshape", codes, b.ints(*keep, blocks, encoding.block))
+    numbers = b.add("Sub", b.cast_to(codes, TensorProto.FLOAT), b.number(encoding.zero))
     numbers = b.add("Mul", numbers, _per_block(b, w, "scales", ids))
-    if layout.has_mins:
+    if encoding.has_mins:
         numbers = b.add("Sub", numbers, _per_block(b, w, "mins", ids))
     return b.add("Reshape", numbers, b.ints(*keep, k))
 
 
 def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
-    blocks = w.node.dim(0) // LAYOUTS[w.dtype].block
+    blocks = w.node.dim(0) // ENCODINGS[w.dtype].block
     gathered = b.add("Gather", b.weight_part(w.node, part, TensorProto.FLOAT, (blocks,)), ids)
     return b.add("Unsqueeze", gathered, b.ints(-1))
 
@@ -89,19 +89,19 @@ def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
 def _nbits(
     b: Lowering, w: Operand, x: str, expert: int | None, codes: str, scales: str, zeros: str | None = None
 ) -> str:
-    layout, (k, n) = LAYOUTS[w.dtype], (w.node.dim(0), w.node.dim(1))
-    blocks, bits = k // layout.block, layout.bits if codes == "codes" else 4
+    encoding, (k, n) = ENCODINGS[w.dtype], (w.node.dim(0), w.node.dim(1))
+    blocks, bits = k // encoding.block, encoding.bits if codes == "codes" else 4
     if b.settings.standard:
         return _dequantized(b, w, x, expert, (codes, scales), bits, centred=zeros is None)
     b.note_packed(w.node, k * n * bits // 8 + (0 if b.settings.exact else 8 * blocks * n))
     inputs = [
-        b.weight_part(w.node, codes, TensorProto.UINT8, (blocks, layout.block * bits // 8), expert),
+        b.weight_part(w.node, codes, TensorProto.UINT8, (blocks, encoding.block * bits // 8), expert),
         b.weight_part(w.node, scales, TensorProto.FLOAT, (blocks,), expert),
     ]
     if zeros:
         inputs.append(b.constant(np.zeros(n * ((blocks + 1) // 2), np.uint8)))
     return b.add(
-        "MatMulNBits", x, *inputs, domain=CONTRIB, K=k, N=n, bits=bits, block_size=layout.block,
+        "MatMulNBits", x, *inputs, domain=CONTRIB, K=k, N=n, bits=bits, block_size=encoding.block,
         accuracy_level=EXACT if b.settings.exact else FAST,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def _dequantized(
 ) -> str:
     """The product of _nbits in standard ops: the codes are multiplied with their scales first."""
     (k, n), kind = w.node.shape[:2], TensorProto.UINT4 if bits == 4 else TensorProto.UINT8
-    block = LAYOUTS[w.dtype].block
+    block = ENCODINGS[w.dtype].block
     codes = b.weight_part(w.node, parts[0], kind, (k,), expert)
     scales = b.weight_part(w.node, parts[1], TensorProto.FLOAT, (k // block,), expert)
     middle = 1 << (bits - 1)
@@ -124,10 +124,10 @@ def _dequantized(
 
 def _shift(b: Lowering, w: Operand, x: str, rank: int, expert: int | None) -> str:
     """The correction: the sum of each block of x times the shift of the block of w."""
-    layout: PackedLayout = LAYOUTS[w.dtype]
-    blocks = w.node.dim(0) // layout.block
-    pieces = b.add("Reshape", x, b.ints(*[0] * (rank - 1), blocks, layout.block))
-    ones = b.constant(np.ones((layout.block, 1), np.float32))  # a ReduceSum of no tokens has a wrong shape
+    encoding: PackedEncoding = ENCODINGS[w.dtype]
+    blocks = w.node.dim(0) // encoding.block
+    pieces = b.add("Reshape", x, b.ints(*[0] * (rank - 1), blocks, encoding.block))
+    ones = b.constant(np.ones((encoding.block, 1), np.float32))  # a ReduceSum of no tokens has a wrong shape
     sums = b.add("Squeeze", b.add("MatMul", pieces, ones), b.ints(-1))
     shift = b.weight_part(w.node, "shift", TensorProto.FLOAT, (blocks,), expert)
     return fused_product(b, sums, shift, 2)

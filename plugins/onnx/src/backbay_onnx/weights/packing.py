@@ -1,4 +1,4 @@
-"""Quantized weights in the layout that ONNX Runtime's MatMulNBits takes: the same integers, the same scales."""
+"""Quantized weights in the encoding that ONNX Runtime's MatMulNBits takes: the same integers, the same scales."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHUNK = 1 << 17  # elements unpacked at a time, as unpacked elements take memory
 
 
 @dataclass(frozen=True)
-class PackedLayout:
+class PackedEncoding:
     """An element is (code - zero) * scale - min, with a scale and perhaps a min for each block of a row."""
 
     bits: int
@@ -42,19 +42,19 @@ class PackedLayout:
 
 # Zeros of types with mins are chosen so that centred codes are about as often below 0 as above. Errors of rounded
 # activations then mostly cancel out. Mins are multiplied with activations that were not rounded.
-LAYOUTS = {
-    DType.Q4_0: PackedLayout(4, 32, 8),
-    DType.Q4_1: PackedLayout(4, 32, 0, has_mins=True),
-    DType.Q5_0: PackedLayout(8, 32, 128),
-    DType.Q5_1: PackedLayout(8, 32, 112, has_mins=True),
-    DType.Q8_0: PackedLayout(8, 32, 128),
-    DType.Q2_K: PackedLayout(4, 16, 6, has_mins=True),
-    DType.Q3_K: PackedLayout(4, 16, 8),
-    DType.Q4_K: PackedLayout(4, 32, 0, has_mins=True),
-    DType.Q5_K: PackedLayout(8, 32, 112, has_mins=True),
-    DType.Q6_K: PackedLayout(8, 16, 128),
-    DType.MXFP4: PackedLayout(8, 32, 128),
-    DType.IQ4_NL: PackedLayout(8, 32, 128),
+ENCODINGS = {
+    DType.Q4_0: PackedEncoding(4, 32, 8),
+    DType.Q4_1: PackedEncoding(4, 32, 0, has_mins=True),
+    DType.Q5_0: PackedEncoding(8, 32, 128),
+    DType.Q5_1: PackedEncoding(8, 32, 112, has_mins=True),
+    DType.Q8_0: PackedEncoding(8, 32, 128),
+    DType.Q2_K: PackedEncoding(4, 16, 6, has_mins=True),
+    DType.Q3_K: PackedEncoding(4, 16, 8),
+    DType.Q4_K: PackedEncoding(4, 32, 0, has_mins=True),
+    DType.Q5_K: PackedEncoding(8, 32, 112, has_mins=True),
+    DType.Q6_K: PackedEncoding(8, 16, 128),
+    DType.MXFP4: PackedEncoding(8, 32, 128),
+    DType.IQ4_NL: PackedEncoding(8, 32, 128),
 }
 
 Unpacked = tuple[NDArray[np.int16], Floats, Floats | None]
@@ -71,18 +71,18 @@ class PackedWeight:
     def __init__(
         self, dtype: DType, data: Bytes, elements: int, empty: Callable[[int], Bytes] = empty_bytes
     ) -> None:
-        self.layout = layout = LAYOUTS[dtype]
-        blocks, width = elements // layout.block, layout.block * layout.bits // 8
+        self.encoding = encoding = ENCODINGS[dtype]
+        blocks, width = elements // encoding.block, encoding.block * encoding.bits // 8
         self.codes: Bytes = empty(blocks * width).reshape(blocks, width)
         self.scales: Floats = empty(4 * blocks).view(np.float32)
-        self.mins: Floats | None = empty(4 * blocks).view(np.float32) if layout.has_mins else None
-        raw, per = data.reshape(-1, dtype.type_size), dtype.block_size // layout.block
+        self.mins: Floats | None = empty(4 * blocks).view(np.float32) if encoding.has_mins else None
+        raw, per = data.reshape(-1, dtype.type_size), dtype.block_size // encoding.block
         step = max(CHUNK // dtype.block_size, 1)
         for low in range(0, len(raw), step):
             numbers, scales, mins = UNPACK[dtype](raw[low : low + step])
             to = slice(low * per, (low + len(numbers)) * per)
-            codes = (numbers + layout.zero).astype(np.uint8).reshape(-1, layout.block)
-            self.codes[to] = self._halves(codes) if layout.bits == 4 else codes
+            codes = (numbers + encoding.zero).astype(np.uint8).reshape(-1, encoding.block)
+            self.codes[to] = self._halves(codes) if encoding.bits == 4 else codes
             self.scales[to] = scales.reshape(-1)
             if self.mins is not None and mins is not None:
                 self.mins[to] = mins.reshape(-1)
@@ -90,7 +90,7 @@ class PackedWeight:
     @cached_property
     def shift(self) -> Floats:
         """The correction of each block: an element is (code - centre) * scale + shift."""
-        shift = (self.layout.centre - self.layout.zero) * self.scales
+        shift = (self.encoding.centre - self.encoding.zero) * self.scales
         return shift if self.mins is None else shift - self.mins
 
     @cached_property

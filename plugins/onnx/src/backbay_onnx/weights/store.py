@@ -17,7 +17,7 @@ from backbay.plugin import Cancel, Progress, check_cancel, decode
 from ..lowering.lowered_model import LoweredModel
 from ..memory.buffers import DeviceBuffer, FileBackedMemory
 from ..session.device import Device
-from .packing import LAYOUTS, PackedWeight
+from .packing import ENCODINGS, PackedWeight
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class WeightStore:
     def packs(self, info: TensorInfo) -> bool:
         """Whether a weight is most likely a factor of a product, and is packed for it."""
         return (
-            info.dtype in LAYOUTS
+            info.dtype in ENCODINGS
             and info.dtype.name not in self.native
             and len(info.shape) >= 2
             and 0 not in info.shape
@@ -75,7 +75,7 @@ class WeightStore:
 
     def packed(self, node: Node) -> PackedWeight:
         name, data = named_data(node)
-        self._book(name, "packed", LAYOUTS[node.dtype].nbytes(node.size))  # unless that was done at opening
+        self._book(name, "packed", ENCODINGS[node.dtype].nbytes(node.size))  # unless that was done at opening
         return self._pack(name, node.dtype, data, node.size)
 
     def resident(self, node: Node, form: str) -> DeviceBuffer:
@@ -108,7 +108,7 @@ class WeightStore:
 
     def book_packed(self, info: TensorInfo) -> None:
         """Book a packed weight instead of the file's bytes, which need not stay in memory."""
-        self._book(info.name, "packed", LAYOUTS[info.dtype].nbytes(prod(info.shape)))
+        self._book(info.name, "packed", ENCODINGS[info.dtype].nbytes(prod(info.shape)))
 
     def book_for(self, lowered: LoweredModel, graph: Graph) -> None:
         """Book the conversions that a lowered graph needs and that are not booked yet."""

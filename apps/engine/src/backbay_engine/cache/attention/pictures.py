@@ -41,7 +41,7 @@ def content_names(pictures: Iterable[VisibleRows]) -> list[Name]:
 
 
 @final
-class PictureCache(CrossAttentionCache):
+class PictureCrossAttentionCache(CrossAttentionCache):
     """Keys and values of pictures, at most `length` rows each, for as many pictures as sequences, and `spare` more.
 
     `show` says which pictures a sequence has, before its steps; a writer then puts the rows of those that are new. As
@@ -65,7 +65,7 @@ class PictureCache(CrossAttentionCache):
         self.open_regions(backend, sizes, sizes.sequences + self._spare)
 
     @property
-    def pictures(self) -> PictureCache:
+    def pictures(self) -> PictureCrossAttentionCache:
         return self
 
     def show(self, sequence: int, pictures: Sequence[VisibleRows]) -> list[tuple[VisibleRows, Ints]]:
@@ -110,8 +110,8 @@ class PictureCache(CrossAttentionCache):
         """The step sees all regions, if a writer was made, without which there are no pictures."""
         return self.planned_whole(step) if self.storage.layers else self.planned(step, ())
 
-    def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCache:
-        return BoundPictureCache(self, ctx, own_plan(CrossAttentionPlan, plan))
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCrossAttentionCache:
+        return BoundPictureCrossAttentionCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
     def _views(self, run: TokenRun) -> Iterator[VisibleRange]:
         """What the tokens of a run see, in parts that see the same."""
@@ -134,12 +134,12 @@ class PictureCache(CrossAttentionCache):
 
 
 @final
-class BoundPictureCache(BoundCrossAttentionCache):
+class BoundPictureCrossAttentionCache(BoundCrossAttentionCache):
     _missing = "no picture in this step: a PictureWriter comes first"
     is_empty: bool
     present: Tensor
 
-    def __init__(self, cache: PictureCache, ctx: Context, plan: CrossAttentionPlan) -> None:
+    def __init__(self, cache: PictureCrossAttentionCache, ctx: Context, plan: CrossAttentionPlan) -> None:
         super().__init__(cache, ctx, plan, 1)
         self.after = self._after = self._host.zeros(DType.F32, 1, plan.step.size)
         self.fill(plan)
@@ -157,7 +157,7 @@ class PictureWriter:
 
     def __init__(
         self,
-        cache: PictureCache,
+        cache: PictureCrossAttentionCache,
         width: int,
         trace: Callable[[Context, Tensor, Callable[[Context, int, Tensor, Tensor], None]], None],
     ) -> None:

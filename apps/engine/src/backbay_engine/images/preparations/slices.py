@@ -13,8 +13,8 @@ import numpy as np
 
 from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
-from ..resizing import Planes, resize
-from .contract import PictureLayout, Pixels, Preparation
+from .preparation import PictureLayout, Pixels, Preparation
+from .resizing import Planes, resize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import numpy as np
 from ...errors import ImageError
 from ..picture import MOST_STRETCH, Fit
 from ..prepared import Prepared, Size
-from ..resizing import Planes, resize, resize_on_square
-from .contract import PictureLayout, Pixels, Preparation
+from .preparation import PictureLayout, Pixels, Preparation
+from .resizing import Planes, resize, resize_on_square
 
 
 @dataclass(frozen=True, kw_only=True)

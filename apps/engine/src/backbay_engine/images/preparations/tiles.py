@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..picture import Fit
 from ..prepared import Prepared, Size
-from ..resizing import Planes, plain_picture, resize
-from .contract import PictureLayout, Pixels, Preparation
+from .preparation import PictureLayout, Pixels, Preparation
+from .resizing import Planes, plain_picture, resize
 
 
 @final

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from ...errors import AnthropicError
+from ...errors import AnthropicErrorBody
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
@@ -117,5 +117,5 @@ class MessageStop(Struct, tag="message_stop", tag_field="type"):
 
 
 Event: TypeAlias = (
-    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | AnthropicError
+    MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | AnthropicErrorBody
 )

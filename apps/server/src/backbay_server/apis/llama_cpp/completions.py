@@ -14,7 +14,7 @@ from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream,
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of, timings_of
 from ..openai.completions import prompts_of
-from ..openai.sampling import require_choices
+from ..openai.generation_fields import require_choices
 from .answers import (
     ChosenToken,
     Chunk,

@@ -18,7 +18,7 @@ from ..measures import chosen_of
 from . import answers
 from .answers import ChatChunk, ChatCompletion, Usage, only_timings, usage_of
 from .chat_requests import AllowedTools, ChatRequest, NamedTool, conversation_of, functions_tools
-from .sampling import effort_variables, format_of, options_of, require_choices, wants_usage
+from .generation_fields import effort_variables, format_of, options_of, require_choices, wants_usage
 
 DONE: Final = sse(b"[DONE]")
 

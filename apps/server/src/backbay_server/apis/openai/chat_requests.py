@@ -14,7 +14,7 @@ from ...errors import InvalidRequestError
 from .. import fields
 from ..fields import ignored, refused, taken
 from ..options import tools_of
-from .sampling import FORMAT, ChatFormat, GenerationFields
+from .generation_fields import FORMAT, ChatFormat, GenerationFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Choice: TypeAlias = Literal["none", "auto", "required"]

@@ -19,7 +19,7 @@ from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, tak
 from ..measures import token_text
 from .answers import FINGERPRINT, Usage, usage_of
 from .chat import DONE
-from .sampling import GenerationFields, options_of, require_choices, wants_usage
+from .generation_fields import GenerationFields, options_of, require_choices, wants_usage
 
 Reason: TypeAlias = Literal["stop", "length"]
 MOST_TOKENS: Final = 16  # OpenAI's default

@@ -8,7 +8,14 @@ from typing import final
 from backbay import BackbayError, Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ....cache import BoundLayeredCache, BoundPictureCache, Cache, CausalCache, LayeredCache, PictureCache
+from ....cache import (
+    BoundLayeredCache,
+    BoundPictureCrossAttentionCache,
+    Cache,
+    CausalCache,
+    LayeredCache,
+    PictureCrossAttentionCache,
+)
 from ... import nn
 from ...bases import Decoder, DecoderBlock
 from ...batch import Batch
@@ -60,7 +67,9 @@ class CrossAttentionBlock:
         k, v = (linear(ctx, rows).reshape(ctx, *heads) for linear in (self.key, self.value))
         return self.key_norm(ctx, k), v
 
-    def _attended(self, ctx: Context, layer: int, x: Tensor, bound: BoundPictureCache) -> Tensor:
+    def _attended(
+        self, ctx: Context, layer: int, x: Tensor, bound: BoundPictureCrossAttentionCache
+    ) -> Tensor:
         shape, tokens = self.shape, x.dim(1)
         q = self.query_norm(ctx, self.query(ctx, x).reshape(ctx, shape.head, shape.heads, tokens))
         seen = bound.get(ctx, layer)
@@ -98,13 +107,13 @@ class Mllama(Decoder):
         crossing = self.crossing
         patches = (SIDE.of(self.config, 560) // PATCH.of(self.config, 14)) ** 2
         rows = TILES.of(self.config, 4) * (patches + 1)
-        caches = [CausalCache(self.shift), PictureCache(rows, spare=SPARE)]
+        caches = [CausalCache(self.shift), PictureCrossAttentionCache(rows, spare=SPARE)]
         return LayeredCache(caches, kind=lambda layer: int(layer in crossing))
 
 
-def _pictures(batch: Batch, layer: int) -> BoundPictureCache:
+def _pictures(batch: Batch, layer: int) -> BoundPictureCrossAttentionCache:
     bound = batch.cache.of(layer) if isinstance(batch.cache, BoundLayeredCache) else None
-    if not isinstance(bound, BoundPictureCache):
+    if not isinstance(bound, BoundPictureCrossAttentionCache):
         raise BackbayError("this model attends to pictures: its steps need the cache that new_cache() gives")
     return bound
 

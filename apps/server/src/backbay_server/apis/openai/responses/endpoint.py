@@ -14,7 +14,7 @@ from ....transport.answers import JsonAnswer, StreamAnswer, event_sse, event_str
 from ...endpoint import Endpoint, EndpointCall
 from ...measures import ChosenLogprob, chosen_of
 from ..chat_requests import conversation_of, functions_tools
-from ..sampling import TextFormat, effort_variables, format_of
+from ..generation_fields import TextFormat, effort_variables, format_of
 from . import answers
 from .answers import FunctionCall, Item, Message, OutputText, ReasoningText, StreamEvent
 from .requests import NamedFunction, ReasoningOptions, ResponsesRequest, TextOptions, messages_of

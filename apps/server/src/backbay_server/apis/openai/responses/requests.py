@@ -11,7 +11,7 @@ from ... import fields
 from ...fields import check_refused, ignored, refused, taken
 from .. import chat_requests as chat
 from ..chat_requests import Choice, Function
-from ..sampling import FORMAT, IgnoredFields, ResponsesFormat
+from ..generation_fields import FORMAT, IgnoredFields, ResponsesFormat
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"

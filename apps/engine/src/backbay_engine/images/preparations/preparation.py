@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import ImageError, RequestError
 from ..picture import RGB, Fit, require_size
 from ..prepared import Prepared, Size
-from ..resizing import Planes
+from .resizing import Planes
 
 Colour = tuple[float, float, float]
 Pixels = NDArray[np.float32]
