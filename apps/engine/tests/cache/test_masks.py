@@ -8,7 +8,7 @@ from cache_attention import Attention, opened, step_of
 
 from backbay import DType
 from backbay_engine.cache import CacheSizes, CausalCache
-from backbay_engine.cache.cells.bookkeeping import Cells, token_runs
+from backbay_engine.cache.cells.bookkeeping import CellTable, token_runs
 from backbay_engine.cache.cells.masks import MaskRows, Visibility
 from backbay_engine.steps.step import Step
 
@@ -68,7 +68,7 @@ def test_rows_kept_up_to_date_are_those_made_anew() -> None:
         Visibility(chunk=6),
         Visibility(window=9, chunk=5),
     ):
-        cells, kept, rows = Cells(4, 300, 1200), MaskRows(visibility, 0), np.full((4, 1200), -np.inf)
+        cells, kept, rows = CellTable(4, 300, 1200), MaskRows(visibility, 0), np.full((4, 1200), -np.inf)
         for turn in range(250):
             chosen = rng.permutation(4)[: rng.integers(1, 5)].astype(np.int32)
             ends = np.array([cells.end[n] for n in chosen], np.int32)
@@ -97,7 +97,7 @@ def test_masks_of_many_tokens_share_an_array_and_do_not_mind() -> None:
 
 
 def test_the_extent_of_a_sequence_follows_its_window() -> None:
-    cells, rng = Cells(2, 500, 200), np.random.default_rng(0)
+    cells, rng = CellTable(2, 500, 200), np.random.default_rng(0)
     for _ in range(300):
         sequence = int(rng.integers(2))
         at = np.array([sequence], np.int32)

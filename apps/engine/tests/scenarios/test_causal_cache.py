@@ -11,7 +11,7 @@ from cache_lives import INSTALLED, LIVES, live, lives_on, permuted
 import backbay
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
-from backbay_engine.cache.cells.bookkeeping import Cells
+from backbay_engine.cache.cells.bookkeeping import CellTable
 from backbay_engine.cache.cells.storage import CellMover, CellStorage
 from backbay_engine.scenarios.causal_cache import CausalCacheMachine
 
@@ -68,7 +68,7 @@ def first_fault(lives: int = 40) -> Fault | None:
 
 
 def rows_outlive_a_change(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Cells, "_changed", Cells.measure)
+    patch.setattr(CellTable, "_changed", CellTable.measure)
 
 
 def keys_turn_the_other_way(patch: pytest.MonkeyPatch) -> None:
@@ -77,13 +77,13 @@ def keys_turn_the_other_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def shared_cells_are_turned(patch: pytest.MonkeyPatch) -> None:
-    share = Cells.share
+    share = CellTable.share
 
-    def forgets_owners(self: Cells, source: int, target: int, length: int) -> None:
+    def forgets_owners(self: CellTable, source: int, target: int, length: int) -> None:
         share(self, source, target, length)
         self.owners[:] = self.owners.clip(max=1)
 
-    patch.setattr(Cells, "share", forgets_owners)
+    patch.setattr(CellTable, "share", forgets_owners)
 
 
 def cells_move_without_their_values(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from backbay_ggml.weights.arrangements import (
     AMX,
     ONE_COLUMN,
     REPACK,
-    ArrangementTrial,
+    ArrangementVerdict,
     buffer_types,
     faster_in_llamafile,
     run_trial,
@@ -29,9 +29,9 @@ def test_a_crash_is_a_result_and_is_remembered(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("BACKBAY_CACHE_DIR", str(tmp_path))
     library, asked = load_library(), []
 
-    def crash(_library, name: str) -> ArrangementTrial:
+    def crash(_library, name: str) -> ArrangementVerdict:
         asked.append(name)
-        return ArrangementTrial("signal 11")
+        return ArrangementVerdict("signal 11")
 
     monkeypatch.setattr(arrangements, "run_trial", crash)
     assert [trial_result(library, REPACK).why_not for _ in range(3)] == ["signal 11"] * 3
@@ -66,7 +66,7 @@ def test_the_trial_of_one_column_tells_dtypes_of_products_that_have_another_form
 def test_another_form_pays_where_the_trial_says_so(features, told, expected, monkeypatch) -> None:
     library = load_library()
     monkeypatch.setattr(library, "features", lambda: dict.fromkeys(features, "1"))
-    monkeypatch.setattr(arrangements, "trial_result", lambda *_: ArrangementTrial(types=told))
+    monkeypatch.setattr(arrangements, "trial_result", lambda *_: ArrangementVerdict(types=told))
     assert faster_in_llamafile.__wrapped__(library) == expected
 
 

@@ -49,7 +49,7 @@ def buffer_types(library: Library) -> dict[str, Ptr]:
 
 
 @dataclass(frozen=True)
-class ArrangementTrial:
+class ArrangementVerdict:
     """Why an arrangement cannot be used (empty if it can), and the dtypes of `WeightArrangement`.
 
     A result that `lasts` tells of this machine, not of a trial that was killed or got no memory.
@@ -74,7 +74,7 @@ class WeightArrangement:
     Native code of ours multiplies `native` dtypes in this arrangement.
     """
 
-    def __init__(self, library: Library, name: str, result: ArrangementTrial | None = None) -> None:
+    def __init__(self, library: Library, name: str, result: ArrangementVerdict | None = None) -> None:
         self._library, self._lib, self.name = library, library.lib, name
         self._types, self.spaced, self.native = (TYPES, (), ()) if result is None else result.dtypes()
         self.buffer_type = buffer_types(library)[name]
@@ -144,7 +144,7 @@ def faster_in_llamafile(library: Library) -> frozenset[DType]:
     return frozenset(dtype for dtype in DType if str(dtype) in types)
 
 
-def trial_result(library: Library, name: str) -> ArrangementTrial:
+def trial_result(library: Library, name: str) -> ArrangementVerdict:
     """The result of a trial, remembered for this library on this machine."""
     kept = _kept(library, name)
     known = _recalled(kept)
@@ -166,33 +166,37 @@ def known_faults(library: Library) -> dict[str, str]:
     return {name: result.why_not for name, result in results if result is not None and result.why_not}
 
 
-def _recalled(kept: CachedValue) -> ArrangementTrial | None:
+def _recalled(kept: CachedValue) -> ArrangementVerdict | None:
     try:
         return _parsed(kept.recall())
     except (KeyError, TypeError):  # nothing was kept, or nonsense
         return None
 
 
-def run_trial(library: Library, name: str) -> ArrangementTrial:
+def run_trial(library: Library, name: str) -> ArrangementVerdict:
     """Run a trial in a child process: if the CPU lacks a promised instruction, only the child dies."""
     command = [sys.executable, "-m", "backbay_ggml.weights.trial_child", name]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
         done = run_helper(command, env=environment, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        return ArrangementTrial(f"it was tried for {TIMEOUT:g} s without a result", lasts=False)
+        return ArrangementVerdict(f"it was tried for {TIMEOUT:g} s without a result", lasts=False)
     except OSError as error:
-        return ArrangementTrial(f"it could not be tried: {error}", lasts=False)
+        return ArrangementVerdict(f"it could not be tried: {error}", lasts=False)
     if done.returncode == 0:
         try:
             return _parsed({"why_not": "", **json.loads(done.stdout)})
         except (ValueError, KeyError, TypeError):
-            return ArrangementTrial(f"the trial's output cannot be read: {done.stdout!r}", lasts=False)
+            return ArrangementVerdict(f"the trial's output cannot be read: {done.stdout!r}", lasts=False)
     last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
     if done.returncode < 0:
         lasts = not ended_from_outside(done.returncode, done.stderr)
-        return ArrangementTrial(f"it ended with {exit_name(done.returncode)} when it was tried", lasts=lasts)
-    return ArrangementTrial(f"{last[0]} ({exit_name(done.returncode)})", lasts=done.stdout.startswith(WRONG))
+        return ArrangementVerdict(
+            f"it ended with {exit_name(done.returncode)} when it was tried", lasts=lasts
+        )
+    return ArrangementVerdict(
+        f"{last[0]} ({exit_name(done.returncode)})", lasts=done.stdout.startswith(WRONG)
+    )
 
 
 def _kept(library: Library, name: str) -> CachedValue:
@@ -203,6 +207,6 @@ def _kept(library: Library, name: str) -> CachedValue:
     return CachedValue("trials", f"ggml-{name.lower()}", facts)
 
 
-def _parsed(fields: Any) -> ArrangementTrial:
+def _parsed(fields: Any) -> ArrangementVerdict:
     types, spaced, native = (tuple(map(str, fields[key])) for key in ("types", "spaced", "native"))
-    return ArrangementTrial(str(fields["why_not"]), types, spaced, native)
+    return ArrangementVerdict(str(fields["why_not"]), types, spaced, native)

@@ -14,7 +14,7 @@ from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 from ...errors import CacheShiftError, DroppedHistoryError, ForeignSnapshotError, SharedCellsError
 from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import FEW, Cells, TokenRun, token_runs
+from ..cells.bookkeeping import FEW, CellTable, TokenRun, token_runs
 from ..cells.contents import CacheContents, read_cells, write_cells
 from ..cells.masks import HIDDEN, NUMPY, MaskRows, Rows, Visibility
 from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
@@ -22,7 +22,6 @@ from ..contract import CachePlan, CacheSizes, Shift, own_plan, require_next_posi
 
 BUCKET = 256
 PAYS = 16  # moving a cell costs as much as attending to this many
-LAZY = 32  # a sequence's cells behind its window are freed in groups of this many, unless room is needed
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class CausalCache(CellCache):
         for name, value in (("window", window), ("memory", memory), ("chunk", chunk), ("bucket", bucket)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        self._cells: Cells | None = None  # made for the first step: a dry run has none
+        self._cells: CellTable | None = None  # made for the first step: a dry run has none
         self.visibility, self.shift, self._bucket = Visibility(window, chunk), shift, bucket
         reach = self.visibility.reach
         if memory is not None and reach is None:
@@ -78,9 +77,9 @@ class CausalCache(CellCache):
         return self.cells.count - self.cells.free if self.is_open else 0
 
     @property
-    def cells(self) -> Cells:
+    def cells(self) -> CellTable:
         if self._cells is None or not self.is_open:
-            self._cells = Cells(self.sizes.sequences, self.sizes.capacity, self.storage.cells)
+            self._cells = CellTable(self.sizes.sequences, self.sizes.capacity, self.storage.cells)
         return self._cells
 
     @property
@@ -101,7 +100,8 @@ class CausalCache(CellCache):
     def plan(self, step: Step) -> CausalPlan:
         cells, runs = self.cells, token_runs(step)
         self._check(runs)
-        self._make_room(runs, step.size)
+        if self.keep is not None:  # else there is a cell for each position
+            cells.forget_passed(self.keep, runs, step.size)
         taken = cells.lowest_free(step.size)
         cells.extend(runs, taken)
         sequences = [runs[0].sequence] if len(runs) == 1 else list({run.sequence: None for run in runs})
@@ -137,22 +137,6 @@ class CausalCache(CellCache):
             if end + run.count > cells.capacity:
                 raise CacheFullError(sequence, run.count, cells.capacity - end)
             ends[sequence] = end + run.count
-
-    def _make_room(self, runs: Sequence[TokenRun], need: int) -> None:
-        """Free cells behind the windows; CacheFullError if that is not enough, and then nothing is freed."""
-        if self.keep is None:  # there is a cell for each position
-            return
-        cells, passed = self.cells, [max(end - self.keep, 0) for end in self.cells.end]
-        every = cells.free < need
-        if every:
-            room = cells.room_without(passed)
-            for run in runs:
-                if room < run.count:
-                    raise CacheFullError(run.sequence, run.count, room)
-                room -= run.count
-        for sequence in range(self.sizes.sequences) if every else {run.sequence for run in runs}:
-            if every or passed[sequence] - cells.begin[sequence] >= LAZY:
-                cells.drop(sequence, passed[sequence])
 
     def _range(self, low: int, high: int) -> tuple[int, int]:
         """The range of cells that a step sees: from `low` on if that halves it, else from cell 0."""
@@ -214,7 +198,8 @@ class CausalCache(CellCache):
         if end > cells.capacity:
             raise CacheFullError(sequence, end, cells.capacity)
         need = end - begin
-        self._make_room([TokenRun(sequence, 0, need, begin)], need)
+        if self.keep is not None:
+            cells.forget_passed(self.keep, [TokenRun(sequence, 0, need, begin)], need)
         taken = cells.lowest_free(need) if need else np.zeros(0, np.int32)
         write_cells(self.storage, taken, contents)
         cells.replace(sequence, begin, taken, begin, taken[:0])

@@ -9,9 +9,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay import CacheFullError
+
 from ...steps.step import Ints, Step
 
 FEW = 16  # tokens
+LAZY = 32  # a sequence's cells behind its window are freed in groups of this many, unless room is needed
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ def _cuts_of_few(sequences: list[int], positions: list[int]) -> list[int]:
     ]
 
 
-class Cells:
+class CellTable:
     """Cells, and the sequences in them; a sequence holds the positions [begin, end), each in a cell.
 
     Several sequences may share a cell, at the same position. The `version` of a sequence changes when its cells move,
@@ -97,7 +100,21 @@ class Cells:
         """All free cells at `start` or later."""
         return (np.flatnonzero(self.owners[start:] == 0) + start).astype(np.int32)
 
-    def room_without(self, passed: Sequence[int]) -> int:
+    def forget_passed(self, keep: int, runs: Sequence[TokenRun], need: int) -> None:
+        """Free cells of positions that are `keep` behind the ends, or CacheFullError, and then none is freed."""
+        passed = [max(end - keep, 0) for end in self.end]
+        every = self.free < need
+        if every:
+            room = self._room_without(passed)
+            for run in runs:
+                if room < run.count:
+                    raise CacheFullError(run.sequence, run.count, room)
+                room -= run.count
+        for sequence in range(len(self.end)) if every else {run.sequence for run in runs}:
+            if every or passed[sequence] - self.begin[sequence] >= LAZY:
+                self.drop(sequence, passed[sequence])
+
+    def _room_without(self, passed: Sequence[int]) -> int:
         """The number of free cells, if each sequence dropped the positions before these."""
         owners = self.owners.copy()
         for sequence, position in enumerate(passed):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backbay import DType
 
 from ...steps.step import Ints
-from .bookkeeping import Cells, TokenRun
+from .bookkeeping import CellTable, TokenRun
 
 SEEN, HIDDEN = 0.0, -np.inf
 Rows: TypeAlias = NDArray[Any]
@@ -51,7 +51,7 @@ class MaskRows:
         self.visibility, self.first = visibility, first
         self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, version and position
 
-    def fill(self, array: Rows, cells: Cells, runs: Sequence[TokenRun]) -> None:
+    def fill(self, array: Rows, cells: CellTable, runs: Sequence[TokenRun]) -> None:
         """Update all rows, in the array of the step before."""
         for run in runs:
             if run.count == 1:
@@ -59,7 +59,7 @@ class MaskRows:
             else:
                 self._fill_many(array[run.row : run.row + run.count], cells, run)
 
-    def fill_anew(self, array: Rows, cells: Cells, runs: Sequence[TokenRun], spans: Ints | None) -> None:
+    def fill_anew(self, array: Rows, cells: CellTable, runs: Sequence[TokenRun], spans: Ints | None) -> None:
         """Fill an array of unknown content. Padding rows hide all cells.
 
         With `spans`, the tokens of a span also see later tokens of the span.
@@ -70,7 +70,7 @@ class MaskRows:
         if spans is not None:
             self._open_spans(array, cells, runs, spans)
 
-    def _fill_one(self, row: Rows, cells: Cells, run: TokenRun) -> None:
+    def _fill_one(self, row: Rows, cells: CellTable, run: TokenRun) -> None:
         """Reuse the last row: reveal new cells, hide those that left the window."""
         sequence, position, version = run.sequence, run.position, cells.version[run.sequence]
         begin = low = self.visibility.first(position)
@@ -89,7 +89,7 @@ class MaskRows:
             row[table[begin : position + 1] - self.first] = SEEN
         self._known[run.row] = (sequence, version, position)
 
-    def _fill_many(self, block: Rows, cells: Cells, run: TokenRun) -> None:
+    def _fill_many(self, block: Rows, cells: CellTable, run: TokenRun) -> None:
         """The cells that all tokens see are one row, repeated; then follow the cells that differ."""
         low, table = self.visibility.first(run.position), cells.table[run.sequence]
         if self.visibility.reach is None:
@@ -109,7 +109,7 @@ class MaskRows:
         for row in range(run.row, run.row + run.count):
             self._known.pop(row, None)
 
-    def _open_spans(self, array: Rows, cells: Cells, runs: Sequence[TokenRun], spans: Ints) -> None:
+    def _open_spans(self, array: Rows, cells: CellTable, runs: Sequence[TokenRun], spans: Ints) -> None:
         for run in runs:
             for other in runs:
                 if other.sequence != run.sequence:

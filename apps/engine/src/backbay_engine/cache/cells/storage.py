@@ -22,7 +22,7 @@ Part: TypeAlias = Literal["keys", "values"]
 
 
 @dataclass(frozen=True)
-class LayerMemory:
+class LayerKeysAndValues:
     """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width).
 
     within   values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
@@ -47,7 +47,7 @@ class CellStorage:
         self.config = backend.cache_config()
         require_cache_dtype(backend, dtype)
         self.backend, self.dtype, self.cells = backend, dtype, cells
-        self.layers: dict[int, LayerMemory] = {}
+        self.layers: dict[int, LayerKeysAndValues] = {}
         self._ctx = backend.new_context()
         self._movers: dict[tuple[str, Shift | None], CellMover] = {}
 
@@ -55,7 +55,7 @@ class CellStorage:
         self.forget_movers()
         self._ctx.close()
 
-    def layer(self, i: int, key: Tensor, value: Tensor) -> LayerMemory:
+    def layer(self, i: int, key: Tensor, value: Tensor) -> LayerKeysAndValues:
         """The memory of a layer, for keys and values of these shapes, (head_dim, kv_heads, tokens)."""
         sizes = key.dim(0), value.dim(0), key.dim(1), self._within(key, value)
         if value.dim(1) != key.dim(1) or value.dim(2) != key.dim(2):
@@ -80,7 +80,9 @@ class CellStorage:
         fits = within + value.dim(0) <= key.dim(0) and within % block == 0 and not self.config.permuted_v
         return within if fits else None
 
-    def _make(self, i: int, head_dim: int, value_dim: int, kv_heads: int, within: int | None) -> LayerMemory:
+    def _make(
+        self, i: int, head_dim: int, value_dim: int, kv_heads: int, within: int | None
+    ) -> LayerKeysAndValues:
         for n in (head_dim, value_dim):
             if n % self.dtype.block_size:
                 raise DTypeError(
@@ -89,13 +91,13 @@ class CellStorage:
         ctx = self._ctx.layer(i)
         key = ctx.zeros(self.dtype, head_dim * kv_heads, self.cells, row_axis=1)
         if within is not None:
-            return LayerMemory(key, key, head_dim, value_dim, kv_heads, within)
+            return LayerKeysAndValues(key, key, head_dim, value_dim, kv_heads, within)
         width = value_dim * kv_heads
         if self.config.permuted_v:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
-        return LayerMemory(key, value, head_dim, value_dim, kv_heads)
+        return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads)
 
     def mask_rows(self, tokens: int) -> int:
         """The rows of a step's mask: one for each token, and padding."""

@@ -111,7 +111,7 @@ class Routing:
 
 
 @final
-class Expert:
+class ExpertMatrices:
     """A matrix of every expert, (in, out, experts), with scales and biases if the file has them."""
 
     def __init__(
@@ -159,12 +159,14 @@ class Experts:
         self.bias = weights.maybe("exp_probs_b.bias", self.count, or_else=("exp_probs_b",))
         self.gate = self.joint = self.shared = None
         if "ffn_gate_up_exps.weight" in weights:
-            self.joint = Expert(weights, "ffn_gate_up_exps", width, 2 * hidden, self.count, biased=biased)
+            self.joint = ExpertMatrices(
+                weights, "ffn_gate_up_exps", width, 2 * hidden, self.count, biased=biased
+            )
         else:
             if gated:
-                self.gate = Expert(weights, "ffn_gate_exps", width, hidden, self.count, biased=biased)
-            self.up = Expert(weights, "ffn_up_exps", width, hidden, self.count, biased=biased)
-        self.down = Expert(weights, "ffn_down_exps", hidden, width, self.count, biased=biased)
+                self.gate = ExpertMatrices(weights, "ffn_gate_exps", width, hidden, self.count, biased=biased)
+            self.up = ExpertMatrices(weights, "ffn_up_exps", width, hidden, self.count, biased=biased)
+        self.down = ExpertMatrices(weights, "ffn_down_exps", hidden, width, self.count, biased=biased)
         if "ffn_up_shexp.weight" in weights:
             self.shared = SharedExpert(weights, width, activation, gated=gated)
 

@@ -62,7 +62,7 @@ class ToolCall(NamedTuple):
 Piece: TypeAlias = Text | Reasoning | CallBegun | CallArguments
 
 
-class Joined(NamedTuple):
+class JoinedAnswer(NamedTuple):
     """The pieces of an answer, joined."""
 
     text: str
@@ -70,7 +70,7 @@ class Joined(NamedTuple):
     calls: list[ToolCall]
 
 
-def joined(pieces: Iterable[Piece]) -> Joined:
+def joined(pieces: Iterable[Piece]) -> JoinedAnswer:
     """The text, the reasoning and the calls of an answer, of its pieces in their order."""
     text, reasoning = list[str](), list[str]()
     calls = list[tuple[CallBegun, list[str]]]()
@@ -85,7 +85,7 @@ def joined(pieces: Iterable[Piece]) -> Joined:
             case CallArguments(number, more):
                 calls[number][1].append(more)
     made = [ToolCall(begun.id, begun.name, "".join(arguments)) for begun, arguments in calls]
-    return Joined("".join(text), "".join(reasoning), made)
+    return JoinedAnswer("".join(text), "".join(reasoning), made)
 
 
 def _object_of(text: str) -> dict[str, Any] | None:

@@ -24,10 +24,10 @@ from .answers import (
     StopType,
     select_fields,
 )
-from .requests import InfillRequest, PromptRequest, TextRequest, options_of
+from .requests import CompletionRequest, GenerationRequest, InfillRequest, options_of
 
 
-async def complete(call: EndpointCall, body: PromptRequest) -> JsonAnswer | StreamAnswer:
+async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | StreamAnswer:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
@@ -41,7 +41,9 @@ async def infill(call: EndpointCall, body: InfillRequest) -> JsonAnswer | Stream
     return await _answered(call, body, Request(body.model, [gap], options_of(body)))
 
 
-async def _answered(call: EndpointCall, body: TextRequest, request: Request) -> JsonAnswer | StreamAnswer:
+async def _answered(
+    call: EndpointCall, body: GenerationRequest, request: Request
+) -> JsonAnswer | StreamAnswer:
     """The answers to a request: one, a list of several, or their stream."""
     if body.stream:
         return event_stream(_chunks(call, body, request))
@@ -56,7 +58,9 @@ async def _answered(call: EndpointCall, body: TextRequest, request: Request) -> 
         return JsonAnswer(wholes[0] if len(wholes) == 1 else wholes)
 
 
-async def _chunks(call: EndpointCall, body: TextRequest, request: Request) -> AsyncGenerator[bytes, None]:
+async def _chunks(
+    call: EndpointCall, body: GenerationRequest, request: Request
+) -> AsyncGenerator[bytes, None]:
     async with call.services.generator.answering(request) as answer:
         grown = [GrowingAnswer(answer, request, body, choice) for choice in range(request.choices)]
         async for event in answer:
@@ -71,7 +75,7 @@ class GrowingAnswer:
 
     answer: Answer
     request: Request
-    body: TextRequest
+    body: GenerationRequest
     choice: int
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -122,7 +126,7 @@ class GrowingAnswer:
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint(
-        "POST", "/completion", complete, PromptRequest, CompletionFields | list[CompletionFields], Chunk
+        "POST", "/completion", complete, CompletionRequest, CompletionFields | list[CompletionFields], Chunk
     ),
     Endpoint("POST", "/infill", infill, InfillRequest, CompletionFields, Chunk),
 )

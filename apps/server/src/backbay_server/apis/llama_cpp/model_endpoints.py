@@ -34,7 +34,7 @@ class Modalities(Struct):
     audio: Literal[False] = False
 
 
-class Properties(Struct):
+class ModelProperties(Struct):
     """A model, as llama.cpp's server describes it."""
 
     default_generation_settings: DefaultSettings
@@ -76,13 +76,13 @@ def _asked(call: EndpointCall) -> str | None:
     return given[0] if given else None
 
 
-def _properties(llm: LLM, name: str) -> Properties:
+def _properties(llm: LLM, name: str) -> ModelProperties:
     tokens = llm.tokenizer
 
     def text(id: int | None) -> str:
         return "" if id is None else tokens.token_bytes(id, special=True).decode("utf-8", "replace")
 
-    return Properties(
+    return ModelProperties(
         DefaultSettings(llm.context),
         len(llm.state().slots),
         name,
@@ -148,6 +148,6 @@ ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint("POST", "/apply-template", apply_template, ChatRequest, PromptText),
     Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
     Endpoint("POST", "/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
-    Endpoint("GET", "/props", show_properties, answers=Properties),
+    Endpoint("GET", "/props", show_properties, answers=ModelProperties),
     Endpoint("GET", "/slots", list_slots, answers=list[Slot]),
 )

@@ -12,7 +12,7 @@ from ..fields import ignored, taken
 from ..options import format_of_fields
 
 
-class TextRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=True):
+class GenerationRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
     model: fields.Model = None
@@ -55,7 +55,7 @@ class TextRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=Tru
     ] = None
 
 
-class PromptRequest(TextRequest, kw_only=True):
+class CompletionRequest(GenerationRequest, kw_only=True):
     """A prompt to continue, or several."""
 
     prompt: fields.Texts
@@ -71,7 +71,7 @@ class ExtraFile(Struct, forbid_unknown_fields=True):
     time: Annotated[float | None, ignored("the order of the texts tells it")] = None
 
 
-class InfillRequest(TextRequest, kw_only=True):
+class InfillRequest(GenerationRequest, kw_only=True):
     """A text with a gap, which the answer fills."""
 
     input_prefix: Annotated[str, taken("the text before the gap")]
@@ -83,7 +83,7 @@ class InfillRequest(TextRequest, kw_only=True):
     prompt: Annotated[str | None, taken("the beginning of what fills the gap")] = None
 
 
-def options_of(body: TextRequest) -> AnswerOptions:
+def options_of(body: GenerationRequest) -> AnswerOptions:
     most = body.max_tokens if body.n_predict is None else body.n_predict
     bias = body.logit_bias
     if isinstance(bias, list):  # pairs, in which false forbids a token
