@@ -59,6 +59,6 @@ def test_a_run_like_a_model_needs_the_model() -> None:
 
 
 def test_without_a_package_that_knows_models_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backbay_conformance.checks.model_calls.PROVIDERS", [])
+    monkeypatch.setattr("backbay_conformance.workloads.model_calls.PROVIDERS", [])
     with pytest.raises(BackbayError, match=r"pip install \./apps/engine"):
         run("cpu_ref", ["like"], like=MODEL)

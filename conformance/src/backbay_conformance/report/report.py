@@ -165,6 +165,8 @@ class ImitatedCalls:
 
     model: str
     left_out: list[str]
+    nodes: int = 0  # of a graph that a file holds
+    unmapped: dict[str, int] = field(default_factory=dict)  # nodes that are no calls of the contract, by name
     calls: int = 0
     kinds: set[str] = field(default_factory=set)
     drawn: set[str] = field(default_factory=set)
@@ -178,11 +180,17 @@ class ImitatedCalls:
 
     def __str__(self) -> str:
         more = f"; {len(self.left_out)} too large to be judged" if self.left_out else ""
+        more += f"; of its graph's {self.nodes} nodes, {self._unmapped()}" if self.nodes else ""
         met = len(self.kinds & self.drawn)
         return (
             f"{self.calls} calls that {self.model} makes, of {len(self.kinds)} kinds (op, dtypes, layouts, size "
             f"classes){more}; {met} of these kinds are also among the suite's own calls"
         )
+
+    def _unmapped(self) -> str:
+        count = sum(self.unmapped.values())
+        named = ", ".join(f"{name} {number}" for name, number in self.unmapped.items())
+        return f"{count} have no op in the contract: {named}" if count else "each has its op in the contract"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -191,6 +199,8 @@ class ImitatedCalls:
             "kinds": sorted(self.kinds),
             "not_drawn": sorted(self.kinds - self.drawn),
             "left_out": sorted(self.left_out),
+            "nodes": self.nodes,
+            "unmapped": self.unmapped,
         }
 
 
