@@ -180,17 +180,20 @@ class ImitatedCalls:
 
     def __str__(self) -> str:
         more = f"; {len(self.left_out)} too large to be judged" if self.left_out else ""
-        more += f"; of its graph's {self.nodes} nodes, {self._unmapped()}" if self.nodes else ""
         met = len(self.kinds & self.drawn)
         return (
             f"{self.calls} calls that {self.model} makes, of {len(self.kinds)} kinds (op, dtypes, layouts, size "
-            f"classes){more}; {met} of these kinds are also among the suite's own calls"
+            f"classes){more}; {met} of these kinds are also among the suite's own calls{self._graph}"
         )
 
-    def _unmapped(self) -> str:
+    @property
+    def _graph(self) -> str:
         count = sum(self.unmapped.values())
         named = ", ".join(f"{name} {number}" for name, number in self.unmapped.items())
-        return f"{count} have no op in the contract: {named}" if count else "each has its op in the contract"
+        lacking = (
+            f"{count} of them without an op in the contract: {named}" if count else "all in the contract"
+        )
+        return f"; its graph has {self.nodes} nodes, {lacking}" if self.nodes else ""
 
     def as_dict(self) -> dict[str, Any]:
         return {

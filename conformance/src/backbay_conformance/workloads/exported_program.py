@@ -32,8 +32,8 @@ def trace_program(tracer: GraphTracer, path: Path) -> None:
             if entry.file_size > LARGEST:
                 raise ValueError(f"a description of {entry.file_size} bytes")
             described = json.loads(archive.read(entry))
-        if described["schema_version"]["major"] != SCHEMA:
-            raise ValueError(f"version {described['schema_version']}")
+        if (version := described["schema_version"]["major"]) != SCHEMA:
+            raise ValueError(f"version {version}")
         nodes = list(_nodes(described["graph_module"]))
     except (BadZipFile, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise ModelFileError(path, None, expected, f"{type(error).__name__}: {error}") from error

@@ -103,7 +103,7 @@ class OnnxGraph:
             small = {*data} == {*node.input} and prod(first.extents) <= FEW
             if small and not any(attribute.g.node for attribute in node.attribute):  # of a loop
                 evaluated = ReferenceEvaluator(node, opsets={"": self.version}).run(None, data)
-                self.data[node.output[0]] = np.asarray(list(evaluated)[0])
+                self.data[node.output[0]] = np.asarray(next(iter(evaluated)))
                 first.numbers = self._numbers(node.output[0])
         except Exception:  # noqa: BLE001, S110 what breaks ONNX's rules, or is not in them, stays unknown
             pass
