@@ -144,7 +144,8 @@ class ConformCommand:
         add(
             "--like",
             metavar="MODEL",
-            help="also try the calls that this GGUF model makes; with --profile like, try only these",
+            help="also try the calls that a model makes: a GGUF file, an ONNX model, or a program of torch.export; with "
+            "--profile like, try only these",
         )
         add(
             "--against",

@@ -14,8 +14,9 @@ from backbay import Backend
 from backbay.discovery import entry
 
 from ..checks.witness import witness_name
+from ..report.imitated_calls import ImitatedCalls
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.report import ImitatedCalls, Outcome, Report
+from ..report.report import Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with

@@ -149,6 +149,12 @@ def _unbind(g: GraphTracer, x: Value, axis: int = 0) -> list[Tensor]:
     return [lower.selected(g, x, axis, index) for index in range(x.extents[axis])]
 
 
+def _pooled(g: GraphTracer, x: Value, size: Sequence[int]) -> Tensor:
+    require([*size] == [1, 1], "size")
+    pooled: Tensor = lower.reduced(ops.mean)(g, x, (-2, -1), keepdims=True)
+    return pooled
+
+
 def _contiguous(g: GraphTracer, x: Value, **_: Any) -> Tensor:
     return g.tensor(x) if g.tensor(x).is_contiguous else g.op(ops.contiguous, x)
 
@@ -166,6 +172,7 @@ LOWERINGS: dict[str, Lowering] = {
     "rms_norm": _normalized(ops.rms_norm),
     "batch_norm": lambda g, x, weight, *_: lower.batch_norm(g, x, weight),
     "mean": lower.reduced(ops.mean),
+    "adaptive_avg_pool2d": _pooled,
     "sum": lower.reduced(ops.sum_rows),
     "embedding": lambda g, table, ids, *_: lower.rows(g, table, ids),
     "index_select": lambda g, x, axis, ids: lower.rows(g, x, ids, axis),
