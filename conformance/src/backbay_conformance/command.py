@@ -26,7 +26,6 @@ from backbay.cli import (
     write_text,
 )
 
-from .checks.model_calls import read_model_calls
 from .checks.witness import witness_name
 from .report.certificate import certify, refusals, too_little
 from .report.digests import Digests, changed, own_files
@@ -45,6 +44,7 @@ from .runner.stop import StopListener
 from .suite.extensions import load_extensions
 from .suite.lab import OpenSettings, lab_with
 from .suite.profiles import PROFILES, STANDARD
+from .workloads.model_calls import read_model_calls
 
 
 def show_next(backend: str, options: Mapping[str, str]) -> None:
@@ -144,7 +144,8 @@ class ConformCommand:
         add(
             "--like",
             metavar="MODEL",
-            help="also try the calls that this GGUF model makes; with --profile like, try only these",
+            help="also try the calls that a model makes: a GGUF file, an ONNX model, or a program of torch.export; with "
+            "--profile like, try only these",
         )
         add(
             "--against",

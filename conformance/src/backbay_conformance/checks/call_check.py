@@ -40,7 +40,7 @@ from ..numbers.encoding import Array, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, element_at, judge
-from .model_calls import kind_of
+from .node_calls import kind_of
 from .traced_call import TracedCall, make
 
 

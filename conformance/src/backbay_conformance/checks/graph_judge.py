@@ -17,7 +17,7 @@ from ..numbers.encoding import Array, decode, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab
 from .judgement import cost_of, judge
-from .model_calls import call_with_data, source_of
+from .node_calls import call_with_data, source_of
 from .traced_call import TracedCall
 
 APART = 0.02

@@ -11,6 +11,7 @@ from ..numbers.comparison import ENOUGH, Extremes, Shares, WorstElement, keep_wo
 from ..suite.lab import PLAIN, OpenSettings
 from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
 from .digests import digest
+from .imitated_calls import ImitatedCalls
 
 
 @dataclass
@@ -157,41 +158,6 @@ class TableCell:
         extremes = {measure: worst._asdict() for measure, worst in self.extremes.items()}
         own = {"state": self.state, "levels": levels, "precisions": precisions, "extremes": extremes}
         return {**plain, **own}
-
-
-@dataclass
-class ImitatedCalls:
-    """The calls of a model that a run with `--like` imitated, and the kinds of them that the suite's own calls have, too."""
-
-    model: str
-    left_out: list[str]
-    calls: int = 0
-    kinds: set[str] = field(default_factory=set)
-    drawn: set[str] = field(default_factory=set)
-
-    def add(self, outcome: Outcome) -> None:
-        if outcome.profile == "like":
-            self.calls += 1
-            self.kinds |= {outcome.kind} if outcome.kind else set()
-        elif outcome.kind:
-            self.drawn.add(outcome.kind)
-
-    def __str__(self) -> str:
-        more = f"; {len(self.left_out)} too large to be judged" if self.left_out else ""
-        met = len(self.kinds & self.drawn)
-        return (
-            f"{self.calls} calls that {self.model} makes, of {len(self.kinds)} kinds (op, dtypes, layouts, size "
-            f"classes){more}; {met} of these kinds are also among the suite's own calls"
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "calls": self.calls,
-            "kinds": sorted(self.kinds),
-            "not_drawn": sorted(self.kinds - self.drawn),
-            "left_out": sorted(self.left_out),
-        }
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from contextlib import closing, suppress
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import IO, Any
 
-from backbay import BackendUnavailableError
+from backbay import BackbayError, BackendUnavailableError
 from backbay.internals import exit_name, kill_helper, start_helper
 
-from ..checks.model_calls import ModelCalls
 from ..draw.choices import Source, following, replayed
 from ..draw.search import search
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
+from ..workloads.model_calls import ModelCalls
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
 from .process_clock import ProcessClock
@@ -100,6 +100,9 @@ class Worker:
         if "fatal" in first:
             self.close()
             raise BackendUnavailableError(f"backend {settings.backend!r} cannot be opened: {first['fatal']}")
+        if "unread" in first:
+            self.close()
+            raise BackbayError(first["unread"])
         self.facts: dict[str, Any] = first["facts"]
         self.asked = ModelCalls(**first["asked"])
 

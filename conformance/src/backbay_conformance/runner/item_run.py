@@ -16,7 +16,7 @@ from backbay.internals import keep_large_blocks
 from ..checks.call_check import CallResult, try_call
 from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
-from ..checks.model_calls import LIKE, kind_of, model_call
+from ..checks.node_calls import kind_of, model_call
 from ..checks.process_state import unchanged_process
 from ..checks.relations import OTHER_CALLS, RELATIONS, SAME_GRAPH, try_relations
 from ..checks.traced_call import TracedCall, make, told
@@ -29,6 +29,7 @@ from ..numbers.number import Number
 from ..report.report import Outcome
 from ..suite.case import CASES, Call
 from ..suite.lab import SCENARIOS, Lab
+from ..workloads.model_calls import LIKE
 from .replay import PACKED, record_data, script, take_data
 from .selection import Item
 

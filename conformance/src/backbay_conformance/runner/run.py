@@ -12,14 +12,15 @@ from typing import Any
 from backbay import Backend
 from backbay.discovery import entry
 
-from ..checks.model_calls import LIKE, read_model_calls
 from ..checks.witness import witness_name
+from ..report.imitated_calls import ImitatedCalls
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.report import ImitatedCalls, Outcome, Report
+from ..report.report import Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
 from ..suite.profiles import STANDARD
+from ..workloads.model_calls import LIKE, read_model_calls
 from .few_shapes import with_few_shapes
 from .group_run import GroupRun
 from .hunt import hunt_items, run_group
@@ -175,7 +176,7 @@ def _of_the_model(
         raise SelectionError(f"--like: there is no file {settings.like!r}")
     load_extensions()
     found = read_model_calls(lab, path) if lab else ask_worker(settings)[1]
-    report.like = ImitatedCalls(path.name, found.left_out)
+    report.like = ImitatedCalls(path.name, found.left_out, found.nodes, found.unmapped)
     return like_items(found.calls, ops, expression)
 
 

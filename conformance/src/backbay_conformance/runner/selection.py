@@ -12,11 +12,11 @@ from itertools import count, groupby
 from backbay import BackbayError
 
 from .. import cases, scenarios
-from ..checks.model_calls import LIKE
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
 from ..suite.lab import PLAIN, SCENARIOS, OpenSettings
 from ..suite.profiles import FIRST_ROUND, PROFILES, STANDARD
+from ..workloads.model_calls import LIKE
 
 CALLS_BY_SIZE = {"tiny": 1, "smoke": FIRST_ROUND, "default": 90, "nightly": 900}
 """The number of calls of a case by size."""

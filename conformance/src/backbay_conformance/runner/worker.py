@@ -13,13 +13,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from backbay import BackbayError
 from backbay.discovery import entry, trial_seconds
 
-from ..checks.model_calls import ModelCalls, read_model_calls
 from ..draw.choices import Source, replayed
 from ..report.report import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
+from ..workloads.model_calls import ModelCalls, read_model_calls
 from .group_run import GroupRun, Kinds
 from .hunt import run_group
 from .item_run import describe, run_item
@@ -56,9 +57,13 @@ def main() -> None:
         lab = lab_with(settings.backend, settings.opening, settings.against)
         facts = lab.facts()
         logger.removeHandler(handler)
-        found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCalls()
     except BaseException as error:  # noqa: BLE001 a plugin that cannot be opened may even exit
         line.say(fatal=f"{type(error).__name__}: {error}")
+        return
+    try:
+        found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCalls()
+    except Exception as error:  # noqa: BLE001 whatever the model's file does to its reader
+        line.say(unread=f"--like: {error}" if isinstance(error, BackbayError) else f"--like: {error!r}")
         return
     line.say(facts=facts, asked=vars(found))
     for text in sys.stdin:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from backbay import BackbayError, Backend, CacheConfig, Context, Op, Spec, Tensor, ops
+from backbay import BackbayError, CacheConfig, Context, Op, Spec, Tensor, ops
 from backbay.internals import trace_op
-from backbay.plugin import Graph, Node, Plan
+from backbay.plugin import Node
 
 from ..draw.data import ComputedNumbers, DistinctIds, Fill, FillContext, Integers, Numbers
 from ..draw.delta_rule_data import FILLS
@@ -21,7 +19,6 @@ from ..draw.layout import Layout, LayoutStep, junk
 from ..draw.operand import Operand, elements
 from ..numbers.encoding import Array, stored_shape
 from ..suite.case import Call, call_of
-from ..suite.extensions import PROVIDERS
 from ..suite.lab import Lab
 
 Stored = Callable[[Node], Array]
@@ -120,80 +117,11 @@ def _written(view: Node) -> str:
     return ", ".join(words)
 
 
-LIKE = "like"  # the profile of a model's own calls
-MOST_ELEMENTS, MOST_PRODUCTS = 1 << 26, 1 << 32
-"""Larger calls are left out: their formula would take minutes, or gigabytes in float64."""
 POSITIONS = 4096  # rotary positions are drawn below it
 
 
-@dataclass
-class ModelCalls:
-    """The number of a model's different calls by op, and descriptions of those that are too large to be judged."""
-
-    calls: dict[str, int] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-
-def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
-    """Read the different calls of a model's steps into the lab."""
-    if not PROVIDERS:
-        raise BackbayError(
-            "--like needs a package that knows models, and none is installed; in a clone of backbay: pip install ./apps/engine"
-        )
-    found: dict[Any, Node] = {}
-    for graph in _graphs(lab, path):
-        for node in graph.nodes:
-            if node.op is not None and (not node.is_view or node.op.writes is not None):
-                found.setdefault(_key(node), node)
-    lab.model_calls, left_out = {}, []
-    for node in found.values():
-        op = op_of(node)
-        if _is_too_large(node):
-            left_out.append(kind_of(op, [node.args[i] for i in op.operands]))
-        else:
-            lab.model_calls.setdefault(op.name, []).append(node)
-    return ModelCalls({op: len(nodes) for op, nodes in lab.model_calls.items()}, left_out)
-
-
-def _graphs(lab: Lab, path: Path) -> list[Graph]:
-    graphs: list[Graph] = []
-
-    def record(backend: Backend) -> Backend:
-        compile_graph = backend.compile
-
-        def compile_recorded(graph: Graph) -> Plan:
-            graphs.append(graph)
-            return compile_graph(graph)
-
-        vars(backend)["compile"] = compile_recorded
-        return backend
-
-    for steps in PROVIDERS:
-        with lab.through(record).fresh(path, alloc_memory=False) as backend:
-            steps(backend)
-    if not graphs:
-        raise BackbayError(f"no step of {path} was compiled")
-    return graphs
-
-
-def _key(node: Node) -> tuple[Any, ...]:
-    """Equal for calls that differ only in data, and in the offsets of their views."""
-
-    def described(value: Any) -> Any:
-        if isinstance(value, Node):
-            return int(value.dtype), value.shape, value.strides
-        return tuple(map(described, value)) if type(value) is tuple else repr(value)
-
-    return op_of(node).name, *map(described, node.args)
-
-
-def _is_too_large(node: Node) -> bool:
-    specs = [spec for spec in node.operands if isinstance(spec, Spec)]
-    products = prod(node.shape) * specs[0].shape[0] if op_of(node).name.startswith("mulmat") else 0
-    return sum(prod(spec.shape) for spec in specs) > MOST_ELEMENTS or products > MOST_PRODUCTS
-
-
 def model_call(lab: Lab, node: Node, draw: Draw) -> Call:
+    """The node as a call with drawn data."""
     positions = {value.index: i for i, value in enumerate(node.args) if isinstance(value, Node)}
 
     def operand(value: Node) -> Operand:
