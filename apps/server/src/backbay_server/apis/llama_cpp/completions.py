@@ -24,10 +24,10 @@ from .answers import (
     StopType,
     select_fields,
 )
-from .requests import CompletionRequest, GenerationRequest, InfillRequest, options_of
+from .requests import PromptRequest, GenerationRequest, InfillRequest, options_of
 
 
-async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | StreamAnswer:
+async def complete(call: EndpointCall, body: PromptRequest) -> JsonAnswer | StreamAnswer:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
@@ -126,7 +126,7 @@ class GrowingAnswer:
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint(
-        "POST", "/completion", complete, CompletionRequest, CompletionFields | list[CompletionFields], Chunk
+        "POST", "/completion", complete, PromptRequest, CompletionFields | list[CompletionFields], Chunk
     ),
     Endpoint("POST", "/infill", infill, InfillRequest, CompletionFields, Chunk),
 )

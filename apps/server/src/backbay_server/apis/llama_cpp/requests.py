@@ -55,7 +55,7 @@ class GenerationRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fiel
     ] = None
 
 
-class CompletionRequest(GenerationRequest, kw_only=True):
+class PromptRequest(GenerationRequest, kw_only=True):
     """A prompt to continue, or several."""
 
     prompt: fields.Texts
