@@ -278,5 +278,5 @@ def test_without_the_package_the_error_says_what_to_install(
 ) -> None:
     (tmp_path / "model.onnx").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(BackbayError, match=r'pip install "backbay-conformance\[onnx\]"'):
+    with pytest.raises(BackbayError, match=r'pip install "./conformance\[onnx\]"'):
         read_model_calls(lab_for("cpu_ref"), tmp_path / "model.onnx")

@@ -12,7 +12,7 @@ from ..cases.matrix import product
 from ..cases.norm import rms_formula, softmax_formula
 from ..checks.traced_call import coarsest, precision_of
 from ..draw.draw import Draw
-from ..machines.patterns import drawn_program, rounded
+from ..machines.fusible_chains import drawn_chain, rounded
 from ..numbers.comparison import Fault, compare, first_of, must_equal, plain, same
 from ..numbers.encoding import Array, from_bytes, round_to, unit
 from ..numbers.number import Cost, Number
@@ -167,16 +167,16 @@ def sums_and_shared_parts(lab: Lab, draw: Draw) -> None:
 @scenario("graph", tiny=1, smoke=6, default=210, nightly=1500, structures=6)
 def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
     """Ops that optimizers merge: results within them are outputs, too, or are read again later."""
-    program, kind = drawn_program(draw), draw.by_turn(DType.F32, DType.F32, DType.F16, DType.F32, DType.BF16)
+    chain, kind = drawn_chain(draw), draw.by_turn(DType.F32, DType.F32, DType.F16, DType.F32, DType.BF16)
     n = draw.pick(8, 2, 32, 34)
     tokens = draw.pick(3, 1, 8, n)
     shapes = ((n, tokens), (n, tokens), (n,), (1, tokens), (n, n))
     pairs = [normal(draw, *shape, scale=n**-0.5 if shape == (n, n) else 1.0) for shape in shapes]
-    draw.note("; ".join(map(program.told, program.outputs)))
+    draw.note("; ".join(map(chain.told, chain.outputs)))
     with lab.backend.new_context() as ctx:
         leaves = [ctx.empty(kind, *shape) for shape in shapes]
-        made = program.traced(ctx, leaves)
-        outputs = [made[number] for number in program.outputs]
+        made = chain.traced(ctx, leaves)
+        outputs = [made[number] for number in chain.outputs]
         cost = cost_of(lab, *outputs)
         for turn, check in enumerate(("pattern", "replay")):
             held = [round_to(pair[turn], kind) for pair in pairs]
@@ -185,13 +185,13 @@ def patterns_whose_parts_are_read(lab: Lab, draw: Draw) -> None:
             ctx.compute(*outputs)
             with np.errstate(all="ignore"):
                 given = [Number(numbers, 0.0, cost) for numbers in held]
-                results = program.computed(given, [tensor.dtype for tensor in made])
-            for number, output in zip(program.outputs, outputs, strict=True):
+                results = chain.computed(given, [tensor.dtype for tensor in made])
+            for number, output in zip(chain.outputs, outputs, strict=True):
                 got = from_bytes(output.bytes(), output.dtype, output.shape)
                 try:
                     compare(results[number], got, output.dtype, exact=False, check=check)
                 except Fault as fault:
-                    raise Fault(check, f"{program.told(number)}: {fault.message}", fault.place) from None
+                    raise Fault(check, f"{chain.told(number)}: {fault.message}", fault.place) from None
 
 
 @scenario("graph", smoke=3, default=28, nightly=150)

@@ -17,7 +17,7 @@ from ..draw.data import Bits, DistinctIds, Numbers
 from ..draw.draw import Draw
 from ..draw.layout import Layout, found
 from ..draw.operand import Operand
-from ..machines.patterns import rounded
+from ..machines.fusible_chains import rounded
 from ..numbers.encoding import Array, decode, encode
 from ..numbers.number import Number
 from ..suite.case import Call

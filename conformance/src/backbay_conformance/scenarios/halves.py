@@ -13,7 +13,7 @@ from ..cases.elementwise import repeated
 from ..cases.matrix import product
 from ..cases.spatial import conv2d_formula, planes
 from ..draw.draw import Draw
-from ..machines.patterns import rounded
+from ..machines.fusible_chains import rounded
 from ..numbers.comparison import must_equal
 from ..numbers.number import Number, scalar
 from ..suite.lab import Lab, scenario

@@ -31,7 +31,7 @@ def trace_onnx(tracer: GraphTracer, path: Path) -> None:
         import onnx
         from onnx import inliner
     except ImportError as error:
-        told = 'to read an ONNX model, install the package onnx: pip install "backbay-conformance[onnx]"'
+        told = 'to read an ONNX model, install the package onnx; in a clone of backbay: pip install "./conformance[onnx]"'
         raise BackbayError(told) from error
     found: object = "no nodes"
     try:

@@ -24,7 +24,7 @@ from .answers import (
     StopType,
     select_fields,
 )
-from .requests import PromptRequest, GenerationRequest, InfillRequest, options_of
+from .requests import GenerationRequest, InfillRequest, PromptRequest, options_of
 
 
 async def complete(call: EndpointCall, body: PromptRequest) -> JsonAnswer | StreamAnswer:

@@ -1,4 +1,4 @@
-"""Ops in a row that optimizers merge, as a program of steps that runs on a backend and in numbers with bounds."""
+"""Ops in a row that optimizers merge, as a chain of steps that runs on a backend and in numbers with bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X, A, COLUMN, ROW, W = range(len(LEAVES))
 
 @dataclass(frozen=True)
 class Step:
-    """An op of a program: how it is traced, and the formula of its result."""
+    """An op of a chain: how it is traced, and the formula of its result."""
 
     trace: Callable[..., Tensor]
     formula: Callable[..., Number]
@@ -136,7 +136,7 @@ PATTERNS: tuple[tuple[str, ...], ...] = (
 
 
 @dataclass
-class Program:
+class FusibleChain:
     """Steps in order: each has the numbers of its operands, leaves first. `outputs` are numbers of steps."""
 
     steps: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
@@ -165,44 +165,44 @@ class Program:
         return f"{name}({', '.join(map(self.told, operands))})"
 
 
-def drawn_program(draw: Draw) -> Program:
+def drawn_chain(draw: Draw) -> FusibleChain:
     """Three patterns; each result within them may be an output, too, or have a late reader, also through a view."""
-    program, within, late = Program(), [], []
+    chain, within, late = FusibleChain(), [], []
     last = X
     for pattern in (draw.by_turn(*PATTERNS), draw.pick(*PATTERNS), draw.pick(*PATTERNS)):
         last = draw.pick(X, last, A)
         if draw.flag():
-            last = program.step(draw.pick(*ONE), last)
+            last = chain.step(draw.pick(*ONE), last)
         for name in pattern:
-            last = _followed(draw, program, name, last)
+            last = _followed(draw, chain, name, last)
             within.append(last)
-        program.outputs.append(last)
+        chain.outputs.append(last)
     for number in within:
         use = draw.pick("none", "output", "late", "both", "turned", "output")
         if use in ("late", "both"):
-            late.append(_followed(draw, program, draw.pick("neg", "mul", "add", "scale"), number))
+            late.append(_followed(draw, chain, draw.pick("neg", "mul", "add", "scale"), number))
         if use in ("output", "both"):
             late.append(number)
         if use == "turned":
-            late.append(program.step("turn", number))
-    program.outputs += [number for number in late if number not in program.outputs]
-    return program
+            late.append(chain.step("turn", number))
+    chain.outputs += [number for number in late if number not in chain.outputs]
+    return chain
 
 
-def _followed(draw: Draw, program: Program, name: str, x: int) -> int:
+def _followed(draw: Draw, chain: FusibleChain, name: str, x: int) -> int:
     """A step on x: with another operand, in either order, or with x twice."""
     if name == "mulmat":
-        return program.step(name, W, x)
+        return chain.step(name, W, x)
     if name in ONE:
-        return program.step(name, x)
+        return chain.step(name, x)
     if name != "gate" and draw.flag(4):
-        return program.step(name, x, program.step(draw.pick(*GATES), _repeated(draw, program, x)))
+        return chain.step(name, x, chain.step(draw.pick(*GATES), _repeated(draw, chain, x)))
     y = draw.pick(A, x, X) if name == "gate" else draw.pick(A, COLUMN, ROW, x, X)
     swapped = y not in (COLUMN, ROW) and draw.flag()
-    return program.step(name, y, x) if swapped else program.step(name, x, y)
+    return chain.step(name, y, x) if swapped else chain.step(name, x, y)
 
 
-def _repeated(draw: Draw, program: Program, x: int) -> int:
+def _repeated(draw: Draw, chain: FusibleChain, x: int) -> int:
     """An operand that is smaller than x: of one number for each row, or of one row."""
     leaf = draw.pick(ROW, COLUMN, None)
-    return program.step("sum_rows", x) if leaf is None else leaf
+    return chain.step("sum_rows", x) if leaf is None else leaf
