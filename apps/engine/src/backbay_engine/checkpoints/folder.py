@@ -19,11 +19,11 @@ from .family import Arrays, Family
 from .json_files import parse_json, read_bytes, read_object
 from .safetensors import StoredTensor, read_checkpoint
 from .settings import Keys, Settings, read_settings, usual_keys
+from .tensor_names import TensorNames
 from .vocabularies import vocabulary_keys
 
 LARGEST_RANK = 4  # of a tensor in a model file
 _EXPERT = re.compile(r"(.*\.experts)\.([0-9]+)\.(.*)")
-_BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
 _ENCODERS = re.compile(r"(^|\.)(visual|vision\w*|audio\w*|multi_modal_projector|embed_vision|embed_audio)\.")
 _UNUSED = re.compile(r"(rotary_emb\.\w+|\.attn\.(masked_)?bias|position_ids|inv_freq|num_batches_tracked)$")
 _PREFIXES = ("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", "")
@@ -32,10 +32,6 @@ _ALWAYS_FLOATS = re.compile(
     r"(first|w1|w2|decay_w1|decay_w2|lerp_fused)|altup_(correct|predict)_coef"
 )
 """Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
-# as a family makes them where the table has no name
-_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)")
-SUFFIXES = ".weight", ".bias", ".scale"
-USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
 
 
 def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> ModelFile:
@@ -97,11 +93,11 @@ def _arrays(stored: Mapping[str, StoredTensor], family: Family, settings: Settin
     """All tensors of the model file, by its names."""
     own = {_own_name(name, family): each for name, each in stored.items() if not _is_foreign(name, settings)}
     arrays = family.prepare(_stacked(_readable(own), settings), settings)
-    place = _Places(family, settings)
+    names = TensorNames(family, settings)
     found: Arrays = {}
     for name, array in arrays.items():
         for own_name, each in _changed(family, name, array, settings).items():
-            target = place.of(own_name)
+            target = names.of(own_name)
             if target in found:
                 raise _misfit(settings, own_name, each, f"no second tensor for {target!r}")
             small = len(each.shape) <= 1 or not target.endswith(".weight") or _ALWAYS_FLOATS.search(target)
@@ -168,35 +164,6 @@ def _changed(family: Family, name: str, array: LazyArray, settings: Settings) ->
 def _misfit(settings: Settings, name: str, array: LazyArray, expected: str) -> ModelFileError:
     first, expected = array.parts[0], f"{expected} as {name!r} of {settings.architecture}"
     return ModelFileError(first.path, first.offset, expected, f"{array.dtype}{list(array.shape)}")
-
-
-class _Places:
-    """The places of tensors in a model file, by the table of the gguf package."""
-
-    def __init__(self, family: Family, settings: Settings) -> None:
-        import gguf
-
-        numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-        self._family, self._settings = family, settings
-        # The table is as long for one block as it is wide; the number of the block is put in here.
-        number = numbers.get(family.architecture, numbers[USUAL_NAMES])  # for architectures of other packages
-        self._table = gguf.get_tensor_name_map(number, 1)
-
-    def of(self, name: str) -> str:
-        renamed = self._family.renamed(name)
-        match = _BLOCK.search(renamed)
-        first = renamed if match is None else f"{renamed[: match.start(1)]}0{renamed[match.end(1) :]}"
-        for tried in (first, f"model.{first}", first.removeprefix("model.")):
-            found = self._table.get_name(tried, SUFFIXES)
-            if found is not None:
-                return found if match is None else found.replace("blk.0.", f"blk.{match[1]}.", 1)
-        if _FINAL.fullmatch(renamed):
-            return renamed
-        expected = (
-            f"tensors that {self._settings.architecture} has; convert models of other kinds with llama.cpp's "
-            "convert_hf_to_gguf.py"
-        )
-        raise ModelFileError(self._settings.folder, None, expected, repr(name))
 
 
 # -- what follows a model of vectors, by the files of sentence-transformers ----------------------------------

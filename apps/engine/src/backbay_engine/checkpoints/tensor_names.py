@@ -1,0 +1,45 @@
+"""The names of tensors: those of transformers, as GGUF has them."""
+
+from __future__ import annotations
+
+import re
+
+from backbay import ModelFileError
+
+from .family import Family
+from .settings import Settings
+
+_BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
+# as a family makes them where the table has no name
+_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)")
+SUFFIXES = ".weight", ".bias", ".scale"
+USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
+
+
+class TensorNames:
+    """GGUF's names of a folder's tensors, by the table of the gguf package."""
+
+    def __init__(self, family: Family, settings: Settings) -> None:
+        import gguf
+
+        numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+        self._family, self._settings = family, settings
+        # The table is as long for one block as it is wide; the number of the block is put in here.
+        number = numbers.get(family.architecture, numbers[USUAL_NAMES])  # for architectures of other packages
+        self._table = gguf.get_tensor_name_map(number, 1)
+
+    def of(self, name: str) -> str:
+        renamed = self._family.renamed(name)
+        match = _BLOCK.search(renamed)
+        first = renamed if match is None else f"{renamed[: match.start(1)]}0{renamed[match.end(1) :]}"
+        for tried in (first, f"model.{first}", first.removeprefix("model.")):
+            found = self._table.get_name(tried, SUFFIXES)
+            if found is not None:
+                return found if match is None else found.replace("blk.0.", f"blk.{match[1]}.", 1)
+        if _FINAL.fullmatch(renamed):
+            return renamed
+        expected = (
+            f"tensors that {self._settings.architecture} has; convert models of other kinds with llama.cpp's "
+            "convert_hf_to_gguf.py"
+        )
+        raise ModelFileError(self._settings.folder, None, expected, repr(name))
