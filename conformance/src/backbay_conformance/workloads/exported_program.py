@@ -141,8 +141,10 @@ def _exchanged(g: GraphTracer, x: Value, first: int = -1, second: int = -2) -> T
     return lower.transposed(g, x, order)
 
 
-def _slice(g: GraphTracer, x: Value, axis: int = 0, *bounds: Any) -> Tensor:
-    return lower.sliced(g, x, x.dim(axis), *(*bounds, None, None)[: max(2, len(bounds))])
+def _slice(
+    g: GraphTracer, x: Value, axis: int = 0, low: int | None = None, high: int | None = None, step: int = 1
+) -> Tensor:
+    return lower.sliced(g, x, x.dim(axis), low, high, step)
 
 
 def _unbind(g: GraphTracer, x: Value, axis: int = 0) -> list[Tensor]:
