@@ -108,7 +108,7 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
             if late:
                 names = ", ".join(sorted(futures[future].name for future in late))
                 logger.warning(
-                    "trying these backends on this machine, for up to %g s: %s; later processes remember it",
+                    "trying these backends on this machine, for up to %g s: %s",
                     timeout + GRACE, names,
                 )  # fmt: skip
             return [future.result() for future in futures]
