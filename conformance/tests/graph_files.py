@@ -1,4 +1,4 @@
-"""Graphs in files, for tests: ONNX models, and programs as torch.export saves them, written without PyTorch."""
+"""Graphs in files, for tests: ONNX models, programs as torch.export saves them (without PyTorch), and their calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
+
+from backbay_conformance import lab_for
+from backbay_conformance.workloads.model_calls import ModelCalls, read_model_calls
 
 Shape = Sequence[int | str]
 DTYPES = {"f32": 7, "f16": 6, "i64": 5, "bool": 12}  # torch's numbers
@@ -82,3 +85,11 @@ def write_program(
     with ZipFile(path, "w") as archive:
         archive.writestr("program/models/model.json", json.dumps(described))
     return path
+
+
+def calls_in(path: Path) -> tuple[ModelCalls, dict[str, list[str]]]:
+    """The calls of a model, with the operands of each by op."""
+    lab = lab_for("cpu_ref")
+    found = read_model_calls(lab, path)
+    calls = {op: [", ".join(map(str, one.operands)) for one in made] for op, made in lab.model_calls.items()}
+    return found, calls

@@ -9,24 +9,15 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
-from graph_files import meta, torch_node, write_program
+from graph_files import calls_in, meta, torch_node, write_program
 
 import backbay
 from backbay import BackbayError, ModelFileError
-from backbay_conformance import lab_for
 from backbay_conformance.runner.selection import names
 from backbay_conformance.workloads.exported_program import trace_program
 from backbay_conformance.workloads.graph_tracer import GraphNode, GraphTracer
-from backbay_conformance.workloads.model_calls import ModelCalls, read_model_calls
 
 names()  # declares the cases
-
-
-def read(path: Path) -> tuple[ModelCalls, dict[str, list[str]]]:
-    lab = lab_for("cpu_ref")
-    found = read_model_calls(lab, path)
-    calls = {op: [", ".join(map(str, one.operands)) for one in made] for op, made in lab.model_calls.items()}
-    return found, calls
 
 
 def test_calls_have_the_sizes_of_the_export(tmp_path: Path) -> None:
@@ -40,7 +31,7 @@ def test_calls_have_the_sizes_of_the_export(tmp_path: Path) -> None:
     values = {name: meta((2, -5, 8)) for name in "yzac"}
     values |= {"x": meta((2, -5, 16)), "w": meta((8, 16)), "b": meta((8,)), "g": meta((8,))}
     specs = [("parameter", name) for name in "wbg"]
-    found, calls = read(write_program(tmp_path / "model.pt2", nodes, values, specs))
+    found, calls = calls_in(write_program(tmp_path / "model.pt2", nodes, values, specs))
     assert calls == {
         "mulmat": ["f32[16,8], f32[16,5,2]"],
         "add": ["f32[8,5,2], f32[8]"],
@@ -54,7 +45,7 @@ def test_attention_over_a_mask_of_truth_values(tmp_path: Path) -> None:
     values = {name: meta((1, 2, 4, 16)) for name in "qkvyz"} | {"m": meta((1, 1, 4, 4), "bool")}
     op = "scaled_dot_product_attention.default"
     nodes = [torch_node(op, [*"qkvm"], ["y"]), torch_node(op, [*"qkv", None, 0.0, True], ["z"], scale=0.25)]
-    _, calls = read(write_program(tmp_path / "model.pt2", nodes, values))
+    _, calls = calls_in(write_program(tmp_path / "model.pt2", nodes, values))
     attended = ", ".join(["f32[16,2,4,1]"] * 3)
     assert calls == {"scaled_dot_product_attention": [f"{attended}, f32[4,4,1,1]", f"{attended}, f32[4,4]"]}
 
@@ -64,7 +55,7 @@ def test_a_buffer_is_constant_unless_the_program_changes_it(tmp_path: Path) -> N
     nodes = [torch_node("neg.default", ["w"], ["y"]), torch_node("exp.default", ["cache"], ["z"])]
     specs = [("buffer", "w"), ("buffer", "cache")]
     path = write_program(tmp_path / "model.pt2", nodes, values, specs, mutated=["cache"])
-    assert read(path)[1] == {"exp": ["f32[4,4]"]}
+    assert calls_in(path)[1] == {"exp": ["f32[4,4]"]}
 
 
 def test_what_is_no_call_of_the_contract_is_counted_by_name(tmp_path: Path) -> None:
@@ -78,7 +69,7 @@ def test_what_is_no_call_of_the_contract_is_counted_by_name(tmp_path: Path) -> N
         torch_node("sym_size.int", ["x", 0], []),
     ]
     nodes[-1]["outputs"] = [{"as_sym_int": {"as_name": "s"}}]
-    found, calls = read(write_program(tmp_path / "model.pt2", nodes, values))
+    found, calls = calls_in(write_program(tmp_path / "model.pt2", nodes, values))
     assert calls == {"relu": ["f32[16,4]"]}
     assert found.nodes == 5
     assert found.unmapped == {
@@ -93,7 +84,7 @@ def test_a_graph_without_any_call_names_its_nodes(tmp_path: Path) -> None:
     values = {"x": meta((4, 16)), "y": meta((4, 16))}
     path = write_program(tmp_path / "model.pt2", [torch_node("erfinv.default", ["x"], ["y"])], values)
     with pytest.raises(BackbayError, match=r"no node of .* is a call of the contract: aten\.erfinv\.default"):
-        read(path)
+        calls_in(path)
 
 
 class Hostile:
@@ -113,7 +104,7 @@ def test_nothing_of_the_file_is_unpickled(tmp_path: Path) -> None:
     with ZipFile(path, "a") as archive:
         for name in ("data/sample_inputs/model.pt", "data/weights/weight_0", "data/constants/custom_obj_0"):
             archive.writestr(f"program/{name}", pickle.dumps(Hostile(trap)))
-    assert read(path)[1] == {"exp": ["f32[16,4]"]}
+    assert calls_in(path)[1] == {"exp": ["f32[16,4]"]}
     assert not trap.exists()
 
 
@@ -121,18 +112,18 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"PK\3\4 and no more")
     with pytest.raises(ModelFileError, match=r"expected a program of torch\.export.*BadZipFile"):
-        read(path)
+        calls_in(path)
     with ZipFile(path, "w") as archive:
         archive.writestr("program/data.pkl", b"")
     with pytest.raises(ModelFileError, match=r"torch\.export"):
-        read(path)
+        calls_in(path)
     with pytest.raises(ModelFileError, match="version 9"):
-        read(write_program(path, [], {}, version=9))
+        calls_in(write_program(path, [], {}, version=9))
     broken = [
         {"target": "torch.ops.aten.exp.default", "inputs": [], "outputs": [{"as_tensor": {"name": "y"}}]}
     ]
     with pytest.raises(ModelFileError, match="KeyError"):
-        read(write_program(path, broken, {}))
+        calls_in(write_program(path, broken, {}))
 
 
 def test_a_program_and_its_calls_compute_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

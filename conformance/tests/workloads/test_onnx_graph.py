@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from graph_files import onnx_model
+from graph_files import calls_in, onnx_model
 
 import backbay
 from backbay import BackbayError, ModelFileError
@@ -116,12 +116,8 @@ def test_a_node_and_its_calls_compute_the_same(
 
 
 def read(path: Path, model: Any) -> tuple[ModelCalls, dict[str, list[str]]]:
-    """The calls of a model, with the operands of each by op."""
     onnx.save(model, path)
-    lab = lab_for("cpu_ref")
-    found = read_model_calls(lab, path)
-    calls = {op: [", ".join(map(str, one.operands)) for one in made] for op, made in lab.model_calls.items()}
-    return found, calls
+    return calls_in(path)
 
 
 def test_the_result_of_a_node_is_an_operand_with_its_layout(tmp_path: Path) -> None:

@@ -131,11 +131,13 @@ def items(keys: Sequence[tuple[str, str]], size: str) -> list[Item]:
     _known(size, RUN_SIZES, "size")
     counts = sorted(((times(*key, size), key) for key in keys), reverse=True, key=lambda pair: pair[0])
     planned: list[Item] = []
-    low, high = 0, FIRST_ROUND
-    while any(most > low for most, _ in counts):
+    low = 0
+    for high in _ends_of_rounds():
+        if all(most <= low for most, _ in counts):
+            break
         for most, key in counts:
             planned += [Item(*key, turn) for turn in range(low, min(high, most))]
-        low, high = high, 4 * high
+        low = high
     return planned
 
 
@@ -146,7 +148,12 @@ def in_rounds(planned: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def _round_of(turn: int) -> int:
-    return next(n for n in count() if turn < FIRST_ROUND * 4**n)
+    return next(n for n, end in enumerate(_ends_of_rounds()) if turn < end)
+
+
+def _ends_of_rounds() -> Iterator[int]:
+    """The turns before which the rounds end."""
+    return (FIRST_ROUND * 4**n for n in count())
 
 
 def first_round(key: tuple[str, str], size: str) -> list[Item]:

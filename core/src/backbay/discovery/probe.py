@@ -107,10 +107,8 @@ def _probe_together(entries: Sequence[BackendEntry], timeout: float) -> list[Pro
             late = wait(futures, PATIENCE).not_done
             if late:
                 names = ", ".join(sorted(futures[future].name for future in late))
-                logger.warning(
-                    "trying these backends on this machine, for up to %g s: %s",
-                    timeout + GRACE, names,
-                )  # fmt: skip
+                told = "trying these backends on this machine, for up to %g s: %s"
+                logger.warning(told, timeout + GRACE, names)
             return [future.result() for future in futures]
         except BaseException:  # Ctrl-C shall not wait for a backend that hangs
             for child in list(_running):

@@ -111,6 +111,10 @@ MinP: TypeAlias = Annotated[
     Share | None, taken("choose among tokens with this share of the best one's probability")
 ]
 Window: TypeAlias = Annotated[Length | None, taken("the tokens that penalties look at; -1: all")]
+CachePrompt: TypeAlias = Annotated[bool | None, taken("whether an earlier prompt's cache may serve")]
+IgnoreEnd: TypeAlias = Annotated[bool | None, taken("whether the model may not end the answer")]
+Grammar: TypeAlias = Annotated[str | None, taken("the grammar, which the answer obeys")]
+JsonSchema: TypeAlias = Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")]
 TopLogprobs: TypeAlias = Annotated[
     Alternatives | None,
     taken("report log-probabilities, and this many of the most likely tokens with each token"),

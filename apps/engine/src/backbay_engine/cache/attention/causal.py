@@ -100,8 +100,7 @@ class CausalCache(CellCache):
     def plan(self, step: Step) -> CausalPlan:
         cells, runs = self.cells, token_runs(step)
         self._check(runs)
-        if self.keep is not None:  # else there is a cell for each position
-            cells.forget_passed(self.keep, runs, step.size)
+        cells.forget_passed(self.keep, runs, step.size)
         taken = cells.lowest_free(step.size)
         cells.extend(runs, taken)
         sequences = [runs[0].sequence] if len(runs) == 1 else list({run.sequence: None for run in runs})
@@ -198,8 +197,7 @@ class CausalCache(CellCache):
         if end > cells.capacity:
             raise CacheFullError(sequence, end, cells.capacity)
         need = end - begin
-        if self.keep is not None:
-            cells.forget_passed(self.keep, [TokenRun(sequence, 0, need, begin)], need)
+        cells.forget_passed(self.keep, [TokenRun(sequence, 0, need, begin)], need)
         taken = cells.lowest_free(need) if need else np.zeros(0, np.int32)
         write_cells(self.storage, taken, contents)
         cells.replace(sequence, begin, taken, begin, taken[:0])

@@ -100,8 +100,10 @@ class CellTable:
         """All free cells at `start` or later."""
         return (np.flatnonzero(self.owners[start:] == 0) + start).astype(np.int32)
 
-    def forget_passed(self, keep: int, runs: Sequence[TokenRun], need: int) -> None:
+    def forget_passed(self, keep: int | None, runs: Sequence[TokenRun], need: int) -> None:
         """Free cells of positions that are `keep` behind the ends, or CacheFullError, and then none is freed."""
+        if keep is None:  # there is a cell for each position
+            return
         passed = [max(end - keep, 0) for end in self.end]
         every = self.free < need
         if every:

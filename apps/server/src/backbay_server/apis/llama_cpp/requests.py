@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -40,14 +40,14 @@ class GenerationRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fiel
         dict[int, float] | list[tuple[int, float | bool]] | None,
         taken("added to the logits of these tokens; false forbids a token"),
     ] = None
-    ignore_eos: Annotated[bool | None, taken("whether the model may not end the answer")] = None
+    ignore_eos: fields.IgnoreEnd = None
     n_probs: Annotated[
         fields.Alternatives | None,
         taken("log-probabilities of the tokens, and of this many others beside each; 0: none"),
     ] = None
-    grammar: Annotated[str | None, taken("the grammar, which the answer obeys")] = None
-    json_schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
-    cache_prompt: Annotated[bool | None, taken("whether an earlier prompt's cache may serve")] = None
+    grammar: fields.Grammar = None
+    json_schema: fields.JsonSchema = None
+    cache_prompt: fields.CachePrompt = None
     return_tokens: Annotated[bool | None, taken("whether a whole answer has its tokens")] = None
     response_fields: Annotated[
         Annotated[list[str], Meta(max_length=128)] | None,

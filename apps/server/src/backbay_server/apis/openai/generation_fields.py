@@ -67,11 +67,11 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     logit_bias: Annotated[
         dict[int, Bias] | None, taken("added to the logits of these tokens; -100 forbids a token")
     ] = None
-    cache_prompt: Annotated[bool | None, taken("whether an earlier prompt's cache may serve")] = None
+    cache_prompt: fields.CachePrompt = None
     metadata: Annotated[dict[str, Any] | None, ignored("nothing is stored")] = None
-    ignore_eos: Annotated[bool | None, taken("whether the model may not end the answer")] = None
-    grammar: Annotated[str | None, taken("the grammar, which the answer obeys")] = None
-    json_schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
+    ignore_eos: fields.IgnoreEnd = None
+    grammar: fields.Grammar = None
+    json_schema: fields.JsonSchema = None
 
 
 def wants_usage(body: GenerationFields) -> bool:
@@ -131,7 +131,7 @@ class TextFormat(Struct, tag="text", tag_field="type", forbid_unknown_fields=Tru
 class ObjectFormat(Struct, tag="json_object", tag_field="type", forbid_unknown_fields=True):
     """Any JSON object, or JSON by a schema, as llama.cpp's server has it."""
 
-    schema: Annotated[dict[str, Any] | None, taken("the JSON schema, which the answer obeys")] = None
+    schema: fields.JsonSchema = None
 
 
 class Schema(Struct, forbid_unknown_fields=True):
