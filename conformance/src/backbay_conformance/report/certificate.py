@@ -13,7 +13,7 @@ from backbay.cli import write_text
 from ..suite.profiles import PROFILES, SUITE_VERSION
 from .digests import SUITE, Digests, python_files, sources
 from .html import page
-from .report import Report
+from .report import SMALL_SIZES, Report
 
 SMALLEST = ("core",)  # the profiles that a certificate requires
 
@@ -44,7 +44,7 @@ def refusals(report: Report) -> list[str]:
 
 def too_little(size: str, profiles: Sequence[str]) -> list[str]:
     """The reasons why a run of some size and profiles can earn no certificate, whatever it finds."""
-    small = [f"size {size} is too small; take default or nightly"] if size in ("tiny", "smoke") else []
+    small = [f"size {size} is too small; take default or nightly"] if size in SMALL_SIZES else []
     return small + [f"profile {profile} is left out" for profile in SMALLEST if profile not in profiles]
 
 

@@ -80,6 +80,8 @@ class Outcome:
         }
 
 
+SMALL_SIZES = ("tiny", "smoke")  # they draw too little for a certificate
+
 STATES = ("full", "composite", "partial", "unsupported", "failing", "over-claimed", "under-claimed")
 """The states of a backend for an op and a dtype; the last three fail the run."""
 GOOD, BAD = STATES[:4], STATES[4:]
