@@ -110,6 +110,10 @@ def test_the_report_tells_how_far_the_kernels_reach(
     file = tmp_path / "report.json"
     for backend, told in (("cpu_ref", "needs no other"), ("broken_backends:Three", "also needs rows, ")):
         conform(backend, "--size", "tiny", "--op", "neg", "--json", str(file))
+        assert "a Llama" not in capsys.readouterr().out  # of one op nobody asks
+        conform(
+            backend, "--size", "tiny", "--op", "neg", "--op", "limits_and_ends_are_kept", "--json", str(file)
+        )
         facts = json.loads(file.read_text())["facts"]
         assert facts["llama"].startswith(told)
         assert f"kernels: {facts['kernels']}; a Llama {facts['llama']}\n" in capsys.readouterr().out

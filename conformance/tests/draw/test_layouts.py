@@ -8,8 +8,9 @@ import pytest
 from backbay import DType, Precision
 from backbay_conformance import Draw, lab_for
 from backbay_conformance.draw.data import Bits, DistinctIds
-from backbay_conformance.draw.layout import Layout, found
+from backbay_conformance.draw.layout import Layout, duplicated, found, permuted
 from backbay_conformance.draw.operand import Operand
+from backbay_conformance.kernels.one_kernel import OneKernelBackend
 from backbay_conformance.numbers.comparison import compare_bits
 from backbay_conformance.numbers.encoding import from_bytes
 from backbay_conformance.suite.lab import Lab
@@ -50,6 +51,13 @@ def test_a_graph_finds_the_ids_that_were_drawn(lab: Lab, largest: bool) -> None:
         seen = operand.layout.trace(ctx, leaf)
         ctx.compute(seen)
         assert np.array_equal(seen.numpy(), operand.stored)
+
+
+def test_a_program_leaves_out_a_copy_that_the_backend_lacks(lab: Lab) -> None:
+    layout = Layout((duplicated(DType.F32, (2, 3)), permuted(DType.F32, (3, 2), (1, 0))))
+    assert layout.code(lab.backend, DType.F32) == ".duplicate(ctx).permute(ctx, 1, 0)"
+    alone = lab_for(OneKernelBackend, {"op": "neg", "kernel": "numpy:negative"})
+    assert layout.code(alone.backend, DType.F32) == ".permute(ctx, 1, 0)"
 
 
 def test_variants_are_other_data_of_the_same_kind() -> None:

@@ -187,7 +187,9 @@ def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
     excused = tried("Imprecise", known=read_known_failures(file))
     assert excused.ok and excused.counts["failed"] == 0 < excused.counts["known"]
     assert excused.verdict == "keeps the contract but for its known failures"
-    assert tried("Without", known=read_known_failures(file)).ok, "smoke is too small to say that a failure is gone"
+    assert tried("Without", known=read_known_failures(file)).ok, (
+        "smoke is too small to say that a failure is gone"
+    )
     report = tried("Without", ops=["tanh"], size="default", known=read_known_failures(file))
     assert not report.ok
     assert "does not fail" in report.complaints[0]

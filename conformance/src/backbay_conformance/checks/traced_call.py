@@ -96,7 +96,7 @@ class TracedCall:
                 self.tensors[operand] = weight(self.backend, self.weights[operand], operand.spec)
                 continue
             needed = [step.needs for step in operand.layout.steps if step.needs is not None]
-            if not all(runs(ctx, op, operand.source) for op in needed):
+            if not all(runs(ctx.backend, op, operand.source) for op in needed):
                 operand.layout = Layout()
             self.leaves[operand] = operand.leaf(ctx)
             self.tensors[operand] = operand.layout.trace(ctx, self.leaves[operand])
@@ -107,7 +107,7 @@ class TracedCall:
         self.own = len(self.results)
         if composed or call.op.view or call.op.inline:
             # A view is read directly, and through a copy that runs on the device.
-            readable = [result for result in self.results if runs(ctx, ops.contiguous, result)]
+            readable = [result for result in self.results if runs(ctx.backend, ops.contiguous, result)]
             self.results += [result.contiguous(ctx) for result in readable]
         self.specs = [args[i] for i in call.op.operands]
         odd = [tensor for operand, tensor in self.tensors.items() if operand.seed % 2]

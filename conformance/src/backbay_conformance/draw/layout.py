@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Context, DType, Level, Op, Spec, Tensor, ops
+from backbay import Backend, Context, DType, Level, Op, Spec, Tensor, ops
 
 from ..numbers.encoding import Array, decode, opposite, stored_shape, stored_slice
 
@@ -29,6 +29,10 @@ class LayoutStep:
     made_of: DType | None = None  # the source's type, if it is another
     needs: Op[Any, Any] | None = None  # the op that makes the data, which a backend may lack
     makes: bool = False  # another op makes the data
+    optional: Op[Any, Any] | None = None  # the op without which the backend leaves the step out
+
+    def is_traced(self, backend: Backend, source: Spec) -> bool:
+        return self.optional is None or runs(backend, self.optional, source)
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,22 @@ class Layout:
 
     def trace(self, ctx: Context, leaf: Tensor) -> Tensor:
         for step in self.steps:
-            leaf = step.trace(ctx, leaf)
+            if step.is_traced(ctx.backend, leaf):
+                leaf = step.trace(ctx, leaf)
         return leaf
+
+    def code(self, backend: Backend, dtype: DType) -> str:
+        """The source text of `trace` for a leaf of a dtype, after the leaf."""
+        traced = (step for step in self.steps if step.is_traced(backend, Spec(dtype, step.source)))
+        return "".join(f".{step.code}" for step in traced)
 
     def __str__(self) -> str:
         return " > ".join(step.name for step in self.steps) or "contiguous"
 
 
-def runs(ctx: Context, op: Op[Any, Any], *operands: Spec) -> bool:
+def runs(backend: Backend, op: Op[Any, Any], *operands: Spec) -> bool:
     """Whether the backend runs an auxiliary op, which lays out operands or reads results."""
-    return ctx.backend.supports(op, operands).level is not Level.NONE
+    return backend.supports(op, operands).level is not Level.NONE
 
 
 def junk(dtype: DType, raw: Array, shape: Shape) -> Array:
@@ -135,9 +145,12 @@ def duplicated(dtype: DType, shape: Shape) -> LayoutStep:
     """A computed tensor instead of a leaf, if the backend can copy."""
 
     def trace(ctx: Context, x: Tensor) -> Tensor:
-        return x.duplicate(ctx) if runs(ctx, ops.contiguous, x) else x
+        return x.duplicate(ctx)
 
-    return LayoutStep("duplicate", shape, shape, lambda raw: raw, trace, "duplicate(ctx)", makes=True)
+    code = "duplicate(ctx)"
+    return LayoutStep(
+        "duplicate", shape, shape, lambda raw: raw, trace, code, makes=True, optional=ops.contiguous
+    )
 
 
 def negated(dtype: DType, shape: Shape) -> LayoutStep:

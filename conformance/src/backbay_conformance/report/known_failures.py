@@ -64,4 +64,6 @@ def set_known_apart(report: Report, known: Iterable[KnownFailure], groups: Itera
         if not any(line.covers(group) for group in every):
             report.complaints.append(f"known failure {line.pattern} (line {line.line}) matches nothing")
         elif not matched and is_large and any(line.covers(group) for group in ran):
-            report.complaints.append(f"known failure {line.pattern} (line {line.line}) does not fail: remove it")
+            report.complaints.append(
+                f"known failure {line.pattern} (line {line.line}) does not fail: remove it"
+            )

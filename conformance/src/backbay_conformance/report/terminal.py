@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from backbay.cli import printable
 
@@ -97,10 +97,8 @@ def show(
     if precisions := declarations(report.cells.values()):
         lines.append(f"declared precision, of activations and of sums: {precisions}")
     lines += [f"avoided: {line}" for line in by_reason(report.facts.get("avoidances", {}).items())]
-    if others := report.facts.get("scenarios"):
-        lines.append(f"scenarios of other packages ran, too: {', '.join(others)}")
-    if "llama" in report.facts:
-        lines.append(f"kernels: {report.facts['kernels']}; a Llama {report.facts['llama']}")
+    if any(not cell.dtype for cell in report.cells.values()):  # a scenario ran: this is more than a few ops
+        lines += _extent(report.facts)
     counts = report.counts
     refused = f" ({report.refusals.total()} refused)" if report.refusals else ""
     told = ", ".join(f"{n} {state}" for state, n in report.states.items() if n)
@@ -110,6 +108,13 @@ def show(
     )
     lines.append(f"{report.verdict} (seed {report.seed}, {report.extent}, {report.seconds:.1f} s)")
     stream.writelines(f"{line}\n" for line in lines)
+
+
+def _extent(facts: dict[str, Any]) -> list[str]:
+    """Whose scenarios ran, and what the backend's kernels suffice for."""
+    others = facts.get("scenarios")
+    lines = [f"scenarios of other packages ran, too: {', '.join(others)}"] if others else []
+    return lines + ([f"kernels: {facts['kernels']}; a Llama {facts['llama']}"] if "llama" in facts else [])
 
 
 def worst_elements(report: Report) -> list[str]:

@@ -243,7 +243,7 @@ def describe(lab: Lab, item: Item, outcome: Outcome, backend: str) -> None:
         record_data(call, outcome)
     first = expected[0] if expected else None
     shown = first.value if isinstance(first, Number) else first
-    outcome.script = script(call, backend, lab.backend.params, shown)
+    outcome.script = script(call, backend, lab.backend, shown)
     outcome.packed = PACKED in outcome.script
 
 

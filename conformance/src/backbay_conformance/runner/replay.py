@@ -10,7 +10,7 @@ from zlib import compress, decompress
 
 import numpy as np
 
-from backbay import BackbayError, BackendParams, DType
+from backbay import BackbayError, Backend, BackendParams, DType
 from backbay.ops import Yarn
 
 from ..draw.operand import Operand
@@ -97,19 +97,19 @@ def dump(folder: Path, call: Call, expected: list[Any], got: list[Array], dtypes
     return written
 
 
-def script(call: Call, backend: str, params: BackendParams, expected: Array | None) -> str:
-    """A short program that runs the call, and prints its results and the expected results."""
+def script(call: Call, name: str, backend: Backend, expected: Array | None) -> str:
+    """A short program that runs the call on the backend of a name, and prints its results and the expected results."""
     operands = list(call.operands())
     names = {id(operand): f"a{i}" for i, operand in enumerate(operands)}
-    leaves = [f"{names[id(operand)]} = {_leaf(operand)}" for operand in operands]
+    leaves = [f"{names[id(operand)]} = {_leaf(operand, backend)}" for operand in operands]
     packed = any(PACKED in leaf for leaf in leaves)
     lines = [f"import backbay{', base64, zlib' if packed else ''}", "from backbay import DType"]
     lines += ["from backbay.ops import Yarn"] if any(isinstance(value, Yarn) for value in call.args) else []
     lines += ["def data(text): return zlib.decompress(base64.b85decode(text))"] if packed else []
-    layer = ".layer(0)" if params.gpu_layers else ""  # leaves of no layer lie on the host
-    module, colon, name = backend.partition(":")
-    kind = f"__import__({module!r}, fromlist=['_']).{name}" if colon else repr(backend)
-    lines.append(f"ctx = backbay.open(None, backend={kind}{_params(params)}).new_context(){layer}")
+    layer = ".layer(0)" if backend.params.gpu_layers else ""  # leaves of no layer lie on the host
+    module, colon, kind = name.partition(":")
+    shown = f"__import__({module!r}, fromlist=['_']).{kind}" if colon else repr(name)
+    lines.append(f"ctx = backbay.open(None, backend={shown}{_params(backend.params)}).new_context(){layer}")
     lines += [*leaves, f"y = {_traced(call, names)}", "y = y if isinstance(y, list) else [y]"]
     lines += ["ctx.compute(*y)", "print(*[t.numpy() for t in y], sep='\\n')"]
     if expected is not None and expected.size <= 64:
@@ -133,9 +133,9 @@ def _params(params: BackendParams) -> str:
     return f", params=backbay.BackendParams({', '.join(shown)})" if shown else ""
 
 
-def _leaf(operand: Operand) -> str:
+def _leaf(operand: Operand, backend: Backend) -> str:
     source, shape = operand.source.dtype, "".join(f", {n}" for n in operand.source.shape)
-    steps = "".join(f".{step.code}" for step in operand.layout.steps)
+    steps = operand.layout.code(backend, source)
     raw, kind = operand.layout.embed(operand.stored), operand.dtype
     plain = source is kind and not kind.is_quantized
     if plain and raw.size <= FEW and not np.isnan(operand.decoded).any():  # a NaN may have bits of its own
