@@ -72,7 +72,7 @@ def why_unusable(device: Device) -> str:
     if provider.refused:
         return provider.refused
     if provider.name not in ort.get_available_providers():
-        return f"this ONNX Runtime is built without it; remedy: {provider.remedy}"
+        return f"not part of the installed ONNX Runtime; to have it: {provider.remedy}"
     with contextlib.redirect_stdout(io.StringIO()):  # it prints the libraries that it does not find
         ort.preload_dlls()
     try:

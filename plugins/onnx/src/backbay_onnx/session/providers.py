@@ -93,7 +93,7 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         memory="cpu",
         remedy="pip uninstall onnxruntime, pip install onnxruntime-openvino",
         settings=_no_settings,
-        refused="OpenVINO takes no Reshape to a rank that it does not know in advance, and this backend's sessions serve all "
-        "sizes of a structure; remedy: `backbay export --portable` fixes the sizes, and uses standard ops alone",
+        refused="not by this backend, whose sessions serve all sizes of a structure: OpenVINO takes no Reshape to a rank that it "
+        "does not know in advance; `backbay export --portable` fixes the sizes, and uses standard ops alone",
     ),
 )
