@@ -12,7 +12,7 @@ from backbay import BackbayError
 from backbay_conformance import run
 from backbay_conformance.certificate_command import command
 from backbay_conformance.report.certificate import certificate
-from backbay_conformance.report.digests import own_files
+from backbay_conformance.report.digests import own_files, suite_files
 from backbay_conformance.runner.speeds import CALLS, TOKENS, speeds
 from backbay_conformance.runner.verification import Verification, read_certificate, verify
 from backbay_conformance.suite.lab import PLAIN
@@ -55,6 +55,12 @@ def test_what_a_certificate_says_wrongly_is_told(issued: Path) -> None:
     numbers = {"passed calls", "unsupported calls", "failed calls", "kernels", "plugin", cell}
     assert contradictions(found) == files | numbers
     assert [each.agrees for each in found.findings if each.what == "machine"] == [None]
+
+
+def test_a_certificate_does_not_depend_on_files_that_only_show_results() -> None:
+    names = {path.name for path in suite_files()}
+    assert {"judgement.py", "draw.py", "report.py"} < names
+    assert not {"html.py", "terminal.py"} & names
 
 
 def test_a_backend_that_has_become_wrong_fails_the_sample(issued: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from backbay.cli import write_text
 
 from ..suite.profiles import PROFILES, SUITE_VERSION
-from .digests import SUITE, Digests, python_files, sources
+from .digests import Digests, sources, suite_files
 from .html import page
 from .report import SMALL_SIZES, Report
 
@@ -53,7 +53,7 @@ def certificate(report: Report, plugin: Digests) -> dict[str, Any]:
     full = report.as_dict()
     ops = [{key: cell[key] for key in OF_AN_OP} for cell in full["cells"]]
     head = {"certificate": TITLE, "issued": datetime.now(UTC).isoformat(timespec="seconds")}
-    digests = {"suite": sources(python_files(SUITE)), "plugin": sources(plugin), "calls": report.digests}
+    digests = {"suite": sources(suite_files()), "plugin": sources(plugin), "calls": report.digests}
     return {**head, **{key: full[key] for key in CERTIFIED}, "digests": digests, "ops": ops}
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from backbay.discovery import entry
 
 SUITE = __name__.partition(".")[0]
+SHOW = {"command.py", "certificate_command.py", "html.py", "junit.py", "terminal.py"}
+"""Files of the suite that show results: a certificate does not depend on them."""
 
 Digests = dict[Path, str]
 
@@ -21,6 +23,11 @@ def own_files(backend: str) -> Digests:
 
 def python_files(package: str) -> Digests:
     return _digests(path for path in files_of(package) if path.suffix == ".py")
+
+
+def suite_files() -> Digests:
+    """The digest of each Python file that chooses calls or judges them."""
+    return {path: own for path, own in python_files(SUITE).items() if path.name not in SHOW}
 
 
 def package_of(backend: str) -> str:

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from backbay.internals import cache_folder
 
-from ..report.digests import digest, package_of, python_files, sources
+from ..report.digests import digest, package_of, python_files, sources, suite_files
 from ..report.report import Outcome
 from ..suite.profiles import SUITE_VERSION
 from .selection import Item, RunSettings, SelectionError, in_rounds
@@ -25,6 +25,7 @@ class Journal:
     def __init__(self, settings: RunSettings, planned: Sequence[Item]) -> None:
         what = (
             SUITE_VERSION,
+            sources(suite_files()),
             sources(python_files(package_of(settings.backend))),
             settings,
             [str(item) for item in planned],

@@ -14,7 +14,7 @@ from backbay import BackbayError
 from backbay.cli import printable
 
 from ..report.certificate import TITLE
-from ..report.digests import SUITE, files_of, package_of, python_files, sources
+from ..report.digests import files_of, package_of, python_files, sources, suite_files
 from ..report.report import GOOD, Report
 from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
@@ -136,8 +136,8 @@ def _verified(
 
 
 def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:
-    for what, package in (("suite", SUITE), ("plugin", package_of(name))):
-        same = said["digests"][what] == sources(python_files(package))
+    for what, files in (("suite", suite_files()), ("plugin", python_files(package_of(name)))):
+        same = said["digests"][what] == sources(files)
         yield Finding(f"the {what}'s Python files", same, "the same" if same else "others")
     compiled = sorted({path.name for path in files_of(package_of(name)) if path.suffix == ".so"})
     if compiled:
