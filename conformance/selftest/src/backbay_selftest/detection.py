@@ -13,7 +13,7 @@ from backbay_conformance.checks.traced_call import TracedCall, make
 from backbay_conformance.draw.choices import Source
 from backbay_conformance.draw.data import Mode
 from backbay_conformance.draw.draw import Draw
-from backbay_conformance.draw.search import search
+from backbay_conformance.draw.hypothesis_search import find_failure
 from backbay_conformance.numbers.encoding import Array, decode
 from backbay_conformance.report.report import Outcome
 from backbay_conformance.runner.few_shapes import with_few_shapes
@@ -159,7 +159,7 @@ def drawn(lab: Lab, item: Item, seed: int) -> Outcome:
         outcomes.append(run_item(lab, item, source))
         return False
 
-    search(example, 1, item.seed(seed), seconds=0)
+    find_failure(example, 1, item.seed(seed), seconds=0)
     return outcomes[0]
 
 

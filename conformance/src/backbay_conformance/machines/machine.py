@@ -11,7 +11,7 @@ from backbay import BackbayError, Backend, UnsupportedOpError
 
 from ..draw.choices import Source
 from ..draw.draw import Draw
-from ..draw.search import search
+from ..draw.hypothesis_search import find_failure
 from ..numbers.comparison import Fault
 from ..suite.lab import Lab, lab_for
 
@@ -153,7 +153,7 @@ def run_machine(
         return False
 
     try:
-        search(example, examples, f"{seed}/{machine.__name__}", seconds=SHORTENING if shrink else 0)
+        find_failure(example, examples, f"{seed}/{machine.__name__}", seconds=SHORTENING if shrink else 0)
     finally:
         lab.discard()
     return failures

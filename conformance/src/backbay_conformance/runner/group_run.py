@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from backbay.plugin import CachedValue
 
 from ..draw.choices import Source, following
-from ..draw.search import search
+from ..draw.hypothesis_search import find_failure
 from ..report.report import Outcome
 from ..suite.lab import Lab
 from ..suite.profiles import SUITE_VERSION
@@ -77,7 +77,7 @@ class GroupRun:
                 best = outcome
             return True
 
-        search(
+        find_failure(
             example,
             len(left),
             item.seed(self.settings.seed),

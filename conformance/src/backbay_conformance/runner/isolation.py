@@ -21,7 +21,7 @@ from backbay import BackbayError, BackendUnavailableError
 from backbay.internals import exit_name, kill_helper, start_helper
 
 from ..draw.choices import Source, following, replayed
-from ..draw.search import search
+from ..draw.hypothesis_search import find_failure
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
@@ -249,7 +249,7 @@ class WorkerSupervisor:
             return True
 
         if first:
-            search(example, 1, item.seed(self.settings.seed), seconds=2 * self.settings.shrink)
+            find_failure(example, 1, item.seed(self.settings.seed), seconds=2 * self.settings.shrink)
         return best
 
     def _described(self, item: Item, casualty: Outcome) -> Outcome:

@@ -22,9 +22,9 @@ from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
 from ..workloads.model_calls import ModelCalls, read_model_calls
 from .group_run import GroupRun, Kinds
-from .hunt import run_group
 from .item_run import describe, run_item
 from .selection import HuntBudget, Item, RunSettings, in_rounds
+from .worst_inputs import run_group
 
 
 class MessageChannel:

@@ -68,7 +68,7 @@ def quiet(**more: Any) -> settings:
     return settings(deadline=None, print_blob=False, verbosity=Verbosity.quiet, **more)
 
 
-def climb(
+def find_worst(
     example: Callable[[Source], Mapping[str, float] | None], count: int, seed: str, seconds: float
 ) -> None:
     """Try examples, and drive each of their scores upwards, until one has none, or `count` or the time is over."""
@@ -91,7 +91,7 @@ def climb(
         find(st.data(), tried, settings=how, random=Random(seed))
 
 
-def search(
+def find_failure(
     example: Example,
     count: int,
     seed: str,

@@ -8,7 +8,7 @@ from functools import cache
 
 from ..draw.choices import Source, seeded
 from ..draw.draw import HUNT, LISTED_FROM, ROUND, Draw
-from ..draw.search import climb
+from ..draw.hypothesis_search import find_worst
 from ..numbers.comparison import Extremes, keep_worse
 from ..report.report import Outcome
 from ..suite.case import CASES
@@ -73,7 +73,7 @@ def hunt(run: GroupRun, item: Item, budget: HuntBudget) -> None:
             return None
         return {measure: getattr(worst, measure) for measure, worst in outcome.extremes.items()}
 
-    climb(example, budget.calls, item.seed(run.settings.seed), budget.seconds)
+    find_worst(example, budget.calls, item.seed(run.settings.seed), budget.seconds)
     if best.failed:
         whole = replace(run, done=lambda outcome: run.done(replace(outcome, extremes=extremes)))
         whole.run_again(latest, best.choices)

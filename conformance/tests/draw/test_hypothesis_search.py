@@ -6,9 +6,9 @@ import pytest
 
 from backbay.plugin import CachedValue
 from backbay_conformance import run
-from backbay_conformance.draw import search as searching
+from backbay_conformance.draw import hypothesis_search as searching
 from backbay_conformance.draw.choices import Source
-from backbay_conformance.draw.search import climb, search
+from backbay_conformance.draw.hypothesis_search import find_failure, find_worst
 
 
 def pairs_from(seen: list[tuple[int, int, bool]], fails: tuple[int, int] = (900, 900)) -> searching.Example:
@@ -24,7 +24,7 @@ def pairs_from(seen: list[tuple[int, int, bool]], fails: tuple[int, int] = (900,
 def test_a_new_example_takes_some_choices_by_its_turn_and_the_others_by_its_seed() -> None:
     runs: list[list[tuple[int, int, bool]]] = [[], [], []]
     for seen, seed in zip(runs, "aab", strict=True):
-        search(pairs_from(seen), 20, seed)
+        find_failure(pairs_from(seen), 20, seed)
     assert [turn for _, turn, _ in runs[0]] == list(range(20))
     assert all(new for *_, new in runs[0])
     assert runs[0] == runs[1] != runs[2]
@@ -33,7 +33,7 @@ def test_a_new_example_takes_some_choices_by_its_turn_and_the_others_by_its_seed
 
 def test_what_fails_becomes_as_small_as_it_can() -> None:
     seen: list[tuple[int, int, bool]] = []
-    search(pairs_from(seen, (7, 3)), 50, "small")
+    find_failure(pairs_from(seen, (7, 3)), 50, "small")
     assert min(pair[:2] for pair in seen if pair[0] >= 7 and pair[1] >= 3) == (7, 3)
     assert sum(new for *_, new in seen) < 50, "no example is drawn after the first that fails"
 
@@ -41,7 +41,7 @@ def test_what_fails_becomes_as_small_as_it_can() -> None:
 def test_a_search_for_a_smaller_example_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int, bool]] = []
     monkeypatch.setattr(searching.time, "monotonic", lambda: 10.0 * len(seen))
-    search(pairs_from(seen, (7, 3)), 50, "time", seconds=25)
+    find_failure(pairs_from(seen, (7, 3)), 50, "time", seconds=25)
     assert sum(not new for *_, new in seen) == 3
 
 
@@ -52,17 +52,17 @@ def test_an_example_that_fails_once_ends_the_search() -> None:
         seen.append(source(2, None) == 0)
         return len(seen) == 3
 
-    search(once, 50, "once")
+    find_failure(once, 50, "once")
     assert len(seen) == 4
 
 
 def test_what_failed_is_tried_first_until_it_passes() -> None:
     kept = CachedValue("failures", "numbers", [])
-    search(pairs_from([], (7, 3)), 50, "first", kept=kept)
+    find_failure(pairs_from([], (7, 3)), 50, "first", kept=kept)
     seen: list[tuple[int, int, bool]] = []
-    search(pairs_from(seen, (7, 3)), 50, "second", kept=kept)
+    find_failure(pairs_from(seen, (7, 3)), 50, "second", kept=kept)
     assert seen[0] == (7, 3, False)
-    search(pairs_from(seen), 5, "mended", kept=kept)
+    find_failure(pairs_from(seen), 5, "mended", kept=kept)
     assert kept.recall() is None
 
 
@@ -74,7 +74,7 @@ def test_a_climb_finds_a_peak_that_draws_miss() -> None:
             seen.append(source(1 << 20, None))
             return {"near": -float(abs(seen[-1] - 654_321))}
 
-        climb(example, 300, "climb", seconds=1e9)
+        find_worst(example, 300, "climb", seconds=1e9)
     assert peaks[0] == peaks[1]
     assert 654_321 in peaks[0]
     assert 654_321 not in peaks[0][:150], "the draws before the climb"
@@ -90,9 +90,9 @@ def test_a_climb_ends_with_its_time_or_the_first_example_without_a_score(
         return {"size": float(seen[-1])} if len(seen) < 50 else None
 
     monkeypatch.setattr(searching.time, "monotonic", lambda: 10.0 * len(seen))
-    climb(example, 300, "time", seconds=25)
+    find_worst(example, 300, "time", seconds=25)
     assert len(seen) == 3
-    climb(example, 300, "none", seconds=1e9)
+    find_worst(example, 300, "none", seconds=1e9)
     assert len(seen) == 50
 
 
