@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backbay_conformance.draw.choices import replayed
-from backbay_conformance.machines import BackendLife, CacheLife
+from backbay_conformance.machines import BackendMachine, CacheMachine
 from backbay_conformance.plugin import Draw, Fault, Machine, lab_for, run_machine, walk
 from backbay_selftest import FAULTS, reference
 from backbay_selftest.correct import variants
@@ -15,7 +15,7 @@ from backbay_selftest.correct import variants
 @pytest.mark.few(5)
 def test_caches_live_on_backends_that_are_different_and_right(variant: str) -> None:
     for turn in range(6):
-        walk(CacheLife, lab_for(variants(reference())[variant]), Draw(f"cache/{turn}"), 25)
+        walk(CacheMachine, lab_for(variants(reference())[variant]), Draw(f"cache/{turn}"), 25)
 
 
 def first_fault(machine: type[Machine], name: str, lives: int = 40) -> tuple[Fault, Draw] | None:
@@ -49,28 +49,28 @@ NOTICED_BY_CACHES = (
 
 @pytest.mark.parametrize("name", NOTICED_BY_LIFE)
 def test_a_backends_life_shows(name: str) -> None:
-    assert first_fault(BackendLife, name) is not None
+    assert first_fault(BackendMachine, name) is not None
 
 
 @pytest.mark.parametrize("name", NOTICED_BY_CACHES)
 def test_a_caches_life_shows(name: str) -> None:
-    assert first_fault(CacheLife, name) is not None
+    assert first_fault(CacheMachine, name) is not None
 
 
 def test_a_failure_is_replayed_by_its_choices_alone() -> None:
-    found = first_fault(CacheLife, "set_rows_clears_the_row_behind")
+    found = first_fault(CacheMachine, "set_rows_clears_the_row_behind")
     assert found is not None
     fault, draw = found
     lab = lab_for(FAULTS["set_rows_clears_the_row_behind"].plant(reference()))
     with pytest.raises(Fault) as again:
-        walk(CacheLife, lab, Draw(replayed(draw.choices)), 40)
+        walk(CacheMachine, lab, Draw(replayed(draw.choices)), 40)
     assert again.value.message == fault.message
 
 
 @pytest.mark.thorough
 def test_hypothesis_makes_a_failing_life_short() -> None:
     kind = FAULTS["what_was_reserved_is_allocated_again"].plant(reference())
-    (failure,) = run_machine(BackendLife, kind, seed=1, steps=25, examples=60)
+    (failure,) = run_machine(BackendMachine, kind, seed=1, steps=25, examples=60)
     assert len(failure.story) <= 10
     assert "compute" in "".join(failure.story)
-    assert "run_machine(BackendLife" in str(failure)
+    assert "run_machine(BackendMachine" in str(failure)

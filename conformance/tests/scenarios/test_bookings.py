@@ -10,7 +10,7 @@ import pytest
 from commands import conform
 
 from backbay_conformance.plugin import Draw, Fault, lab_for
-from backbay_conformance.scenarios.lives import a_cancelled_compute_is_given_back
+from backbay_conformance.scenarios.cancellation import a_cancelled_compute_is_given_back
 from backbay_conformance.scenarios.process.bookings import PEAK
 
 SCENARIO = ("--op", "the_report_agrees_with_the_process", "--size", "smoke")

@@ -87,11 +87,11 @@ class Machine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the life, and make the last checks."""
+        """End the sequence of actions, and make the last checks."""
 
 
 def walk(kind: type[Machine], lab: Lab, choose: ChoiceSource, steps: int) -> None:
-    """Run a life of `steps` actions picked by `choose`; raise Fault if backend and model differ."""
+    """Run `steps` actions picked by `choose`; raise Fault if backend and model differ."""
     machine = kind(lab, choose)
     try:
         for _ in range(steps):
@@ -116,7 +116,7 @@ def abandon(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a machine: the check, the message, and the shortest life found that leads to it."""
+    """A failure of a machine: the check, the message, and the shortest sequence of actions found that leads to it."""
 
     machine: str
     check: str
@@ -137,7 +137,7 @@ def run_machine(
     *,
     shrink: bool = True,
 ) -> list[Failure]:
-    """Run lives that Hypothesis draws from a seed; return the first failure, as short as it becomes in some seconds."""
+    """Run sequences of actions that Hypothesis draws from a seed; return the first failure, as short as it becomes in some seconds."""
     lab = backend if isinstance(backend, Lab) else lab_for(backend)
     called = f"run_machine({machine.__name__}, {lab.name!r}, seed={seed}, steps={steps}, examples={examples})"
     failures: list[Failure] = []

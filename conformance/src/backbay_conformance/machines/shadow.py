@@ -1,4 +1,4 @@
-"""The shadow of a context: its graph in plain NumPy, node by node; the ops that a backend's life traces, and its weights."""
+"""The shadow of a context: its graph in plain NumPy, node by node; the ops that the machine of a backend traces, and its weights."""
 
 from __future__ import annotations
 
@@ -218,31 +218,31 @@ class ShadowedGraph(ContextShadow):
 EXACT = 2048.0  # integers up to this are exact in every type that a backend may round activations to
 
 
-class Life(Protocol):
-    """The parts of a BackendLife that its actions use."""
+class MachineContexts(Protocol):
+    """The contexts and weights of a BackendMachine, which its actions use."""
 
     def open_contexts(self) -> list[ContextShadow]: ...
 
     def weight(self, choose: ChoiceSource) -> Shadow: ...
 
 
-Traced = Callable[[Life, ContextShadow, Shadow, ChoiceSource], Shadow | None]
+Traced = Callable[[MachineContexts, ContextShadow, Shadow, ChoiceSource], Shadow | None]
 
 
 def _unary(
     peak: Callable[[float], float], trace: Callable[..., Tensor], function: Callable[[Array], Array]
 ) -> Traced:
-    def made(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+    def made(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
         top = peak(x.peak)
         return Shadow(trace(x.tensor, ctx.ctx), ctx, "", top, (x,), function) if top <= EXACT else None
 
     return made
 
 
-def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+def _binary(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
     """add or mul with a node of the same shape, from this context or a leaf of another context."""
     others = [n for n in ctx.nodes if n.shape == x.shape]
-    elsewhere = [n for c in life.open_contexts() if c is not ctx for n in c.nodes]
+    elsewhere = [n for c in machine.open_contexts() if c is not ctx for n in c.nodes]
     others += [n for n in elsewhere if n.is_leaf and n.shape == x.shape]
     if not others:
         return None
@@ -254,7 +254,7 @@ def _binary(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> 
     return made if made.peak <= EXACT else None
 
 
-def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+def _rows(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
     extent = x.tensor.dim(1)
     if x.tensor.rank < 2 or extent < 2:
         return None
@@ -264,14 +264,16 @@ def _rows(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Sh
     return Shadow(view, ctx, "", x.peak, (x,), lambda a: a[low:high], view=True)
 
 
-def _transposed(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+def _transposed(
+    machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource
+) -> Shadow | None:
     if x.tensor.rank != 2:
         return None
     return Shadow(x.tensor.permute(ctx.ctx, 1, 0), ctx, "", x.peak, (x,), np.transpose, view=True)
 
 
-def _product(life: Life, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
-    w = life.weight(choose)
+def _product(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+    w = machine.weight(choose)
     peak = w.peak * x.peak * WIDTH
     if x.tensor.dim(0) != WIDTH or x.tensor.rank != 2 or peak > EXACT:
         return None

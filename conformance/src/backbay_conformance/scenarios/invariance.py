@@ -15,7 +15,7 @@ from ..draw.operand import Operand
 from ..numbers.comparison import Fault
 from ..numbers.encoding import Array
 from ..suite.lab import Lab, scenario
-from .lives import STORED, drawn_weight, open_weights
+from .weights.drawn_weights import STORED, drawn_weight, open_weights
 
 WIDTH, HEADS, HEAD, PAST = 256, 4, 64, 70
 MOST = 64  # rows

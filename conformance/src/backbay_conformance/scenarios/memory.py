@@ -22,6 +22,7 @@ from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_raise, require
 from ..suite.case import CASES
 from ..suite.lab import Lab, scenario
+from .weights.drawn_weights import LAYERS, open_drawn_weights
 
 Extents = tuple[int, int, int]  # columns, tokens and layers of a network
 
@@ -221,3 +222,67 @@ def _no_memory(act: Callable[[], object], what: str) -> None:
     except (NoMemoryError, UnsupportedOpError):
         return  # the backend may decline the op because of its size
     raise Fault("memory", f"{what} larger than any memory was not refused")
+
+
+# -- reserve without compute, and bookings ---------------------------------------------------------------
+
+
+def chain(draw: Draw, ctx: Context) -> tuple[Tensor, list[Tensor]]:
+    """The input and some results of a small graph, each with memory of its own."""
+    n, m = (64, 6000) if draw.on_turn(1, 3) else (draw.pick(64, 8, 33), draw.pick(16, 3, 40))
+    x = ctx.empty(DType.F32, n, m)
+    w = ctx.layer(1).empty(draw.pick(DType.F32, DType.F16), n, n)
+    y, made = x, []
+    for _ in range(draw.pick(3, 1, 6)):
+        y = w.mulmat(ctx, y).add(ctx, x)
+        made.append(y)
+    return x, made
+
+
+@scenario("memory", smoke=1, default=8, nightly=50)
+def what_was_only_reserved_is_given_back(lab: Lab, draw: Draw) -> None:
+    """Reserve in several contexts without a compute, and close them in any order: all memory comes back."""
+    with lab.fresh(alloc_memory=not draw.flag(4)) as backend:
+        at_rest = backend.memory().total()
+        contexts = [backend.new_context() for _ in range(draw.pick(1, 2, 4))]
+        for ctx in contexts:
+            ctx.forward(*chain(draw, ctx)[1])
+            ctx.reserve()
+            if draw.flag(3):
+                ctx.reserve()
+        if backend.memory().total() <= at_rest:
+            raise Fault("memory", "a reserved graph takes no memory")
+        for ctx in sorted(contexts, key=lambda ctx: draw.below(100)):
+            held = backend.memory().total()
+            ctx.close()
+            if backend.memory().total() >= held:
+                told = "closing a reserved context gives nothing back"
+                raise Fault("memory", f"{told}: {held} bytes stay booked")
+        if left := backend.memory().total() - at_rest:
+            raise Fault("memory", f"contexts that only reserved are closed, and {left} bytes stay booked")
+
+
+@scenario("memory", smoke=1, default=8, nightly=50)
+def bookings_are_no_less_than_the_data(lab: Lab, draw: Draw) -> None:
+    """Outputs that can be read at the same time, and the weights of each layer, need at least their own bytes.
+
+    Some models have so many layers that the name of one begins as that of another.
+    """
+    layers = draw.by_turn(LAYERS, 12, LAYERS, 101)
+    with open_drawn_weights(lab, draw, layers) as (backend, weights):
+        backend.load()
+        memory = backend.memory()
+        for layer in range(layers):
+            least = sum(w.stored.nbytes for name, w in weights.items() if name.startswith(f"blk.{layer}."))
+            booked = sum(d.weights[layer].size for d in memory.devices if layer < len(d.weights))
+            if booked < least:
+                raise Fault("memory", f"layer {layer} has weights of {least} bytes, and {booked} are booked")
+        with backend.new_context() as ctx:
+            x, outputs = chain(draw, ctx)
+            x.from_floats(np.ones(x.size))
+            before = backend.memory().total()
+            ctx.compute(*outputs)
+            least = sum(y.nbytes for y in outputs)
+            grown = backend.memory().total() - before
+            if grown < least:
+                raise Fault("memory", f"{len(outputs)} outputs have {least} bytes, and {grown} are booked")

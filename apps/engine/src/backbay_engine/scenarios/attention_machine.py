@@ -32,7 +32,7 @@ SEQUENCES, CAPACITY, BATCH = 3, 40, 12
 
 
 class AttentionMachine(Machine):
-    """The life of a cache of keys and values; float64 recomputes every token's attention."""
+    """The machine of a cache of keys and values; float64 recomputes every token's attention."""
 
     cache: Cache
     traced: dict[Any, Any]
@@ -91,10 +91,10 @@ class AttentionShape:
 class TracedLayers:
     """Layers of attention over a cache, traced as a model traces them: each layer puts, gets and attends."""
 
-    def __init__(self, life: AttentionMachine, shapes: Sequence[AttentionShape], plan: CachePlan) -> None:
+    def __init__(self, machine: AttentionMachine, shapes: Sequence[AttentionShape], plan: CachePlan) -> None:
         size = plan.step.size
-        self.ctx = life.backend.new_context()
-        self.bound, host = life.cache.bind(self.ctx, plan), self.ctx.input()
+        self.ctx = machine.backend.new_context()
+        self.bound, host = machine.cache.bind(self.ctx, plan), self.ctx.input()
         self.positions = host.empty(DType.I32, size)
         self.inputs: list[list[Tensor]] = []
         self.results: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""The causal cache on a backend, through random lives: its attention against attention computed anew."""
+"""The causal cache on a backend, through random actions: its attention against attention computed anew."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 KINDS = ("plain", "window", "memory", "chunk", "two kinds")
 
 
-def has_tokens(life: CausalCacheMachine) -> bool:
-    return any(life.ends)
+def has_tokens(machine: CausalCacheMachine) -> bool:
+    return any(machine.ends)
 
 
 class CausalCacheMachine(AttentionMachine):
-    """The life of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
+    """The machine of a causal cache, alone or in a layered cache; float64 recomputes every token's attention."""
 
     def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
@@ -159,7 +159,7 @@ class CausalCacheMachine(AttentionMachine):
         self.cache.remove(sequence, 0)
         self._close_gap(sequence, 0, self.ends[sequence])
 
-    @action(lambda life: len(life.traced) > 3)
+    @action(lambda machine: len(machine.traced) > 3)
     def forget_steps(self, choose: ChoiceSource) -> None:
         self.tell("close the traced steps")
         self.close_steps()

@@ -1,4 +1,4 @@
-"""The cache of pictures on a backend, through random lives: cross attention against attention computed anew."""
+"""The cache of pictures on a backend, through random actions: cross attention against attention computed anew."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ class PictureCrossAttentionMachine(AttentionMachine):
 
 @final
 class TracedPictures:
-    def __init__(self, life: PictureCrossAttentionMachine, plan: CachePlan) -> None:
-        self.ctx = life.backend.new_context()
-        self._bound, at = life.pictures.bind(self.ctx, plan), self.ctx.layer(0)
+    def __init__(self, machine: PictureCrossAttentionMachine, plan: CachePlan) -> None:
+        self.ctx = machine.backend.new_context()
+        self._bound, at = machine.pictures.bind(self.ctx, plan), self.ctx.layer(0)
         self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
         if not self._bound.is_empty:
             seen = self._bound.get(at, 0)

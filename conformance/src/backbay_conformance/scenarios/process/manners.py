@@ -30,8 +30,8 @@ from ...draw.operand import Operand
 from ...numbers.comparison import Fault
 from ...suite.lab import Lab, scenario
 from ...suite.profiles import WORKER
-from ..lives import drawn_weight, product_of_each, write_weights
 from ..threads import DelayedCancel, cancelled
+from ..weights.drawn_weights import drawn_weight, product_of_each, write_weights
 from .bookings import mib, own_pages
 
 Stage = Callable[[str], None]  # called at the end of each stage of a use, with its name

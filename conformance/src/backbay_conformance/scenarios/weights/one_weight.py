@@ -15,7 +15,7 @@ from ...draw.operand import Operand
 from ...numbers.comparison import Fault
 from ...numbers.encoding import Array
 from ...suite.lab import Lab, open_contexts, scenario
-from ..lives import CLOSE, STORED, compare_results, compare_weight, drawn_weight, open_weights
+from .drawn_weights import CLOSE, STORED, compare_results, compare_weight, drawn_weight, open_weights
 
 NAME, WIDTH = "blk.0.attn_qkv.weight", 256
 

@@ -32,7 +32,8 @@ from ...numbers.comparison import Fault, require
 from ...numbers.encoding import Array
 from ...suite.case import Call
 from ...suite.lab import Lab, scenario
-from ..lives import (
+from ..process.bookings import PEAK, mib, own_pages
+from .drawn_weights import (
     drawn_weight,
     drawn_weights,
     load_and_compare,
@@ -40,7 +41,6 @@ from ..lives import (
     product_of_each,
     write_weights,
 )
-from ..process.bookings import PEAK, mib, own_pages
 
 VARIANTS = (0, 1)  # the file has two weights for each call, which differ only in their data
 

@@ -1,4 +1,4 @@
-"""A cache's life: store, read, shift, copy, remove and defragment, for several sequences and with a window."""
+"""The machine of a cache: store, read, shift, copy, remove and defragment, for several sequences and with a window."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SEQUENCES = 3
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)
 
 
-def has_cells(machine: CacheLife) -> bool:
+def has_cells(machine: CacheMachine) -> bool:
     return bool(machine.history.cells)
 
 
-class CacheLife(Machine):
+class CacheMachine(Machine):
     """Random actions on a cache; attention over it is compared with float64 attention over the plain history."""
 
     def __init__(self, lab: Lab, choose: ChoiceSource) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from backbay_conformance import lab_for
 from backbay_conformance.draw.draw import Draw
-from backbay_conformance.machines import BackendLife, CacheLife
+from backbay_conformance.machines import BackendMachine, CacheMachine
 from backbay_conformance.machines.machine import Machine
 from backbay_conformance.plugin import run_machine, walk
 
-MACHINES: dict[str, type[Machine]] = {"backend_life": BackendLife, "cache_life": CacheLife}
+MACHINES: dict[str, type[Machine]] = {"backend_life": BackendMachine, "cache_life": CacheMachine}
 KINDS = sorted(MACHINES)
 
 

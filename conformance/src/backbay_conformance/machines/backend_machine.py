@@ -1,4 +1,4 @@
-"""A backend's life: contexts nested and interleaved, leaves rewritten, graphs that grow, closing in any order."""
+"""The machine of a backend: contexts nested and interleaved, leaves rewritten, graphs that grow, closing in any order."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PEAK = 4.0  # largest magnitude in a leaf
 CONTEXTS, NODES = 3, 24
 
 
-def has_context(machine: BackendLife) -> bool:
+def has_context(machine: BackendMachine) -> bool:
     return bool(machine.open_contexts())
 
 
-def has_leaf(machine: BackendLife) -> bool:
+def has_leaf(machine: BackendMachine) -> bool:
     return any(leaf.is_leaf for ctx in machine.open_contexts() for leaf in ctx.nodes)
 
 
-def has_nodes(machine: BackendLife) -> bool:
+def has_nodes(machine: BackendMachine) -> bool:
     return any(len(ctx.nodes) < NODES and ctx.nodes for ctx in machine.open_contexts())
 
 
-class BackendLife(Machine):
+class BackendMachine(Machine):
     """Random actions on a backend; all data are small integers in f32, so each result is known to the bit."""
 
     def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
