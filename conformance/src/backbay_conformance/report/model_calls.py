@@ -1,4 +1,4 @@
-"""What a report says of the model whose calls a run imitated."""
+"""The counts of the calls of a model, which a report shows after a run with `--like`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ImitatedCalls:
-    """The calls of a model that a run with `--like` imitated, and the kinds of them that the suite's own calls have, too."""
+class ModelCallCounts:
+    """How many calls of a model a run with `--like` made, of which kinds, and which kinds the suite has, too."""
 
     model: str
     left_out: list[str]
