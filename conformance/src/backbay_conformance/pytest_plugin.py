@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .runner.isolation import WorkerSupervisor
+    from .runner.supervisor import WorkerSupervisor
 
 PREFIX = "conformance_"
 
@@ -80,8 +80,8 @@ def backbay_pool(request: pytest.FixtureRequest) -> Iterator[WorkerSupervisor]:
     from backbay.cli import parse_option
 
     from .checks.witness import witness_name
-    from .runner.isolation import WorkerSupervisor
     from .runner.selection import RunSettings
+    from .runner.supervisor import WorkerSupervisor
     from .suite.lab import OpenSettings
 
     option: Any = request.config.getoption

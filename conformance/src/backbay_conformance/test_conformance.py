@@ -7,8 +7,8 @@ import io
 import pytest
 
 from .report.terminal import show_failures
-from .runner.isolation import WorkerSupervisor
 from .runner.selection import items
+from .runner.supervisor import WorkerSupervisor
 
 
 def test_conformance(

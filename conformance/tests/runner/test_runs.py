@@ -14,7 +14,7 @@ from backbay_conformance import CASES, Draw, Report, lab_for, run
 from backbay_conformance.checks.call_check import try_call
 from backbay_conformance.checks.relations import RELATIONS
 from backbay_conformance.report.known_failures import read_known_failures
-from backbay_conformance.runner import isolation
+from backbay_conformance.runner import supervisor
 from backbay_conformance.runner.selection import Item, RunSettings
 
 
@@ -27,7 +27,7 @@ def tried(name: str, **more: object) -> Report:
 def test_a_backend_is_given_the_time_of_its_trial(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(isolation, "STARTING", 4.0)
+    monkeypatch.setattr(supervisor, "STARTING", 4.0)
     with pytest.raises(BackendUnavailableError, match="no answer within 4 s"):
         tried("StartsSlowly", ops=["neg"], size="tiny")
     caplog.clear()
@@ -157,7 +157,7 @@ def test_a_dtype_that_is_an_attribute_may_be_refused_by_the_error_alone() -> Non
 @pytest.mark.thorough
 def test_a_crash_is_made_smaller() -> None:
     settings = RunSettings("broken_backends:Exits", 0, shrink=600.0)  # as long as it takes
-    with closing(isolation.WorkerSupervisor(settings)) as pool:
+    with closing(supervisor.WorkerSupervisor(settings)) as pool:
         (first,) = pool.run([Item("core", "tanh", 1)])
     assert (first.check, first.call) == ("crash", "tanh(f32[1] contiguous)")
 

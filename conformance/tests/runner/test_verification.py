@@ -13,7 +13,7 @@ from backbay_conformance import run
 from backbay_conformance.certificate_command import command
 from backbay_conformance.report.certificate import certificate
 from backbay_conformance.report.digests import own_files, suite_files
-from backbay_conformance.runner.speeds import CALLS, TOKENS, speeds
+from backbay_conformance.runner.op_speeds import CALLS, TOKENS, speeds
 from backbay_conformance.runner.verification import Verification, read_certificate, verify
 from backbay_conformance.suite.lab import PLAIN
 

@@ -11,8 +11,8 @@ from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab
 from .cache_graph import CacheLayout, KeyValueCache
-from .history import Cell, TokenHistory, attend, attention_cost, number, require_close, rotated, stored
 from .machine import ChoiceSource, Machine, action
+from .token_history import Cell, TokenHistory, attend, attention_cost, number, require_close, rotated, stored
 
 SEQUENCES = 3
 KNOWN = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0)

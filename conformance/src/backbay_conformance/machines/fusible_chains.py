@@ -23,7 +23,7 @@ X, A, COLUMN, ROW, W = range(len(LEAVES))
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """An op of a chain: how it is traced, and the formula of its result."""
 
     trace: Callable[..., Tensor]
@@ -36,8 +36,8 @@ def rounded(x: Number, dtype: DType = DType.F32) -> Number:
     return Number(x.value, x.error + lost, x.cost)
 
 
-def _through(dtype: DType) -> Step:
-    return Step(lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype), lambda x: rounded(x, dtype))
+def _through(dtype: DType) -> ChainStep:
+    return ChainStep(lambda ctx, x: x.cast(ctx, dtype).cast(ctx, x.dtype), lambda x: rounded(x, dtype))
 
 
 def _turned(ctx: Context, x: Tensor) -> Tensor:
@@ -62,41 +62,41 @@ def _stored(ctx: Context, x: Tensor) -> Tensor:
     return ctx.zeros(x.dtype, *x.shape).set_rows(ctx, x, ids)
 
 
-ONE: dict[str, Step] = {
-    "scale": Step(lambda ctx, x: x.scale(ctx, 0.5), lambda x: x * 0.5),
-    "neg": Step(lambda ctx, x: x.neg(ctx), lambda x: -x),
-    "clamp": Step(lambda ctx, x: x.clamp(ctx, -0.5, 1.0), lambda x: x.clip(-0.5, 1.0)),
-    "relu": Step(lambda ctx, x: x.relu(ctx), lambda x: x.clip(0, np.inf)),
-    "silu": Step(lambda ctx, x: x.silu(ctx), lambda x: x * x.sigmoid()),
-    "sigmoid": Step(lambda ctx, x: x.sigmoid(ctx), lambda x: x.sigmoid()),
-    "tanh": Step(lambda ctx, x: x.tanh(ctx), lambda x: x.tanh()),
-    "softmax": Step(lambda ctx, x: x.softmax(ctx), softmax_formula),
-    "rms_norm": Step(lambda ctx, x: x.rms_norm(ctx, eps=EPS), lambda x: rms_formula(x, None, EPS)),
-    "layer_norm": Step(
+ONE: dict[str, ChainStep] = {
+    "scale": ChainStep(lambda ctx, x: x.scale(ctx, 0.5), lambda x: x * 0.5),
+    "neg": ChainStep(lambda ctx, x: x.neg(ctx), lambda x: -x),
+    "clamp": ChainStep(lambda ctx, x: x.clamp(ctx, -0.5, 1.0), lambda x: x.clip(-0.5, 1.0)),
+    "relu": ChainStep(lambda ctx, x: x.relu(ctx), lambda x: x.clip(0, np.inf)),
+    "silu": ChainStep(lambda ctx, x: x.silu(ctx), lambda x: x * x.sigmoid()),
+    "sigmoid": ChainStep(lambda ctx, x: x.sigmoid(ctx), lambda x: x.sigmoid()),
+    "tanh": ChainStep(lambda ctx, x: x.tanh(ctx), lambda x: x.tanh()),
+    "softmax": ChainStep(lambda ctx, x: x.softmax(ctx), softmax_formula),
+    "rms_norm": ChainStep(lambda ctx, x: x.rms_norm(ctx, eps=EPS), lambda x: rms_formula(x, None, EPS)),
+    "layer_norm": ChainStep(
         lambda ctx, x: x.layer_norm(ctx, eps=EPS), lambda x: layer_formula(x, None, None, EPS)
     ),
     "f16": _through(DType.F16),
     "bf16": _through(DType.BF16),
-    "turn": Step(lambda ctx, x: _turned(ctx, _turned(ctx, x)), lambda x: x),
-    "reshape": Step(lambda ctx, x: x.reshape(ctx, x.size).neg(ctx).reshape(ctx, *x.shape), lambda x: -x),
-    "rope": Step(_rope, _roped),
-    "set_rows": Step(_stored, lambda x: x[::-1]),
+    "turn": ChainStep(lambda ctx, x: _turned(ctx, _turned(ctx, x)), lambda x: x),
+    "reshape": ChainStep(lambda ctx, x: x.reshape(ctx, x.size).neg(ctx).reshape(ctx, *x.shape), lambda x: -x),
+    "rope": ChainStep(_rope, _roped),
+    "set_rows": ChainStep(_stored, lambda x: x[::-1]),
 }
 """Steps of one operand."""
 
-TWO: dict[str, Step] = {
-    "add": Step(lambda ctx, x, y: x.add(ctx, y), lambda x, y: x + repeated(y, x.shape)),
-    "sub": Step(lambda ctx, x, y: x.sub(ctx, y), lambda x, y: x - repeated(y, x.shape)),
-    "mul": Step(lambda ctx, x, y: x.mul(ctx, y), lambda x, y: x * repeated(y, x.shape)),
-    "gate": Step(lambda ctx, x, y: x.silu(ctx, y), lambda x, y: x * x.sigmoid() * y),
+TWO: dict[str, ChainStep] = {
+    "add": ChainStep(lambda ctx, x, y: x.add(ctx, y), lambda x, y: x + repeated(y, x.shape)),
+    "sub": ChainStep(lambda ctx, x, y: x.sub(ctx, y), lambda x, y: x - repeated(y, x.shape)),
+    "mul": ChainStep(lambda ctx, x, y: x.mul(ctx, y), lambda x, y: x * repeated(y, x.shape)),
+    "gate": ChainStep(lambda ctx, x, y: x.silu(ctx, y), lambda x, y: x * x.sigmoid() * y),
 }
 """Steps of two operands, the second of which may be repeated, except by `gate`."""
 
 STEPS = {
     **ONE,
     **TWO,
-    "mulmat": Step(lambda ctx, w, x: w.mulmat(ctx, x), product),
-    "sum_rows": Step(lambda ctx, x: x.sum_rows(ctx), lambda x: x.sum()),
+    "mulmat": ChainStep(lambda ctx, w, x: w.mulmat(ctx, x), product),
+    "sum_rows": ChainStep(lambda ctx, x: x.sum_rows(ctx), lambda x: x.sum()),
 }
 GATES = ("sigmoid", "silu", "tanh", "relu", "neg", "scale")  # steps that make an operand which is repeated
 

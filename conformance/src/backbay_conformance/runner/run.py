@@ -23,7 +23,6 @@ from ..suite.profiles import STANDARD
 from ..workloads.model_calls import LIKE, read_model_calls
 from .few_shapes import with_few_shapes
 from .group_run import GroupRun
-from .isolation import ask_worker, isolated
 from .journal import Journal
 from .selection import (
     Item,
@@ -36,6 +35,7 @@ from .selection import (
     names,
     select,
 )
+from .supervisor import ask_worker, isolated
 from .worst_inputs import hunt_items, run_group
 
 Progress = Callable[[Outcome, int], None]  # called with each outcome and the total number of outcomes

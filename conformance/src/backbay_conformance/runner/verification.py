@@ -20,16 +20,16 @@ from ..suite.extensions import load_extensions
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
 from .few_shapes import with_few_shapes
-from .isolation import isolated
 from .run import Progress, collect
 from .selection import RunSettings, SelectionError, first_round, items, names, select
+from .supervisor import isolated
 
 SAMPLE = 24
 """The ops and scenarios whose first calls are run again, unless another number is asked for."""
 
 
 @dataclass
-class Finding:
+class CertificateFinding:
     """One thing that a certificate says, and what was found here; `agrees` is None where it could not be checked."""
 
     what: str
@@ -44,7 +44,7 @@ class Verification:
     certificate: Mapping[str, Any]
     seed: int
     sample: Report
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CertificateFinding] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -131,69 +131,77 @@ def _verified(
     collect(report, isolated(settings, planned, jobs, report.facts), len(planned), progress)
     result.findings += _of_facts(said["facts"], report.facts)
     result.findings += _of_sample(said, report)
-    result.findings.append(Finding("the other calls", None, _left(said, report)))
+    result.findings.append(CertificateFinding("the other calls", None, _left(said, report)))
     return result
 
 
-def _of_files(said: Mapping[str, Any], name: str) -> Iterator[Finding]:
+def _of_files(said: Mapping[str, Any], name: str) -> Iterator[CertificateFinding]:
     for what, files in (("suite", suite_files()), ("plugin", python_files(package_of(name)))):
         same = said["digests"][what] == sources(files)
-        yield Finding(f"the {what}'s Python files", same, "the same" if same else "others")
+        yield CertificateFinding(f"the {what}'s Python files", same, "the same" if same else "others")
     compiled = sorted({path.name for path in files_of(package_of(name)) if path.suffix == ".so"})
     if compiled:
-        yield Finding("compiled files", None, f"each machine builds its own: {', '.join(compiled)}")
+        yield CertificateFinding(
+            "compiled files", None, f"each machine builds its own: {', '.join(compiled)}"
+        )
 
 
-def _of_counts(said: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_counts(said: Mapping[str, Any]) -> Iterator[CertificateFinding]:
     counts, ops = said["counts"], said["ops"]
     for count in ("passed", "unsupported"):
         total = sum(op[count] for op in ops)
-        yield Finding(
+        yield CertificateFinding(
             f"{count} calls", counts[count] == total, f"{counts[count]:,}; by op together {total:,}"
         )
     bad = [f"{op['name']} {op['state']}" for op in ops if op["state"] not in GOOD]
     failed = counts["failed"] + counts["known"]
-    yield Finding("failed calls", not failed and not bad, ", ".join(bad) or str(failed))
+    yield CertificateFinding("failed calls", not failed and not bad, ", ".join(bad) or str(failed))
     if said["like"] is not None:
-        yield Finding("calls of a model", None, f"{said['like']['model']} is not here")
+        yield CertificateFinding("calls of a model", None, f"{said['like']['model']} is not here")
         return
     if said["facts"].get("scenarios", []) == list(load_extensions()):
         usual = items(select(said["profiles"]), said["size"])
         planned = len(with_few_shapes(usual, said["seed"]) if said["few_shapes"] else usual)
         total = counts["passed"] + counts["unsupported"]
-        yield Finding(
+        yield CertificateFinding(
             "planned calls", planned == total == said["planned"], f"{total:,}; this suite plans {planned:,}"
         )
     else:
-        yield Finding("planned calls", None, "other packages add scenarios here")
+        yield CertificateFinding("planned calls", None, "other packages add scenarios here")
 
 
-def _of_facts(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Finding]:
-    yield Finding("plugin", said["backend"] == found["backend"], _both(said["backend"], found["backend"]))
+def _of_facts(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[CertificateFinding]:
+    yield CertificateFinding(
+        "plugin", said["backend"] == found["backend"], _both(said["backend"], found["backend"])
+    )
     for key in ("contract", "kernels", "deterministic"):
-        yield Finding(key, said.get(key) == found.get(key), _both(said.get(key), found.get(key)))
+        yield CertificateFinding(key, said.get(key) == found.get(key), _both(said.get(key), found.get(key)))
     for key in ("devices", "python", "machine"):
         if said[key] != found[key]:
-            yield Finding(key, None, _both(said[key], found[key]))
+            yield CertificateFinding(key, None, _both(said[key], found[key]))
 
 
-def _of_sample(said: Mapping[str, Any], report: Report) -> Iterator[Finding]:
+def _of_sample(said: Mapping[str, Any], report: Report) -> Iterator[CertificateFinding]:
     counts = report.counts
     told = f"{counts['passed']} of {report.tried} passed, {counts['unsupported']} unsupported"
-    yield Finding("the sample", not counts["failed"], f"{told}, {counts['failed']} failed")
+    yield CertificateFinding("the sample", not counts["failed"], f"{told}, {counts['failed']} failed")
     drawn = said["digests"]["calls"]
     others = [group for group, own in report.digests.items() if drawn.get(group) != own]
-    yield Finding("the sample's calls", not others, f"others: {', '.join(others)}" if others else "the same")
+    yield CertificateFinding(
+        "the sample's calls", not others, f"others: {', '.join(others)}" if others else "the same"
+    )
     cells = {(op["profile"], op["name"], op["dtype"]): op for op in said["ops"]}
     for key, cell in report.cells.items():
         op = cells.get(key)
         if op is None:
-            yield Finding(" ".join(key), False, "not in the certificate")
+            yield CertificateFinding(" ".join(key), False, "not in the certificate")
         elif cell.unsupported > op["unsupported"] or cell.passed > op["passed"]:
             told = f"{cell.passed} passed, {cell.unsupported} unsupported; the certificate has fewer"
-            yield Finding(" ".join(key), False, told)
+            yield CertificateFinding(" ".join(key), False, told)
         elif cell.worst > op["worst"] + 1e-9:
-            yield Finding(" ".join(key), None, f"{cell.worst:.3f} of the bound here, {op['worst']:.3f} there")
+            yield CertificateFinding(
+                " ".join(key), None, f"{cell.worst:.3f} of the bound here, {op['worst']:.3f} there"
+            )
 
 
 def _left(said: Mapping[str, Any], report: Report) -> str:

@@ -22,7 +22,7 @@ from ..numbers.encoding import Array, decode, encode
 from ..numbers.number import Number
 from ..suite.case import Call
 from ..suite.lab import Lab, scenario
-from .blocks import judge_block, normal
+from .model_blocks import judge_block, normal
 
 
 def found_ids(draw: Draw, count: int, *shape: int) -> Operand:

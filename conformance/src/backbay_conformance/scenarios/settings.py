@@ -16,7 +16,7 @@ from ..draw.data import Integers, Numbers
 from ..draw.draw import Draw
 from ..suite.case import CASES, Call, Case
 from ..suite.lab import Lab, scenario, with_contexts
-from .long import columns
+from .large_sizes import columns
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"num_threads": 1},

@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 from backbay import DType, ModelFileError, Tensor, ops
 
 from . import lowerings as lower
-from .graph_tracer import GraphNode, GraphTracer, Lowering, Value, require
+from .graph_tracer import GraphNode, GraphTracer, GraphValue, Lowering, require
 
 SCHEMA = 8  # the major version of the description
 LARGEST = 1 << 28  # bytes of a description
@@ -75,7 +75,7 @@ def _nodes(module: Mapping[str, Any]) -> Iterator[GraphNode]:
     for node in graph["nodes"]:
         results = [argument(one) for one in node["outputs"]]
         flat = [one for result in results for one in (result if isinstance(result, list) else [result])]
-        flat = [one for one in flat if isinstance(one, Value)]
+        flat = [one for one in flat if isinstance(one, GraphValue)]
         if flat:
             args = [argument(one["arg"]) for one in node["inputs"] if one.get("kind") != KEYWORD]
             named = {
@@ -91,9 +91,9 @@ def _lowering(name: str) -> Lowering | None:
     return LOWERINGS.get(own) or lower.SHARED.get(own)
 
 
-def _value(meta: Mapping[str, Any]) -> Value:
+def _value(meta: Mapping[str, Any]) -> GraphValue:
     extents = [_size(size) for size in meta["sizes"]]
-    return Value(_dtype(meta["dtype"]), None if None in extents else tuple(map(int, extents)))
+    return GraphValue(_dtype(meta["dtype"]), None if None in extents else tuple(map(int, extents)))
 
 
 def _dtype(number: int) -> DType | str:
@@ -112,9 +112,9 @@ def _each(size: int | Sequence[int], axes: int) -> list[int]:
 
 def _conv(
     g: GraphTracer,
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
+    x: GraphValue,
+    weight: GraphValue,
+    bias: GraphValue | None = None,
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
@@ -128,36 +128,41 @@ def _conv(
 
 
 def _normalized(op: Any) -> Lowering:
-    def norm(g: GraphTracer, x: Value, shape: Sequence[int], *rest: Any) -> Tensor:
+    def norm(g: GraphTracer, x: GraphValue, shape: Sequence[int], *rest: Any) -> Tensor:
         require(len(shape) == 1, "axes")
         return g.op(op, x, *rest[: len(op.parameters) - 1])
 
     return norm
 
 
-def _exchanged(g: GraphTracer, x: Value, first: int = -1, second: int = -2) -> Tensor:
+def _exchanged(g: GraphTracer, x: GraphValue, first: int = -1, second: int = -2) -> Tensor:
     order = list(range(len(x.extents)))
     order[first], order[second] = order[second], order[first]
     return lower.transposed(g, x, order)
 
 
 def _slice(
-    g: GraphTracer, x: Value, axis: int = 0, low: int | None = None, high: int | None = None, step: int = 1
+    g: GraphTracer,
+    x: GraphValue,
+    axis: int = 0,
+    low: int | None = None,
+    high: int | None = None,
+    step: int = 1,
 ) -> Tensor:
     return lower.sliced(g, x, x.dim(axis), low, high, step)
 
 
-def _unbind(g: GraphTracer, x: Value, axis: int = 0) -> list[Tensor]:
+def _unbind(g: GraphTracer, x: GraphValue, axis: int = 0) -> list[Tensor]:
     return [lower.selected(g, x, axis, index) for index in range(x.extents[axis])]
 
 
-def _pooled(g: GraphTracer, x: Value, size: Sequence[int]) -> Tensor:
+def _pooled(g: GraphTracer, x: GraphValue, size: Sequence[int]) -> Tensor:
     require([*size] == [1, 1], "size")
     pooled: Tensor = lower.reduced(ops.mean)(g, x, (-2, -1), keepdims=True)
     return pooled
 
 
-def _contiguous(g: GraphTracer, x: Value, **_: Any) -> Tensor:
+def _contiguous(g: GraphTracer, x: GraphValue, **_: Any) -> Tensor:
     return g.tensor(x) if g.tensor(x).is_contiguous else g.op(ops.contiguous, x)
 
 

@@ -29,7 +29,7 @@ def require(condition: object, reason: str) -> None:
 
 
 @dataclass(eq=False)
-class Value:
+class GraphValue:
     """A value of the graph.
 
     dtype      or the name of one that the contract lacks
@@ -67,12 +67,12 @@ class GraphNode:
     lowering: Lowering | None
     args: Sequence[Any]
     named: Mapping[str, Any]
-    results: Sequence[Value]
+    results: Sequence[GraphValue]
 
     @property
-    def operands(self) -> list[Value]:
+    def operands(self) -> list[GraphValue]:
         flat = [one for arg in self.args for one in (arg if isinstance(arg, list) else [arg])]
-        return [one for one in flat if isinstance(one, Value)]
+        return [one for one in flat if isinstance(one, GraphValue)]
 
     def lowered(self, tracer: GraphTracer) -> list[Tensor]:
         if self.lowering is None:
@@ -119,11 +119,11 @@ class GraphTracer:
 
     def op(self, op: Op[Any, Any], *args: Any, **named: Any) -> Tensor:
         """Trace an op of values and tensors."""
-        x, *others = (self.tensor(arg) if isinstance(arg, Value) else arg for arg in args)
+        x, *others = (self.tensor(arg) if isinstance(arg, GraphValue) else arg for arg in args)
         traced: Tensor = getattr(x, op.name)(self.ctx, *others, **named)
         return traced
 
-    def tensor(self, value: Value) -> Tensor:
+    def tensor(self, value: GraphValue) -> Tensor:
         """The counterpart of a value; a leaf, if no call has made it."""
         if value.tensor is None:
             value.tensor = self.leaf(value.dtype, value.extents)
@@ -149,11 +149,11 @@ class GraphTracer:
                 return x.view(self.ctx, 0, extents, strides[1:])
         return x.contiguous(self.ctx, *extents)
 
-    def _fitted(self, x: Tensor, result: Value) -> Tensor:
+    def _fitted(self, x: Tensor, result: GraphValue) -> Tensor:
         """A tensor as the graph has the result that it is for: of that dtype, and of that rank."""
         result.shape = x.shape[::-1] if result.shape is None else result.shape
         require(same_shape(x.shape, result.extents[::-1]), "shape")
-        if result.dtype == Value.dtype:
+        if result.dtype == GraphValue.dtype:
             result.dtype = x.dtype
         if not isinstance(result.dtype, DType):
             raise UnmappedError(result.dtype)

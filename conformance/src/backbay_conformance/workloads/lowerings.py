@@ -11,7 +11,7 @@ import numpy as np
 from backbay import DType, Op, Tensor, ops
 from backbay.internals import same_shape
 
-from .graph_tracer import GraphTracer, Lowering, Value, require
+from .graph_tracer import GraphTracer, GraphValue, Lowering, require
 
 
 def unary(op: Op[Any, Any]) -> Lowering:
@@ -19,9 +19,9 @@ def unary(op: Op[Any, Any]) -> Lowering:
 
 
 def binary(op: Op[Any, Any]) -> Lowering:
-    def lower(g: GraphTracer, a: Value, b: Value | float, *, alpha: float = 1) -> Tensor:
+    def lower(g: GraphTracer, a: GraphValue, b: GraphValue | float, *, alpha: float = 1) -> Tensor:
         require(alpha == 1, "alpha")
-        other = b if isinstance(b, Value) else Value(a.dtype, (), True, [b])
+        other = b if isinstance(b, GraphValue) else GraphValue(a.dtype, (), True, [b])
         if op is ops.mul and len(a.numbers or ()) == 1:
             a, other = other, a
         if op in (ops.mul, ops.div) and len(other.numbers or ()) == 1 and any(other.numbers or ()):
@@ -43,40 +43,43 @@ def repeated(g: GraphTracer, x: Tensor, shape: Sequence[int]) -> Tensor:
     return x if same_shape(x.shape, shape[::-1]) else g.op(ops.repeat_4d, x, *shape[::-1])
 
 
-def numbers(value: Value | float | Sequence[float]) -> list[Any]:
+def numbers(value: GraphValue | float | Sequence[float]) -> list[Any]:
     """The numbers of an argument that is no data."""
-    if isinstance(value, Value):
+    if isinstance(value, GraphValue):
         require(value.numbers is not None, "computed numbers")
         return value.numbers or []
     return list(value) if isinstance(value, Sequence) else [value]
 
 
-def power(g: GraphTracer, x: Value, exponent: Value | float) -> Tensor:
+def power(g: GraphTracer, x: GraphValue, exponent: GraphValue | float) -> Tensor:
     wanted = numbers(exponent)
     require(wanted in ([0.5], [2], [3]), "exponent")
     root = g.op(ops.sqrt if wanted == [0.5] else ops.sqr, x)
     return g.op(ops.mul, root, x) if wanted == [3] else root
 
 
-def reciprocal(g: GraphTracer, x: Value | Tensor) -> Tensor:
+def reciprocal(g: GraphTracer, x: GraphValue | Tensor) -> Tensor:
     return g.op(ops.div, g.op(ops.fill, x, 1.0), x)
 
 
 def clamp(
-    g: GraphTracer, x: Value, min: Value | float | None = None, max: Value | float | None = None
+    g: GraphTracer,
+    x: GraphValue,
+    min: GraphValue | float | None = None,
+    max: GraphValue | float | None = None,
 ) -> Tensor:
     low, high = (end if one is None else float(numbers(one)[0]) for one, end in ((min, -inf), (max, inf)))
     return g.op(ops.clamp, x, low, high)
 
 
-def gelu(g: GraphTracer, x: Value, *, approximate: str = "none") -> Tensor:
+def gelu(g: GraphTracer, x: GraphValue, *, approximate: str = "none") -> Tensor:
     return g.op(ops.gelu if approximate == "tanh" else ops.gelu_erf, x)
 
 
 # -- products --------------------------------------------------------------------------------------------
 
 
-def turned(g: GraphTracer, x: Value) -> Tensor:
+def turned(g: GraphTracer, x: GraphValue) -> Tensor:
     """x with its two innermost dimensions exchanged: a view; a constant lies so before the first call."""
     *outer, rows, columns = (1, *x.extents)[-max(2, len(x.extents)) :]
     if x.constant:
@@ -90,23 +93,23 @@ def product(g: GraphTracer, w: Tensor, x: Tensor) -> Tensor:
     return g.op(ops.mulmat, w, repeated(g, x, (*batch, x.dim(1), x.dim(0))))
 
 
-def matmul(g: GraphTracer, a: Value, b: Value) -> Tensor:
+def matmul(g: GraphTracer, a: GraphValue, b: GraphValue) -> Tensor:
     if len(b.extents) > 1:
         return product(g, turned(g, b), g.tensor(a))
     return g.reshaped(product(g, g.tensor(b), g.tensor(a)), a.extents[:-1])
 
 
-def linear(g: GraphTracer, x: Value, weight: Value, bias: Value | None = None) -> Tensor:
+def linear(g: GraphTracer, x: GraphValue, weight: GraphValue, bias: GraphValue | None = None) -> Tensor:
     y = product(g, g.tensor(weight), g.tensor(x))
     return y if bias is None else g.op(ops.add, y, bias)
 
 
 def attention(
     g: GraphTracer,
-    query: Value,
-    key: Value,
-    value: Value,
-    mask: Value | None = None,
+    query: GraphValue,
+    key: GraphValue,
+    value: GraphValue,
+    mask: GraphValue | None = None,
     dropout: float = 0.0,
     is_causal: bool = False,
     *,
@@ -118,18 +121,18 @@ def attention(
     require(len(query.extents) == 4, "dimensions")
     q, k, v = (g.op(ops.permute, one, 0, 2, 1, 3) for one in (query, key, value))
     if is_causal:
-        mask = Value(DType.F32, (q.dim(2), k.dim(2)))
+        mask = GraphValue(DType.F32, (q.dim(2), k.dim(2)))
     elif mask is not None and mask.dtype == "bool":
-        mask = Value(DType.F32, mask.extents)
+        mask = GraphValue(DType.F32, mask.extents)
     y = g.op(ops.scaled_dot_product_attention, q, k, v, mask, scale=scale or q.dim(0) ** -0.5)
     return g.op(ops.permute, y, 0, 2, 1, 3)
 
 
 def convolution(
     g: GraphTracer,
-    x: Value,
-    weight: Value,
-    bias: Value | None,
+    x: GraphValue,
+    weight: GraphValue,
+    bias: GraphValue | None,
     strides: Sequence[int],
     pads: Sequence[int],
     dilations: Sequence[int],
@@ -149,11 +152,11 @@ def convolution(
     return y if bias is None else g.op(ops.add, y, _per_channel(g, bias, axes))
 
 
-def _per_channel(g: GraphTracer, x: Value, axes: int) -> Tensor:
+def _per_channel(g: GraphTracer, x: GraphValue, axes: int) -> Tensor:
     return g.reshaped(g.tensor(x), (*x.extents, *[1] * axes))
 
 
-def batch_norm(g: GraphTracer, x: Value, weight: Value) -> Tensor:
+def batch_norm(g: GraphTracer, x: GraphValue, weight: GraphValue) -> Tensor:
     """The norm of inference: a factor and a summand for each channel, both known before the first call."""
     channel = _per_channel(g, weight, len(x.extents) - 2)
     return g.op(ops.add, g.op(ops.mul, x, channel), channel)
@@ -162,21 +165,21 @@ def batch_norm(g: GraphTracer, x: Value, weight: Value) -> Tensor:
 # -- rows ------------------------------------------------------------------------------------------------
 
 
-def innermost(x: Value, axis: int) -> Value:
+def innermost(x: GraphValue, axis: int) -> GraphValue:
     """The value itself; UnmappedError unless the axis is its innermost one."""
     require(x.dim(axis) == 0, "axis")
     return x
 
 
-def softmax(g: GraphTracer, x: Value, axis: int = -1, _: object = None) -> Tensor:
+def softmax(g: GraphTracer, x: GraphValue, axis: int = -1, _: object = None) -> Tensor:
     return g.op(ops.softmax, innermost(x, axis))
 
 
 def reduced(op: Op[Any, Any]) -> Lowering:
     def lower(
         g: GraphTracer,
-        x: Value,
-        axes: Value | Sequence[int] | None = None,
+        x: GraphValue,
+        axes: GraphValue | Sequence[int] | None = None,
         keepdims: bool = False,
         *,
         dtype: object = None,
@@ -197,32 +200,32 @@ def reduced(op: Op[Any, Any]) -> Lowering:
 # -- places ----------------------------------------------------------------------------------------------
 
 
-def same(g: GraphTracer, x: Value, *_: Any, **__: Any) -> Tensor:
+def same(g: GraphTracer, x: GraphValue, *_: Any, **__: Any) -> Tensor:
     """x itself; the tracer casts it, if the result has another dtype."""
     return g.tensor(x)
 
 
-def reshape(g: GraphTracer, x: Value, *_: Any, results: Sequence[Value], **__: Any) -> Tensor:
+def reshape(g: GraphTracer, x: GraphValue, *_: Any, results: Sequence[GraphValue], **__: Any) -> Tensor:
     return g.reshaped(g.tensor(x), results[0].extents)
 
 
-def expand(g: GraphTracer, x: Value, *_: Any, results: Sequence[Value], **__: Any) -> Tensor:
+def expand(g: GraphTracer, x: GraphValue, *_: Any, results: Sequence[GraphValue], **__: Any) -> Tensor:
     return repeated(g, g.tensor(x), results[0].extents)
 
 
 def split(
     g: GraphTracer,
-    x: Value,
+    x: GraphValue,
     _: object = None,
     axis: int = 0,
     *,
     num_outputs: int = 0,
-    results: Sequence[Value],
+    results: Sequence[GraphValue],
 ) -> list[Tensor]:
     return g.tensor(x).chunk_sections(g.ctx, x.dim(axis), *[one.extents[axis] for one in results])
 
 
-def transposed(g: GraphTracer, x: Value, perm: Sequence[int] | None = None) -> Tensor:
+def transposed(g: GraphTracer, x: GraphValue, perm: Sequence[int] | None = None) -> Tensor:
     """Axis i of the result is axis perm[i] of x; without perm, the axes are reversed."""
     rank = len(x.extents)
     order = {x.dim(axis): rank - 1 - i for i, axis in enumerate(range(rank)[::-1] if perm is None else perm)}
@@ -230,15 +233,15 @@ def transposed(g: GraphTracer, x: Value, perm: Sequence[int] | None = None) -> T
 
 
 def sliced(
-    g: GraphTracer, x: Value | Tensor, dim: int, low: int | None, high: int | None, step: int = 1
+    g: GraphTracer, x: GraphValue | Tensor, dim: int, low: int | None, high: int | None, step: int = 1
 ) -> Tensor:
     require(step > 0, "step")
-    whole = g.tensor(x) if isinstance(x, Value) else x
+    whole = g.tensor(x) if isinstance(x, GraphValue) else x
     low, high, step = slice(low, high, step).indices(whole.dim(dim))
     return g.op(ops.slice, whole, dim, low, max(low, high), step)
 
 
-def selected(g: GraphTracer, x: Value, axis: int, index: int) -> Tensor:
+def selected(g: GraphTracer, x: GraphValue, axis: int, index: int) -> Tensor:
     """One index of an axis, which is dropped."""
     dropped = x.dim(axis)
     place = index % max(1, x.extents[axis])
@@ -246,14 +249,14 @@ def selected(g: GraphTracer, x: Value, axis: int, index: int) -> Tensor:
     return g.reshaped(one, [n for i, n in enumerate(x.extents) if x.dim(i) != dropped])
 
 
-def concat(g: GraphTracer, parts: Sequence[Value], axis: int = 0) -> Tensor:
+def concat(g: GraphTracer, parts: Sequence[GraphValue], axis: int = 0) -> Tensor:
     y = g.tensor(parts[0])
     for part in parts[1:]:
         y = g.op(ops.concat, y, part, parts[0].dim(axis))
     return y
 
 
-def rows(g: GraphTracer, x: Value, ids: Value, axis: int = 0) -> Tensor:
+def rows(g: GraphTracer, x: GraphValue, ids: GraphValue, axis: int = 0) -> Tensor:
     """Rows by ids; a single index that is known is a view."""
     if not ids.extents and ids.numbers:
         return selected(g, x, axis, int(ids.numbers[0]))

@@ -13,7 +13,7 @@ import numpy as np
 from backbay import BackbayError, DType, ModelFileError, Tensor, ops
 
 from . import lowerings as lower
-from .graph_tracer import GraphNode, GraphTracer, Lowering, Value, require
+from .graph_tracer import GraphNode, GraphTracer, GraphValue, Lowering, require
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, ModelProto, NodeProto, TypeProto
@@ -77,9 +77,9 @@ class OnnxGraph:
 
     def trace(self, node: NodeProto) -> None:
         name = node.op_type if node.domain in OWN else f"{node.domain}.{node.op_type}"
-        args = [self.values.setdefault(one, Value()) if one else None for one in node.input]
+        args = [self.values.setdefault(one, GraphValue()) if one else None for one in node.input]
         self._infer(node)
-        results = [self.values.setdefault(one, Value()) for one in node.output if one]
+        results = [self.values.setdefault(one, GraphValue()) for one in node.output if one]
         lowering = LOWERINGS.get(name) or lower.SHARED.get(name.lower())
         used = [] if name in ("Shape", "Size") else args  # no elements are needed
         self.tracer.trace(GraphNode(name, lowering, used, self._attributes(node, lowering), results))
@@ -124,14 +124,16 @@ class OnnxGraph:
         return {name: value for name, value in given.items() if name in taken or value != usual.get(name)}
 
 
-def _value(kind: TypeProto) -> Value:
+def _value(kind: TypeProto) -> GraphValue:
     from onnx import TensorProto
 
     tensor = kind.tensor_type
     number = tensor.elem_type
     shape = tuple(extent.dim_value for extent in tensor.shape.dim)
     whole = tensor.HasField("shape") and all(extent.HasField("dim_value") for extent in tensor.shape.dim)
-    return Value(DTYPES.get(number) or TensorProto.DataType.Name(number).lower(), shape if whole else None)
+    return GraphValue(
+        DTYPES.get(number) or TensorProto.DataType.Name(number).lower(), shape if whole else None
+    )
 
 
 def _decoded(attributes: Mapping[str, AttributeProto]) -> dict[str, Any]:
@@ -143,9 +145,9 @@ def _decoded(attributes: Mapping[str, AttributeProto]) -> dict[str, Any]:
 
 def _gemm(
     g: GraphTracer,
-    a: Value,
-    b: Value,
-    c: Value | None = None,
+    a: GraphValue,
+    b: GraphValue,
+    c: GraphValue | None = None,
     *,
     alpha: float = 1,
     transA: int = 0,
@@ -158,7 +160,9 @@ def _gemm(
     return y if c is None else g.op(ops.add, y, c)
 
 
-def _conv(g: GraphTracer, x: Value, weight: Value, bias: Value | None = None, **named: Any) -> Tensor:
+def _conv(
+    g: GraphTracer, x: GraphValue, weight: GraphValue, bias: GraphValue | None = None, **named: Any
+) -> Tensor:
     axes = len(x.extents) - 2
     pads = named.get("pads", [0] * 2 * axes)
     require(pads[:axes] == pads[axes:], "pads")
@@ -171,11 +175,11 @@ def _conv(g: GraphTracer, x: Value, weight: Value, bias: Value | None = None, **
 
 def _slice(
     g: GraphTracer,
-    x: Value,
-    starts: Value | Sequence[int],
-    ends: Value | Sequence[int],
-    axes: Value | Sequence[int] | None = None,
-    steps: Value | None = None,
+    x: GraphValue,
+    starts: GraphValue | Sequence[int],
+    ends: GraphValue | Sequence[int],
+    axes: GraphValue | Sequence[int] | None = None,
+    steps: GraphValue | None = None,
 ) -> Tensor:
     y, low, high = g.tensor(x), lower.numbers(starts), lower.numbers(ends)
     places = range(len(low)) if axes is None else lower.numbers(axes)

@@ -49,7 +49,7 @@ class StageGrowth(NamedTuple):
         return f"{self.name}: at most {most}; at the end {own} of its own pages, {of_files} of files"
 
 
-class HeldBytes(NamedTuple):
+class BookingMeasurement(NamedTuple):
     """Bytes of the report, and the growth of the process."""
 
     booked: int
@@ -63,7 +63,7 @@ class HeldBytes(NamedTuple):
         return f"{mib(self.booked)} are booked, the process grew by {mib(self.grown)}"
 
 
-class Growth:
+class MemoryGrowth:
     """The memory that this process took since the measurement began, stage by stage."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ def quantized_model(path: Path) -> Path:
 UNSUPPORTED = {kind.__name__: kind for kind in (DeclaredUnsupportedError, RefusalError)}
 
 
-def in_child(lab: Lab, path: Path | None, mostly: str) -> HeldBytes | None:
+def in_child(lab: Lab, path: Path | None, mostly: str) -> BookingMeasurement | None:
     program = f"from {__name__} import main; main()"
     task = json.dumps([lab.spec, lab.opening.as_dict(), path and str(path), mostly])
     done = subprocess.run([sys.executable, "-c", program, task], capture_output=True, text=True, check=False)
@@ -134,7 +134,7 @@ def in_child(lab: Lab, path: Path | None, mostly: str) -> HeldBytes | None:
     if unsupported:
         kind, text = unsupported
         raise UNSUPPORTED[kind](text)
-    return held and HeldBytes(held[0], [StageGrowth(*stage) for stage in held[1]])
+    return held and BookingMeasurement(held[0], [StageGrowth(*stage) for stage in held[1]])
 
 
 def main() -> None:
@@ -148,17 +148,19 @@ def main() -> None:
     sys.stdout.write(json.dumps([held, unsupported]) + "\n")
 
 
-def measured(open_backend: Callable[[], Backend], mostly: str) -> HeldBytes | None:
+def measured(open_backend: Callable[[], Backend], mostly: str) -> BookingMeasurement | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
     return_large_blocks()  # holes between kept ones would count as growth
-    used(open_backend(), MOSTLY[mostly], Growth(), 1)
+    used(open_backend(), MOSTLY[mostly], MemoryGrowth(), 1)
     gc.collect()
-    growth = Growth()
+    growth = MemoryGrowth()
     report = used(open_backend(), MOSTLY[mostly], growth, TURNS)
-    return None if any(gpu.total() for gpu in report.gpus) else HeldBytes(report.total(), growth.stages)
+    return (
+        None if any(gpu.total() for gpu in report.gpus) else BookingMeasurement(report.total(), growth.stages)
+    )
 
 
-def used(backend: Backend, trace: Trace, growth: Growth, turns: int) -> BackendMemory:
+def used(backend: Backend, trace: Trace, growth: MemoryGrowth, turns: int) -> BackendMemory:
     """Load, compute in several contexts, one after the other, and close; returns the report of the last one's time."""
     try:
         backend.load()

@@ -1,4 +1,4 @@
-"""Manners: what a backend changes in its process is told, and what it keeps with each opening."""
+"""Side effects: what a backend changes in its process is told, and what it keeps with each opening."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 from backbay_conformance import Report, run
 from backbay_conformance.checks.process_state import STATE, umask
-from backbay_conformance.scenarios.process.manners import PROCESS, excessive
+from backbay_conformance.scenarios.process.side_effects import PROCESS, excessive
 
 GROWTH = pytest.mark.skipif(not PROCESS.exists(), reason="only Linux counts descriptors and threads so")
 
@@ -71,7 +71,7 @@ def restored() -> Iterator[None]:
 )
 @pytest.mark.usefixtures("restored")
 def test_a_change_of_the_process_is_told(name: str, told: str) -> None:
-    report = run(f"broken_manners:{name}", ops=["the_process_stays_as_it_was"], size="smoke")
+    report = run(f"side_effect_backends:{name}", ops=["the_process_stays_as_it_was"], size="smoke")
     assert told in report.failures[0].message
 
 
@@ -85,21 +85,21 @@ def test_a_change_of_the_process_is_told(name: str, told: str) -> None:
     ],
 )
 def test_the_process_is_watched_around_each_call(name: str, told: str) -> None:
-    failures = run(f"broken_manners:{name}", ops=["neg"], size="smoke", in_process=False).failures
+    failures = run(f"side_effect_backends:{name}", ops=["neg"], size="smoke", in_process=False).failures
     assert {failure.check for failure in failures} == {"process"}
     assert all(told in failure.message for failure in failures)
 
 
 def test_what_a_call_has_changed_is_set_again() -> None:
     before = {name: part.read() for name, part in STATE.items()}
-    assert run("broken_manners:ErrAtRun", ops=["neg"], size="smoke").failures
+    assert run("side_effect_backends:ErrAtRun", ops=["neg"], size="smoke").failures
     assert {name: part.read() for name, part in STATE.items()} == before
 
 
 def grown(name: str) -> Report:
     """A run in a worker process, whose memory the backend keeps."""
     scenario = "each_opening_gives_back_what_it_took"
-    return run(f"broken_manners:{name}", ops=[scenario], size="smoke", in_process=False)
+    return run(f"side_effect_backends:{name}", ops=[scenario], size="smoke", in_process=False)
 
 
 @GROWTH
@@ -128,7 +128,9 @@ def test_a_pool_that_fills_once_is_no_leak() -> None:
 @GROWTH
 def test_a_pool_of_closed_leaves_is_told() -> None:
     scenario = "closed_leaves_of_many_sizes_leave_no_memory"
-    failures = run("broken_manners:PoolsBySize", ops=[scenario], size="smoke", in_process=False).failures
+    failures = run(
+        "side_effect_backends:PoolsBySize", ops=[scenario], size="smoke", in_process=False
+    ).failures
     assert "64 closed leaves of 1.0 MiB and more left" in failures[0].message
 
 

@@ -49,7 +49,7 @@ AFTER_A_HANG, SHORTEST = 0.1, 1.0
 
 
 @dataclass
-class SharedState:
+class SharedRunState:
     """State shared by all workers of a run: deaths of each case, its hangs, and the kinds of failures already small."""
 
     deaths: Counter[str] = field(default_factory=Counter)
@@ -75,7 +75,7 @@ class Worker:
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the worker
         self.printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 as above
         self.process = start_helper(
-            [sys.executable, "-m", f"{__package__}.worker", str(writing)],
+            [sys.executable, "-m", f"{__package__}.worker_program", str(writing)],
             stdin=subprocess.PIPE,
             stdout=self.output,
             stderr=self.printed,
@@ -154,8 +154,8 @@ class Worker:
 class WorkerSupervisor:
     """Runs items in a worker process, and starts another one when it dies."""
 
-    def __init__(self, settings: RunSettings, seen: SharedState | None = None) -> None:
-        self.settings, self.seen = settings, seen or SharedState()
+    def __init__(self, settings: RunSettings, seen: SharedRunState | None = None) -> None:
+        self.settings, self.seen = settings, seen or SharedRunState()
         self.facts: dict[str, Any] = {}
         self._worker: Worker | None = None
 
@@ -282,7 +282,7 @@ class SupervisorThread:
     """A thread with a supervisor of its own, which takes groups of items from a shared queue."""
 
     def __init__(
-        self, settings: RunSettings, seen: SharedState, left: deque[list[Item]], done: queue.Queue[Any]
+        self, settings: RunSettings, seen: SharedRunState, left: deque[list[Item]], done: queue.Queue[Any]
     ) -> None:
         self.left, self.done, self.supervisor = left, done, WorkerSupervisor(settings, seen)
         self.stopped = threading.Event()
@@ -317,7 +317,7 @@ def isolated(
     """
     left = deque(in_rounds(planned))
     done: queue.Queue[Any] = queue.Queue()
-    seen = SharedState()
+    seen = SharedRunState()
     threads = [SupervisorThread(settings, seen, left, done) for _ in range(max(1, min(jobs, len(left))))]
     working = len(threads)
     try:

@@ -17,8 +17,8 @@ from ..machines.fusible_chains import rounded
 from ..numbers.comparison import must_equal
 from ..numbers.number import Number, scalar
 from ..suite.lab import Lab, scenario
-from .blocks import judge_block, normal
 from .graphs import numbers
+from .model_blocks import judge_block, normal
 
 ALPHA, LIMIT = 1.5, 2.0
 

@@ -1,4 +1,4 @@
-"""Manners: a backend that is opened, used and closed leaves the host's process as it was."""
+"""Side effects: a backend that is opened, used and closed leaves the host's process as it was."""
 
 from __future__ import annotations
 
