@@ -125,7 +125,7 @@ ENGINE ?= onnxruntime-ggml
 EP = $(if $(filter onnxruntime-openvino,$(ENGINE)),builtin:OpenVINOExecutionProvider,$(subst -,_,$(ENGINE)))
 
 judge: $(VENV)/judge-$(ENGINE)/.installed  ## the suite on a package with an execution provider: make judge ENGINE=onnxruntime-openvino
-	$(VENV)/judge-$(ENGINE)/bin/backbay conform ort --option ep=$(EP) --size smoke
+	$(VENV)/judge-$(ENGINE)/bin/backbay conform ort --option ep=$(EP) --size smoke $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0

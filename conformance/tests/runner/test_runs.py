@@ -185,6 +185,8 @@ def test_known_failures_do_not_count_but_must_happen(tmp_path: Path) -> None:
     file = tmp_path / "known.txt"
     file.write_text("# ours\ncore/tanh/*/* a table of ours is coarse https://example.org/1\n")
     excused = tried("Imprecise", known=read_known_failures(file))
+    file.write_text("core/tanh/*/* a table of ours is coarse shown/coarse_tanh.py\n")
+    assert read_known_failures(file)[0].link == "shown/coarse_tanh.py"
     assert excused.ok and excused.counts["failed"] == 0 < excused.counts["known"]
     assert excused.verdict == "keeps the contract but for its known failures"
     assert tried("Without", known=read_known_failures(file)).ok, (

@@ -1,4 +1,4 @@
-"""Known failures: each has a reason and a link; one that passes is an error, unless the run is small."""
+"""Known failures: each has a reason, and a link or a program that shows it; one that passes is an error, unless the run is small."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from backbay import BackbayError
 
 from .report import SMALL_SIZES, Outcome, Report
 
-LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+)")
+LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+|\S+\.py)")
 
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """A line of the file: a pattern for profile/name/dtype/check, the reason, and a link."""
+    """A line of the file: a pattern for profile/name/dtype/check, the reason, and a link or a program's path."""
 
     pattern: str
     reason: str
@@ -33,7 +33,7 @@ class KnownFailure:
 
 
 def read_known_failures(path: str | Path) -> list[KnownFailure]:
-    """The lines of a file, `profile/name/dtype/check reason link`; # begins a comment, * matches any text."""
+    """The lines of a file, `profile/name/dtype/check reason link-or-program.py`; # begins a comment, * matches any text."""
     found = []
     for number, text in enumerate(Path(path).read_text().splitlines(), 1):
         line = text.strip()
@@ -42,7 +42,7 @@ def read_known_failures(path: str | Path) -> list[KnownFailure]:
         match = LINE.fullmatch(line)
         if match is None or match["pattern"].count("/") != 3:
             raise BackbayError(
-                f"{path}:{number}: expected `profile/name/dtype/check reason https://link`, got {line!r}"
+                f"{path}:{number}: expected `profile/name/dtype/check reason https://link`, or a program.py in the link's place, got {line!r}"
             )
         found.append(KnownFailure(match["pattern"], match["reason"], match["link"], number))
     return found
