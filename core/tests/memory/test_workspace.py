@@ -5,7 +5,8 @@ import pytest
 
 from backbay import DType, NoMemoryError
 from backbay.backend.kernels import kernel_backend
-from backbay.memory.ledger import Entry, Ledger, Workspace
+from backbay.memory.ledger import Entry, Ledger
+from backbay.memory.workspace_booking import Workspace
 
 
 @pytest.mark.parametrize("holds", [True, False])

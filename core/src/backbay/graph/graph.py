@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from ..data.encoding import Bytes
 from ..data.leaf import Leaf, LeafRecording
 from ..errors import CancelledError, ClosedError, OptionError
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
 from ..types.params import Placement
 from ..types.spec import DType, Spec
 from ..types.threads import Flag, cached_property
