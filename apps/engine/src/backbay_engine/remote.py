@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .local.port import LocalPort as LocalPort
-from .port.calls import Message as Message
-from .port.calls import RemoteCall as RemoteCall
 from .port.contract import ModelFacts as ModelFacts
 from .port.questions import GetMemory as GetMemory
 from .port.questions import Question as Question
 from .port.remote import ProcessLink as ProcessLink
 from .port.remote import RemotePort as RemotePort
+from .port.remote_calls import Message as Message
+from .port.remote_calls import RemoteCall as RemoteCall
 from .runner.requests.request import Generate as Generate
 from .runner.requests.request import Request as Request
 from .worker.messages import ModelDescription as ModelDescription

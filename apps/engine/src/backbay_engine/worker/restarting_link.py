@@ -22,11 +22,11 @@ from backbay.internals import require_cancel
 from backbay.plugin import Cancel, Progress
 
 from ..arguments import whole_number
-from ..port.calls import RemoteCall
 from ..port.contract import ModelFacts
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import GetState, Question
 from ..port.remote import ProcessLink
+from ..port.remote_calls import RemoteCall
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate
@@ -58,7 +58,7 @@ News: TypeAlias = ModelDescription | float | BaseException | None
 
 
 @final
-class PipeLink(ProcessLink):
+class RestartingLink(ProcessLink):
     """Sends calls to a worker, as frames over two pipes.
 
     retries  how often a request for text goes on in the next worker; other calls fail with the worker that begins them
