@@ -14,10 +14,10 @@ from .port.remote_calls import Message as Message
 from .port.remote_calls import RemoteCall as RemoteCall
 from .runner.requests.request import Generate as Generate
 from .runner.requests.request import Request as Request
-from .worker.messages import ModelDescription as ModelDescription
-from .worker.messages import describe_model as describe_model
 from .worker.reports import pack_error as pack_error
 from .worker.reports import unpack_error as unpack_error
+from .worker.setup_messages import ModelDescription as ModelDescription
+from .worker.setup_messages import describe_model as describe_model
 
 if TYPE_CHECKING:
     from .llm import LLM

@@ -23,7 +23,7 @@ from backbay.plugin import Cancel, check_cancel
 
 from ..arguments import MOST_SEQUENCES, whole_number
 from ..port.options import LoadOptions, Path
-from ..worker.messages import sendable_option
+from ..worker.setup_messages import sendable_option
 from .model_speed import ROOM, Clock, TrialTask
 from .trial_process import TrialLimits, TrialOutcome, try_task
 

@@ -33,7 +33,9 @@ from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..text.tokenizers import Tokenizer
 from .frames import Frame, FrameKind
-from .messages import (
+from .process import WorkerProcess
+from .reports import log_levels, unpack_error
+from .setup_messages import (
     ModelDescription,
     WorkerSetup,
     import_place,
@@ -42,8 +44,6 @@ from .messages import (
     sendable_option,
     working_folder,
 )
-from .process import WorkerProcess
-from .reports import log_levels, unpack_error
 
 log = logging.getLogger(__name__)
 

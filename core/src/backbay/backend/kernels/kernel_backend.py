@@ -19,9 +19,9 @@ from ...memory.workspace_booking import Workspace
 from ...ops import cast, copy
 from ...ops.op_declaration import Op
 from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.fork_safety import cached_property
 from ...types.params import BackendParams, Placement
 from ...types.spec import DType, Spec, same_shape
-from ...types.threads import cached_property
 from ..backend import Backend
 from ..helper_processes import GATE
 from .kernel_table import conversion_gap, encoding_gap
