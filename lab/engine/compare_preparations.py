@@ -39,7 +39,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageP
 from backbay_engine.images.picture import Image
 from backbay_engine.images.preparations.stretched import LongestEdge, SmartResize
 from backbay_engine.images.preparations.tiles import Anyres, SplitTiles
-from backbay_engine.images.prepared import Prepared
+from backbay_engine.images.prepared_picture import Prepared
 
 REFERENCES = Path(__file__).parents[2] / "apps" / "engine" / "tests" / "data" / "images" / "preparations.json"
 SIZES = [(48, 8), (56, 14), (64, 16)]  # of tiles and patches

@@ -14,7 +14,7 @@ import backbay
 from backbay import DType
 from backbay_engine.cache import CacheSizes, EncoderDecoderCache
 from backbay_engine.models import Model
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 from backbay_engine.steps.step import Step
 from backbay_engine.steps.tokens import encoder_tokens
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 
 OPTIONS = {"temperature": 0, "logit_bias": {2: float("-inf")}}
 ALONE = {**OPTIONS, "reuse": False}

@@ -14,7 +14,7 @@ from scripted_model import write_scripted_model
 from backbay import DType
 from backbay.cli import main
 from backbay_engine.cache import CausalCache
-from backbay_server.catalogue.entries import CatalogueEntry, load_entry
+from backbay_server.catalogue.catalogue import CatalogueEntry, load_entry
 from backbay_server.command import add_arguments, settings_of
 
 

@@ -9,7 +9,7 @@ from .backend.backend import Backend as Backend
 from .backend.kernels.kernel_backend import KernelBackend as KernelBackend
 from .backend.kernels.kernel_table import KernelTable as KernelTable
 from .composites import definitions as _composites  # noqa: F401  (declares them)
-from .data.encoding import Buffer as Buffer
+from .data.buffers import Buffer as Buffer
 from .discovery.installed import BackendEntry as BackendEntry
 from .discovery.installed import backends as backends
 from .discovery.opening import Choice as Choice
@@ -40,19 +40,19 @@ from .memory.report import AllocationStatus as AllocationStatus
 from .memory.report import BackendMemory as BackendMemory
 from .memory.report import DeviceMemory as DeviceMemory
 from .memory.report import Memory as Memory
-from .ops.declaration import OPS as OPS
-from .ops.declaration import Op as Op
+from .ops.op_declaration import OPS as OPS
+from .ops.op_declaration import Op as Op
 from .trace.context import Context as Context
 from .trace.tensor import Tensor as Tensor
 from .trace.tensor import dump as dump
 from .trace.tracing import Counters as Counters
+from .types.backend_declarations import DeviceInfo as DeviceInfo
+from .types.backend_declarations import Level as Level
+from .types.backend_declarations import Precision as Precision
+from .types.backend_declarations import Support as Support
 from .types.cache_config import CacheConfig as CacheConfig
 from .types.contract_version import CONTRACT_VERSION as CONTRACT_VERSION
 from .types.contract_version import ContractVersion as ContractVersion
-from .types.declarations import DeviceInfo as DeviceInfo
-from .types.declarations import Level as Level
-from .types.declarations import Precision as Precision
-from .types.declarations import Support as Support
 from .types.params import BackendParams as BackendParams
 from .types.params import Debug as Debug
 from .types.params import FlashAttention as FlashAttention

@@ -7,7 +7,7 @@ import pytest
 from backbay import Backend, DType, ModelFileError, UnsupportedOpError, ops
 from backbay.backend.kernels.kernel_table import decoding_gap, encoding_gap
 from backbay.errors import describe_error
-from backbay.types.declarations import unsupported
+from backbay.types.backend_declarations import unsupported
 
 QUANTIZED = [dtype for dtype in DType if dtype.is_quantized]
 

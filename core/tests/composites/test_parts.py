@@ -11,7 +11,7 @@ from environment import GOOD, Environment
 import backbay
 from backbay import OPS, DType, KernelBackend, KernelTable, Level, Op, Spec, Support, UnsupportedOpError, ops
 from backbay.composites.graph_builder import composite_parts, level_by_kernels
-from backbay.types.declarations import KERNEL, unsupported
+from backbay.types.backend_declarations import KERNEL, unsupported
 
 F32 = Spec(DType.F32, (4, 3))
 

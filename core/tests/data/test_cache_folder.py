@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from environment import Environment
 
-from backbay.data.files import CachedValue, cache_files, cache_folder
+from backbay.data.cache_folder import CachedValue, cache_files, cache_folder
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_folder_is_the_users_or_another_or_none(tmp_path: Path, monkeypatch:
 def test_the_command_lists_and_clears(environment: Environment) -> None:
     mine = environment.cache / "probes" / "notes.json"
     environment.python("""
-        from backbay.data.files import CachedValue
+        from backbay.data.cache_folder import CachedValue
         CachedValue("probes", "hang", []).keep(1)
         CachedValue("trials", "amx", []).keep(2)
         CachedValue("trials", "avx", []).keep(3)
@@ -144,14 +144,14 @@ def test_what_two_processes_find_out_at_once_is_found_once(environment: Environm
     """The second one comes while the first one holds the lock, waits, and recalls; a process that dies holds nothing."""
     environment.python("""
         import subprocess, sys
-        from backbay.data.files import CachedValue
+        from backbay.data.cache_folder import CachedValue
 
         value = CachedValue("trials", "slow", [])
         second = (
-            "from backbay.data.files import CachedValue; value = CachedValue('trials', 'slow', [])\\n"
+            "from backbay.data.cache_folder import CachedValue; value = CachedValue('trials', 'slow', [])\\n"
             "with value.found_once(lambda: print('waits', flush=True)): print(value.recall())"
         )
-        dying = "import os; from backbay.data.files import CachedValue\\n"
+        dying = "import os; from backbay.data.cache_folder import CachedValue\\n"
         dying += "with CachedValue('trials', 'slow', []).found_once(): os._exit(0)"
         subprocess.run([sys.executable, "-c", dying], check=True)
         with value.found_once():

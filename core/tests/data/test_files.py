@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from backbay import BackbayError
-from backbay.data.files import replacing, write_text
+from backbay.data.cache_folder import replacing, write_text
 
 
 def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path):
@@ -79,7 +79,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "report.txt"
     path.write_text("old")
     program = (
-        "import resource, signal, sys\nfrom backbay.data.files import write_text\n"
+        "import resource, signal, sys\nfrom backbay.data.cache_folder import write_text\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "write_text(sys.argv[1], 'x' * 5000)\n"

@@ -20,7 +20,7 @@ class Traced(KernelBackend):
     kernels: Any = KernelTable()
 
     def supports(self, op: Any, specs: Any) -> Any:
-        from backbay.types.declarations import KERNEL
+        from backbay.types.backend_declarations import KERNEL
 
         return KERNEL
 

@@ -5,13 +5,14 @@ import pytest
 
 from backbay import DType, NoMemoryError
 from backbay.backend.kernels import kernel_backend
-from backbay.memory.ledger import Entry, Ledger, Workspace
+from backbay.memory.ledger import Entry, Ledger
+from backbay.memory.workspace_booking import Workspace
 
 
 @pytest.mark.parametrize("holds", [True, False])
 def test_growth_is_booked_and_tried(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    monkeypatch.setattr("backbay.memory.ledger._try", tried.append)
+    monkeypatch.setattr("backbay.memory.workspace_booking._try", tried.append)
     ledger = Ledger([("CPU:0", "CPU")], 1, {}, holds=holds)
     space, plans = Workspace(ledger, Entry("CPU:0", "graph")), [object() for _ in range(3)]
     for plan, nbytes in zip(plans, (1000, 400, 1500), strict=True):

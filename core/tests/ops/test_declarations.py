@@ -6,7 +6,7 @@ import pytest
 
 import backbay
 from backbay import OPS, BackbayError, DType, KernelTable, Spec, ops
-from backbay.ops.declaration import op
+from backbay.ops.op_declaration import op
 
 SECTION_4 = [
     "neg",

@@ -48,7 +48,7 @@ from truths import SIZES, Truth, nmse, picture, truth
 
 import backbay
 from backbay_engine.images.encoder import ImageEncoder
-from backbay_engine.images.opening import vision_family, vision_file
+from backbay_engine.images.encoder_file import vision_family, vision_file
 
 KINDS = {
     **kinds.KINDS,

@@ -19,7 +19,7 @@ from .errors import TemplateError as TemplateError
 from .errors import TokenizerError as TokenizerError
 from .errors import ToolsError as ToolsError
 from .images.picture import Image as Image
-from .images.prepared import Prepared as Prepared
+from .images.prepared_picture import Prepared as Prepared
 from .llm import LLM as LLM
 from .loading import estimate as estimate
 from .loading import load as load

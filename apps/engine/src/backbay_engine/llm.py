@@ -19,7 +19,7 @@ from .arguments import moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
 from .images.encoder import ImageEncoder
-from .images.prepared import Prepared
+from .images.prepared_picture import Prepared
 from .images.prompts import PromptParts
 from .local.port import LocalPort
 from .models.contract import Model
@@ -43,12 +43,12 @@ from .runner.requests.answer import Completion
 from .runner.requests.handle import AnswerPieces, Handle, OnStep, wait_for
 from .runner.requests.request import Generate, Score, ScoreTokens, options_of
 from .runner.state import State
-from .runner.step_cache import StepCache
+from .runner.traced_steps import StepCache
 from .snapshots import Snapshot
 from .steps.step import Step
 from .text.answers import Piece, ToolChoice, Tools, tools_of
 from .text.chat import ChatTemplate, chat_template_from_gguf
-from .text.pairs import pair_ids
+from .text.rerank_pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
 

@@ -33,8 +33,8 @@ from .cache.attention.encoder import BoundEncoderCache as BoundEncoderCache
 from .cache.uncached_attention import Reach as Reach
 from .checkpoints import changes as changes
 from .checkpoints.arrays import LazyArray as LazyArray
-from .checkpoints.family import Family as Family
-from .checkpoints.settings import Settings as Settings
+from .checkpoints.config_json import Settings as Settings
+from .checkpoints.family_mapping import Family as Family
 from .models import Model as Model
 from .models import architectures as architectures
 from .models import keys as keys
@@ -80,6 +80,6 @@ from .models.nn import delta_rule as delta_rule
 from .models.nn import feed_forward_of as feed_forward_of
 from .models.nn import sliding_layers as sliding_layers
 from .models.nn import states_of as states_of
-from .runner.step_cache import StepCache as StepCache
+from .runner.traced_steps import StepCache as StepCache
 from .steps.step import Step as Step
 from .steps.step import prompt_step as prompt_step

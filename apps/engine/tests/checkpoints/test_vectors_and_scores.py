@@ -13,7 +13,7 @@ from model_files import unpacked_folder
 from backbay import ModelFileError
 from backbay.discovery import open_model
 from backbay_engine import load
-from backbay_engine.text.pairs import pair_ids
+from backbay_engine.text.rerank_pairs import pair_ids
 
 IDS = [[3, 4, 5, 6, 7], [9, 8]]
 

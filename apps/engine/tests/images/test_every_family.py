@@ -14,7 +14,7 @@ from small_vision import FAMILIES, picture
 
 import backbay
 from backbay_engine import LLM, Image, estimate, load
-from backbay_engine.images.opening import ARCHITECTURES, PROJECTORS, vision_family, vision_file
+from backbay_engine.images.encoder_file import ARCHITECTURES, PROJECTORS, vision_family, vision_file
 from backbay_engine.local.picture_intake import PictureIntake
 
 BACKENDS = sorted(backbay.backends())

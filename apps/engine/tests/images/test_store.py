@@ -10,8 +10,8 @@ import pytest
 
 from backbay import CancelledError, ClosedError
 from backbay_engine import LogitsError
-from backbay_engine.images.prepared import Prepared
-from backbay_engine.images.store import ImageStore, RowsLease, StoreCounters
+from backbay_engine.images.picture_row_store import ImageStore, RowsLease, StoreCounters
+from backbay_engine.images.prepared_picture import Prepared
 
 WIDTH, ROWS = 4, 2
 EACH = 4 * WIDTH * ROWS

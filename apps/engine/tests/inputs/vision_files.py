@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import BackendParams
 from backbay_engine.images.encoder import ImageEncoder
-from backbay_engine.images.opening import vision_family, vision_file
+from backbay_engine.images.encoder_file import vision_family, vision_file
 
 VISION = Path(__file__).parents[1] / "data" / "vision"
 ENCODERS = sorted(path.name.removesuffix(".gguf.xz") for path in VISION.glob("*.gguf.xz"))

@@ -15,7 +15,7 @@ from backbay import DType
 from backbay_engine.cache import CacheSizes
 from backbay_engine.models import load_model
 from backbay_engine.models.keys import LATENT, ROTATED
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 from backbay_engine.steps.step import prompt_step
 
 

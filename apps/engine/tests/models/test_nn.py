@@ -18,7 +18,7 @@ from backbay_engine.models import load_model
 from backbay_engine.models.batch import Batch
 from backbay_engine.models.nn import Factors, Gating, Rope, Routing, Shape
 from backbay_engine.models.nn.shape import sliding_layers
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 from backbay_engine.steps.step import Step
 
 BACKENDS = sorted(backbay.backends())

@@ -10,7 +10,7 @@ import backbay
 from backbay import DType
 from backbay.plugin import Timing
 from backbay_engine.profiles import PeakRates, measure_peak_rates
-from backbay_engine.profiles.workload import raise_rates
+from backbay_engine.profiles.measurement import raise_rates
 
 
 def test_the_least_time_is_that_of_the_slower_wall() -> None:

@@ -13,7 +13,7 @@ from small_llama import EOS, SUPPRESSED, WORDS
 
 from backbay import OptionError
 from backbay_engine import LLM, LogitsError, RequestError, load
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 from backbay_engine.text.sampling.constraint import mask_logits
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 3, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}

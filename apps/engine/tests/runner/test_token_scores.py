@@ -13,7 +13,7 @@ from small_llama import WORDS
 
 from backbay_engine import LLM, ContextOverflowError, RequestError, Sampled, load
 from backbay_engine.runner.requests import prompt_jobs
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 2, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
 

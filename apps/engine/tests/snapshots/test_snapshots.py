@@ -31,7 +31,7 @@ from backbay_engine import (
     Snapshot,
     load,
 )
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 2, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
 BACKENDS = sorted(backbay.backends())

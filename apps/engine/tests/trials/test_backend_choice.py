@@ -21,7 +21,7 @@ from backbay_engine.port.options import LoadOptions
 from backbay_engine.trials import backend_choice
 from backbay_engine.trials.backend_choice import fastest_backend, run_trial
 from backbay_engine.trials.model_speed import MeasuredSpeed
-from backbay_engine.trials.process import TrialLimits, TrialOutcome
+from backbay_engine.trials.trial_process import TrialLimits, TrialOutcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]
 OPTIONS = LoadOptions(context=64, parallel=2, batch=512)

@@ -11,7 +11,7 @@ from backbay import BackendParams, CancelledError
 from backbay.plugin import check_cancel
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.trials.model_speed import TrialTask
-from backbay_engine.trials.process import TrialLimits, TrialOutcome, try_task
+from backbay_engine.trials.trial_process import TrialLimits, TrialOutcome, try_task
 
 LONG = TrialLimits(300.0, 300.0)
 

@@ -32,7 +32,7 @@ from backbay import (
 )
 from backbay_engine import LLM, RequestError, load
 from backbay_engine.port.questions import ForgetAll, SavePrompt, SaveRunning
-from backbay_engine.worker import link as worker_link
+from backbay_engine.worker import restarting_link as worker_link
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}

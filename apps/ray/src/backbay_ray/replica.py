@@ -25,7 +25,7 @@ from backbay_engine.remote import (
     port_of,
 )
 from backbay_server import ServerSettings
-from backbay_server.remote import Catalogue, CatalogueEntry, LoopBridge, load_entry
+from backbay_server.remote import Catalogue, CatalogueEntry, EventLoopBridge, load_entry
 
 from .same_model import require_same
 
@@ -53,7 +53,7 @@ class Replica:
         self._port.constraint_maker.tried = True  # by the application
         self._description = describe_model(self._port), self._port.memory()
         self._watch = None if watch is None else watch(name)
-        self._bridges = WeakKeyDictionary[AbstractEventLoop, LoopBridge]()
+        self._bridges = WeakKeyDictionary[AbstractEventLoop, EventLoopBridge]()
         self._seen, self._seen_at = State(), monotonic()
         log.info("the model %s is loaded", name)
 
@@ -74,7 +74,7 @@ class Replica:
             message = replace(message, begin_by=message.begin_by - time() + monotonic())
         inbox = asyncio.Queue[Any]()
         loop = asyncio.get_running_loop()
-        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, LoopBridge(loop))
+        bridge = self._bridges.get(loop) or self._bridges.setdefault(loop, EventLoopBridge(loop))
         submit = partial(self._port.submit, message, partial(bridge.call, inbox.put_nowait))
         beginning = asyncio.ensure_future(asyncio.to_thread(submit))
         yield []

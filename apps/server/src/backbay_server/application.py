@@ -34,12 +34,12 @@ from .monitoring.routes import routes as monitoring_routes
 from .pictures import PictureFetcher
 from .settings import ServerSettings
 from .transport.request_checks import (
-    BodySizeGuard,
-    DrainGuard,
-    GuardMiddleware,
-    HostGuard,
-    KeyGuard,
-    OriginGuard,
+    BodySizeCheck,
+    DrainCheck,
+    HostCheck,
+    KeyCheck,
+    OriginCheck,
+    RequestCheck,
     RequestDrain,
 )
 
@@ -96,14 +96,14 @@ def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
 
 def _middleware(settings: ServerSettings, drain: RequestDrain, metrics: Metrics) -> list[Middleware]:
     """What every request passes, the first one first."""
-    keys = [Middleware(KeyGuard, settings.keys)] if settings.keys else []
+    keys = [Middleware(KeyCheck, settings.keys)] if settings.keys else []
     return [
         Middleware(RequestLog, metrics),
-        Middleware(HostGuard, settings.hosts),
-        Middleware(OriginGuard, settings.origins),
+        Middleware(HostCheck, settings.hosts),
+        Middleware(OriginCheck, settings.origins),
         *keys,
-        Middleware(DrainGuard, drain),
-        Middleware(BodySizeGuard, settings.max_body),
+        Middleware(DrainCheck, drain),
+        Middleware(BodySizeCheck, settings.max_body),
     ]
 
 
@@ -174,7 +174,7 @@ class Lifespan:
 
 
 @final
-class StartMiddleware(GuardMiddleware):
+class StartMiddleware(RequestCheck):
     """The middleware that starts the services where no lifespan events came."""
 
     def __init__(self, app: ASGIApp, life: Lifespan) -> None:

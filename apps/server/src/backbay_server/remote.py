@@ -5,6 +5,6 @@ from .catalogue import Catalogue as Catalogue
 from .catalogue import CatalogueEntry as CatalogueEntry
 from .catalogue import load_entry as load_entry
 from .errors import UnavailableError as UnavailableError
-from .generation.answer import LoopBridge as LoopBridge
+from .generation.answer import EventLoopBridge as EventLoopBridge
 from .monitoring.logs import TextFormatter as TextFormatter
 from .transport.request_checks import read_keys as read_keys

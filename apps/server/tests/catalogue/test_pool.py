@@ -13,7 +13,8 @@ import pytest
 from patience import PATIENCE
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory, NoMemoryError
-from backbay_server.catalogue import Catalogue, CatalogueEntry, ModelPool, entries, pool
+from backbay_server.catalogue import Catalogue, CatalogueEntry, ModelPool, pool
+from backbay_server.catalogue import catalogue as catalogue_module
 from backbay_server.errors import BusyError, ModelNotFoundError, UnavailableError
 
 
@@ -73,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def always_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look at files and folders holds for a while."""
-    monkeypatch.setattr(entries, "FRESH", 0.0)
+    monkeypatch.setattr(catalogue_module, "FRESH", 0.0)
     monkeypatch.setattr(pool, "FRESH", 0.0)
 
 

@@ -15,7 +15,7 @@ from served import connected, read_limited, rest, served
 from starlette.types import Receive, Scope, Send
 
 from backbay_server.transport.connections import BoundedConnection
-from backbay_server.transport.request_checks import BodySizeGuard
+from backbay_server.transport.request_checks import BodySizeCheck
 from backbay_server.transport.server import connection_limit
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -53,7 +53,7 @@ async def endless(receive: Receive, send: Send) -> None:
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     ended.clear()
-    with served(BodySizeGuard(app, 1 << 20)) as found:
+    with served(BodySizeCheck(app, 1 << 20)) as found:
         yield found
         monkeypatch.undo()
         assert httpx.get(f"http://{found[0]}:{found[1]}/health", timeout=PATIENCE).text == "fine"

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, NoReturn, Self, final
 
 from ..composites.graph_builder import build_graph, call_text
-from ..data.encoding import Buffer
+from ..data.buffers import Buffer
 from ..data.leaf import Leaf
 from ..errors import (
     BackbayError,

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..composites.graph_builder import composed_support
-from ..data.encoding import Buffer
+from ..data.buffers import Buffer
 from ..errors import BackbayError
 from ..graph.graph import Cancel, Graph, Plan
 from ..memory.ledger import Entry, Ledger
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
+from ..types.backend_declarations import KERNEL, DeviceInfo, Precision, Support
 from ..types.cache_config import CacheConfig
-from ..types.declarations import KERNEL, DeviceInfo, Precision, Support
 from ..types.params import BackendParams, Option, Placement
 from ..types.spec import Spec
 from .helper_processes import without_forks

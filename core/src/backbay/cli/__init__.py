@@ -1,6 +1,6 @@
 """The command line, and the door for packages that add commands, in the entry-point group backbay.commands."""
 
-from ..data.files import write_text as write_text
+from ..data.cache_folder import write_text as write_text
 from .ops import typed as typed
 from .output import add_json as add_json
 from .output import add_options as add_options

@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from backbay.data.files import OFF, CacheFile, age_text, cache_files, cache_folder
+from backbay.data.cache_folder import OFF, CacheFile, age_text, cache_files, cache_folder
 from backbay.discovery.records import PROBES
 from backbay.errors import BackbayError, OptionError
 from backbay.memory.report import human_bytes

@@ -23,7 +23,7 @@ from backbay.discovery.records import SPEEDS, BackendSpeed, SpeedTrial, kept_tri
 from backbay.errors import BackbayError
 from backbay.memory.report import human_bytes
 from backbay.types import cpu
-from backbay.types.declarations import DeviceInfo
+from backbay.types.backend_declarations import DeviceInfo
 
 from .listing import add_timeout, as_dict
 from .output import add_json, say, say_json, table

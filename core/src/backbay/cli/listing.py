@@ -15,8 +15,8 @@ from backbay.discovery.installed import backends
 from backbay.discovery.probe import TIMEOUT, ProbeResult, probe_all, sort_results
 from backbay.discovery.records import version_of
 from backbay.errors import BackendUnavailableError
-from backbay.ops.declaration import OPS
-from backbay.types.declarations import Level
+from backbay.ops.op_declaration import OPS
+from backbay.types.backend_declarations import Level
 
 from .ops import declared_level
 from .output import add_json, note, say, say_json, table, timeout_seconds

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from backbay.composites.graph_builder import level_by_kernels
 from backbay.discovery.installed import backends, declared, entry
 from backbay.discovery.registration import hook_result
-from backbay.ops.declaration import OPS, Op
-from backbay.types.declarations import Level
+from backbay.ops.op_declaration import OPS, Op
+from backbay.types.backend_declarations import Level
 from backbay.types.spec import DType, Spec
 
 from .output import JSON_HELP, say, say_json, table

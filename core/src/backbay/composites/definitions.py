@@ -7,7 +7,7 @@ from math import inf, pi, sqrt
 from typing import Any, TypeVar
 
 from .. import ops
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
 from ..ops.write import region
 from ..trace.context import Context
 from ..trace.tensor import Tensor

@@ -12,11 +12,11 @@ import numpy as np
 from .. import ops
 from ..errors import BackbayError, DeclaredUnsupportedError
 from ..graph.graph import Graph, Node, NodeKind
-from ..ops.declaration import REQUIRED, Op, str_spec
+from ..ops.op_declaration import REQUIRED, Op, str_spec
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
-from ..types.declarations import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
+from ..types.backend_declarations import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
 from ..types.params import Placement
 from ..types.spec import DType, Spec, span
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ..errors import BackbayError, ClosedError, DTypeError, NotComputedError, ShapeError
 from ..types.params import Placement
 from ..types.spec import DType, Spec
-from .encoding import NUMPY, Array, Buffer, Bytes, encode, gather, numpy_view
+from .buffers import Buffer
+from .encoding import NUMPY, Array, Bytes, encode, gather, numpy_view
 
 _CONVERTED = np.dtype(np.void)  # of no array: NumPy has no quantized types, and bf16 is converted
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 from ..backend.helper_processes import ended_from_outside, exit_name, kill_helper, start_helper
-from ..data.files import age_text
-from ..types.declarations import DeviceInfo
+from ..data.cache_folder import age_text
+from ..types.backend_declarations import DeviceInfo
 from .installed import BackendEntry
 from .records import DAY, verdict_file
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from ..data.files import FOLDER, OFF, CachedValue, cache_files
+from ..data.cache_folder import FOLDER, OFF, CachedValue, cache_files
 from ..types.contract_version import CONTRACT_VERSION
 from ..types.cpu import processor, usable_cores
 from .installed import BackendEntry

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError, nearest
-from backbay.types.threads import cached_property
+from backbay.types.fork_safety import cached_property
 
 from .content import ValueType
 from .metadata import Metadata, Strings

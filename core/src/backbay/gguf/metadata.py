@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError
-from backbay.types.threads import cached_property
+from backbay.types.fork_safety import cached_property
 
 from .content import SCALARS, U64, Cursor, ValueType, unsigned
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..data.encoding import NUMPY, Array
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
 from ..types.spec import DType
 from .graph import Graph, Node
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 from ..data.encoding import Bytes
 from ..data.leaf import Leaf, LeafRecording
 from ..errors import CancelledError, ClosedError, OptionError
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
+from ..types.fork_safety import Flag, cached_property
 from ..types.params import Placement
 from ..types.spec import DType, Spec
-from ..types.threads import Flag, cached_property
 
 NodeKind = Literal["op", "parameter", "state", "input"]
 """op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""

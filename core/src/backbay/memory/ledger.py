@@ -1,4 +1,4 @@
-"""The ledger, which books every allocation under an entry and refuses allocations over a limit; the working memory of plans."""
+"""The ledger, which books every allocation under an entry and refuses allocations over a limit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeVar
-
-import numpy as np
 
 from ..errors import NoMemoryError
 from .host_memory import anonymous_memory, host_memory
@@ -19,8 +17,6 @@ Kind = Literal["input_weights", "weights", "cache", "graph", "host"]
 WEIGHTS = ("input_weights", "weights")
 UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer than booking
 SPARE = 24 << 20  # bytes that libraries and Python take until a model is loaded, which nobody books
-
-PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -177,35 +173,3 @@ class Ledger:
 
         cpu, *gpus = [device_memory(id, name) for id, name in self.devices]
         return BackendMemory(memory(cpu.id, "input_weights"), cpu, tuple(gpus), memory(cpu.id, "host"))
-
-
-class Workspace:
-    """Books the largest working memory of all plans, as graphs run one at a time.
-
-    If the ledger holds memory, what is booked is taken and given back at once: a plan that does not fit fails then.
-    """
-
-    def __init__(self, ledger: Ledger, entry: Entry) -> None:
-        self._ledger, self._entry = ledger, entry
-        self._wanted: dict[int, int] = {}  # bytes by plan
-        self.booked = 0
-
-    def take(self, owner: object, nbytes: int) -> None:
-        """Book the working memory of a plan; NoMemoryError if a limit or the system refuses it."""
-        more = max(nbytes - self.booked, 0)
-        self._ledger.take(self._entry, more, lambda: _try(more) if self._ledger.holds and more else None)
-        self.booked += more
-        self._wanted[id(owner)] = nbytes
-
-    def give_back(self, owner: object) -> None:
-        """A plan needs its working memory no longer."""
-        self._wanted.pop(id(owner), None)
-        left = max(self._wanted.values(), default=0)
-        if self.booked > left:  # else the ledger may not know the entry: its first booking was refused
-            self._ledger.give_back(self._entry, self.booked - left)
-            self.booked = left
-
-
-def _try(nbytes: int) -> None:
-    """Take memory, and write to every page: the system may break a mere promise of memory later."""
-    np.empty(nbytes, np.uint8)[::PAGE] = 0

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import DTypeError
 from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec
-from .declaration import op
+from .op_declaration import op
 
 
 def _numbers(x: Spec, name: str) -> None:

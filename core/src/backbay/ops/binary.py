@@ -1,7 +1,7 @@
 """Arithmetic on two tensors; the second operand is repeated to the shape of the first."""
 
 from ..types.spec import Spec, divides, require, require_float
-from .declaration import op
+from .op_declaration import op
 
 
 def _repeated(x: Spec, t2: Spec) -> Spec:

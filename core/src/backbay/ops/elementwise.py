@@ -2,7 +2,7 @@
 
 from ..errors import DTypeError
 from ..types.spec import CONTRACT, DType, Spec, require, require_float, same_shape
-from .declaration import op
+from .op_declaration import op
 
 
 def _float(x: Spec) -> Spec:

@@ -2,7 +2,7 @@
 
 from ..errors import DTypeError
 from ..types.spec import DType, Spec, require, require_dtype, result_spec
-from .declaration import op
+from .op_declaration import op
 
 
 @op(moves=True, ids="ids")

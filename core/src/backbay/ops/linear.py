@@ -3,7 +3,7 @@
 from typing import Literal
 
 from ..types.spec import DType, Spec, require, require_float, result_spec, same_shape
-from .declaration import op
+from .op_declaration import op
 
 
 def _square(a: Spec) -> None:

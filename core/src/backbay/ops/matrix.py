@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from ..errors import DTypeError
 from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec, same_shape
-from .declaration import op
+from .op_declaration import op
 
 
 def _weight(w: Spec) -> None:

@@ -1,7 +1,7 @@
 """Softmax and norms over dimension 0."""
 
 from ..types.spec import Spec, require, require_float, same_shape
-from .declaration import op
+from .op_declaration import op
 
 
 def _per_column(x: Spec, weight: Spec | None, name: str) -> None:

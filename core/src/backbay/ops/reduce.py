@@ -1,7 +1,7 @@
 """Sums and moments over dimension 0, which stays, with an extent of 1."""
 
 from ..types.spec import Spec, require_float
-from .declaration import op
+from .op_declaration import op
 
 
 def _reduced(x: Spec) -> Spec:

@@ -16,7 +16,7 @@ from ..types.spec import (
     result_spec,
     same_shape,
 )
-from .declaration import op
+from .op_declaration import op
 
 
 class Yarn(NamedTuple):

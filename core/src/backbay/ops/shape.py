@@ -17,7 +17,7 @@ from ..types.spec import (
     require_float,
     view_spec,
 )
-from .declaration import SizeAttr, SizeAttrs, op
+from .op_declaration import SizeAttr, SizeAttrs, op
 
 MAX_PIECES = 1 << 16  # of a chunk; no graph has that many nodes
 

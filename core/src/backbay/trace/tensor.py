@@ -12,7 +12,7 @@ from .. import ops
 from ..data.encoding import Array, Bytes, flat_numbers
 from ..data.leaf import Leaf, from_buffer, from_floats, from_ints
 from ..errors import DTypeError, ShapeError
-from ..ops.declaration import REQUIRED, Op, Parameter
+from ..ops.op_declaration import REQUIRED, Op, Parameter
 from ..types.params import Placement
 from ..types.spec import Spec, span
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ..data.encoding import Bytes
 from ..data.leaf import Leaf
 from ..errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
 from ..types.params import Placement
 from ..types.spec import DType, Spec
 from .tensor import Tensor

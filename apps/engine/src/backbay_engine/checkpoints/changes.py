@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from .arrays import LazyArray
-from .family import Change
-from .settings import Settings
+from .config_json import Settings
+from .family_mapping import Change
 
 
 def left_out(_array: LazyArray, _settings: Settings) -> None:

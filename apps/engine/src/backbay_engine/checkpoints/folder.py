@@ -14,11 +14,11 @@ from backbay import ModelFileError
 from backbay.gguf import Config, Content, Derived, ModelFile, TensorInfo
 
 from .arrays import LazyArray, stack, stored_array
+from .config_json import Keys, Settings, read_settings, usual_keys
 from .families import family_of
-from .family import Arrays, Family
+from .family_mapping import Arrays, Family
 from .json_files import parse_json, read_bytes, read_object
 from .safetensors import StoredTensor, read_checkpoint
-from .settings import Keys, Settings, read_settings, usual_keys
 from .tensor_names import TensorNames
 from .vocabularies import vocabulary_keys
 

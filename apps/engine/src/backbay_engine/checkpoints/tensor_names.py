@@ -6,8 +6,8 @@ import re
 
 from backbay import ModelFileError
 
-from .family import Family
-from .settings import Settings
+from .config_json import Settings
+from .family_mapping import Family
 
 _BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
 # as a family makes them where the table has no name

@@ -19,7 +19,7 @@ from backbay.cli import add_json, say, say_json, table
 from ..cache.contract import ROUNDOFFS
 from ..images.encoder import EncoderPass
 from ..images.picture import Image
-from ..images.prepared import Prepared
+from ..images.prepared_picture import Prepared
 from ..images.prompts import prompt_parts
 from ..llm import LLM
 from ..local.load_checks import dtype_of

@@ -11,7 +11,7 @@ from backbay import BackendMemory, DeviceInfo
 from backbay.cli import add_json, say, say_json
 from backbay.internals import human_bytes
 
-from ..images.opening import vision_family, vision_file
+from ..images.encoder_file import vision_family, vision_file
 from ..loading import estimate
 from .model_arguments import (
     add_backend_arguments,

@@ -18,7 +18,7 @@ from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
 from .picture import Fit, require_size
 from .preparations.preparation import PictureLayout, Preparation
-from .prepared import Prepared
+from .prepared_picture import Prepared
 
 WITH_ENCODERS = (
     *("gemma3", "llama4", "mistral3", "mllama"),

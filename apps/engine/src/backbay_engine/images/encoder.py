@@ -17,7 +17,7 @@ from backbay.plugin import Cancel, Progress
 
 from ..steps.context_cache import ContextCache
 from .contract import EncoderInputs, EncoderNetwork, VisionFamily
-from .prepared import Prepared
+from .prepared_picture import Prepared
 
 Rows: TypeAlias = NDArray[np.float32]
 Turn: TypeAlias = Callable[[], AbstractContextManager[Any]]

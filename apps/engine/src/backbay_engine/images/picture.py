@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImageError
-from .prepared import Size
+from .prepared_picture import Size
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -19,7 +19,7 @@ from ..steps.tokens import Picture, PictureToken, Token
 from ..text.tokenizers import Tokenizer
 from .contract import PlacedRows
 from .picture import Image, image_of
-from .prepared import Prepared
+from .prepared_picture import Prepared
 
 Message: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message]], str]

@@ -24,12 +24,12 @@ from ..checkpoints import locate
 from ..errors import RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import ImageEncoder
-from ..images.opening import has_encoder, text_file, vision_family, vision_file
+from ..images.encoder_file import has_encoder, text_file, vision_family, vision_file
 from ..images.picture import Image
-from ..images.prepared import Prepared
+from ..images.picture_row_store import ImageStore, RowsLease
+from ..images.prepared_picture import Prepared
+from ..images.processor_turns import ProcessorTurns, share_processors
 from ..images.prompts import PlacedPicture, PromptParts, placeholder_tokens, prompt_tokens
-from ..images.store import ImageStore, RowsLease
-from ..images.turns import ProcessorTurns, share_processors
 from ..models.keys import WIDTH
 from ..port.contract import VisionFacts
 from ..port.options import LoadOptions

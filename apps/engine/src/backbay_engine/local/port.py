@@ -37,8 +37,8 @@ from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
 from ..runner.state import State
-from ..runner.step_cache import StepCache
-from ..runner.step_maker import PictureWriting, make_step
+from ..runner.step_maker import PictureCacheWriter, make_step
+from ..runner.traced_steps import StepCache
 from ..snapshots import Snapshot
 from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
 from ..steps.tokens import encoder_length, ids_of
@@ -48,7 +48,7 @@ from .job_maker import JobMaker
 from .load_checks import context_of, dtype_of, tokenizer_of
 from .picture_intake import PictureIntake, open_image_encoder, open_text_backend, own_projector
 from .prefix_folder import PrefixFolder
-from .saving import SlotSnapshots, SnapshotSaver
+from .snapshot_saver import SlotSnapshots, SnapshotSaver
 
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")
@@ -271,12 +271,12 @@ class LocalPort(Port):
         assert self.sight is not None  # as the facts say
         return self.sight
 
-    def _showing(self) -> PictureWriting | None:
+    def _showing(self) -> PictureCacheWriter | None:
         """What writes pictures for cross attention; None if the model has no use for it."""
         pictures = None if self.cache is None else self.cache.pictures
         if pictures is None or self.sight is None:
             return None
-        showing = PictureWriting(self.model, pictures, self.sight.family.width)
+        showing = PictureCacheWriter(self.model, pictures, self.sight.family.width)
         self._opened.callback(showing.close)
         return showing
 

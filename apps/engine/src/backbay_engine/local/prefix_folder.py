@@ -20,7 +20,7 @@ from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.shelf import Shelf, begins_with
 from ..steps.tokens import Token
-from .saving import SlotSnapshots
+from .snapshot_saver import SlotSnapshots
 
 log = logging.getLogger(__name__)
 

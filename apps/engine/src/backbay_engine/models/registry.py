@@ -34,7 +34,7 @@ _BUILT_IN = {
     "decoders.mixtures:Llama4": "llama4",
     "decoders.llama:Ernie": "ernie4_5 ernie4_5-moe",
     "decoders.llama:Glm4": "glm4",
-    "decoders.llama:Glm4Moe": "glm4moe",
+    "decoders.mixtures:Glm4Moe": "glm4moe",
     "decoders.llama:Llama": "llama mistral3",
     "decoders.llama:Olmo2": "olmo2",
     "decoders.llama:Phi3": "phi3",

@@ -15,9 +15,9 @@ from backbay import BackendMemory
 from backbay.plugin import Cancel
 
 from ..images.picture import Image
-from ..images.prepared import Prepared
+from ..images.picture_row_store import StoreCounters
+from ..images.prepared_picture import Prepared
 from ..images.prompts import PromptParts
-from ..images.store import StoreCounters
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..snapshots import Snapshot

@@ -23,9 +23,9 @@ from ..runner.state import SlotState, State, Totals
 from ..text.formats import check_format
 from ..text.tokenizers import Tokenizer
 from .admissions import Admissions
-from .calls import Message, RemoteCall, call_of
 from .contract import ModelFacts, Port
 from .questions import Question
+from .remote_calls import Message, RemoteCall, call_of
 
 T = TypeVar("T")
 

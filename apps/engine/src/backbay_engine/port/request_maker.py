@@ -8,7 +8,8 @@ from typing import Any, TypeAlias, final
 from ..arguments import conversation_messages, require_fitting_prompt, token_ids
 from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
-from ..images.prepared import Prepared
+from ..images.picture_row_store import StoreCounters
+from ..images.prepared_picture import Prepared
 from ..images.prompts import (
     PictureConversation,
     PromptParts,
@@ -17,7 +18,6 @@ from ..images.prompts import (
     prompt_parts,
     prompt_tokens,
 )
-from ..images.store import StoreCounters
 from ..steps.tokens import ids_of
 from ..text.tokenizers import Tokenizer
 from .contract import ModelFacts, Port, VisionFacts

@@ -17,7 +17,7 @@ from backbay import BackbayError, CancelledError, ClosedError
 from backbay.internals import Flag, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError
-from ..images.turns import ProcessorTurns
+from ..images.processor_turns import ProcessorTurns
 from .requests.generation import GenerationJob
 from .requests.handle import Receiver
 from .requests.job import Job
@@ -26,8 +26,8 @@ from .scheduler import Scheduler, StepShare, fitting_tokens
 from .slots import PrefixStore, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
-from .step_cache import StepCache
-from .step_maker import PictureWriting, make_step
+from .step_maker import PictureCacheWriter, make_step
+from .traced_steps import StepCache
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Runner:
         batch: int,
         context: int,
         turns: ProcessorTurns | None = None,
-        showing: PictureWriting | None = None,
+        showing: PictureCacheWriter | None = None,
         speculation: Speculation | None = None,
         shelf: PrefixStore | None = None,
     ) -> None:

@@ -82,7 +82,7 @@ def _with_pictures(
 
 
 @final
-class PictureWriting:
+class PictureCacheWriter:
     """Writes pictures for cross attention into the cache, before the steps of their sequences. All memory is reserved at once."""
 
     def __init__(self, model: Model, cache: PictureCrossAttentionCache, width: int) -> None:

@@ -15,8 +15,8 @@ from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..images.contract import EncoderInputs, EncoderNetwork
 from ..images.encoder import EncoderPass
-from ..images.prepared import Prepared
-from ..images.store import ImageStore
+from ..images.picture_row_store import ImageStore
+from ..images.prepared_picture import Prepared
 from ..models.batch import Batch
 from ..steps.step import PictureRows, Step
 

@@ -8,7 +8,7 @@ from backbay_conformance.plugin import model_steps
 from ..cache import CacheSizes
 from ..models import load_model
 from ..models.keys import CONTEXT_LENGTH
-from ..runner.step_cache import StepCache
+from ..runner.traced_steps import StepCache
 from ..steps.step import largest_steps
 
 CONTEXT = 512

@@ -23,9 +23,9 @@ from backbay.plugin import Cancel, check_cancel
 
 from ..arguments import MOST_SEQUENCES, whole_number
 from ..port.options import LoadOptions, Path
-from ..worker.messages import sendable_option
+from ..worker.setup_messages import sendable_option
 from .model_speed import ROOM, Clock, TrialTask
-from .process import TrialLimits, TrialOutcome, try_task
+from .trial_process import TrialLimits, TrialOutcome, try_task
 
 VARIABLE = "BACKBAY_TRIAL_SECONDS"
 SECONDS = 60.0  # that a trial may take by default

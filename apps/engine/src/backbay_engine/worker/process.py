@@ -19,8 +19,8 @@ from backbay.internals import Flag, raise_if_starved, start_helper
 
 from .exit_messages import count_memory_kills, end_reason
 from .frames import Frame, FrameKind, FrameSender, read_frames
-from .messages import WorkerSetup
 from .reports import handle_record
+from .setup_messages import WorkerSetup
 
 PATIENCE = 5.0  # seconds for a worker to free its model when it is closed; then it is killed
 BEAT = 1.0  # seconds between two looks at a worker from which the host waits for something

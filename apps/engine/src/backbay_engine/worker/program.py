@@ -23,8 +23,8 @@ from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
 from .exit_messages import MUTE
 from .frames import Frame, FrameKind, FrameSender, read_frames
-from .messages import ModelDescription, WorkerSetup, describe_model, map_options, received_option
 from .reports import pack_error, send_records
+from .setup_messages import ModelDescription, WorkerSetup, describe_model, map_options, received_option
 
 Task: TypeAlias = Callable[[], None]
 

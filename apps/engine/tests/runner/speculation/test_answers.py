@@ -21,7 +21,7 @@ import backbay
 from backbay import OptionError
 from backbay_engine import LLM, Completion, RequestError, TokenStep, load
 from backbay_engine.runner.speculation import DraftModel, NgramSource, StepTimes
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 
 SIZES: dict[str, Any] = {"context": 96, "parallel": 3, "batch": 32, "num_threads": 1, "kv_dtype": "f32"}
 BACKENDS = sorted(backbay.backends())

@@ -1,6 +1,6 @@
 """The models that the server offers, and the pool that loads them when they are asked for."""
 
-from .entries import Catalogue, CatalogueEntry, load_entry
+from .catalogue import Catalogue, CatalogueEntry, load_entry
 from .pool import Load, ModelLease, ModelPool
 
 __all__ = ["Catalogue", "CatalogueEntry", "Load", "ModelLease", "ModelPool", "load_entry"]

@@ -17,7 +17,7 @@ from backbay import NoMemoryError
 from backbay_engine import LLM
 
 from ..errors import BusyError, ModelNotFoundError, UnavailableError
-from .entries import FRESH, Catalogue, CatalogueEntry
+from .catalogue import FRESH, Catalogue, CatalogueEntry
 
 log = logging.getLogger(__name__)
 Load: TypeAlias = Callable[[CatalogueEntry, Callable[[float], None], Event], LLM]

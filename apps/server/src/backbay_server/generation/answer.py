@@ -54,7 +54,7 @@ Event: TypeAlias = AnswerDelta | AnswerEnd
 
 
 @final
-class LoopBridge:
+class EventLoopBridge:
     """Calls functions in the event loop. All calls of one step of the engine cost one wake-up of the loop."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -89,7 +89,7 @@ class PromptEcho(NamedTuple):
 class Answer:
     """The answers to one request: an asynchronous iterator of their events, in the order in which they come."""
 
-    def __init__(self, model: str, llm: LLM, bridge: LoopBridge) -> None:
+    def __init__(self, model: str, llm: LLM, bridge: EventLoopBridge) -> None:
         self.model, self.llm = model, llm
         self.prompts: Sequence[EnginePrompt] = ()
         self._bridge, self._choices = bridge, list[_Choice]()

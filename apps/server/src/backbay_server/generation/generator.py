@@ -22,7 +22,7 @@ from ..catalogue import ModelLease, ModelPool
 from ..errors import InvalidRequestError
 from ..monitoring import Metrics
 from ..pictures import PictureFetcher
-from .answer import Answer, LoopBridge, PromptEcho
+from .answer import Answer, EventLoopBridge, PromptEcho
 from .prompts import EnginePrompt, prepare_prompt, require_few_pictures, require_fitting, session_name
 from .requests import SEEDS, Conversation, Prompt, Request
 
@@ -45,7 +45,7 @@ class Generator:
 
     def __init__(self, pool: ModelPool, metrics: Metrics, fetcher: PictureFetcher) -> None:
         self._pool, self._metrics, self._fetcher = pool, metrics, fetcher
-        self._bridge = LoopBridge(asyncio.get_running_loop())
+        self._bridge = EventLoopBridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
         self._waiting = ThreadPoolExecutor(THREADS, "backbay wait")
 

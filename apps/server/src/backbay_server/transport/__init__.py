@@ -1,1 +1,1 @@
-"""HTTP as all APIs share it: bodies, answers, guards."""
+"""HTTP as all APIs share it: bodies, answers, checks of requests."""

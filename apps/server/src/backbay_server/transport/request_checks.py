@@ -1,4 +1,4 @@
-"""Guards: middleware that refuses requests by the headers Host and Origin, by keys, by length, and while the server ends."""
+"""Checks of requests: middleware that refuses requests by the headers Host and Origin, by keys, by length, and while the server ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.\-]+)(:\d{1,5})?", re.ASC
 _NAMES: Final = re.compile(rb"[\w\-]+( *, *[\w\-]+)*", re.ASCII)
 
 
-class GuardMiddleware(ABC):
+class RequestCheck(ABC):
     """Middleware that refuses some requests."""
 
     closes: ClassVar[bool] = False  # the connection of a refused request, so that no more is sent
@@ -68,7 +68,7 @@ def header_value(scope: Scope, name: bytes) -> list[bytes]:
 
 
 @final
-class HostGuard(GuardMiddleware):
+class HostCheck(RequestCheck):
     """Serves requests for localhost, for addresses, and for the given names; `*` allows all names.
 
     A page of another site may have a name that resolves to this machine (DNS rebinding). An address cannot be rebound:
@@ -100,7 +100,7 @@ class HostGuard(GuardMiddleware):
 
 
 @final
-class OriginGuard(GuardMiddleware):
+class OriginCheck(RequestCheck):
     """Serves pages of this server and of the named origins, such as https://chat.example.com; `*` names all.
 
     Pages of other sites are refused; named ones are told so (CORS).
@@ -160,7 +160,7 @@ def _is_own(origin: bytes, scope: Scope) -> bool:
 
 
 @final
-class BodySizeGuard(GuardMiddleware):
+class BodySizeCheck(RequestCheck):
     """Refuses bodies of more than `most` bytes: by their length before a byte is read, or as soon as they exceed it.
 
     If a body's length is not told, the application gets RequestTooLargeError when it reads on.
@@ -231,7 +231,7 @@ def is_open_route(path: str) -> bool:
 
 
 @final
-class KeyGuard(GuardMiddleware):
+class KeyCheck(RequestCheck):
     """Refuses requests without a key, as `Authorization: Bearer KEY`, `x-api-key: KEY` or `api-key: KEY`."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
@@ -291,7 +291,7 @@ class RequestDrain:
 
 
 @final
-class DrainGuard(GuardMiddleware):
+class DrainCheck(RequestCheck):
     """The middleware of a drain."""
 
     closes = True

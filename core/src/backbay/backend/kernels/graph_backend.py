@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...data.encoding import POISON, Array, Buffer, Bytes, flat_numbers, numpy_view
+from ...data.buffers import POISON, Buffer
+from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
 from ...errors import UnsupportedOpError
 from ...graph.array_engine import ArrayEngine, ArrayProgram, GraphFunction
 from ...graph.graph import Cancel, Graph, Node, Plan, assign_slots, check_cancel
 from ...memory.host_memory import host_memory, return_large_blocks
-from ...memory.ledger import Entry, Workspace
+from ...memory.ledger import Entry
+from ...memory.workspace_booking import Workspace
 from ...ops import cast, rows
-from ...ops.declaration import Op
-from ...types.declarations import DeviceInfo, Precision, Support, unsupported
+from ...ops.op_declaration import Op
+from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
 from ...types.params import Debug, Placement
 from ...types.spec import DType, Spec
 from ..backend import Backend

@@ -9,28 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...data.encoding import (
-    NUMPY,
-    Array,
-    Buffer,
-    Bytes,
-    HostBuffer,
-    MappedBuffer,
-    decode,
-    encode,
-    gather,
-    strided,
-)
+from ...data.buffers import Buffer, HostBuffer, MappedBuffer
+from ...data.encoding import NUMPY, Array, Bytes, decode, encode, gather, strided
 from ...errors import ShapeError, UnsupportedOpError
 from ...graph.graph import Cancel, Graph, Node, Plan, Timing, Timings, assign_slots, check_cancel
 from ...memory.host_memory import host_memory
-from ...memory.ledger import Entry, Ledger, Workspace
+from ...memory.ledger import Entry, Ledger
+from ...memory.workspace_booking import Workspace
 from ...ops import cast, copy
-from ...ops.declaration import Op
-from ...types.declarations import DeviceInfo, Precision, Support, unsupported
+from ...ops.op_declaration import Op
+from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.fork_safety import cached_property
 from ...types.params import BackendParams, Placement
 from ...types.spec import DType, Spec, same_shape
-from ...types.threads import cached_property
 from ..backend import Backend
 from ..helper_processes import GATE
 from .kernel_table import conversion_gap, encoding_gap

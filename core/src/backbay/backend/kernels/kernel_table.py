@@ -10,7 +10,7 @@ import numpy as np
 
 from ...data.encoding import decode, encode
 from ...errors import BackbayError, DTypeError
-from ...ops.declaration import Op
+from ...ops.op_declaration import Op
 from ...types.spec import DType, Spec
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from backbay.backend.backend import Backend
 from backbay.backend.kernels.kernel_backend import KernelBackend, KernelPlan
 from backbay.graph.graph import Graph
-from backbay.ops.declaration import OPS, Op
+from backbay.ops.op_declaration import OPS, Op
 from backbay.trace.context import Context
 from backbay.trace.tensor import Tensor
+from backbay.types.backend_declarations import COMPOSITE, KERNEL, Level, Support
 from backbay.types.contract_version import CONTRACT_VERSION
-from backbay.types.declarations import COMPOSITE, KERNEL, Level, Support
 from backbay.types.params import BackendParams
 from backbay.types.spec import DType, Spec
 

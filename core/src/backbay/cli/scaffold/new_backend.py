@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from backbay.cli.output import folder_to_write, note, say
-from backbay.data.files import write_text
+from backbay.data.cache_folder import write_text
 from backbay.discovery import backends, version_of
 from backbay.errors import BackbayError
 from backbay.types.contract_version import CONTRACT_VERSION

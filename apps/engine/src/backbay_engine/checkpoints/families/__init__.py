@@ -11,8 +11,8 @@ from backbay.discovery import PluginEntry, conflict, declared
 from backbay.gguf import nearest
 from backbay.internals import load_declared
 
-from ..family import Families, Family
-from ..settings import Settings
+from ..config_json import Settings
+from ..family_mapping import Families, Family
 from . import decoders, delta_rules, encoders, experts, gemma, recurrent
 
 GROUP: Final = "backbay.checkpoints"

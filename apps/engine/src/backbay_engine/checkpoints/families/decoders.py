@@ -11,9 +11,9 @@ from backbay import ModelFileError
 
 from ..arrays import LazyArray, concatenate, constant
 from ..changes import INTERLEAVED, halves, transposed
-from ..family import Arrays, Families, Family
+from ..config_json import Keys, Settings
+from ..family_mapping import Arrays, Families, Family
 from ..json_files import read_object
-from ..settings import Keys, Settings
 
 
 def rotary_length(share: float = 1.0) -> Callable[[Settings], Keys]:

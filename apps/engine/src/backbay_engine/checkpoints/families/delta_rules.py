@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..arrays import LazyArray, concatenate, stack
 from ..changes import negative_exponential, plus_one, squeezed
-from ..family import Arrays, Change, Families, Family
-from ..settings import Keys, Settings
+from ..config_json import Keys, Settings
+from ..family_mapping import Arrays, Change, Families, Family
 from .experts import QWEN_EXPERTS, QWEN_NAMES, qwen_moe_keys
 from .recurrent import ENDLESS, TIME_STEPS
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ..arrays import LazyArray
 from ..changes import left_out
-from ..family import Arrays, Families, Family
-from ..settings import Keys, Settings
+from ..config_json import Keys, Settings
+from ..family_mapping import Arrays, Families, Family
 
 UNUSED = {r"^((bert|roberta)\.)?(pooler\.dense|cls\.(predictions|seq_relationship)|lm_head)\.": left_out}
 EPSILON = "layer_norm_eps", "layer_norm_epsilon"

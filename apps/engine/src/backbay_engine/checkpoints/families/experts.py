@@ -11,8 +11,8 @@ from backbay import DType
 
 from ..arrays import Array, LazyArray, Open
 from ..changes import halves
-from ..family import Arrays, Family
-from ..settings import Keys, Settings
+from ..config_json import Keys, Settings
+from ..family_mapping import Arrays, Family
 from .decoders import llama3_factors, rotary_length, split_qkv
 
 SIGMOID = 2  # llama.cpp's number for how routing scores experts

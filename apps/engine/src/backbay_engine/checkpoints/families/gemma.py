@@ -11,9 +11,9 @@ import numpy as np
 
 from ..arrays import LazyArray, constant, stack
 from ..changes import left_out, plus_one
-from ..family import Arrays, Change, Family
+from ..config_json import WIDEST_HEAD, Keys, Settings
+from ..family_mapping import Arrays, Change, Family
 from ..json_files import read_object
-from ..settings import WIDEST_HEAD, Keys, Settings
 
 
 def gemma_keys(settings: Settings) -> Keys:

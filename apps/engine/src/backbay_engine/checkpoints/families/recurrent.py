@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ..arrays import LazyArray
 from ..changes import INTERLEAVED, halves, negative_exponential, squeezed
-from ..family import Change, Families, Family
-from ..settings import Keys, Settings
+from ..config_json import Keys, Settings
+from ..family_mapping import Change, Families, Family
 from .decoders import GRANITE_EXPERTS, GRANITE_NAMES, granite_keys
 from .experts import SIGMOID
 

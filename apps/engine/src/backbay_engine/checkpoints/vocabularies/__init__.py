@@ -8,8 +8,8 @@ from typing import Any
 
 from backbay import ModelFileError
 
+from ..config_json import Keys, Settings
 from ..json_files import read_object
-from ..settings import Keys, Settings
 from . import kinds
 from .tokens import TokenizerFile, special_keys
 

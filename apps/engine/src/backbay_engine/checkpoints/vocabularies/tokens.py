@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 from backbay import ModelFileError
 
 from ...text.token_kinds import TokenKind
+from ..config_json import Settings
 from ..json_files import LARGEST, read_bytes, read_object
-from ..settings import Settings
 
 MOST = 1 << 22
 

@@ -17,7 +17,7 @@ from ..parts.block import Norm
 from ..parts.shape import HALF, as_f32, colour_scale, first_present, square_grid
 from ..parts.towers import SiglipTower
 from ..preparations.stretched import Squash
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 POOL = whole("vision.projector.scale_factor", 1, 1 << 10)
 TOKENS = [whole(name, 1, 1 << 20) for name in ("mm_tokens_per_image", "mm.tokens_per_image")]

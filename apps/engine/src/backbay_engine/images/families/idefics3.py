@@ -15,7 +15,7 @@ from ..parts.patches import pixel_shuffle
 from ..parts.shape import HALF, colour_scale, square_grid
 from ..parts.towers import SiglipTower
 from ..preparations.tiles import SplitTiles
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 FACTOR = whole("vision.projector.scale_factor", 1, 64)
 EDGE = whole("vision.preproc_image_size", 1, 4096)

@@ -30,7 +30,7 @@ from ..parts.patches import pixel_shuffle
 from ..parts.shape import HALF, EncoderShape, colour_scale, first_present, square_grid
 from ..parts.towers import ClipTower
 from ..preparations.tiles import CanvasAndWhole
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 SHUFFLE = whole("vision.projector.scale_factor", 1, 64)
 RATIO = number("vision.pixel_shuffle_ratio", 1 / 64, 1)

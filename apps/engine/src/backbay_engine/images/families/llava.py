@@ -28,7 +28,7 @@ from ..parts.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ..parts.towers import ClipTower
 from ..preparations.stretched import CentreCrop
 from ..preparations.tiles import Anyres
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 PINPOINTS = wholes("vision.image_grid_pinpoints", 1, 1 << 14)
 FEATURES = wholes("vision.feature_layer", 0, 1 << 10)

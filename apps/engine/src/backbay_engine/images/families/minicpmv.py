@@ -42,7 +42,7 @@ from ..parts.patches import Pixels
 from ..parts.shape import HALF, PATCH, SIDE, as_f32, colour_scale
 from ..parts.towers import SiglipTower, divided_fractions, stepped_fractions, stretched_places
 from ..preparations.slices import MergedSlices, MiniCPMVSlices, SlicedPreparation
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 MARKS = "<image>", "</image>", "<slice>", "</slice>"
 NUMBER = "<image_id>{}</image_id>"

@@ -28,7 +28,7 @@ from ..parts.patches import PatchEmbedding, padded_patches, repeat_places
 from ..parts.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ..parts.towers import VisionTower
 from ..preparations.tiles import PaddedCanvas
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 TILES = whole("vision.max_num_tiles", 1, 64)
 GLOBAL_BLOCKS = whole("vision.global.block_count", 0, 1 << 10)

@@ -28,7 +28,7 @@ from ..parts.patches import PatchEmbedding, Pixels, cut_patches, stack_pixels
 from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colour_scale, first_present
 from ..parts.towers import VisionTower
 from ..preparations.stretched import LongestEdge
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 MERGE, OWN_MERGE = (whole(name, 1, 64) for name in ("vision.spatial_merge_size", "spatial_merge_size"))
 BASE = number("vision.rope.freq_base", most=1e30, above=1)

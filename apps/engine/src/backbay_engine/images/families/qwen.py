@@ -38,7 +38,7 @@ from ..parts.patches import repeat_places
 from ..parts.shape import BLOCKS, CLIP, HALF, PATCH, EncoderShape, colour_scale, first_present
 from ..parts.towers import VisionTower
 from ..preparations.stretched import Qwen3Resize, SmartResize
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 
 WINDOW = whole("vision.window_size", 1, 1 << 14)
 FULL_EVERY = whole("vision.n_wa_pattern", 1, 1 << 10)

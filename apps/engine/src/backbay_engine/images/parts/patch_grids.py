@@ -16,7 +16,7 @@ from backbay.gguf import Key, whole
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import EncoderInputs, Pictures, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
-from ..prepared import Prepared
+from ..prepared_picture import Prepared
 from .block import Norm, TwoLayerPerceptron
 from .patches import Pixels, stack_pixels
 from .shape import first_present

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import ImageError, RequestError
 from ..picture import RGB, Fit, require_size
-from ..prepared import Prepared, Size
+from ..prepared_picture import Prepared, Size
 from .resizing import Planes
 
 Colour = tuple[float, float, float]

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..prepared import Size
+from ..prepared_picture import Size
 
 Planes = NDArray[np.uint8]  # (3, height, width)
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import ImageError
 from ..picture import MOST_STRETCH, Fit
-from ..prepared import Prepared, Size
+from ..prepared_picture import Prepared, Size
 from .preparation import PictureLayout, Pixels, Preparation
 from .resizing import Planes, resize, resize_on_square
 

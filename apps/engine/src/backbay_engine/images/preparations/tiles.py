@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..picture import Fit
-from ..prepared import Prepared, Size
+from ..prepared_picture import Prepared, Size
 from .preparation import PictureLayout, Pixels, Preparation
 from .resizing import Planes, plain_picture, resize
 

@@ -17,7 +17,7 @@ from ...steps.step import step_of
 from ...text.sampling import Sampler
 from ..requests.generation import GenerationJob
 from ..slots import common_length
-from ..step_cache import StepCache
+from ..traced_steps import StepCache
 from .speculation import GuessConfidence, GuessSource, StepTimes
 
 PRIOR: Final = 0.7  # the hope before anything was verified

@@ -15,7 +15,7 @@ RATE: Final = 1 / 8
 
 
 @final
-class NgramGuesses(GuessConfidence):
+class NgramConfidence(GuessConfidence):
     """Follows an earlier place of the text as long as it agrees with the answer.
 
     Guesses cost nothing, so each token is compared with its guess, whether a step verified the guess or not. An answer begins
@@ -87,11 +87,11 @@ class NgramSource(GuessSource):
     def __init__(self) -> None:
         self._chances = [*CHANCES]
 
-    def guesses(self, ids: Sequence[int]) -> NgramGuesses:
-        return NgramGuesses(ids, self._chances)
+    def guesses(self, ids: Sequence[int]) -> NgramConfidence:
+        return NgramConfidence(ids, self._chances)
 
     def guess(self, jobs: Sequence[GenerationJob], counts: Sequence[int]) -> list[list[int]]:
         return [
-            job.guesses.next(count) if isinstance(job.guesses, NgramGuesses) else []
+            job.guesses.next(count) if isinstance(job.guesses, NgramConfidence) else []
             for job, count in zip(jobs, counts, strict=True)
         ]

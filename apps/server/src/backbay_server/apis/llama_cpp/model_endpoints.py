@@ -16,9 +16,9 @@ from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Model, Texts
 from ..openai.answers import FINGERPRINT
-from ..openai.chat import chat_conversation
 from ..openai.chat_requests import ChatRequest
 from ..openai.completions import texts_of
+from ..openai.conversations import chat_conversation
 
 
 class DefaultSettings(Struct):

@@ -8,24 +8,24 @@ from typing import Final
 
 from msgspec import UNSET
 
-from backbay_engine import CallBegun, Piece, Reasoning, Text, Tokenizer, Tools, joined
+from backbay_engine import CallBegun, Piece, Reasoning, Text, Tokenizer, joined
 
-from ...errors import InvalidRequestError
-from ...generation import AnswerDelta, AnswerEnd, Conversation, Request
+from ...generation import AnswerDelta, AnswerEnd, Request
 from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of
 from . import answers
 from .answers import ChatChunk, ChatCompletion, Usage, only_timings, usage_of
-from .chat_requests import AllowedTools, ChatRequest, NamedTool, conversation_of, functions_tools
-from .generation_fields import effort_variables, format_of, options_of, require_choices, wants_usage
+from .chat_requests import ChatRequest
+from .conversations import request_of
+from .generation_fields import require_choices, wants_usage
 
 DONE: Final = sse(b"[DONE]")
 
 
 async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation."""
-    request = _request(body)
+    request = request_of(body)
     require_choices(call, request.n)
     if body.stream:
         return event_stream(_chunks(call, request, usage=wants_usage(body)))
@@ -36,40 +36,6 @@ async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnsw
         usage, timings = usage_of(ends, request.n), only_timings(ends, request.n)
         name = f"chatcmpl-{call.id}"
         return JsonAnswer(ChatCompletion(name, created, answer.model, choices, usage, timings=timings))
-
-
-def _request(body: ChatRequest) -> Request:
-    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    most: int | None = getattr(body, name)
-    if most == 0:
-        raise InvalidRequestError(f"{name} must be 1 or more, or -1", param=name)
-    if body.top_logprobs is not None and not body.logprobs:
-        raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    options = options_of(body, None if most == -1 else most, logprobs, format_of(body.response_format))
-    return Request(body.model, [chat_conversation(body)], options, body.n or 1)
-
-
-def chat_conversation(body: ChatRequest) -> Conversation:
-    variables = {**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})}
-    return Conversation(conversation_of(body.messages), _tools(body), variables)
-
-
-def _tools(body: ChatRequest) -> Tools:
-    functions = [tool.function for tool in body.tools or ()]
-    match body.tool_choice:
-        case NamedTool(named):
-            return functions_tools(functions, None, named.name, body.parallel_tool_calls)
-        case AllowedTools(allowed):
-            names = {tool.function.name for tool in allowed.tools}
-            if unknown := names - {each.name for each in functions}:
-                raise InvalidRequestError(
-                    f"tool_choice allows the tool {min(unknown)!r}, and tools has none", param="tool_choice"
-                )
-            some = [each for each in functions if each.name in names]
-            return functions_tools(some, allowed.mode, None, body.parallel_tool_calls)
-        case choice:
-            return functions_tools(functions, choice, None, body.parallel_tool_calls)
 
 
 def _choice(deltas: Sequence[AnswerDelta], end: AnswerEnd, tokenizer: Tokenizer) -> answers.Choice:

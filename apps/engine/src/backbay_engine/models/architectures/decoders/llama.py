@@ -72,19 +72,6 @@ class Glm4(Decoder):
 
 
 @final
-class Glm4Moe(Decoder):
-    """GLM 4.5 and 4.6: experts, routed by sigmoids; the larger models have norms of queries and keys."""
-
-    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
-        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
-        rope, norms = nn.Rope(self.config, shape, "neox"), "attn_q_norm.weight" in here
-        experts = nn.feed_forward_of(here, layer, gating=nn.Gating.SIGMOID)
-        return nn.build_block(
-            here, nn.Attention(here, shape, rope, norms=norms), experts, second="post_attention_norm"
-        )
-
-
-@final
 class Olmo2(Decoder):
     """OLMo 2 and 3: norms come after attention and feed-forward only. Blocks with a window do not extend the context."""
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts by design: the DeepSeek models, gpt-oss and Llama 4."""
+"""Mixtures of experts by design: the DeepSeek models, GLM 4.5, gpt-oss and Llama 4."""
 
 from __future__ import annotations
 
@@ -147,3 +147,16 @@ def _temperature(step: Step, floor: float) -> NDArray[np.float32]:
     steps = np.floor((step.positions + np.float32(1)) / np.float32(floor))
     growth: NDArray[np.float32] = np.log1p(steps) * np.float32(GROWTH) + np.float32(1)
     return growth.reshape(-1, 1, 1)
+
+
+@final
+class Glm4Moe(Decoder):
+    """GLM 4.5 and 4.6: experts, routed by sigmoids; the larger models have norms of queries and keys."""
+
+    def block(self, weights: nn.Weights, layer: int) -> nn.Block:
+        here, shape = weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer)
+        rope, norms = nn.Rope(self.config, shape, "neox"), "attn_q_norm.weight" in here
+        experts = nn.feed_forward_of(here, layer, gating=nn.Gating.SIGMOID)
+        return nn.build_block(
+            here, nn.Attention(here, shape, rope, norms=norms), experts, second="post_attention_norm"
+        )

@@ -13,7 +13,7 @@ from ....generation import Answer, AnswerEnd, AnswerOptions, Conversation, Reque
 from ....transport.answers import JsonAnswer, StreamAnswer, event_sse, event_stream
 from ...endpoint import Endpoint, EndpointCall
 from ...measures import ChosenLogprob, chosen_of
-from ..chat_requests import conversation_of, functions_tools
+from ..conversations import functions_tools, template_messages
 from ..generation_fields import TextFormat, effort_variables, format_of
 from . import answers
 from .answers import FunctionCall, Item, Message, OutputText, ReasoningText, StreamEvent
@@ -58,7 +58,7 @@ def _request(body: ResponsesRequest) -> Request:
     choice = body.tool_choice
     choice, named = (None, choice.name) if isinstance(choice, NamedFunction) else (choice, None)
     conversation = Conversation(
-        conversation_of(messages_of(body)),
+        template_messages(messages_of(body)),
         tools=functions_tools(body.tools or (), choice, named, body.parallel_tool_calls),
         variables=effort_variables(None if body.reasoning is None else body.reasoning.effort),
     )

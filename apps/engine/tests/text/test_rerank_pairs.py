@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from backbay_engine.text.pairs import pair_ids
+from backbay_engine.text.rerank_pairs import pair_ids
 
 
 def tokenizer(end: str, templates: dict[str, str] | None = None) -> Any:

@@ -9,20 +9,20 @@ import numpy as np
 
 from backbay import Context, DType, Op, Tensor, ops
 
-from ..cases.matrix import by_expert, product
-from ..cases.norm import softmax_formula
-from ..cases.write import placed
-from ..checks.call_check import try_call
-from ..draw.data import Bits, DistinctIds, Numbers
-from ..draw.draw import Draw
-from ..draw.layout import Layout, found
-from ..draw.operand import Operand
-from ..machines.fusible_chains import rounded
-from ..numbers.encoding import Array, decode, encode
-from ..numbers.number import Number
-from ..suite.case import Call
-from ..suite.lab import Lab, scenario
-from .model_blocks import judge_block, normal
+from ...cases.matrix import by_expert, product
+from ...cases.norm import softmax_formula
+from ...cases.write import placed
+from ...checks.call_check import try_call
+from ...draw.data import Bits, DistinctIds, Numbers
+from ...draw.draw import Draw
+from ...draw.layout import Layout, found
+from ...draw.operand import Operand
+from ...machines.fusible_chains import rounded
+from ...numbers.encoding import Array, decode, encode
+from ...numbers.number import Number
+from ...suite.case import Call
+from ...suite.lab import Lab, scenario
+from .blocks import judge_block, normal
 
 
 def found_ids(draw: Draw, count: int, *shape: int) -> Operand:

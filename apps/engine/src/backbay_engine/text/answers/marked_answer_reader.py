@@ -20,7 +20,7 @@ _BARE: Final = ('{"name":"', '[{"name":"', '{"type":"function"', '[{"type":"func
 
 
 @final
-class MarkReader(HoldingReader):
+class MarkedAnswerReader(HoldingReader):
     """Gives the parts of a text that comes in pieces. What may be the beginning of a mark is held back.
 
     A call that is no JSON, or lacks a name, stays text.

@@ -17,7 +17,7 @@ from backbay.internals import Flag
 from backbay.plugin import Cancel
 
 from ..errors import LogitsError
-from .prepared import Prepared
+from .prepared_picture import Prepared
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from backbay import ModelFileError, OptionError
-from backbay_server.catalogue import Catalogue, entries
+from backbay_server.catalogue import Catalogue
+from backbay_server.catalogue import catalogue as catalogue_module
 from backbay_server.errors import ModelNotFoundError
 
 
@@ -64,7 +65,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_files_in_a_folder_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "FRESH", 0.0)
+    monkeypatch.setattr(catalogue_module, "FRESH", 0.0)
     gguf(tmp_path / "a.gguf")
     catalogue = Catalogue([], [str(tmp_path)])
     assert names(catalogue) == ["a"]

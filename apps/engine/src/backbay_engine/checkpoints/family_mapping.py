@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .arrays import LazyArray
-from .settings import Keys, Settings
+from .config_json import Keys, Settings
 
 Change: TypeAlias = Callable[[LazyArray, Settings], LazyArray | Mapping[str, LazyArray] | None]
 """What becomes of an array: another one, several with replacements of the part of its name, or None: it is left out."""

@@ -26,7 +26,7 @@ OF_TOKENIZERS = ("tokenizer.", "general.architecture")
 
 
 @dataclass(frozen=True)
-class BackendClass:
+class ImportableBackend:
     """A backend given as a class, by the place from which another process can import it."""
 
     module: str
@@ -45,7 +45,7 @@ class WorkerSetup:
     """The model that a worker opens, and how it logs."""
 
     path: Path
-    backend: str | BackendClass
+    backend: str | ImportableBackend
     options: LoadOptions
     levels: LogLevels
     with_vocabulary: bool = True
@@ -62,7 +62,7 @@ def sendable_option(value: Any) -> Any:
 
 def received_option(value: Any) -> Any:
     """An option as a worker takes it from its host."""
-    return value.load() if isinstance(value, BackendClass) else value
+    return value.load() if isinstance(value, ImportableBackend) else value
 
 
 def map_options(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptions:
@@ -70,12 +70,12 @@ def map_options(options: LoadOptions, change: Callable[[Any], Any]) -> LoadOptio
     return replace(options, **{name: change(getattr(options, name)) for name in NAMES})
 
 
-def import_place(kind: type[Backend]) -> BackendClass:
+def import_place(kind: type[Backend]) -> ImportableBackend:
     """Where a worker finds a class; OptionError if it cannot import it."""
     module, name = kind.__module__, kind.__qualname__
     if module == "__main__" or getattr(sys.modules.get(module), name, None) is not kind:
         raise _not_importable(module, name)
-    return BackendClass(module, name)
+    return ImportableBackend(module, name)
 
 
 def working_folder() -> str | None:

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, final
 from ..sampling.stops import possible_mark
 from .answer_form import AnswerForm
 from .arguments import Schema
-from .mark_reader import MarkReader
+from .marked_answer_reader import MarkedAnswerReader
 from .pieces import AnswerReader, CallArguments, CallBegun, HoldingReader, Piece, Reasoning, Text, first_mark
 
 
@@ -74,9 +74,9 @@ def reader_of(
     parallel  whether an answer may have several calls; otherwise it has the first one only
     schemas   of the tools' arguments, by the tools' names: some forms do not tell texts from numbers
     """
-    reader: AnswerReader = MarkReader(form, inside=inside, schemas=schemas)
+    reader: AnswerReader = MarkedAnswerReader(form, inside=inside, schemas=schemas)
     if form.channels:
-        reader = ChannelReader(tools=form.calls is not None)
+        reader = ChannelAnswerReader(tools=form.calls is not None)
     return reader if parallel else FirstCallReader(reader)
 
 
@@ -93,7 +93,7 @@ Part: TypeAlias = Literal["text", "reasoning", "arguments"]
 
 
 @final
-class ChannelReader(HoldingReader):
+class ChannelAnswerReader(HoldingReader):
     """Messages with headers: those in the channel "analysis" are reasoning, those to a tool are calls, others are text."""
 
     def __init__(self, *, tools: bool) -> None:

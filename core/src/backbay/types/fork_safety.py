@@ -1,4 +1,4 @@
-"""What Python has too, for programs that fork, and whose threads Ctrl-C interrupts."""
+"""A property and an event that are safe where programs fork, and where Ctrl-C interrupts threads."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SPARE = 4  # steps in which only some of the sequences take part
 
 
 @dataclass(frozen=True)
-class Workload:
+class MeasuredLoad:
     """What is measured: a prompt, and steps of sequences at the same time after a past; 0 leaves one of them out."""
 
     prompt: int
@@ -44,7 +44,7 @@ class Workload:
         return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
 
 
-def measure_phases(llm: LLM, load: Workload, walls: PeakRates) -> tuple[list[ProfilePhase], PeakRates]:
+def measure_phases(llm: LLM, load: MeasuredLoad, walls: PeakRates) -> tuple[list[ProfilePhase], PeakRates]:
     """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
     found: list[tuple[str, MeasuredSteps, MeasuredSteps]] = []
     if load.prompt:
@@ -108,7 +108,7 @@ def _both(
     return measured(nodes=False), measured(nodes=True)
 
 
-def _steps(llm: LLM, load: Workload) -> None:
+def _steps(llm: LLM, load: MeasuredLoad) -> None:
     endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
     ids = [_ids(llm, load.depth, number) for number in range(load.parallel)]
     handles = [llm.submit(each, max_tokens=load.generated, temperature=0, **endless) for each in ids]
@@ -116,7 +116,7 @@ def _steps(llm: LLM, load: Workload) -> None:
         handle.result()
 
 
-def _alike(load: Workload, runs: Sequence[ProfiledRun]) -> MeasuredSteps | None:
+def _alike(load: MeasuredLoad, runs: Sequence[ProfiledRun]) -> MeasuredSteps | None:
     """The latest steps, if any, that had a token of each sequence; a step lasts until the next begins."""
     followed = [(run, later.begun - run.begun) for run, later in pairwise(runs)]
     of_all = [each for each in followed if each[0].graph.batch_size == load.parallel][-load.steps :]

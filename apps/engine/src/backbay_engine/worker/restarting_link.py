@@ -22,18 +22,20 @@ from backbay.internals import require_cancel
 from backbay.plugin import Cancel, Progress
 
 from ..arguments import whole_number
-from ..port.calls import RemoteCall
 from ..port.contract import ModelFacts
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import GetState, Question
 from ..port.remote import ProcessLink
+from ..port.remote_calls import RemoteCall
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..text.tokenizers import Tokenizer
 from .frames import Frame, FrameKind
-from .messages import (
+from .process import WorkerProcess
+from .reports import log_levels, unpack_error
+from .setup_messages import (
     ModelDescription,
     WorkerSetup,
     import_place,
@@ -42,8 +44,6 @@ from .messages import (
     sendable_option,
     working_folder,
 )
-from .process import WorkerProcess
-from .reports import log_levels, unpack_error
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ News: TypeAlias = ModelDescription | float | BaseException | None
 
 
 @final
-class PipeLink(ProcessLink):
+class RestartingLink(ProcessLink):
     """Sends calls to a worker, as frames over two pipes.
 
     retries  how often a request for text goes on in the next worker; other calls fail with the worker that begins them

@@ -8,15 +8,15 @@ import numpy as np
 
 from backbay import Context, DType, Level, Precision, Tensor, UnsupportedOpError
 
-from ..cases.matrix import product
-from ..cases.norm import rms_formula, softmax_formula
-from ..checks.traced_call import coarsest, precision_of
-from ..draw.draw import Draw
-from ..machines.fusible_chains import drawn_chain, rounded
-from ..numbers.comparison import Fault, compare, first_of, must_equal, plain, same
-from ..numbers.encoding import Array, from_bytes, round_to, unit
-from ..numbers.number import Cost, Number
-from ..suite.lab import Lab, scenario
+from ...cases.matrix import product
+from ...cases.norm import rms_formula, softmax_formula
+from ...checks.traced_call import coarsest, precision_of
+from ...draw.draw import Draw
+from ...machines.fusible_chains import drawn_chain, rounded
+from ...numbers.comparison import Fault, compare, first_of, must_equal, plain, same
+from ...numbers.encoding import Array, from_bytes, round_to, unit
+from ...numbers.number import Cost, Number
+from ...suite.lab import Lab, scenario
 
 Pairs = dict[str, tuple[Array, Array]]  # two sets of data for each leaf of a block
 Formula = Callable[[dict[str, Number]], Number]

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from backbay import OptionError
 from backbay_server.transport.request_checks import (
     MOST_BYTES,
-    BodySizeGuard,
-    HostGuard,
-    KeyGuard,
-    OriginGuard,
+    BodySizeCheck,
+    HostCheck,
+    KeyCheck,
+    OriginCheck,
     read_keys,
 )
 
@@ -50,7 +50,7 @@ def ask(app: ASGIApp, method: str = "GET", path: str = "/v1/models", **given: An
     ],
 )
 def test_a_key_opens_all_routes(headers: dict[str, str]) -> None:
-    assert ask(KeyGuard(echo, ["one", "two"]), headers=headers).status_code == 200
+    assert ask(KeyCheck(echo, ["one", "two"]), headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_key_opens_all_routes(headers: dict[str, str]) -> None:
     ],
 )
 def test_without_a_key_only_open_routes_answer(headers: dict[str, str]) -> None:
-    app = KeyGuard(echo, ["one", "two"])
+    app = KeyCheck(echo, ["one", "two"])
     for path in ("/v1/models", "/v1/chat/completions", "/state", "/api/tags", "/unknown", "/health/"):
         assert ask(app, path=path, headers=headers).status_code == 401
     for path in ("/", "/health", "/ready", "/page/page.js"):
@@ -99,7 +99,7 @@ def test_keys_are_read_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_own_hosts_are_served(host: str) -> None:
-    assert ask(HostGuard(echo, ["My.Name"]), headers={"host": host}).status_code == 200
+    assert ask(HostCheck(echo, ["My.Name"]), headers={"host": host}).status_code == 200
 
 
 @pytest.mark.fault("another site's name resolves to this machine", "403 for its pages (Host is checked)")
@@ -108,13 +108,13 @@ def test_own_hosts_are_served(host: str) -> None:
     ["evil.com", "localhost.evil.com", "127.0.0.1.evil.com:8080", "localhost@evil.com", "", "a b", "1.2.3"],
 )
 def test_other_hosts_are_refused(host: str) -> None:
-    app = HostGuard(echo, ["my.name"])
+    app = HostCheck(echo, ["my.name"])
     assert ask(app, headers={"host": host}).status_code == 403
     assert ask(app, headers=[("host", "localhost"), ("host", host)]).status_code == 403
 
 
 def test_all_hosts_can_be_allowed() -> None:
-    assert ask(HostGuard(echo, ["*"]), headers={"host": "any.name"}).status_code == 200
+    assert ask(HostCheck(echo, ["*"]), headers={"host": "any.name"}).status_code == 200
 
 
 @pytest.mark.fault("a page of another site calls the server", "403, unless its origin was allowed")
@@ -123,19 +123,19 @@ def test_all_hosts_can_be_allowed() -> None:
     ["https://evil.com", "null", "http://localhost:8081", "http://localhost:8080.evil.com", "file://"],
 )
 def test_pages_of_other_origins_are_refused(origin: str) -> None:
-    answer = ask(OriginGuard(echo), "POST", headers={"origin": origin}, content=b"{}")
+    answer = ask(OriginCheck(echo), "POST", headers={"origin": origin}, content=b"{}")
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
 
 
 def test_pages_of_the_server_are_served() -> None:
-    answer = ask(OriginGuard(echo), "POST", headers={"origin": "http://localhost:8080"})
+    answer = ask(OriginCheck(echo), "POST", headers={"origin": "http://localhost:8080"})
     assert answer.status_code == 200
     assert "access-control-allow-origin" not in answer.headers
 
 
 def test_a_named_origin_is_served_and_told_so() -> None:
-    app = OriginGuard(echo, ["https://chat.example.com/"])
+    app = OriginCheck(echo, ["https://chat.example.com/"])
     answer = ask(app, "POST", headers={"origin": "https://chat.example.com"})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == "https://chat.example.com"
@@ -159,7 +159,7 @@ def test_a_body_above_the_limit_is_refused_before_it_is_read(length: str) -> Non
     async def never(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError
 
-    answer = ask(BodySizeGuard(never, 10), "POST", headers={"content-length": length})
+    answer = ask(BodySizeCheck(never, 10), "POST", headers={"content-length": length})
     assert answer.status_code == 413
     assert answer.headers["connection"] == "close"
 
@@ -172,6 +172,6 @@ def test_a_body_without_a_length_is_refused_as_soon_as_it_is_too_large() -> None
             taken.append(1)
             yield b"12345"
 
-    answer = ask(BodySizeGuard(echo, 12), "POST", content=chunks())
+    answer = ask(BodySizeCheck(echo, 12), "POST", content=chunks())
     assert answer.status_code == 413
-    assert ask(BodySizeGuard(echo, 12), "POST", content=b"1" * 12).text == "12"
+    assert ask(BodySizeCheck(echo, 12), "POST", content=b"1" * 12).text == "12"

@@ -15,7 +15,7 @@ import backbay.gguf
 from backbay import ModelFileError
 from backbay_engine import tokenizer_from_gguf
 from backbay_engine.images.encoder import ImageEncoder
-from backbay_engine.images.opening import text_file, vision_family, vision_file
+from backbay_engine.images.encoder_file import text_file, vision_family, vision_file
 
 TINY = Path(__file__).parents[4] / "examples" / "models" / "backbay-tiny-f16.gguf"
 

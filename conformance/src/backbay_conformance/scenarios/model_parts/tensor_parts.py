@@ -9,16 +9,16 @@ import numpy as np
 
 from backbay import Context, DType, Tensor
 
-from ..cases.elementwise import repeated
-from ..cases.matrix import product
-from ..cases.spatial import conv2d_formula, planes
-from ..draw.draw import Draw
-from ..machines.fusible_chains import rounded
-from ..numbers.comparison import must_equal
-from ..numbers.number import Number, scalar
-from ..suite.lab import Lab, scenario
-from .graphs import numbers
-from .model_blocks import judge_block, normal
+from ...cases.elementwise import repeated
+from ...cases.matrix import product
+from ...cases.spatial import conv2d_formula, planes
+from ...draw.draw import Draw
+from ...machines.fusible_chains import rounded
+from ...numbers.comparison import must_equal
+from ...numbers.number import Number, scalar
+from ...suite.lab import Lab, scenario
+from ..graphs import numbers
+from .blocks import judge_block, normal
 
 ALPHA, LIMIT = 1.5, 2.0
 
