@@ -28,7 +28,7 @@ def test_the_command_writes_reports_and_replays_failures(tmp_path: Path) -> None
     assert report["ok"] is False
     assert report["states"]["failing"]
     one = min(failures.iterdir())
-    assert conform("--repro", str(one)) == 1
+    assert conform(backend, "--repro", str(one)) == 1
     assert conform("cpu_ref", "--repro", str(one)) == 0
 
 
@@ -55,7 +55,7 @@ def test_the_data_of_a_failure_are_written_as_arrays(tmp_path: Path) -> None:
     words = ("--size", "smoke", "--op", "tanh", "--failures", str(failures))
     conform("broken_backends:Imprecise", *words)
     one = next(path for path in failures.iterdir() if json.loads(path.read_text())["check"] == "bound")
-    assert conform("--repro", str(one), "--dump", str(data)) == 1
+    assert conform("--trust", "--repro", str(one), "--dump", str(data)) == 1
     x, expected, bound, got = (
         np.load(data / f"{name}0.npy") for name in ("operand", "expected", "bound", "got")
     )
@@ -83,6 +83,7 @@ def test_ops_and_profiles_may_be_named_one_by_one_and_with_commas(tmp_path: Path
         (("--hunt", "5x", "--certify"), "--hunt takes no --certify"),
         (("--certify", "--known", "known.txt", "-k", "norm"), "--certify takes no --known and no -k"),
         (("--dump", "data"), "--dump needs --repro"),
+        (("--trust",), "--trust needs --repro"),
     ],
 )
 def test_an_option_that_another_leaves_without_effect_is_refused(words: tuple[str, ...], told: str) -> None:
@@ -168,7 +169,7 @@ def test_a_replay_takes_the_data_from_the_file(tmp_path: Path, capsys: pytest.Ca
     failed |= {"operands": [b85encode(compress(twos.tobytes())).decode()], "variant": 0}
     one.write_text(json.dumps(failed))
     capsys.readouterr()
-    assert conform("--repro", str(one), "--dump", str(tmp_path / "data")) == 1
+    assert conform("--trust", "--repro", str(one), "--dump", str(tmp_path / "data")) == 1
     assert f"expected {float(np.tanh(2.0))!r}" in capsys.readouterr().out
     assert (np.load(tmp_path / "data" / "operand0.npy") == 2).all()
 
@@ -204,4 +205,4 @@ def test_a_file_whose_item_is_another_call_now_is_refused(tmp_path: Path) -> Non
     failed = json.loads(one.read_text())
     one.write_text(json.dumps(failed | {"call": "tanh(f32[7] contiguous)"}))
     with pytest.raises(BackbayError, match=r"not tanh\(f32\[7\] contiguous\); its program still runs"):
-        conform("--repro", str(one))
+        conform("cpu_ref", "--repro", str(one))

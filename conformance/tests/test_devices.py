@@ -53,9 +53,9 @@ def test_a_failure_carries_the_options_and_the_device(tmp_path: Path) -> None:
     wrong = (*FAR, "--device", "Far:0", "--option", "speed=2", "--failures", str(tmp_path))
     assert conform(*wrong) == 1
     one = next(path for path in tmp_path.iterdir() if json.loads(path.read_text())["check"] == "bound")
-    assert conform("--repro", str(one)) == 1
-    assert conform("--repro", str(one), "--option", "speed=1") == 0
-    assert conform("--repro", str(one), "--device", "CPU:0") == 0
+    assert conform("--trust", "--repro", str(one)) == 1
+    assert conform(FAR[0], "--repro", str(one), "--option", "speed=1") == 0
+    assert conform("--trust", "--repro", str(one), "--device", "CPU:0") == 0
 
 
 def test_the_program_of_a_failure_opens_the_backend_alike(monkeypatch: pytest.MonkeyPatch) -> None:

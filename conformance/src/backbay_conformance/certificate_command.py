@@ -10,7 +10,8 @@ from pathlib import Path
 from backbay.cli import add_json, say, say_json, table, whole
 
 from .report.terminal import ProgressBar, show_failure
-from .runner.verification import SAMPLE, Verification, read_certificate, verify
+from .runner.trust import TRUST_HELP, require_trust
+from .runner.verification import SAMPLE, Verification, opened_by, read_certificate, verify
 
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
 
@@ -43,10 +44,13 @@ class CertificateCommand:
             default=max(1, min(2, os.cpu_count() or 1)),
             help="worker processes (%(default)s)",
         )
+        add("--trust", action="store_true", help=TRUST_HELP)
         add_json(parser)
 
     def run(self, args: Namespace, /) -> int:
         certificate = read_certificate(args.file)
+        if not args.trust:
+            require_trust(args.file, *opened_by(certificate))
         with ProgressBar(sys.stderr) as bar:
             found = verify(certificate, sample=args.sample, seed=args.seed, jobs=args.jobs, progress=bar.step)
         say_json(found.as_dict()) if args.json else _show(found)

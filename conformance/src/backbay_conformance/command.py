@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import backbay
-from backbay import BackbayError, BackendParams
+from backbay import BackbayError, BackendParams, OptionError
 from backbay.cli import (
     add_options,
     file_to_write,
@@ -41,6 +41,7 @@ from .runner.run import run
 from .runner.selection import RUN_SIZES, Item, RunSettings
 from .runner.stop_listener import StopListener
 from .runner.supervisor import WorkerSupervisor, ask_worker
+from .runner.trust import TRUST_HELP, require_trust
 from .suite.extensions import load_extensions
 from .suite.lab import OpenSettings, lab_with
 from .suite.profiles import PROFILES, STANDARD
@@ -65,7 +66,7 @@ def show_next(backend: str, options: Mapping[str, str]) -> None:
 MOST_JOBS = 1024
 TAKEN = {
     "next": {"backend", "option"},
-    "repro": {"backend", "option", "device", "like", "against", "timeout", "dump"},
+    "repro": {"backend", "option", "device", "like", "against", "timeout", "dump", "trust"},
 }
 """The options that another one takes, which runs no calls of the suite's own."""
 REFUSED = {"hunt": {"size", "like", "certify", "few_shapes"}, "certify": {"known", "op", "expression"}}
@@ -182,6 +183,7 @@ class ConformCommand:
             help="run a failing call again, from its file in the folder of --failures",
             metavar="FILE",
         )
+        add("--trust", action="store_true", help=f"with --repro: {TRUST_HELP}")
         add(
             "--dump",
             type=folder_to_write,
@@ -225,8 +227,10 @@ class ConformCommand:
             unused = given - TAKEN[mode] - {mode} if mode in TAKEN else given & REFUSED[mode]
             if mode in given and unused:
                 raise BackbayError(f"{_flag(mode)} takes no {' and no '.join(sorted(map(_flag, unused)))}")
-        if args.dump and not args.repro:
-            raise BackbayError("--dump needs --repro")
+        if not args.repro:
+            for name in ("dump", "trust"):
+                if getattr(args, name):
+                    raise BackbayError(f"--{name} needs --repro")
 
 
 def _flag(name: str) -> str:
@@ -334,9 +338,11 @@ def _speeds(report: Report) -> list[OpSpeed]:
 
 def again(args: Namespace) -> int:
     written, item, recorded = read_file(args.repro)
-    opening = OpenSettings(
-        {**written.opening.options, **options_of(args)}, args.device or written.opening.device
-    )
+    given = options_of(args)
+    if not args.trust:
+        asked = {name: value for name, value in written.opening.options.items() if name not in given}
+        require_trust(args.repro, "" if args.backend else written.backend, asked, "name it yourself, or ")
+    opening = OpenSettings({**written.opening.options, **given}, args.device or written.opening.device)
     backend, like = args.backend or written.backend, args.like or written.like
     against = witness_name(args.against, backend)
     settings = RunSettings(
@@ -345,7 +351,7 @@ def again(args: Namespace) -> int:
     with closing(WorkerSupervisor(settings)) as pool:
         outcome = pool.again(item, recorded)
     if recorded.operands and outcome.call != recorded.call:
-        raise BackbayError(
+        raise OptionError(
             f"{args.repro}: {item} is {outcome.call} now, not {recorded.call}; its program still runs"
         )
     if outcome.failed:

@@ -85,7 +85,7 @@ def test_a_call_that_raises_names_the_line_in_the_plugin(
     told = capsys.readouterr().out
     assert re.search(r"ValueError: no root today \(broken_backends.py:\d+, in root_of\)", told)
     assert "Traceback" not in told
-    assert conform("--debug", "--repro", str(next(tmp_path.iterdir()))) == 1
+    assert conform("--debug", "--trust", "--repro", str(next(tmp_path.iterdir()))) == 1
     told = capsys.readouterr().out
     assert "Traceback" in told
     assert 'raise ValueError("no root today")' in told

@@ -65,7 +65,7 @@ def test_a_fault_at_a_size_of_the_model_alone_is_caught_and_replayed(kind: str, 
     assert conform(backend, *chosen, "--like", model, "--profile", "like") == 1
     one = min(failures.iterdir())
     assert json.loads(one.read_text())["like"] == model
-    assert conform("--repro", str(one)) == 1
+    assert conform(backend, "--repro", str(one)) == 1
     assert conform("cpu_ref", "--repro", str(one)) == 0
 
 

@@ -96,7 +96,7 @@ def test_what_is_no_certificate_is_an_error(tmp_path: Path, text: str, told: str
 
 
 def test_the_command_prints_findings_and_their_json(issued: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["verify", str(issued), "--sample", "1", "--seed", "3"]
+    words = ["verify", str(issued), "--trust", "--sample", "1", "--seed", "3"]
     assert run_command(command, *words) == 1  # two ops are no default run
     shown = capsys.readouterr().out
     assert "the certificate does not hold here (sample 3:" in shown

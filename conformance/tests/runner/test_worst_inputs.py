@@ -67,7 +67,7 @@ def test_a_failure_of_a_hunt_is_made_small_and_the_hunt_goes_on_with_the_next(tm
     files = [json.loads(path.read_text()) for path in failures.iterdir()]
     single = next(failed for failed in files if failed["dtype"] == "f32")
     assert "tanh(f32[1] " in single["call"] and single["script"]
-    assert conform("--repro", str(next(failures.iterdir()))) == 1
+    assert conform("--trust", "--repro", str(next(failures.iterdir()))) == 1
     assert conform("cpu_ref", "--repro", str(next(failures.iterdir()))) == 0
 
 

@@ -45,6 +45,8 @@ from .memory.host_memory import return_large_blocks as return_large_blocks
 from .memory.ledger import Ledger as Ledger
 from .memory.report import human_bytes as human_bytes
 from .ops.op_declaration import REQUIRED as REQUIRED
+from .regular_files import open_regular as open_regular
+from .regular_files import read_regular as read_regular
 from .trace.recording import run_if_free as run_if_free
 from .trace.tensor import trace_op as trace_op
 from .types.backend_declarations import COMPOSITE as COMPOSITE

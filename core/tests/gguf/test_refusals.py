@@ -114,7 +114,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    assert "not a regular file" in str(refusal_of(tmp_path))
+    assert "Is a directory" in str(refusal_of(tmp_path))
 
 
 @pytest.mark.fault("the path is a pipe that nobody writes to", "ModelFileError at once")

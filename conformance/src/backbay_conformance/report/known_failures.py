@@ -9,9 +9,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from backbay import BackbayError
+from backbay.internals import read_regular
 
 from .report import SMALL_SIZES, Outcome, Report
 
+LARGEST = 1 << 24  # bytes of a file
 LINE = re.compile(r"(?P<pattern>\S+)\s+(?P<reason>.*\S)\s+(?P<link>https?://\S+|\S+\.py)")
 
 
@@ -35,7 +37,13 @@ class KnownFailure:
 def read_known_failures(path: str | Path) -> list[KnownFailure]:
     """The lines of a file, `profile/name/dtype/check reason link-or-program.py`; # begins a comment, * matches any text."""
     found = []
-    for number, text in enumerate(Path(path).read_text().splitlines(), 1):
+    try:
+        lines = read_regular(path, LARGEST).decode().splitlines()
+    except OSError as error:
+        raise BackbayError(f"the known failures {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BackbayError(f"the known failures {path} are no text: {error}") from None
+    for number, text in enumerate(lines, 1):
         line = text.strip()
         if not line or line.startswith("#"):
             continue

@@ -128,8 +128,9 @@ def _run_case(
     if announce is not None:
         outcome.choices = draw.choices
         announce(outcome)
-    if recorded is not None:
-        take_data(call, recorded)
+    if recorded is not None and (why := take_data(call, recorded)):
+        outcome.call += f" with other operands: {why}"
+        return
     try:
         observed = try_call(lab, call, draw.mode)
         _describe(outcome, observed)

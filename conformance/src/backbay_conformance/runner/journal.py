@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any
 
-from backbay.internals import cache_folder
+from backbay.internals import cache_folder, open_regular, read_regular
 
 from ..report.digests import digest, package_of, python_files, sources, suite_files
 from ..report.report import Outcome
@@ -17,6 +17,7 @@ from ..suite.profiles import SUITE_VERSION
 from .selection import Item, RunSettings, SelectionError, in_rounds
 
 RUNS = "runs"  # in the cache folder
+LARGEST = 1 << 30  # bytes of a record
 
 
 class Journal:
@@ -33,7 +34,7 @@ class Journal:
         folder, name = cache_folder(), settings.backend.rpartition(":")[2]
         self._path = None if folder is None else folder / RUNS / f"{name}-{digest(map(repr, what))}.json"
         self._planned, self._resumes = planned, False
-        self._file: TextIO | None = None
+        self._file: IO[Any] | None = None
 
     def resumed(self) -> tuple[list[Outcome], list[Item]]:
         """What the stopped run has found, and the items that are left: rounds of a case that it has not ended."""
@@ -60,10 +61,10 @@ class Journal:
             file.write(json.dumps(asdict(outcome)) + "\n")
             file.flush()
 
-    def _opened(self, path: Path) -> TextIO:
+    def _opened(self, path: Path) -> IO[Any]:
         if self._file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a" if self._resumes else "w", encoding="utf-8")
+            self._file = open_regular(path, "a" if self._resumes else "w")
         return self._file
 
     def close(self, *, ended: bool) -> None:
@@ -80,7 +81,7 @@ class Journal:
             raise SelectionError("--resume: there is no cache folder that could hold a stopped run")
         found: dict[str, Outcome] = {}
         with suppress(OSError):
-            for line in self._path.read_text("utf-8").splitlines():
+            for line in read_regular(self._path, LARGEST).decode(errors="replace").splitlines():
                 with suppress(ValueError, TypeError):  # a line that was not written to its end
                     outcome = Outcome(**json.loads(line))
                     found[outcome.item] = outcome

@@ -6,23 +6,27 @@ import json
 from base64 import b85decode, b85encode
 from pathlib import Path
 from typing import Any
-from zlib import compress, decompress
+from zlib import compress, decompressobj
+from zlib import error as zlib_error
 
 import numpy as np
 
-from backbay import BackbayError, Backend, BackendParams, DType
+from backbay import Backend, BackendParams, DType, OptionError
+from backbay.internals import read_regular, replacing
 from backbay.ops import Yarn
 
 from ..draw.operand import Operand
 from ..numbers.comparison import result_bound
-from ..numbers.encoding import Array, decode
+from ..numbers.encoding import Array, decode, from_bytes
 from ..numbers.number import Number
 from ..report.report import Outcome
 from ..suite.case import Call
 from ..suite.lab import OpenSettings
 from ..suite.profiles import SUITE_VERSION
-from .selection import AGAIN, Item, RunSettings
+from ..workloads.model_calls import LIKE
+from .selection import AGAIN, Item, RunSettings, names
 
+LARGEST = 1 << 26  # bytes of a replay file
 LONGEST = 20000
 """The most characters of a program; a longer one is replaced by a comment on how to write its data."""
 FEW = 64  # the most numbers of a leaf that a program shows; more are packed into a text
@@ -38,14 +42,34 @@ def record_data(call: Call, outcome: Outcome) -> None:
         outcome.variant, outcome.operands = call.variant, [_packed(raw.tobytes()) for raw in held]
 
 
-def take_data(call: Call, recorded: Outcome) -> None:
-    """Let the call have the data of a recorded failure, if it is the same call."""
-    if recorded.operands and str(call) == recorded.call:
-        call.recorded = {recorded.variant: [decompress(b85decode(text)) for text in recorded.operands]}
+def take_data(call: Call, recorded: Outcome) -> str:
+    """Let the call have the data of a recorded failure, if it is the same call; why they cannot be its data, or ""."""
+    if not recorded.operands or str(call) != recorded.call:
+        return ""
+    data, operands = [_unpacked(text) for text in recorded.operands], list(call.operands())
+    try:
+        for part, operand in zip(data, operands, strict=True):
+            from_bytes(part, operand.dtype, operand.shape)
+    except ValueError as error:
+        return str(error)
+    call.recorded = {recorded.variant: data}
+    return ""
 
 
 def _packed(data: bytes) -> str:
     return b85encode(compress(data, 9)).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    """The bytes of a packed text; ValueError for another text, or if they are more than any replay file holds."""
+    unpacking = decompressobj()
+    try:
+        data = unpacking.decompress(b85decode(text), MOST_RECORDED + 1)
+    except zlib_error as error:
+        raise ValueError(f"data that were not packed: {error}") from None
+    if len(data) > MOST_RECORDED or not unpacking.eof:
+        raise ValueError("more data than any replay file holds, or a part of some")
+    return data
 
 
 def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:
@@ -64,19 +88,52 @@ def as_file(outcome: Outcome, settings: RunSettings) -> dict[str, Any]:
 def read_file(path: str | Path) -> tuple[RunSettings, Item, Outcome]:
     """The run, the item and the failure of a replay file."""
     try:
-        data = json.loads(Path(path).read_text())
+        data = json.loads(read_regular(path, LARGEST))
         if data["suite"] != SUITE_VERSION:
-            raise BackbayError(
+            raise OptionError(
                 f"{path} was written by suite {data['suite']}, this is {SUITE_VERSION}; its program still runs"
             )
-        (profile, name, turn), opening = data["item"].split("/"), OpenSettings.from_dict(data)
-        run = RunSettings(data["backend"], int(data["seed"]), opening=opening, like=str(data["like"]))
-        kept = {key: data[key] for key in ("item", "check", "call", "variant", "operands", "choices")}
-        return run, Item(profile, name, AGAIN if turn == "again" else int(turn)), Outcome(**kept)
+        return _settings(data), _item(data["item"]), _failure(data)
     except OSError as error:
-        raise BackbayError(f"the replay file {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise BackbayError(f"{path} is not a replay file of this suite: {error!r}") from error
+        raise OptionError(f"the replay file {path} cannot be read: {error.strerror or error}") from error
+    except OptionError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = error if isinstance(error, ValueError) else repr(error)
+        raise OptionError(f"{path} is not a replay file of this suite: {why}") from error
+
+
+def _settings(data: dict[str, Any]) -> RunSettings:
+    opening, like = data.get("options", {}), data["like"]
+    _require(all(isinstance(text, str) for text in (data["backend"], like, data.get("device", ""))), "a name")
+    _require(isinstance(opening, dict), "the options")
+    _require(type(data["seed"]) is int, "the seed")
+    return RunSettings(data["backend"], data["seed"], opening=OpenSettings.from_dict(data), like=like)
+
+
+def _item(text: Any) -> Item:
+    """The item of a text, which the suite must have; a model's calls are looked for when the model is read."""
+    _require(isinstance(text, str) and text.count("/") == 2, "the item")
+    profile, name, turn = text.split("/")
+    item = Item(profile, name, AGAIN if turn == "again" else int(turn))
+    _require(item.turn >= AGAIN and (profile == LIKE or (profile, name) in names()), f"the item {text!r}")
+    return item
+
+
+def _failure(data: dict[str, Any]) -> Outcome:
+    kept = {key: data[key] for key in ("item", "check", "call", "variant", "operands", "choices")}
+    _require(isinstance(kept["check"], str) and isinstance(kept["call"], str), "the check or the call")
+    _require(type(kept["variant"]) is int, "the variant")
+    choices = kept["choices"]
+    _require(isinstance(choices, list) and all(type(n) is int and n >= 0 for n in choices), "the choices")
+    _require(isinstance(kept["operands"], list), "the operands")
+    _require(sum(len(_unpacked(text)) for text in kept["operands"]) <= MOST_RECORDED, "the operands")
+    return Outcome(**kept)
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"{what} is none of this suite's")
 
 
 def dump(folder: Path, call: Call, expected: list[Any], got: list[Array], dtypes: list[DType]) -> list[Path]:
@@ -93,7 +150,8 @@ def dump(folder: Path, call: Call, expected: list[Any], got: list[Array], dtypes
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / f"{name}.npy" for name in arrays]
     for path, array in zip(written, arrays.values(), strict=True):
-        np.save(path, array)
+        with replacing(path) as (file,):
+            np.save(file, array)
     return written
 
 

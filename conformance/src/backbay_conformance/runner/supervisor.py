@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import IO, Any
 
-from backbay import BackbayError, BackendUnavailableError
+from backbay import BackbayError, BackendUnavailableError, OptionError
 from backbay.internals import exit_name, kill_helper, start_helper
 
 from ..draw.choices import Source, following, replayed
@@ -25,7 +25,7 @@ from ..draw.hypothesis_search import find_failure
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
-from ..workloads.model_calls import ModelCalls
+from ..workloads.model_calls import LIKE, ModelCalls
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
 from .process_clock import ProcessClock
@@ -177,7 +177,9 @@ class WorkerSupervisor:
             left = [item for item in left[count:] if deaths[item.group] < ENOUGH]
 
     def again(self, item: Item, recorded: Outcome) -> Outcome:
-        """The outcome of a recorded failure's item, with its choices and data."""
+        """The outcome of a recorded failure's item, with its choices and data; OptionError if the model has no such call."""
+        if item.profile == LIKE and not item.turn < self._started().asked.calls.get(item.name, 0):
+            raise OptionError(f"the model has no call {item}; give --like")
         (outcome,) = self._until_death([item], {"items": [astuple(item)], "recorded": vars(recorded)})
         return outcome
 
@@ -189,10 +191,7 @@ class WorkerSupervisor:
     def _until_death(
         self, items: Sequence[Item], job: dict[str, Any], source: Source = ZEROS
     ) -> Iterator[Outcome]:
-        if self._worker is None:
-            self._worker = Worker(self.settings)
-            self.facts = self._worker.facts
-        worker, done, tried = self._worker, 0, items[0]
+        worker, done, tried = self._started(), 0, items[0]
         known = Outcome(str(tried))
         try:
             worker.tell(job)
@@ -217,6 +216,12 @@ class WorkerSupervisor:
             if not known.failed:  # else the worker died while shrinking a failure
                 known.status, known.check, known.message = "failed", error.check, str(error)
             yield self._described(tried, self._smaller(tried, known))
+
+    def _started(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self.settings)
+            self.facts = self._worker.facts
+        return self._worker
 
     def _time_limit(self, item: Item, known: Outcome) -> float:
         """The seconds that a call may take: few after another call of its case has hung."""

@@ -12,6 +12,7 @@ from typing import Any
 import backbay
 from backbay import BackbayError
 from backbay.cli import printable
+from backbay.internals import read_regular
 
 from ..report.certificate import TITLE
 from ..report.digests import files_of, package_of, python_files, sources, suite_files
@@ -24,6 +25,7 @@ from .run import Progress, collect
 from .selection import RunSettings, SelectionError, first_round, items, names, select
 from .supervisor import isolated
 
+LARGEST = 1 << 28  # bytes of a certificate
 SAMPLE = 24
 """The ops and scenarios whose first calls are run again, unless another number is asked for."""
 
@@ -69,10 +71,10 @@ class Verification:
 def read_certificate(path: Path) -> dict[str, Any]:
     """The certificate of a file; an error says what is wrong with it."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(read_regular(path, LARGEST))
     except OSError as error:
         raise BackbayError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BackbayError(f"{path} is no certificate: {error}") from None
     if not isinstance(data, dict) or data.get("certificate") != TITLE:
         raise BackbayError(f"{path} is no certificate, as `backbay conform NAME --certify` writes them")
@@ -82,6 +84,14 @@ def read_certificate(path: Path) -> dict[str, Any]:
             "that is installed; install that version to verify it"
         )
     return data
+
+
+def opened_by(certificate: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The backend that a certificate names, and the options that it is opened with."""
+    try:
+        return str(certificate["backend"]), OpenSettings.from_dict(certificate["opening"]).options
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BackbayError(f"the certificate is damaged: {type(error).__name__}: {error}") from None
 
 
 def verify(
@@ -101,7 +111,7 @@ def verify(
         return _verified(
             certificate, sample, random.randrange(1 << 32) if seed is None else seed, jobs, progress
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise BackbayError(f"the certificate is damaged: {type(error).__name__}: {error}") from None
 
 

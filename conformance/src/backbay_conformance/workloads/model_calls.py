@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import BackbayError, Backend
+from backbay.internals import open_regular
 from backbay.plugin import Graph, Node, Plan
 
 from ..checks.node_calls import kind_of, op_of
@@ -41,7 +42,7 @@ class ModelCalls:
 
 def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
     """Read the different calls of a model into the lab: of the steps of a GGUF file, or of the graph of another."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         begin = file.read(4)
     read = ModelCalls()
     nodes = _step_nodes(lab, path) if begin == b"GGUF" else _graph_nodes(lab, path, begin, read)

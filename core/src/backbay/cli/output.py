@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay.errors import BackbayError, OptionError
+from backbay.regular_files import require_replaceable
 
 LARGEST = 2**31 - 1
 DAY = 86400  # seconds
@@ -66,6 +67,10 @@ def file_to_write(text: str) -> str:
     path = Path(text)
     if not text or path.is_dir():
         raise ArgumentTypeError(f"must be the path of a file, got {text!r}")
+    try:
+        require_replaceable(path)
+    except OSError as error:
+        raise ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}; take another file") from None
     if not path.parent.is_dir():
         why = f"there is no folder {str(path.parent)!r}; make it first"
         raise ArgumentTypeError(f"{text!r} cannot be written: {why}")

@@ -11,19 +11,17 @@ import json
 import logging
 import os
 import re
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import IO, Any, final
+from secrets import token_hex
+from typing import IO, Any, BinaryIO, final
 
 from ..errors import BackbayError, reason_of
-
-_NUMBERS = count()  # threads of one process may write the same file
+from ..regular_files import open_regular, read_regular, require_replaceable
 
 FOLDER, OFF = "BACKBAY_CACHE_DIR", "BACKBAY_NO_CACHE"  # environment variables
 LARGEST = 1 << 20  # bytes; values are much smaller
@@ -34,16 +32,19 @@ logger = logging.getLogger("backbay.cache")
 
 
 @contextmanager
-def replacing(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
-    """Temporary paths, to write to in the block. If the block succeeds, they take the places of `paths`, else they vanish.
+def replacing(*paths: str | os.PathLike[str]) -> Iterator[tuple[BinaryIO, ...]]:
+    """New files, to write to in the block. If the block succeeds, they take the places of `paths`, else they vanish.
 
     So an old file stays whole until the new one is, a link is replaced and not followed, and a full disk leaves
-    everything as it was. BackbayError names the files and the cause.
+    everything as it was. Nobody can guess the names of the new files, and lay something there before. A device or a
+    pipe is not replaced. BackbayError names the files and the cause.
     """
-    targets, own = [Path(path) for path in paths], f"{os.getpid()}-{next(_NUMBERS)}"
-    asides = tuple(target.with_name(f".{target.name}.{own}.partial") for target in targets)
+    targets, asides = [Path(path) for path in paths], list[Path]()
     try:
-        yield asides
+        for target in targets:
+            require_replaceable(target)
+        with ExitStack() as stack:
+            yield tuple(stack.enter_context(_new_beside(target, asides)) for target in targets)
         for aside, target in zip(asides, targets, strict=True):
             os.replace(aside, target)  # noqa: PTH105
     except OSError as error:
@@ -55,10 +56,18 @@ def replacing(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
                 aside.unlink()
 
 
+def _new_beside(target: Path, asides: list[Path]) -> BinaryIO:
+    """Open a new file in the folder of a target, and add its path to those to be removed."""
+    aside = target.with_name(f".{target.name[:50]}.{token_hex(8)}.partial")
+    file = aside.open("xb")  # exclusive: neither a file nor a link that is there is opened
+    asides.append(aside)
+    return file
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
-    with replacing(path) as (aside,):
-        aside.write_text(text, encoding="utf-8")
+    with replacing(path) as (file,):
+        file.write(text.encode())
 
 
 def cache_folder() -> Path | None:
@@ -91,12 +100,9 @@ class CachedValue:
         if self.path is None:
             return None
         try:
-            status = self.path.stat()
-            if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-                raise ValueError("it is no file of a value")
-            if not 0 <= time.time() - status.st_mtime < max_age:
+            if not 0 <= time.time() - self.path.stat().st_mtime < max_age:
                 return None
-            return json.loads(self.path.read_text(encoding="utf-8"))
+            return json.loads(read_regular(self.path, LARGEST))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
@@ -128,7 +134,7 @@ class CachedValue:
                 try:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     # It stays empty and is never removed: others may wait for it. Its end unlocks it.
-                    lock = stack.enter_context((self.path.parent / "lock").open("ab"))
+                    lock = stack.enter_context(open_regular(self.path.parent / "lock", "ab"))
                 except OSError as error:
                     logger.debug("%s is not locked: %s", self.path, error)
                 else:

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from ..data.cache_folder import FOLDER, OFF, CachedValue, cache_files
+from ..data.cache_folder import FOLDER, LARGEST, OFF, CachedValue, cache_files
+from ..regular_files import read_regular
 from ..types.contract_version import CONTRACT_VERSION
 from ..types.cpu import processor, usable_cores
 from .installed import BackendEntry
@@ -206,7 +207,7 @@ def kept_trials() -> list[SpeedTrial]:
     for each in cache_files():
         if each.kind == SPEEDS:
             with suppress(OSError, ValueError, RecursionError):  # damaged, or removed meanwhile
-                found.append(_parsed(json.loads(each.path.read_text(encoding="utf-8"))))
+                found.append(_parsed(json.loads(read_regular(each.path, LARGEST))))
     return sorted(filter(None, found), key=lambda trial: -trial.time)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import stat
 import struct
 import sys
 import threading
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError
+from backbay.regular_files import open_regular
 
 if sys.platform == "linux":
     from mmap import MADV_DONTNEED
@@ -100,15 +100,12 @@ class Content:
 def open_content(path: Path, role: str) -> Content:
     """Open a file. If it cannot be read, the error says that `role` was expected."""
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):  # checked before opening: opening a pipe would block
-            raise ModelFileError(path, None, role, f"{stat.filemode(mode)}, not a regular file")
-        with path.open("rb", buffering=0) as stream:
+        with open_regular(path) as stream:
             return Content(path, os.dup(stream.fileno()))
     except ModelFileError:
         raise
     except (OSError, ValueError, OverflowError) as error:
-        # ValueError: the path contains NUL, or the file shrank after fstat.
+        # ValueError: the file shrank after fstat.
         if isinstance(error, OSError) and error.errno in REFUSED:  # not the file's fault
             raise
         raise ModelFileError(path, None, role, getattr(error, "strerror", None) or error) from error

@@ -59,8 +59,8 @@ def unpack_tensors(
 
 def write_file(path: Path, data: bytes | bytearray) -> None:
     """Write a file, whole or not at all: what was there stays until the new one is complete."""
-    with replacing(path) as (aside,):
-        aside.write_bytes(data)
+    with replacing(path) as (file,):
+        file.write(data)
 
 
 class _DamageError(Exception):

@@ -60,8 +60,7 @@ def write_model(
     _check(infos, dtypes, model)
     total, done = sum(info.nbytes for info in infos) or 1, 0
     with (
-        replacing(target) as (aside,),
-        aside.open("wb") as file,
+        replacing(target) as (file,),
         ThreadPoolExecutor(usable_cores()) as workers,
     ):
         _write_header(file, model, recipe, infos, dtypes)

@@ -52,10 +52,9 @@ def export(
     model.CopyFrom(lowered.model)
     fix_sizes(model, lowered, graph)
     path = folder / "model.onnx"
-    with replacing(folder / "weights.bin", path) as (weights_aside, model_aside):
-        with weights_aside.open("wb") as file:
-            _WeightsFile(weights, graph, file).place(model, lowered)
-        model_aside.write_bytes(model.SerializeToString())
+    with replacing(folder / "weights.bin", path) as (weights_file, model_file):
+        _WeightsFile(weights, graph, weights_file).place(model, lowered)
+        model_file.write(model.SerializeToString())
     return path
 
 
