@@ -12,7 +12,18 @@ from backbay import BackendParams, ops
 from backbay.gguf import ModelFile
 from backbay.internals import choice_of
 from backbay.kernels import array_kernels, count_temporaries
-from backbay.plugin import CPU, DeviceInfo, DType, GraphBackend, Node, Op, Option, Precision, Spec, choose_device
+from backbay.plugin import (
+    CPU,
+    DeviceInfo,
+    DType,
+    GraphBackend,
+    Node,
+    Op,
+    Option,
+    Precision,
+    Spec,
+    choose_device,
+)
 
 from .devices import device_info, jax_devices
 from .engine import HALVES, Array, engine_for, trial_of
@@ -64,7 +75,7 @@ class JaxBackend(GraphBackend):
         super().__init__(model, params)
         self.found = jax_devices(self.option_values["platform"])
         self.device = choose_device(
-            params.gpu_layers, self.blocks.count, [*self.found], lambda id: trial_of(self.found[id])
+            params.gpu_layers, self.blocks.count, [*self.found], lambda name: trial_of(self.found[name])
         )
         device, compiles = self.found[self.device], self.option_values["mode"] == "compiled"
         self.trial = trial_of(device)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import xla_bridge  # of `register_plugin` there is no public form, though JAX's guide for plugins names it
+from jax._src import (
+    xla_bridge,
+)  # of `register_plugin` there is no public form, though JAX's guide for plugins names it
 
 from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import CPU, DeviceInfo, host_memory
@@ -25,7 +27,9 @@ def platform_name(option: str) -> str:
         raise OptionError(f"option platform: there is no file {option}")
     if xla_bridge.backends_are_initialized():
         reason = f"{option} comes too late: JAX is in use in this process, and takes no more plugins"
-        raise OptionError(f"option platform: {reason}; remedy: open this backend first, or in its own process")
+        raise OptionError(
+            f"option platform: {reason}; remedy: open this backend first, or in its own process"
+        )
     name = path.stem.removeprefix("lib")
     try:
         xla_bridge.register_plugin(name, library_path=str(path), priority=-1)  # other code's default stays
@@ -47,9 +51,13 @@ def _devices_of(platform: str) -> list[Device]:
     try:
         return list(jax.local_devices(backend=platform or None))
     except RuntimeError as error:
-        allowed = jax.config.jax_platforms
-        reason = f"JAX has no platform {platform!r}: {error}" + f", and JAX_PLATFORMS={allowed}" * bool(allowed)
-        remedy = "install its plugin, such as jax[cuda13], or name the library of a PJRT plugin, /path/plugin.so"
+        allowed = jax.config.values.get("jax_platforms")
+        reason = f"JAX has no platform {platform!r}: {error}" + f", and JAX_PLATFORMS={allowed}" * bool(
+            allowed
+        )
+        remedy = (
+            "install its plugin, such as jax[cuda13], or name the library of a PJRT plugin, /path/plugin.so"
+        )
         raise BackendUnavailableError(f"{reason}; remedy: {remedy}") from error
 
 

@@ -104,7 +104,7 @@ def in_parts(program: ArrayProgram) -> GraphFunction:
     results = jax.jit(program.results)
 
     def run(read: Sequence[Array], written: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-        leaves, own = dict(zip(program.read, read, strict=True)), {}
+        leaves, own = dict(zip(program.read, read, strict=True)), Storages()
         targets = dict(zip(program.written, written, strict=True))
         for part in parts:
             targets, own = part(leaves, targets, own)
@@ -114,14 +114,15 @@ def in_parts(program: ArrayProgram) -> GraphFunction:
     return run
 
 
-def in_place(part: Callable[..., Storages]) -> Callable[..., tuple[Storages, Storages]]:
+def in_place(part: Callable[..., Storages]) -> Callable[..., Any]:
     """A part, compiled, that takes the memory of the written leaves."""
 
     def run(leaves: Storages, targets: Storages, own: Storages) -> tuple[Storages, Storages]:
         behind = part(leaves, {**targets, **own})
         return {at: behind.pop(at) for at in targets}, behind
 
-    return jax.jit(run, donate_argnums=1)
+    jitted: Callable[..., Any] = jax.jit(run, donate_argnums=1)
+    return jitted
 
 
 @cache

@@ -70,7 +70,7 @@ class TorchBackend(GraphBackend):
         super().__init__(model, params)
         devices, tf32 = torch_devices(), self.option_values["tf32"] == "on"
         self.device = choose_device(
-            params.gpu_layers, self.blocks.count, [*devices], lambda id: trial_of(devices[id])
+            params.gpu_layers, self.blocks.count, [*devices], lambda name: trial_of(devices[name])
         )
         device = devices[self.device]
         self.trial, self.engine = trial_of(device), engine_for(device, self.compiler(), tf32=tf32)
