@@ -4,7 +4,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PACKAGES := core plugins/cpu_ref plugins/native plugins/onnx[cpu] conformance apps/engine apps/server plugins/ggml
-FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray plugins/torch
+FOLDERS := $(subst [cpu],,$(PACKAGES)) conformance/selftest apps/ray plugins/torch plugins/jax
 SOURCES := $(addsuffix /src,$(FOLDERS))
 LIBGGML := plugins/ggml/lib
 COMPILED_FILES := $(wildcard $(LIBGGML)/*.txt $(LIBGGML)/*.toml $(LIBGGML)/*.c plugins/native/*.txt plugins/native/cpp/*)
@@ -51,7 +51,7 @@ types: $(VENV)/.check-tools  ## check types, with mypy and pyright
 	$(BIN)/pyright --pythonpath $(BIN)/python $(SOURCES)
 
 contracts: $(VENV)/.check-tools  ## check which room imports which
-	PYTHONPATH=apps/ray/src:plugins/torch/src $(BIN)/lint-imports
+	PYTHONPATH=apps/ray/src:plugins/torch/src:plugins/jax/src $(BIN)/lint-imports
 
 site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html; every link must lead somewhere
 	PYTHONPATH=lab/tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -146,7 +146,7 @@ dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay
 
 backend-jax: SHAPES = --few-shapes
 backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
-backend-torch backend-jax backend-wgpu: backend-%:  # plugins/torch, or one of examples/backends: an environment of its own, its tests, and the certificate
+backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, and the certificate
 	rm -rf $(addsuffix /build,core plugins/cpu_ref conformance apps/engine $(FOLDER))  # an old build would put files into the wheels that are gone
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest

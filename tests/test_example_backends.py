@@ -1,4 +1,4 @@
-"""The example backends are written as a third party writes them; their proofs, and that of torch, are the suite's."""
+"""The example backends are written as a third party writes them; their proofs, and those of torch and jax, are the suite's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from doc_blocks import ROOT
 
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/backends/*/pyproject.toml"))
-PROVEN = [*EXAMPLES, ROOT / "plugins/torch"]
+PROVEN = [*EXAMPLES, ROOT / "plugins/torch", ROOT / "plugins/jax"]
 DOORS = {"backbay", "backbay.gguf", "backbay.kernels", "backbay.ops", "backbay.plugin"}
 
 

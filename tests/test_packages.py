@@ -45,7 +45,7 @@ def test_every_package_of_the_workspace_is_known():
     )
 
 
-def test_pip_installs_every_package_of_the_clone_but_those_for_tests_ray_and_torch(monkeypatch):
+def test_pip_installs_every_package_of_the_clone_but_those_for_tests_ray_torch_and_jax(monkeypatch):
     said = {}
     monkeypatch.setattr(setuptools, "setup", said.update)
     runpy.run_path(ROOT / "setup.py")
@@ -54,7 +54,7 @@ def test_pip_installs_every_package_of_the_clone_but_those_for_tests_ray_and_tor
     assert names == {
         project(package)["name"]: (ROOT / package).as_uri()
         for package in PACKAGES
-        if package not in ("conformance/selftest", "apps/ray", "plugins/torch")
+        if package not in ("conformance/selftest", "apps/ray", "plugins/torch", "plugins/jax")
     }
     for one in required:
         package = next(package for package in PACKAGES if project(package)["name"] == one.partition("[")[0])

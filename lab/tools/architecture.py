@@ -26,6 +26,7 @@ FLAT_PACKAGES = {  # title and folder of those without rooms that stand in layer
     "apps/ray": "apps/ray/src/backbay_ray",
     "conformance/selftest": "conformance/selftest/src/backbay_selftest",
     "plugins/torch": "plugins/torch/src/backbay_torch",
+    "plugins/jax": "plugins/jax/src/backbay_jax",
     LIBRARY: "plugins/native/src/backbay_native",
 }
 LAB = "| `lab` | What proves and measures, beside the tests: [its folders](../../lab/README.md). |"

@@ -61,7 +61,7 @@ def main() -> None:
         for wheel in wheels:
             meant = WARNINGS.get(wheel.name.partition("-")[0])
             run("check_wheel_contents", *([f"--ignore={meant}"] if meant else []), wheel)
-        large = "backbay_ray-", "backbay_torch-"  # Ray takes 0.5 GB, torch more
+        large = "backbay_ray-", "backbay_jax-", "backbay_torch-"  # Ray and JAX take 0.5 GB, torch more
         tried = [wheel for wheel in wheels if not wheel.name.startswith(large)]
         try_out(tried, share=args.share)
     for file in files:

@@ -26,6 +26,7 @@ PACKAGES = (
     "plugins/ggml",
     "plugins/onnx",
     "plugins/torch",
+    "plugins/jax",
     "conformance",
     "conformance/selftest",
     "apps/engine",

@@ -11,6 +11,7 @@ import pytest
 
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError, ops
+from backbay.plugin import DeviceTrial
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("array_api_compat")
@@ -18,7 +19,6 @@ pytest.importorskip("array_api_compat")
 import private_device  # noqa: E402
 
 from backbay_torch import backbay_backend  # noqa: E402
-from backbay_torch.devices import Trial  # noqa: E402
 from backbay_torch.engine import memory_errors  # noqa: E402
 
 TorchBackend = backbay_backend()
@@ -108,9 +108,8 @@ def test_half_of_the_layers_are_refused():
 
 
 def test_a_device_that_does_not_work_is_refused_and_not_listed(monkeypatch):
-    outcome = {"pydevice": Trial("out of order")}
-    monkeypatch.setattr("backbay_torch.devices.try_device", lambda device: outcome.get(device.type, Trial()))
-    monkeypatch.setattr("backbay_torch.backend.try_device", lambda device: outcome.get(device.type, Trial()))
+    outcome = {"pydevice": DeviceTrial("out of order"), "cpu": DeviceTrial()}
+    monkeypatch.setattr("backbay_torch.backend.trial_of", lambda device: outcome[device.type])
     with pytest.raises(BackendUnavailableError, match=r"PYDEVICE:0 .*out of order"):
         opened(on(private_device.ID))
     with opened(BackendParams()) as backend:

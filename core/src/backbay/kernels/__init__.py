@@ -14,7 +14,7 @@ from . import movement as movement
 from . import reductions as reductions
 from . import sequence as sequence
 from . import spatial as spatial
-from .table import extended, kernel, scan_steps
+from .table import extended, kernel, scan_steps, solve_rows
 
 __all__ = ["array_kernels", "count_temporaries"]
 
@@ -32,12 +32,13 @@ def array_kernels(
 
     xp                 a module of the array API standard (2024): NumPy, jax.numpy, CuPy, `array_api_compat.torch`
     erfc               the complementary error function; without it, gelu_erf has no kernel
-    solve_triangular   of (a, b, lower, unit_diagonal), batches of matrices: a^-1 b; without it, solve_tri has no kernel
+    solve_triangular   of (a, b, lower, unit_diagonal), batches of matrices: a^-1 b; without it, rows are a loop in Python
     scan               as `jax.lax.scan`; without it, tokens of a recurrent state are a loop in Python
 
     A backend replaces kernels that its engine has in a better form: `{**array_kernels(xp), ops.softmax: softmax}`.
     """
     scan = scan or partial(scan_steps, xp)
+    solve_triangular = solve_triangular or partial(solve_rows, xp)
     more: dict[Op[Any, Any], Function | None] = {
         ops.gelu_erf: erfc, ops.solve_tri: solve_triangular, ops.ssm_scan: scan, ops.delta_rule: scan
     }  # fmt: skip

@@ -43,9 +43,10 @@ def set_rows(xp: Any, x: Array, src: Array, ids: Array) -> Array:
     b, a = (xp.arange(extent) for extent in rows.shape[:2])
     where = wanted[b[:, None] % max(wanted.shape[0], 1), a[None] % max(wanted.shape[1], 1)]  # (b, a, k)
     index = b[:, None, None], a[None, :, None], xp.astype(where, xp.int64)
-    if hasattr(x, "at"):  # arrays of JAX never change
-        return with_rank(x, 4).at[index].set(rows)
-    new = xp.asarray(with_rank(x, 4), copy=True)
+    x = with_rank(x, 4)
+    if hasattr(x, "at") and hasattr(x.at[index], "set"):  # arrays of JAX never change
+        return x.at[index].set(rows)
+    new = xp.asarray(x, copy=True)
     new[index] = rows
     return new
 

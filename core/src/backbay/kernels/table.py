@@ -38,6 +38,17 @@ def take(xp: Any, x: Array, index: np.ndarray[Any, Any], axis: int) -> Array:
     return found.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
+def solve_rows(xp: Any, a: Array, b: Array, lower: bool, unit_diagonal: bool) -> Array:
+    """a^-1 b for batches of triangular matrices, row by row; what lies in their other half does not count."""
+    count, rows = a.shape[-1], [b[..., :0, :]]
+    for n in range(count) if lower else reversed(range(count)):
+        solved = xp.concat(rows if lower else rows[::-1], axis=-2)
+        known = a[..., n : n + 1, :n] if lower else a[..., n : n + 1, n + 1 :]
+        rest = b[..., n : n + 1, :] - known @ solved
+        rows.append(rest if unit_diagonal else rest / a[..., n : n + 1, n : n + 1])
+    return xp.concat(rows if lower else rows[::-1], axis=-2)
+
+
 def scan_steps(xp: Any, step: Function, state: Array, sequences: Sequence[Array]) -> tuple[Array, Array]:
     """The last state, and the results of all steps; a step takes the state and an element of each sequence."""
     results = []

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from array_api_compat import torch as xp
 
-from backbay import BackendParams, OptionError, RefusalError, ops
+from backbay import BackendParams, OptionError, ops
 from backbay.gguf import ModelFile
 from backbay.internals import choice_of
 from backbay.kernels import array_kernels, count_temporaries
@@ -18,21 +18,16 @@ from backbay.plugin import (
     CPU,
     DeviceInfo,
     DType,
-    Entry,
-    Graph,
     GraphBackend,
     Node,
     Op,
     Option,
-    Placement,
-    Plan,
     Precision,
     Spec,
-    Support,
-    unsupported,
+    choose_device,
 )
 
-from .devices import choose_device, device_info, torch_devices, try_device
+from .devices import device_info, torch_devices, trial_of
 from .engine import EAGER, Array, engine_for
 
 PRODUCTS = ops.mulmat, ops.mulmat_full_prec, ops.mulmat_id, ops.conv2d, ops.conv3d, ops.delta_rule
@@ -73,9 +68,12 @@ class TorchBackend(GraphBackend):
 
     def __init__(self, model: ModelFile | None = None, params: BackendParams = BackendParams()) -> None:
         super().__init__(model, params)
-        self.device = choose_device(params.gpu_layers, self.blocks.count)
-        device, tf32 = torch_devices()[self.device], self.option_values["tf32"] == "on"
-        self.trial, self.engine = try_device(device), engine_for(device, self.compiler(), tf32=tf32)
+        devices, tf32 = torch_devices(), self.option_values["tf32"] == "on"
+        self.device = choose_device(
+            params.gpu_layers, self.blocks.count, [*devices], lambda name: trial_of(devices[name])
+        )
+        device = devices[self.device]
+        self.trial, self.engine = trial_of(device), engine_for(device, self.compiler(), tf32=tf32)
 
     def compiler(self) -> str:
         """The name of the compiler; empty without one."""
@@ -100,39 +98,19 @@ class TorchBackend(GraphBackend):
         return [
             device_info(id, device)
             for id, device in torch_devices().items()
-            if id in (CPU, self.device) or not try_device(device).reason
+            if id in (CPU, self.device) or not trial_of(device).reason
         ]
-
-    def device_of(self, placement: Placement) -> str:
-        return self.device
-
-    def weight_entry(self, weight: str) -> Entry:
-        """All weights lie on the device of the graphs: an embedding on the host would be copied in each step."""
-        entry = super().weight_entry(weight)
-        return entry if self.device in (CPU, entry.device) else Entry(self.device, "weights", 0)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
         # TF32 has as many bits as f16.
         rounded = DType.F16 if op in PRODUCTS and self.option_values["tf32"] == "on" else DType.F32
         return Precision(rounded, DType.F32, self.trial.flushes_subnormals, rounded)
 
-    def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
-        for spec in specs:
-            if spec is not None and not op.view and spec.dtype in self.trial.lacks:
-                return unsupported(f"{self.device} has no {spec.dtype}")
-        return super().supports(op, specs)
-
-    def compile(self, graph: Graph) -> Plan:
-        for node in graph.nodes:  # a cast's dtype is an attribute, which `supports` does not see
-            if node.op is ops.cast and node.dtype in self.trial.lacks:
-                raise RefusalError(f"{self.device} has no {node.dtype}", node)
-        return super().compile(graph)
-
     def working_memory(self, node: Node) -> int:
         return super().working_memory(node) + 4 * count_temporaries(node)
 
     @classmethod
     def diagnose(cls) -> dict[str, str]:
-        reasons = {id: try_device(device).reason for id, device in torch_devices().items()}
+        reasons = {id: trial_of(device).reason for id, device in torch_devices().items()}
         unused = {id: f"not used: {reason}" for id, reason in reasons.items() if reason}
         return {"torch": torch.__version__, **unused}

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from backbay.plugin import ArrayEngine, ArrayProgram, DType, GraphFunction
 
-from .devices import HOST, TORCH, try_device
+from .devices import HOST, TORCH, trial_of
 
 Array = Any  # a torch.Tensor
 EAGER = ""  # in place of a compiler's name
@@ -32,7 +32,7 @@ class TorchEngine(ArrayEngine):
         self.product_precision = "high" if tf32 else "highest"  # in torch's words
 
     def home(self, dtype: DType) -> torch.device:
-        return HOST if dtype in try_device(self.device).lacks else self.device
+        return HOST if dtype in trial_of(self.device).lacks else self.device
 
     def to_engine(self, data: np.ndarray[Any, Any], dtype: DType) -> Array:
         tensor = torch.from_numpy(data)

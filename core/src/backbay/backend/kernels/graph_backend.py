@@ -11,7 +11,7 @@ import numpy as np
 
 from ...data.buffers import POISON, Buffer
 from ...data.encoding import Array, Bytes, flat_numbers, numpy_view
-from ...errors import UnsupportedOpError
+from ...errors import RefusalError, UnsupportedOpError
 from ...graph.array_engine import ArrayEngine, ArrayProgram, GraphFunction
 from ...graph.graph import Cancel, Graph, Node, Plan, assign_slots, check_cancel
 from ...memory.host_memory import host_memory, return_large_blocks
@@ -24,6 +24,8 @@ from ...types.params import Debug, Placement
 from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress
+from .array_devices import DeviceTrial
+from .kernel_backend import CPU
 from .kernel_table import conversion_gap
 
 if TYPE_CHECKING:
@@ -52,6 +54,10 @@ class GraphBackend(Backend):
 
     engine: ArrayEngine
     """The engine. Backends that share the object share its compiled programs, so make it once for the whole process."""
+    device: str = CPU
+    """The id of the device on which all graphs run and all weights lie."""
+    trial: DeviceTrial = DeviceTrial()
+    """The outcome of the trial of this device, `try_device`: a dtype that it lacks is unsupported."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -67,15 +73,26 @@ class GraphBackend(Backend):
 
     def devices(self) -> list[DeviceInfo]:
         total, free = host_memory()
-        return [DeviceInfo("CPU:0", "CPU", total_memory=total, free_memory=free)]
+        return [DeviceInfo(CPU, "CPU", total_memory=total, free_memory=free)]
+
+    def device_of(self, placement: Placement) -> str:
+        return self.device
+
+    def weight_entry(self, weight: str) -> Entry:
+        """All weights lie on the device of the graphs: an embedding on the host would be copied in each step."""
+        entry = super().weight_entry(weight)
+        return entry if self.device in (CPU, entry.device) else Entry(self.device, "weights", 0)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:
-        return Precision(DType.F32, DType.F32)
+        return Precision(DType.F32, DType.F32, self.trial.flushes_subnormals)
 
     def supports(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Support:
         first = specs[0 if op.writes is None else op.operands.index(op.writes)]
         if op.moves and op is not rows and first is not None and first.dtype.is_quantized:
             return unsupported("quantized tensors are neither written nor copied")
+        for spec in specs:
+            if spec is not None and not op.view and spec.dtype in self.trial.lacks:
+                return unsupported(f"{self.device} has no {spec.dtype}")
         gap = conversion_gap(op, specs)
         return unsupported(gap) if gap else super().supports(op, specs)
 
@@ -84,6 +101,8 @@ class GraphBackend(Backend):
             if node.op is cast and node.dtype.is_quantized:
                 what = f"{node.args[0]} to {node.dtype}"
                 raise UnsupportedOpError(f"backend {self.name!r} cannot run cast: {what}")
+            if node.op is cast and node.dtype in self.trial.lacks:
+                raise RefusalError(f"{self.device} has no {node.dtype}", node)
         return GraphPlan(self, graph)
 
     def program_of(self, graph: Graph) -> tuple[ArrayProgram, GraphFunction]:

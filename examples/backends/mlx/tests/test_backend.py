@@ -6,7 +6,7 @@ import backbay
 
 
 def test_it_computes() -> None:
-    with backbay.open(None, backend="jax") as backend, backend.new_context() as ctx:
+    with backbay.open(None, backend="mlx") as backend, backend.new_context() as ctx:
         w = ctx.from_floats([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])  # f32[2,3]: dimension 0 is the innermost
         x = ctx.from_floats([[1.0, 1.0]])
         y = w.mulmat(ctx, x).silu(ctx)  # core composes silu of sigmoid and mul
