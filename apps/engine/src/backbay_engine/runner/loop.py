@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from backbay import BackbayError, CancelledError, ClosedError
 from backbay.internals import Flag, close_after_fork
 
-from ..errors import DeadlineError, LogitsError, RequestError
+from ..errors import DeadlineError, LogitsError, RequestError, as_exception
 from ..images.turns import ProcessorTurns
 from .requests.generation import GenerationJob
 from .requests.handle import Receiver
@@ -157,17 +157,33 @@ class Runner:
     # -- in its thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._wait():
-            try:
-                self._cycle()
-            except Exception as error:  # end all jobs, so that no caller waits forever
-                log.exception("the runner failed")
-                for job in list(self._active):
-                    self._end(job, error)
+        try:
+            while self._wait():
+                try:
+                    self._cycle()
+                except BaseException as error:  # end all jobs, so that no caller waits forever
+                    log.exception("the runner failed")
+                    for job in list(self._active):
+                        self._end(job, error)
+        except BaseException as error:
+            self._closed_because = f": its thread ended with {type(error).__name__}"
+            raise
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        """End whatever is left, as the thread ends: nobody may wait for it."""
+        with self._lock:
+            self._closing = True
+            left = [*self._waiting, *self._active]
+            self._waiting.clear()
+            self._active.clear()
         self._ahead.close()
+        for job in left:
+            job.end(self._closed())
         self._do_tasks()
         with self._lock:
-            self._changed.notify_all()  # wakes `forget`, if the model closes
+            self._changed.notify_all()  # wakes `forget`
 
     def _wait(self) -> bool:
         """Sleep until there is work; False when the thread is to stop."""
@@ -206,7 +222,7 @@ class Runner:
                     raise self._closed()
                 future.set_result(task())
             except BaseException as error:  # noqa: BLE001  the caller gets it
-                future.set_exception(error)
+                future.set_exception(as_exception(error))
 
     def _sweep(self) -> None:
         """End cancelled jobs; all jobs, if the model closes."""
@@ -237,7 +253,7 @@ class Runner:
                 return
             try:
                 slot = self.slots.take(job.prompt, reuse=job.reuse)
-            except Exception as error:  # noqa: BLE001  only this job gets it
+            except BaseException as error:  # noqa: BLE001  only this job gets it
                 self._waiting.popleft()
                 job.end(error)
                 continue
@@ -249,7 +265,7 @@ class Runner:
                 if self.shelf is not None and job.reuse:
                     self.shelf.fetch(job.prompt, slot)
                 job.start(slot)
-            except Exception as error:  # noqa: BLE001  only this job gets it
+            except BaseException as error:  # noqa: BLE001  only this job gets it
                 job.slot = slot
                 self._end(job, error)
                 continue
@@ -271,7 +287,7 @@ class Runner:
             return
         try:
             job.go_back(self.slots.shift(job.slot, keep))
-        except Exception as error:  # noqa: BLE001  only this job gets it
+        except BaseException as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
     def _step(self, shares: Sequence[StepShare]) -> None:
@@ -299,7 +315,7 @@ class Runner:
             for job in jobs:
                 self._resume(job)
             return
-        except Exception as error:  # noqa: BLE001  the faulty job gets it
+        except BaseException as error:  # noqa: BLE001  the faulty job gets it
             if len(shares) == 1 and not jobs[0].guess:
                 self._end(jobs[0], error)
             else:
@@ -330,7 +346,7 @@ class Runner:
             self.shelf.keep(job.slot)
         try:
             refused = job.receive(rows)
-        except Exception as error:  # noqa: BLE001  only this job gets it
+        except BaseException as error:  # noqa: BLE001  only this job gets it
             self._end(job, self._located(share, error) if isinstance(error, LogitsError) else error)
             return
         if isinstance(job, GenerationJob):
@@ -360,7 +376,7 @@ class Runner:
                 self.slots.clear(job.slot, wipe=True)
             elif error is not None:
                 self.slots.clear(job.slot)
-        except Exception:
+        except BaseException:
             job.slot.tokens.clear()
             log.warning("sequence %d could not be cleared", job.slot.sequence, exc_info=True)
         job.slot.busy = False  # its tokens stay, for prompts with the same prefix

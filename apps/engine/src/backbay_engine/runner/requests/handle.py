@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, final
 from backbay import BackendUnavailableError, OptionError
 from backbay.internals import Flag, raise_if_starved
 
+from ...errors import as_exception
 from .answer import TokenStep
 from .request import Request
 
@@ -63,7 +64,7 @@ class Handle(Generic[T]):
         self._ended = False
         self._over = Flag()
         self._result: T | None = None
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # once the request is over, an Exception
 
     @property
     def done(self) -> bool:
@@ -124,7 +125,8 @@ class Handle(Generic[T]):
                 return
             self._ended = True
             self._leave()  # before anybody learns of the end, and asks again
-            self._result, self._error = result, self._error or error
+            failure = self._error or error
+            self._result, self._error = result, None if failure is None else as_exception(failure)
             self._tell(self._result if self._error is None else self._error)
             self._on_step = None  # it may hold whatever waits for the answer
             self._steps.put(None)
