@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from threading import Condition, RLock, Thread, current_thread
+from threading import Condition, RLock, Thread
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
 
@@ -19,7 +19,7 @@ from backbay.internals import Flag, close_after_fork
 from ..errors import DeadlineError, LogitsError, RequestError, as_exception
 from ..images.turns import ProcessorTurns
 from .requests.generation import GenerationJob
-from .requests.handle import Receiver
+from .requests.handle import Receiver, require_elsewhere, serve_here, serves_here
 from .requests.job import Job
 from .requests.masks import MaskThread
 from .scheduler import Scheduler, StepShare, fitting_tokens
@@ -64,13 +64,14 @@ class Runner:
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
-        self._ahead = MaskThread()  # works while the backend computes a step
+        self._ahead = MaskThread(self)  # works while the backend computes a step
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
         self._cancel_step = Flag()
         self._closing = False
         self._closed_because = ""
+        self._after: Callable[[], None] = lambda: None  # what its own threads have left to do when they end
         self._thread: Thread | None = None
         close_after_fork(self)
 
@@ -87,6 +88,7 @@ class Runner:
             self._put(self._waiting, job)
 
     def between(self, task: Callable[[], R]) -> Future[R]:
+        require_elsewhere(self)
         future: Future[R] = Future()
         self._put(self._tasks, (future, task))
         return future
@@ -122,6 +124,7 @@ class Runner:
 
     def forget(self) -> None:
         """Wait until no job runs, then empty all slots, which keep old prompts for reuse."""
+        require_elsewhere(self)
         with self._lock:
             self._changed.wait_for(lambda: not (self._waiting or self._active))
             if self._closing:
@@ -129,15 +132,21 @@ class Runner:
             for slot in self.slots.all:
                 self.slots.clear(slot)
 
-    def close(self) -> None:
-        """End all jobs with ClosedError, and stop the thread."""
+    def close(self, after: Callable[[], None] = lambda: None) -> None:
+        """End all jobs with ClosedError, stop the thread, and then call `after`: at its end, if this is its own thread."""
+        inside = serves_here(self)  # on_step, a constraint, or the garbage collector calls
+        if inside:
+            self._after = after
         with self._lock:
             self._closing = True
             if self._in_step:
                 self._cancel_step.set()
             self._changed.notify_all()
-        if self._thread not in (None, current_thread()):  # the garbage collector may call this there
+        if inside:
+            return
+        if self._thread is not None:
             self._thread.join()
+        after()
 
     def after_fork(self, reason: str) -> None:
         """End all jobs: this process is a forked child, and the thread that ran them is not in it."""
@@ -157,6 +166,7 @@ class Runner:
     # -- in its thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        serve_here(self)
         try:
             while self._wait():
                 try:
@@ -184,6 +194,7 @@ class Runner:
         self._do_tasks()
         with self._lock:
             self._changed.notify_all()  # wakes `forget`
+        self._after()
 
     def _wait(self) -> bool:
         """Sleep until there is work; False when the thread is to stop."""
