@@ -49,8 +49,9 @@ class Spelled:
 class Failing:
     """Fails in the given method after some calls."""
 
-    def __init__(self, method: str, after: int) -> None:
+    def __init__(self, method: str, after: int, error: BaseException | None = None) -> None:
         self._method, self._left = method, after
+        self._error = error or ArithmeticError(f"{method} failed")
 
     def mask(self) -> bytes | None:
         self._count("mask")
@@ -63,7 +64,7 @@ class Failing:
         if method == self._method:
             self._left -= 1
             if self._left < 0:
-                raise ArithmeticError(f"{method} failed")
+                raise self._error
 
 
 class Holding:

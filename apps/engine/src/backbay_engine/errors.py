@@ -5,6 +5,15 @@ from __future__ import annotations
 from backbay import BackbayError
 
 
+def as_exception(error: BaseException) -> Exception:
+    """The error, or a BackbayError that names it, if it would end the thread or the program of whoever gets it."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = BackbayError(f"the request failed: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 class CacheShiftError(BackbayError):
     """A range cannot be removed from a sequence, because the cache cannot move the positions after it."""
 

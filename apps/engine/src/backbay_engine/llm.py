@@ -187,7 +187,8 @@ class LLM:
         """Queue a request; requests that run at the same time share their steps.
 
         on_step     called with each TokenStep as soon as it is there, then once with the Completion or the error. It
-                    runs in the engine's thread: it hands on what it gets, and never waits
+                    runs in the engine's thread: it hands on what it gets, and never waits. What would wait for this
+                    model there, such as `generate`, is a RequestError
         deadline    seconds within which the request must begin; if it still waits then, it ends with DeadlineError
 
         The other options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse) and of

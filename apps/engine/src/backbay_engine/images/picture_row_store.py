@@ -16,8 +16,13 @@ from backbay import CancelledError, ClosedError
 from backbay.internals import Flag
 from backbay.plugin import Cancel
 
+<<<<<<< HEAD:apps/engine/src/backbay_engine/images/picture_row_store.py
 from ..errors import LogitsError
 from .prepared_picture import Prepared
+=======
+from ..errors import LogitsError, as_exception
+from .prepared import Prepared
+>>>>>>> robust:apps/engine/src/backbay_engine/images/store.py
 
 log = logging.getLogger(__name__)
 
@@ -251,7 +256,7 @@ class ImageStore:
             found = self._embed(pictures, self._cancel)
         except CancelledError:
             self._give_up(entries)
-        except Exception as error:  # noqa: BLE001  the requests get it
+        except BaseException as error:  # noqa: BLE001  the requests get it
             if len(entries) == 1:
                 self._fail(entries[0], error)
                 return
@@ -303,7 +308,7 @@ class ImageStore:
             for lease in lost:
                 self._let_go(lease)
             ready = self._admit()
-        _tell(lost, error)
+        _tell(lost, as_exception(error))
         _tell(ready, None)
 
     def _over(self, entry: _Entry) -> None:
@@ -321,5 +326,5 @@ def _tell(leases: Sequence[RowsLease], error: BaseException | None) -> None:
     for lease in leases:
         try:
             lease.done(lease, error)
-        except Exception:
+        except BaseException:
             log.exception("a request with pictures could not go on")

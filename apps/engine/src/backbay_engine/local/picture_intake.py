@@ -206,7 +206,7 @@ class PictureIntake:
             return
         try:
             work()
-        except Exception as error:  # noqa: BLE001  the request gets it
+        except BaseException as error:  # noqa: BLE001  the request gets it
             self._end(arrival, error)
 
     def _prepare_one(self, arrival: PendingPictures, place: int, picture: Image | Prepared) -> None:

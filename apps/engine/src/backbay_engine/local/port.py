@@ -29,7 +29,7 @@ from ..port.contract import ModelFacts, Port
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
 from ..runner.loop import Runner
-from ..runner.requests.handle import Handle, OnStep, Receiver
+from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
 from ..runner.requests.job import FixedPictureRows
 from ..runner.requests.prompt_jobs import ScoreJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
@@ -164,7 +164,9 @@ class LocalPort(Port):
     def submit(self, request: Request[T], on_step: OnStep | None = None) -> Handle[T]:
         number = next(NUMBERS)
         with self.places.taken() as place:
-            receiver = partial(Handle[T], on_step=on_step, place=place, request=request, number=number)
+            receiver = partial(
+                Handle[T], on_step=on_step, place=place, request=request, number=number, server=self.runner
+            )
             return self.begin(cast("AnyRequest", request), receiver, number)
 
     def ask(self, question: Question[T], cancel: Cancel | None = None) -> T:
@@ -251,6 +253,7 @@ class LocalPort(Port):
         )
 
     def forget(self) -> None:
+        require_elsewhere(self.runner)
         if self.sight is not None:
             self.sight.wait_until_idle()
         if self.runner is not None:
@@ -259,10 +262,11 @@ class LocalPort(Port):
             self.sight.store.clear()
 
     def close(self) -> None:
-        # First: the rest stays open while the runner runs, even if Ctrl-C interrupts the waiting.
-        if self.runner is not None:
-            self.runner.close()
-        self._opened.close()
+        # The rest stays open while the runner runs, even if Ctrl-C interrupts the waiting.
+        if self.runner is None:
+            self._opened.close()
+        else:
+            self.runner.close(self._opened.close)
 
     def require_sight(self) -> PictureIntake:
         """What brings pictures to the runner; RequestError if the model sees none."""

@@ -65,7 +65,7 @@ class PrefixFolder:
             self._snapshots.put(snapshot, slot)
             self._cache.remove(slot.sequence, found.length)
             del slot.tokens[found.length :]
-        except Exception:
+        except BaseException:
             log.exception("a beginning could not be restored; it is computed")
             self._cache.remove(slot.sequence, 0)
             slot.tokens.clear()
@@ -80,7 +80,7 @@ class PrefixFolder:
             if soon or self._shelf.has(tokens, WORTH):
                 return
             snapshot = self._snapshots.take(slot)
-        except Exception:
+        except BaseException:
             log.exception("a beginning is not kept")
             return
         self._waiting.append(tokens)
@@ -94,7 +94,7 @@ class PrefixFolder:
         self._writing = current_thread()
         try:
             self._shelf.add(snapshot)
-        except Exception:
+        except BaseException:
             log.exception("a beginning is not kept")
         finally:
             self._waiting.pop(0)

@@ -17,7 +17,7 @@ from ..errors import ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
 from ..runner.requests.generation import GenerationJob
-from ..runner.requests.handle import Handle, wait_for
+from ..runner.requests.handle import Handle, require_elsewhere, wait_for
 from ..runner.requests.job import Job
 from ..runner.requests.prompt_jobs import SlotCallJob
 from ..runner.requests.request import Generate
@@ -116,6 +116,7 @@ class SnapshotSaver:
 
     def _done(self, job: Job) -> Any:
         """Run a job, and wait for its result."""
-        handle: Handle[Any] = Handle(partial(self._runner.cancel, job))
+        require_elsewhere(self._runner)
+        handle: Handle[Any] = Handle(partial(self._runner.cancel, job), server=self._runner)
         self._runner.submit(job, handle)
         return wait_for(handle)

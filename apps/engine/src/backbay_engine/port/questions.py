@@ -18,6 +18,7 @@ from ..images.picture import Image
 from ..images.picture_row_store import StoreCounters
 from ..images.prepared_picture import Prepared
 from ..images.prompts import PromptParts
+from ..runner.requests.handle import require_elsewhere
 from ..runner.requests.request import Generate
 from ..runner.state import State
 from ..snapshots import Snapshot
@@ -101,6 +102,7 @@ class EmbedPicture(Question[NDArray[np.float32]]):
     picture: Image | Prepared
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
+        require_elsewhere(port.runner)
         return port.require_sight().embed(self.picture)
 
 

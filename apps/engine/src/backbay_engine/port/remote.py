@@ -17,7 +17,7 @@ from backbay.plugin import Cancel, Progress
 from ..errors import RequestError
 from ..images.prompts import PromptParts
 from ..runner.requests.generation import check_generation
-from ..runner.requests.handle import AdmittedPlace, Handle, OnStep, wait_for
+from ..runner.requests.handle import AdmittedPlace, Handle, OnStep, require_elsewhere, wait_for
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Request
 from ..runner.state import SlotState, State, Totals
 from ..text.formats import check_format
@@ -127,6 +127,7 @@ class RemotePort(Port):
             return cast("T", self._link.known[type(question)])
         if not (self._link.runs or question.needs_a_worker):
             return cast("T", None)  # a new one remembers nothing
+        require_elsewhere(self._link)
         return wait_for(self.begin(question))
 
     def begin(
@@ -138,7 +139,9 @@ class RemotePort(Port):
         """Send a message, and give the handle of its result."""
         number, calls = next(NUMBERS), self._link.calls
         request = message if isinstance(message, Request) else None
-        handle = Handle[T](partial(self._cancel, number), on_step, place, request=request, number=number)
+        handle = Handle[T](
+            partial(self._cancel, number), on_step, place, request=request, number=number, server=self._link
+        )
         call = call_of(message, handle, partial(calls.pop, number, None))
         with self._link.lock:
             self.check_open()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from threading import Condition, RLock, Thread, current_thread
+from threading import Condition, RLock, Thread
 from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from backbay import BackbayError, CancelledError, ClosedError
 from backbay.internals import Flag, close_after_fork
 
-from ..errors import DeadlineError, LogitsError, RequestError
+from ..errors import DeadlineError, LogitsError, RequestError, as_exception
 from ..images.processor_turns import ProcessorTurns
 from .requests.generation import GenerationJob
-from .requests.handle import Receiver
+from .requests.handle import Receiver, require_elsewhere, serve_here, serves_here
 from .requests.job import Job
 from .requests.masks import MaskThread
 from .scheduler import Scheduler, StepShare, fitting_tokens
@@ -64,13 +64,14 @@ class Runner:
         self._tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._active: list[Job] = []
         self._in_step: list[Job] = []
-        self._ahead = MaskThread()  # works while the backend computes a step
+        self._ahead = MaskThread(self)  # works while the backend computes a step
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
         self._cancel_step = Flag()
         self._closing = False
         self._closed_because = ""
+        self._after: Callable[[], None] = lambda: None  # what its own threads have left to do when they end
         self._thread: Thread | None = None
         close_after_fork(self)
 
@@ -87,6 +88,7 @@ class Runner:
             self._put(self._waiting, job)
 
     def between(self, task: Callable[[], R]) -> Future[R]:
+        require_elsewhere(self)
         future: Future[R] = Future()
         self._put(self._tasks, (future, task))
         return future
@@ -122,6 +124,7 @@ class Runner:
 
     def forget(self) -> None:
         """Wait until no job runs, then empty all slots, which keep old prompts for reuse."""
+        require_elsewhere(self)
         with self._lock:
             self._changed.wait_for(lambda: not (self._waiting or self._active))
             if self._closing:
@@ -129,15 +132,21 @@ class Runner:
             for slot in self.slots.all:
                 self.slots.clear(slot)
 
-    def close(self) -> None:
-        """End all jobs with ClosedError, and stop the thread."""
+    def close(self, after: Callable[[], None] = lambda: None) -> None:
+        """End all jobs with ClosedError, stop the thread, and then call `after`: at its end, if this is its own thread."""
+        inside = serves_here(self)  # on_step, a constraint, or the garbage collector calls
+        if inside:
+            self._after = after
         with self._lock:
             self._closing = True
             if self._in_step:
                 self._cancel_step.set()
             self._changed.notify_all()
-        if self._thread not in (None, current_thread()):  # the garbage collector may call this there
+        if inside:
+            return
+        if self._thread is not None:
             self._thread.join()
+        after()
 
     def after_fork(self, reason: str) -> None:
         """End all jobs: this process is a forked child, and the thread that ran them is not in it."""
@@ -157,17 +166,35 @@ class Runner:
     # -- in its thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._wait():
-            try:
-                self._cycle()
-            except Exception as error:  # end all jobs, so that no caller waits forever
-                log.exception("the runner failed")
-                for job in list(self._active):
-                    self._end(job, error)
+        serve_here(self)
+        try:
+            while self._wait():
+                try:
+                    self._cycle()
+                except BaseException as error:  # end all jobs, so that no caller waits forever
+                    log.exception("the runner failed")
+                    for job in list(self._active):
+                        self._end(job, error)
+        except BaseException as error:
+            self._closed_because = f": its thread ended with {type(error).__name__}"
+            raise
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        """End whatever is left, as the thread ends: nobody may wait for it."""
+        with self._lock:
+            self._closing = True
+            left = [*self._waiting, *self._active]
+            self._waiting.clear()
+            self._active.clear()
         self._ahead.close()
+        for job in left:
+            job.end(self._closed())
         self._do_tasks()
         with self._lock:
-            self._changed.notify_all()  # wakes `forget`, if the model closes
+            self._changed.notify_all()  # wakes `forget`
+        self._after()
 
     def _wait(self) -> bool:
         """Sleep until there is work; False when the thread is to stop."""
@@ -206,7 +233,7 @@ class Runner:
                     raise self._closed()
                 future.set_result(task())
             except BaseException as error:  # noqa: BLE001  the caller gets it
-                future.set_exception(error)
+                future.set_exception(as_exception(error))
 
     def _sweep(self) -> None:
         """End cancelled jobs; all jobs, if the model closes."""
@@ -237,7 +264,7 @@ class Runner:
                 return
             try:
                 slot = self.slots.take(job.prompt, reuse=job.reuse)
-            except Exception as error:  # noqa: BLE001  only this job gets it
+            except BaseException as error:  # noqa: BLE001  only this job gets it
                 self._waiting.popleft()
                 job.end(error)
                 continue
@@ -249,7 +276,7 @@ class Runner:
                 if self.shelf is not None and job.reuse:
                     self.shelf.fetch(job.prompt, slot)
                 job.start(slot)
-            except Exception as error:  # noqa: BLE001  only this job gets it
+            except BaseException as error:  # noqa: BLE001  only this job gets it
                 job.slot = slot
                 self._end(job, error)
                 continue
@@ -271,7 +298,7 @@ class Runner:
             return
         try:
             job.go_back(self.slots.shift(job.slot, keep))
-        except Exception as error:  # noqa: BLE001  only this job gets it
+        except BaseException as error:  # noqa: BLE001  only this job gets it
             self._end(job, error)
 
     def _step(self, shares: Sequence[StepShare]) -> None:
@@ -299,7 +326,7 @@ class Runner:
             for job in jobs:
                 self._resume(job)
             return
-        except Exception as error:  # noqa: BLE001  the faulty job gets it
+        except BaseException as error:  # noqa: BLE001  the faulty job gets it
             if len(shares) == 1 and not jobs[0].guess:
                 self._end(jobs[0], error)
             else:
@@ -330,7 +357,7 @@ class Runner:
             self.shelf.keep(job.slot)
         try:
             refused = job.receive(rows)
-        except Exception as error:  # noqa: BLE001  only this job gets it
+        except BaseException as error:  # noqa: BLE001  only this job gets it
             self._end(job, self._located(share, error) if isinstance(error, LogitsError) else error)
             return
         if isinstance(job, GenerationJob):
@@ -360,7 +387,7 @@ class Runner:
                 self.slots.clear(job.slot, wipe=True)
             elif error is not None:
                 self.slots.clear(job.slot)
-        except Exception:
+        except BaseException:
             job.slot.tokens.clear()
             log.warning("sequence %d could not be cleared", job.slot.sequence, exc_info=True)
         job.slot.busy = False  # its tokens stay, for prompts with the same prefix

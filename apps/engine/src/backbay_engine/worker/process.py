@@ -17,6 +17,7 @@ from typing import IO, Protocol, final
 from backbay import BackendUnavailableError
 from backbay.internals import Flag, raise_if_starved, start_helper
 
+from ..runner.requests.handle import serve_here
 from .exit_messages import count_memory_kills, end_reason
 from .frames import Frame, FrameKind, FrameSender, read_frames
 from .reports import handle_record
@@ -112,6 +113,7 @@ class WorkerProcess:
     # -- in its thread -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        serve_here(self._listener)
         reason = "ended"
         try:
             reason = self._serve()

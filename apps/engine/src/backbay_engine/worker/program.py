@@ -70,7 +70,7 @@ class Worker:
             for lane, tasks in self._lanes.items():
                 _start(f"backbay {lane.value}", partial(_do, tasks))
             self._open(pickle.loads(setup.payload))  # noqa: S301  the host wrote it
-        except Exception as error:  # noqa: BLE001  the host raises it
+        except BaseException as error:  # noqa: BLE001  the host raises it
             self._host.send(FrameKind.REFUSED, payload=pack_error(error))
             _start("backbay end", _end_soon)
             return
@@ -127,7 +127,7 @@ class Worker:
         self._cancel[number] = cancel.set
         try:
             message: AnyRequest | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
-        except Exception as error:  # noqa: BLE001  the request gets it
+        except BaseException as error:  # noqa: BLE001  the request gets it
             self._relay(number, cancel.set).fail(error)
             return
         if isinstance(message, Question):
@@ -151,7 +151,7 @@ class Worker:
             port.begin(message, partial(self._relay, number), number)
             if cancel.is_set() and (cancel_job := self._cancel.get(number)) is not None:
                 cancel_job()
-        except Exception as error:  # noqa: BLE001  the request gets it
+        except BaseException as error:  # noqa: BLE001  the request gets it
             self._relay(number, cancel.set).fail(error)
 
     def _relay(self, number: int, cancel: Task) -> StepSender:

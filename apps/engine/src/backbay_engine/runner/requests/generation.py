@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import ContextOverflowError, RequestError
 from ...steps.tokens import Token, encoder_length, ids_of, plain_ids
+from ...text.sampling.constraint import Constraint
 from ...text.sampling.sampler import Sampled, Sampler, require_known_biases
 from ...text.sampling.stops import StopMatcher
 from ...text.tokenizers import Tokenizer
@@ -198,11 +200,10 @@ class GenerationJob(Job):
         constraint = self.options.constraint
         if constraint is None or self._mask is not None or not self.wanted(count):
             return
-        if not self._begun:
-            self._begun = True
-            for token in self.options.resume:
-                constraint.accept(token)
-        self._mask = ahead.submit(constraint.mask)
+        begins, self._begun = not self._begun, True
+        self._mask = ahead.submit(
+            partial(_first_mask, constraint, self.options.resume) if begins else constraint.mask
+        )
 
     def _next_mask(self) -> bytes | None:
         """The mask of the next token: computed ahead, or now if it is behind a guess."""
@@ -227,6 +228,13 @@ class GenerationJob(Job):
     def _lap(self) -> float:
         last, self._mark = self._mark, perf_counter()
         return self._mark - last
+
+
+def _first_mask(constraint: Constraint, resume: Sequence[int]) -> bytes | None:
+    """The mask after the tokens with which the answer goes on."""
+    for token in resume:
+        constraint.accept(token)
+    return constraint.mask()
 
 
 def check_generation(

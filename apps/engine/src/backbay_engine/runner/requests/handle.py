@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from numbers import Real
-from queue import SimpleQueue
-from threading import TIMEOUT_MAX, RLock
+from queue import Empty, SimpleQueue
+from threading import TIMEOUT_MAX, RLock, local
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, final
+from weakref import WeakSet
 
 from backbay import BackendUnavailableError, OptionError
 from backbay.internals import Flag, raise_if_starved
 
+from ...errors import RequestError, as_exception
 from .answer import TokenStep
 from .request import Request
 
@@ -22,6 +25,35 @@ OnStep: TypeAlias = Callable[[Any], object]
 """Takes each TokenStep of a request, then its result, or its error."""
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class _Here(local):
+    """What goes on in the present thread."""
+
+    def __init__(self) -> None:
+        self.servers = WeakSet[Any]()
+
+
+_HERE = _Here()
+
+
+def serve_here(server: object) -> None:
+    """Let this thread be one in which a server's requests go on."""
+    _HERE.servers.add(server)
+
+
+def serves_here(server: object) -> bool:
+    """Whether a server's requests go on in this thread."""
+    return server is not None and server in _HERE.servers
+
+
+def require_elsewhere(server: object) -> None:
+    """RequestError if a server's requests go on in this thread: waiting for them would last for ever."""
+    if serves_here(server):
+        raise RequestError(
+            "on_step and constraints run in the engine's own thread, which cannot wait for itself: hand the work to "
+            "another thread"
+        )
 
 
 class AdmittedPlace(Protocol):
@@ -45,6 +77,7 @@ class Handle(Generic[T]):
     """A submitted request: iterate over its text or its steps as they come, or wait for its result.
 
     request, number  what was asked, and the port's number for it
+    server           what the request goes on in, as `serve_here` has it
     """
 
     def __init__(
@@ -55,15 +88,16 @@ class Handle(Generic[T]):
         *,
         request: Request[T] | None = None,
         number: int = 0,
+        server: object = None,
     ) -> None:
         self._cancel, self._on_step, self._place = cancel, on_step, place
-        self.request, self.number = request, number
+        self.request, self.number, self._server = request, number, server
         self._steps: SimpleQueue[TokenStep | None] = SimpleQueue()
         self._lock = RLock()  # a request may be ended by one thread while another hands it a step
         self._ended = False
         self._over = Flag()
         self._result: T | None = None
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # once the request is over, an Exception
 
     @property
     def done(self) -> bool:
@@ -77,6 +111,8 @@ class Handle(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result; raises the request's error, or TimeoutError if it takes more than `timeout` seconds."""
+        if not self.done:
+            require_elsewhere(self._server)
         if not self._over.wait(_seconds(timeout)):
             raise TimeoutError(f"no result in {timeout} s; the request goes on")
         if self._error is not None:
@@ -85,11 +121,17 @@ class Handle(Generic[T]):
 
     def steps(self) -> Iterator[TokenStep]:
         """The steps as they come; raises the request's error. Each step is given once, here or as text."""
-        while (step := self._steps.get()) is not None:
+        while (step := self._next_step()) is not None:
             yield step
         self._steps.put(None)  # iterating again ends at once
         if self._error is not None:
             raise self._error
+
+    def _next_step(self) -> TokenStep | None:
+        with suppress(Empty):
+            return self._steps.get_nowait()
+        require_elsewhere(self._server)
+        return self._steps.get()
 
     def __iter__(self) -> Iterator[str]:
         return (step.text for step in self.steps() if step.text)
@@ -124,7 +166,8 @@ class Handle(Generic[T]):
                 return
             self._ended = True
             self._leave()  # before anybody learns of the end, and asks again
-            self._result, self._error = result, self._error or error
+            failure = self._error or error
+            self._result, self._error = result, None if failure is None else as_exception(failure)
             self._tell(self._result if self._error is None else self._error)
             self._on_step = None  # it may hold whatever waits for the answer
             self._steps.put(None)

@@ -178,7 +178,10 @@ class Job(ABC):
         """End the job: release its pictures, and give its handle the result or the error."""
         if self.pictures is not None:
             self.pictures.release()
-        self.finish(error)
+        try:
+            self.finish(error)
+        except BaseException as failure:  # noqa: BLE001  whoever waits gets it
+            self.handle.fail(failure)
 
     @abstractmethod
     def finish(self, error: BaseException | None = None) -> None:

@@ -8,6 +8,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TypeAlias, final
 
+from .handle import serve_here
+
 Mask: TypeAlias = bytes | None
 
 
@@ -19,7 +21,8 @@ class MaskThread:
     of an executor end before others do, and take no work from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: object = None) -> None:
+        self._server = server
         self._tasks: SimpleQueue[tuple[Future[Mask], Callable[[], Mask]] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
@@ -36,6 +39,8 @@ class MaskThread:
         self._tasks.put(None)
 
     def _run(self) -> None:
+        if self._server is not None:
+            serve_here(self._server)
         while (task := self._tasks.get()) is not None:
             future, mask = task
             try:

@@ -146,7 +146,7 @@ class Speculation:
             return shares
         try:
             found = self.source.guess(jobs, counts)
-        except Exception:
+        except BaseException:
             self._broken = True  # answers need no guesses
             log.exception("guessing failed: answers go on with a token a step")
             return shares
