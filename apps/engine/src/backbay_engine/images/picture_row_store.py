@@ -16,13 +16,8 @@ from backbay import CancelledError, ClosedError
 from backbay.internals import Flag
 from backbay.plugin import Cancel
 
-<<<<<<< HEAD:apps/engine/src/backbay_engine/images/picture_row_store.py
-from ..errors import LogitsError
-from .prepared_picture import Prepared
-=======
 from ..errors import LogitsError, as_exception
-from .prepared import Prepared
->>>>>>> robust:apps/engine/src/backbay_engine/images/store.py
+from .prepared_picture import Prepared
 
 log = logging.getLogger(__name__)
 
