@@ -130,9 +130,13 @@ TOKENIZERS: list[tuple[Callable[[Row], Any], str]] = [
     (lambda found: found.update(added_tokens=[{"id": -1, "content": "x"}]), "an id and a content"),
     (lambda found: found.update(added_tokens=[3]), "an id and a content"),
     (lambda found: found.update(post_processor={"processors": 3}), "files of a tokenizer"),
+    (lambda found: found.update(added_tokens=[{"id": 1, "content": "\ud83d"}]), "half a surrogate pair"),
 ]
 
 
+@pytest.mark.fault(
+    "a token, or a chat template, has half a surrogate pair", "ModelFileError that names it and its place"
+)
 @pytest.mark.parametrize(("change", "expected"), TOKENIZERS)
 def test_a_hostile_tokenizer_is_refused(change: Callable[[Row], Any], expected: str, tmp_path: Path) -> None:
     folder = write_llama(tmp_path)

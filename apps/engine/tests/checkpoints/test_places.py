@@ -164,6 +164,9 @@ def test_the_projector_of_a_model_of_ollama_is_used(home: Path) -> None:
         assert llm.modalities == {"text", "image"}
 
 
+@pytest.mark.fault(
+    "a manifest of Ollama's, or a pointer of LM Studio's, is hostile", "ModelFileError, or it is passed over"
+)
 def test_a_hostile_manifest_is_refused(home: Path) -> None:
     manifest = home / ".ollama/models/manifests/registry.ollama.ai/library/bad/latest"
     manifest.parent.mkdir(parents=True)
@@ -174,6 +177,21 @@ def test_a_hostile_manifest_is_refused(home: Path) -> None:
     manifest.write_text("[]")
     with pytest.raises(ModelFileError, match="a JSON object"):
         locate("ollama:bad")
+    manifest.write_text(json.dumps({"layers": [{"mediaType": ["model"], "digest": {}}, 5, None]}))
+    with pytest.raises(ModelFileError, match="a layer with a model"):
+        locate("ollama:bad")
+    (home / ".lmstudio-home-pointer").write_text("x" * 5000)
+    with pytest.raises(ModelFileError, match="nothing is downloaded"):
+        locate("lmstudio:org/name")
+
+
+@pytest.mark.fault("the name of a model has thousands of characters", "ModelFileError that says so")
+@pytest.mark.parametrize(
+    "name", ["ollama:{}", "ollama:a:{}", "lmstudio:{}/{}", "hf:{}/{}", "hf:a/b@{}", "{}"]
+)
+def test_a_name_that_no_file_can_have_is_refused(name: str, home: Path) -> None:
+    with pytest.raises(ModelFileError):
+        load(name.format(*["n" * 5000] * 2), "cpu_ref")
 
 
 def test_a_model_of_lm_studio_is_found_in_its_new_and_old_folders(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,17 @@ def test_bench_leaves_out_what_gets_no_tokens(path: Path, capsys: pytest.Capture
     assert "tg3" in capsys.readouterr().out
     assert main([*words, "--prompt", "3", "--generate", "0"]) == 0
     assert "tg" not in capsys.readouterr().out
+
+
+@pytest.mark.fault("a file that a command is to read or write is a pipe or a device", "one line, at once")
+@pytest.mark.parametrize("option", ["--session", "--json-schema", "--grammar", "-o"])
+def test_pipes_and_devices_are_refused_at_once(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path / "pipe", Path(os.devnull)):
+        words = ["convert", str(path), "--force"] if option == "-o" else words_of("run", path)
+        status, why = refusal([*words, option, str(odd)], capsys)
+        assert status in (1, 2)
+        assert "not a regular file" in why
+        assert not odd.is_file()

@@ -193,3 +193,19 @@ def test_a_snapshot_of_a_larger_vocabulary_is_one_of_another_model(small: LLM, w
         small.restore(larger)
     with pytest.raises(ForeignSnapshotError, match="only the same weights can go on"):
         small.restore(replace(larger, model="another"))
+
+
+@pytest.mark.fault(
+    "a snapshot is a pipe, a device, or a sparse file of terabytes", "SnapshotError, before it is read"
+)
+def test_what_is_no_snapshot_is_refused_before_it_is_read(tmp_path: Path, whole: bytes) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(SnapshotError, match="not a regular file"):
+            Snapshot.read(path)
+    for begin in (b"", whole):
+        sparse = tmp_path / "sparse"
+        sparse.write_bytes(begin)
+        os.truncate(sparse, 1 << 42)
+        with pytest.raises(DamagedSnapshotError):
+            Snapshot.read(sparse)

@@ -69,7 +69,20 @@ def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -
     embedding = arrays.get("token_embd.weight")
     count = embedding.shape[0] if embedding is not None and embedding.shape else 0
     own.setdefault(f"{family.architecture}.vocab_size", count)
-    return {**general, **own, **vocabulary_keys(settings, family.architecture, count)}
+    found = {**general, **own, **vocabulary_keys(settings, family.architecture, count)}
+    for key, value in found.items():
+        _require_text(settings, key, value)
+    return found
+
+
+def _require_text(settings: Settings, key: str, value: Any) -> None:
+    """ModelFileError if a text, or one of a list, has half a surrogate pair, which JSON can spell and no UTF-8 holds."""
+    texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    try:
+        "".join(text for text in texts if isinstance(text, str)).encode()
+    except UnicodeEncodeError as error:
+        found = f"half a surrogate pair, {error.object[error.start]!r}"
+        raise ModelFileError(settings.folder, None, f"Unicode text as {key}", found) from None
 
 
 def _stored(value: Any) -> Any:

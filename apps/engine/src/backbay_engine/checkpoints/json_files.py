@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backbay import ModelFileError
+from backbay.internals import open_regular, read_regular
 
 LARGEST = 1 << 28  # bytes; the largest tokenizer.json has some 35 MB
 
@@ -23,14 +24,15 @@ def read_object(path: Path, *, required: bool = True) -> dict[str, Any]:
 
 def read_bytes(path: Path) -> bytes:
     try:
-        if not path.is_file():
-            raise ModelFileError(path, None, "a readable file", "none")
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:
-        raise ModelFileError(path, None, "a readable file", error) from error
-    if len(data) > LARGEST:
-        raise ModelFileError(path, None, f"at most {LARGEST} bytes", "more")
+        return read_regular(path, LARGEST)
+    except OSError as error:
+        raise ModelFileError(path, None, "a readable file", error.strerror or error) from error
+
+
+def first_bytes(path: Path, most: int) -> bytes:
+    """The first bytes of a file, as many as there are."""
+    with open_regular(path) as file:
+        data: bytes = file.read(most)
     return data
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from backbay import ModelFileError
 from backbay.gguf import nearest
 
-from .json_files import read_object
+from .json_files import first_bytes, read_object
 
 Name: TypeAlias = str | os.PathLike[str]
 MOST_LISTED = 8
@@ -48,7 +48,10 @@ def locate(name: Name) -> ModelPaths:
     find = _SCHEMES.get(scheme)
     if not colon or find is None or os.path.exists(name):  # noqa: PTH110
         return ModelPaths(name)
-    return find(str(name), rest)
+    try:
+        return find(str(name), rest)
+    except OSError as error:  # such as a name that is longer than the system's names may be
+        raise ModelFileError(name, None, "the name of a model", error.strerror or error) from error
 
 
 def name_of(model: str) -> str:
@@ -96,8 +99,7 @@ def snapshot_of(name: str, repository: Path, revision: str) -> Path:
     snapshots, reference = repository / "snapshots", repository / "refs" / revision
     commit = revision
     if reference.is_file():
-        with reference.open("rb") as stream:
-            commit = stream.read(100).decode("ascii", "replace").strip()
+        commit = first_bytes(reference, 100).decode("ascii", "replace").strip()
     have = _names(snapshots, "*")
     if commit in have:
         return snapshots / commit
@@ -138,7 +140,7 @@ def ollama_layers(store: Path, manifest: Path) -> ModelPaths:
     layers = read_object(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else ():
         kind, digest = (layer.get("mediaType"), layer.get("digest")) if isinstance(layer, dict) else ("", "")
-        if kind in _LAYERS:
+        if isinstance(kind, str) and kind in _LAYERS:
             if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
                 raise ModelFileError(manifest, None, "a digest like sha256:...", repr(digest)[:200])
             found.setdefault(_LAYERS[kind], store / "blobs" / digest.replace(":", "-"))
@@ -167,8 +169,7 @@ def manifest_names(manifests: Path) -> Iterator[tuple[str, Path]]:
 def lm_studio_folders() -> list[Path]:
     pointer, homes = _expanded("~/.lmstudio-home-pointer"), ["~/.lmstudio", "~/.cache/lm-studio"]
     if pointer.is_file():
-        with pointer.open("rb") as stream:
-            homes.insert(0, stream.read(4096).decode("utf-8", "replace").strip().replace("\0", ""))
+        homes.insert(0, first_bytes(pointer, 4096).decode("utf-8", "replace").strip().replace("\0", ""))
     return [_expanded(home) / "models" for home in dict.fromkeys(homes)]
 
 
@@ -179,7 +180,7 @@ def _lm_studio(name: str, rest: str) -> ModelPaths:
     if not parts or not _are_safe(*parts):
         raise _unknown(name, "a name like lmstudio:org/name", rest, [])
     folders = lm_studio_folders()
-    found = [each for folder in reversed(folders) for each in folder.glob("*/*") if each.is_dir()]
+    found = [each for folder in reversed(folders) for each in _paths(folder, "*/*") if each.is_dir()]
     models = {f"{each.parent.name}/{each.name}": each for each in found}
     wanted = "/".join(parts[:2])
     alike = [each for each in models if each.rpartition("/")[2] == parts[0]]
@@ -260,8 +261,13 @@ def _expanded(text: str) -> Path:
 
 
 def _names(folder: Path, pattern: str) -> list[str]:
+    return sorted(each.name for each in _paths(folder, pattern))
+
+
+def _paths(folder: Path, pattern: str) -> list[Path]:
+    """What a folder has; nothing if it cannot be read, or if no folder can have its name."""
     try:
-        return sorted(each.name for each in folder.glob(pattern))
+        return list(folder.glob(pattern))
     except OSError:
         return []
 

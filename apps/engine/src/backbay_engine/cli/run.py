@@ -10,11 +10,11 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from backbay import BackbayError, OptionError
 from backbay.cli import add_json, file_to_write, note, say_json, standard_input, standard_line, whole
+from backbay.internals import read_regular
 
 from ..errors import ContextOverflowError, RequestError
 from ..images.picture import Image
@@ -37,6 +37,7 @@ from .model_arguments import (
 )
 
 IMAGE = "/image"
+LARGEST_FORMAT = 1 << 24  # bytes of a file with a response format
 SAMPLING = {
     "temperature": (float, "0 chooses the most likely token"),
     "top_k": (int, "choose among this many most likely tokens"),
@@ -107,9 +108,11 @@ def format_type(kind: FormatKind) -> Callable[[str], ResponseFormat]:
 
     def parse(path: str) -> ResponseFormat:
         try:
-            wanted = ResponseFormat(kind, Path(path).read_text("utf-8"))
+            wanted = ResponseFormat(kind, read_regular(path, LARGEST_FORMAT).decode())
             check_format(wanted)
-        except (OSError, UnicodeError, BackbayError) as error:
+        except OSError as error:
+            raise ArgumentTypeError(f"{path} cannot be read: {error.strerror or error}") from None
+        except (UnicodeError, BackbayError) as error:
             raise ArgumentTypeError(f"{path}: {error}") from None
         return wanted
 

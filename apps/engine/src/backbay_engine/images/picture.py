@@ -16,6 +16,8 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 from numpy.typing import NDArray
 
+from backbay.internals import read_regular
+
 from ..errors import ImageError
 from .prepared_picture import Size
 
@@ -70,11 +72,9 @@ class Image:
             return self._source
         assert isinstance(self._source, Path)
         try:
-            with self._source.open("rb") as file:
-                return _limited(self.name, file.read(MOST_BYTES + 1))
-        except (OSError, ValueError) as error:  # ValueError: a path with a null character
-            reason = getattr(error, "strerror", None) or error
-            raise ImageError(f"{self.name} cannot be read: {reason}") from error
+            return read_regular(self._source, MOST_BYTES)
+        except OSError as error:
+            raise ImageError(f"{self.name} cannot be read: {error.strerror or error}") from error
 
 
 def image_of(part: object) -> Image:

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackbayError
+from backbay.internals import open_regular
 
 from ..errors import DamagedSnapshotError
 from .snapshot import TOKENS, Snapshot
-from .tensor_file import LARGEST_HEADER, write_file
+from .tensor_file import LARGEST_HEADER, read_file, write_file
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Shelf:
     def read(self, path: Path) -> Snapshot | None:
         """The snapshot of a file, which counts as used now; None if it is gone, damaged, or cannot be read now."""
         try:
-            snapshot = Snapshot.from_bytes(path.read_bytes(), path)
+            snapshot = Snapshot.from_bytes(read_file(path), path)
         except FileNotFoundError:
             return None
         except OSError as error:  # such as too many open files
@@ -133,15 +134,22 @@ class Shelf:
 
 
 def _tokens_of(path: Path) -> NDArray[np.int32] | None:
-    """The tokens of a file, which are not checked yet; None if it cannot be one."""
+    """The tokens of a file, which are not checked yet; None if it cannot be read, or is none, and then is removed."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             (size,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(size, LARGEST_HEADER)))
             begin, end = header[TOKENS]["data_offsets"]
+            if not 0 <= begin <= end <= os.fstat(file.fileno()).st_size - 8 - size:
+                raise ValueError("the tokens lie beyond the file's end")
             file.seek(8 + size + begin)
             return np.frombuffer(file.read(end - begin), "<i4")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, struct.error, RecursionError):
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError, OverflowError, struct.error, RecursionError) as error:
+        log.warning("%s is no snapshot, and is removed: %r", path, error)
+        with suppress(OSError):
+            path.unlink()
         return None
 
 

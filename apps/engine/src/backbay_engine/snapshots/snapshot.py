@@ -65,10 +65,9 @@ class Snapshot:
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file; SnapshotError if it cannot be read, DamagedSnapshotError unless it is as it was written."""
         try:
-            data = Path(path).read_bytes()
-        except (OSError, ValueError) as error:  # a path with a null character is a ValueError
-            told = getattr(error, "strerror", None) or error
-            raise SnapshotError(f"{path}: the snapshot cannot be read: {told}") from error
+            data = tensor_file.read_file(path)
+        except OSError as error:
+            raise SnapshotError(f"{path}: the snapshot cannot be read: {error.strerror or error}") from error
         return cls.from_bytes(data, path)
 
     def to_bytes(self) -> bytearray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Mapping
 from math import prod
@@ -13,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay.internals import replacing
+from backbay.internals import open_regular, replacing
 
 from ..errors import DamagedSnapshotError
 
@@ -54,7 +55,22 @@ def unpack_tensors(
     try:
         return _unpacked(memoryview(data).toreadonly())
     except _DamageError as damage:
-        raise DamagedSnapshotError(f"{where}: the snapshot is damaged, or is none: {damage}") from None
+        raise _damaged(where, damage) from None
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file. OSError, or DamagedSnapshotError, before more than its header is read, unless that fits its size."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        begin: bytes = file.read(8)
+        begin += file.read(min(struct.unpack("<Q", begin)[0], LARGEST_HEADER) if len(begin) == 8 else 0)
+        try:
+            table, _, _, _ = _checked(memoryview(begin))
+            _require_whole(max(map(_end_of, table.values()), default=0), size - len(begin))
+        except _DamageError as damage:
+            raise _damaged(path, damage) from None
+        rest: bytes = file.read(size - len(begin))
+    return begin + rest
 
 
 def write_file(path: Path, data: bytes | bytearray) -> None:
@@ -63,11 +79,16 @@ def write_file(path: Path, data: bytes | bytearray) -> None:
         file.write(data)
 
 
+def _damaged(where: object, damage: object) -> DamagedSnapshotError:
+    return DamagedSnapshotError(f"{where}: the snapshot is damaged, or is none: {damage}")
+
+
 class _DamageError(Exception):
     """Why bytes are no whole snapshot."""
 
 
-def _unpacked(data: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def _checked(data: memoryview) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], memoryview]:
+    """The tensors' table, the facts, the tensors' checksums, and what follows the header, which is as it was written."""
     table, metadata, body = _header(data)
     if metadata.get("format") != FORMAT:
         raise _DamageError(f"it should be of the format {FORMAT}, it is of {metadata.get('format')!r}")
@@ -76,14 +97,29 @@ def _unpacked(data: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
         raise _DamageError("it has no facts or no checksums")
     if _whole_sum(table, told, listed) != metadata.get("checksum"):
         raise _DamageError("its facts are not those that were written")
-    facts, sums = _object(told), _object(listed)
+    return table, _object(told), _object(listed), body
+
+
+def _unpacked(data: memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    table, facts, sums, body = _checked(data)
     arrays: dict[str, NDArray[Any]] = {}
     at = 0
     for name, entry in table.items():
         arrays[name], at = _tensor(name, entry, body, at, sums.get(name))
-    if at != len(body):
-        raise _DamageError(f"its tensors have {at} bytes, the file holds {len(body)}")
+    _require_whole(at, len(body))
     return arrays, facts
+
+
+def _require_whole(nbytes: int, held: int) -> None:
+    if nbytes != held:
+        raise _DamageError(f"its tensors have {nbytes} bytes, the file holds {held}")
+
+
+def _end_of(entry: object) -> int:
+    match entry:
+        case {"data_offsets": [int(), int(end)]}:
+            return end
+    raise _DamageError("a tensor is described wrongly")
 
 
 def _header(data: memoryview) -> tuple[dict[str, Any], dict[str, Any], memoryview]:

@@ -11,13 +11,13 @@ from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
 from os import PathLike
-from pathlib import Path
 from typing import ClassVar, Final, final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backbay import OptionError
+from backbay.internals import read_regular
 
 from ..errors import (
     ApiError,
@@ -209,15 +209,11 @@ WRONG = "Incorrect API key provided, or none: send the header Authorization: Bea
 def read_keys(path: str | PathLike[str]) -> tuple[str, ...]:
     """The keys in a file, one on a line; lines that begin with # are remarks. OptionError if there is none."""
     try:
-        with Path(path).open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-            text = data.decode("ascii")
+        text = read_regular(path, MOST_BYTES).decode("ascii")
     except OSError as error:
         raise OptionError(f"the keys in {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise OptionError(f"the keys in {path} must be ASCII text") from None
-    if len(data) > MOST_BYTES:
-        raise OptionError(f"{path} has more than {MOST_BYTES} bytes of keys, and the last ones would be lost")
     lines = [line.strip() for line in text.splitlines()]
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:

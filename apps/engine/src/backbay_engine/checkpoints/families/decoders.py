@@ -13,7 +13,7 @@ from ..arrays import LazyArray, concatenate, constant
 from ..changes import INTERLEAVED, halves, transposed
 from ..config_json import Keys, Settings
 from ..family_mapping import Arrays, Families, Family
-from ..json_files import read_object
+from ..json_files import first_bytes, read_object
 
 
 def rotary_length(share: float = 1.0) -> Callable[[Settings], Keys]:
@@ -174,7 +174,7 @@ def qwen3(settings: Settings) -> Family:
     """Qwen 3; a reranker is told by its name alone, as its configuration is that of a decoder."""
     names = settings.text("_name_or_path"), settings.name
     page = settings.folder / "README.md"
-    head = page.read_bytes()[:4096].decode("utf-8", "replace") if page.is_file() else ""
+    head = first_bytes(page, 4096).decode("utf-8", "replace") if page.is_file() else ""
     if not any("qwen3-reranker" in text.lower() for text in (*names, head)):
         return Family("qwen3")
     return Family("qwen3", keys=reranker_keys, prepare=answer_rows)
