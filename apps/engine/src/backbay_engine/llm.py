@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, final
 
@@ -15,15 +14,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, Choice
 from backbay.internals import naming_limits
 
-from .arguments import (
-    AdapterChoice,
-    adapter_files,
-    adapter_mix,
-    adapter_name,
-    moment,
-    token_ids,
-    whole_number,
-)
+from .arguments import AdapterChoice, adapter_files, adapter_mix, moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
 from .images.encoder import ImageEncoder
@@ -59,7 +50,6 @@ from .snapshots import Snapshot
 from .steps.step import Step
 from .text.answers import Piece, ToolChoice, Tools, tools_of
 from .text.chat import ChatTemplate, chat_template_from_gguf
-from .text.pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
 
@@ -263,7 +253,7 @@ class LLM:
     @naming_limits("an adapter")
     def add_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
         """Load an adapter while requests run: a file in GGUF, or a folder of PEFT. If that fails, nothing has changed."""
-        self._port.ask(AddAdapter(adapter_name(name), adapter_files({name: path})[name]))
+        self._port.ask(AddAdapter(name, adapter_files({name: path})[name]))
 
     def remove_adapter(self, name: str) -> None:
         """Unload an adapter; RequestError if a request runs or waits that uses it."""
@@ -318,27 +308,14 @@ class LLM:
     ) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._facts().require_numbers("embeddings")
-        if not isinstance(texts, Iterable):
-            raise RequestError(f"texts must be a text or several, got {texts!r}")
-        ids = [self._requests.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        if not ids:
-            raise RequestError("there is nothing to embed: give one text at least")
-        found = self._port.ask(Embed(ids, adapter_mix(adapter)))
+        found = self._port.ask(Embed(self._requests.several(texts), adapter_mix(adapter)))
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     @naming_limits("a request")
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._facts().require_numbers("scores")
-        if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
-        texts = list(texts)
-        if wrong := [text for text in (query, *texts) if not isinstance(text, str)]:
-            raise RequestError(f"a query and its texts are strings, got {reprlib.repr(wrong[0])}")
-        if not texts:
-            raise RequestError("there is nothing to rank: give one text at least")
-        pairs = [self._requests.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
-        return self._port.ask(Embed(pairs))[:, 0]
+        return self._port.ask(Embed(self._requests.pairs(query, texts)))[:, 0]
 
     def state(self) -> State:
         """The requests and the sequences at this moment, and the tokens so far. Waits for no request."""

@@ -27,7 +27,7 @@ def random_pairs(
     rng, pairs = np.random.default_rng(seed), dict[str, Pair]()
     for name, weight in tensors_of(model).items():
         parts = name.split(".")
-        if name != "output.weight" and not (parts[0] == "blk" and parts[2] in matrices):
+        if name != "output.weight" and not (parts[-1] == "weight" and parts[-2] in matrices):
             continue
         *experts, out, inner = weight.shape
         scale = np.sqrt(size * weight.std() / np.sqrt(rank))

@@ -107,18 +107,19 @@ class LoadedAdapters:
         former = self._step_cache.stack
         distinct = list({adapter.fingerprint: adapter for adapter in named.values()}.values())
         stack = AdapterStack(self._backend, distinct) if distinct else None
+        dropped = stack
         try:
             unchanged = self._step_cache.adapt(stack, self._steps)
             if unchanged:
                 raise _unused(distinct, unchanged)
+            self._named, dropped = named, former
         except BaseException:
             self._step_cache.adapt(former, self._steps)
-            if stack is not None:
-                stack.close()
             raise
-        if former is not None:
-            former.close()
-        self._named = named
+        finally:
+            if dropped is not None:
+                dropped.close()
+                self._step_cache.keep_within_now()
 
 
 def _unused(adapters: Sequence[Adapter], names: Sequence[str]) -> ModelFileError:

@@ -78,6 +78,10 @@ class StepCache:
         self._kept.reserve(self._reserve([*steps, *adapted]))
         return [] if stack is None else [name for name in stack.factors if name not in self._changed]
 
+    def keep_within_now(self) -> None:
+        """Keep within what is taken now; called once former adapters are gone."""
+        self._kept.reserve(0)
+
     def _reserve(self, steps: Sequence[Step]) -> int:
         """Allocate the memory of steps; gives the most nodes of one."""
         nodes = 0
