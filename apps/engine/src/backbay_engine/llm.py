@@ -166,10 +166,7 @@ class LLM:
     ) -> list[int] | PromptParts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
 
-        def render(said: Sequence[Mapping[str, Any]]) -> str:
-            return self.template.render(said, **variables)
-
-        return self._requests.chat(messages, render)
+        return self._requests.chat(messages, lambda said: self.template.render(said, **variables))
 
     @property
     def template(self) -> ChatTemplate:
@@ -312,10 +309,12 @@ class LLM:
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     @naming_limits("a request")
-    def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def rerank(
+        self, query: str, texts: Sequence[str], *, adapter: AdapterChoice = None
+    ) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._facts().require_numbers("scores")
-        return self._port.ask(Embed(self._requests.pairs(query, texts)))[:, 0]
+        return self._port.ask(Embed(self._requests.pairs(query, texts), adapter_mix(adapter)))[:, 0]
 
     def state(self) -> State:
         """The requests and the sequences at this moment, and the tokens so far. Waits for no request."""
