@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_files import random_pairs, write_adapter
+from adapter_files import random_pairs, write_adapter, write_peft
 from small_llama import write_small_llama
 
 from backbay.cli import main
@@ -55,3 +57,23 @@ def test_memory_counts_adapters(model: Path, tmp_path: Path, capsys: pytest.Capt
         memory = said(capsys, "memory", model, *words)["memory"]
         totals.append(sum(each["size"] for each in memory["cpu"]["cache"]))
     assert totals[1] - totals[0] == sum(part.nbytes for pair in pairs.values() for part in pair)
+
+
+def test_the_page_shows_what_works(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[4] / "docs" / "adapters.md").read_text()
+    program, commands, *_ = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "base.gguf").write_bytes(model.read_bytes())
+    for seed, name in enumerate(("sql.gguf", "legal.gguf")):
+        write_adapter(tmp_path / name, random_pairs(model, 4, seed), alpha=4)
+    module = {"model.layers.0.self_attn.q_proj": random_pairs(model, 4, 3)["blk.0.attn_q.weight"]}
+    write_peft(tmp_path / "tone-lora", module, {"r": 4, "lora_alpha": 4})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BACKBAY_BACKEND", "cpu_ref")
+    exec(program, {})
+    assert capsys.readouterr().out == "{'sql': 'sql.gguf', 'legal': 'legal.gguf'}\n"
+    for line in commands.splitlines():
+        name, *words = shlex.split(line)
+        assert name == "backbay"
+        assert main([*words, "--context", "64"]) == 0
