@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import inspect
 from starlette.routing import Route
@@ -114,14 +114,15 @@ def _structs(endpoints: Iterable[Endpoint[Any]]) -> list[type]:
 
     for endpoint in endpoints:
         if endpoint.body is not None:
-            visit(endpoint.body)
+            visit(_struct_of(endpoint.body))
     return seen
 
 
 def _endpoints(endpoints: Iterable[Endpoint[Any]], names: Names) -> Iterator[str]:
     yield from ("| endpoint | what it does | body |", "|---|---|---|")
     for each in endpoints:
-        body = "" if each.body is None else f"[{each.body.__name__}]({FIELDS}#{names[each.body]})"
+        struct = None if each.body is None else _struct_of(each.body)
+        body = "" if struct is None else f"[{struct.__name__}]({FIELDS}#{names[struct]})"
         yield f"| `{each.method} {_path(each.path)}` | {each.summary} | {body} |"
     yield ""
 
@@ -133,6 +134,11 @@ def _others() -> Iterator[str]:
     for route in app().routes:
         if isinstance(route, Route) and route.path not in declared and not route.path.startswith("/page/"):
             yield f"| `GET {_path(route.path)}` | {_first_line(route.endpoint)} |"
+
+
+def _struct_of(body: Any) -> type:
+    """The struct of a body, which may be a list of them."""
+    return _struct_of(get_args(body)[0]) if get_args(body) else body
 
 
 def _table(struct: type, names: Names) -> Iterator[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from numbers import Real
 from operator import index
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from backbay import BackendParams, OptionError
+from backbay.gguf import nearest
 
 from .errors import ContextOverflowError, RequestError
 
@@ -97,3 +99,60 @@ def conversation_messages(messages: object) -> list[Mapping[str, Any]]:
         'messages must be mappings such as {"role": "user", "content": "Hello!"}, one at least, '
         f"got {reprlib.repr(messages)}"
     )
+
+
+AdapterMix: TypeAlias = tuple[tuple[str, float], ...]
+"""Adapters and their scales; none: the model as it is."""
+AdapterChoice: TypeAlias = str | Mapping[str, float] | AdapterMix | None
+"""The adapters of a request, as users give them: a name, or scales by name."""
+
+
+def adapter_mix(given: object) -> AdapterMix:
+    """The adapters of a request: a name, or scales by name; None: none."""
+    if given is None:
+        return ()
+    pairs = {given: 1.0} if isinstance(given, str) else given
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs if isinstance(pairs, tuple) else None
+    try:
+        mix = (
+            [(name, float(scale)) for name, scale in items if _is_number(scale)] if items is not None else []
+        )
+        whole = items is not None and len(mix) == len(items)
+    except (TypeError, ValueError, OverflowError):
+        mix, whole = [], False
+    if not whole or not all(isinstance(name, str) and math.isfinite(scale) for name, scale in mix):
+        raise RequestError(
+            'adapter must be a name, or finite scales by name, such as {"sql": 1.0, "tone": 0.5}, '
+            f"got {reprlib.repr(given)}"
+        )
+    return tuple(mix)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def adapter_files(given: object) -> dict[str, Any]:
+    """The files and folders of adapters by name; OptionError if they are none."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(
+        isinstance(each, str | os.PathLike) for each in given.values()
+    ):
+        raise OptionError(f"adapters must be files or folders by name, got {reprlib.repr(given)}")
+    for name in given:
+        adapter_name(name)
+    return dict(given)
+
+
+def adapter_name(name: object) -> str:
+    """The name of an adapter; OptionError if it can be none."""
+    if not isinstance(name, str) or not name.strip() or ":" in name or not name.isprintable():
+        raise OptionError(f"an adapter's name is a text without a colon, got {name!r}")
+    return name
+
+
+def unknown_adapter(name: str, known: Collection[str]) -> RequestError:
+    """The error for a name that no adapter has."""
+    listed = f"; there are {', '.join(known)}" if known else "; none is loaded (adapters=)"
+    return RequestError(f"no adapter {name!r}{nearest(name, known)}{listed}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, final
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, Choice
 from backbay.internals import naming_limits
 
-from .arguments import moment, token_ids, whole_number
+from .arguments import AdapterChoice, adapter_files, adapter_mix, moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
 from .images.encoder import ImageEncoder
@@ -26,11 +25,14 @@ from .models.contract import Model
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .port.contract import ModelFacts, Port
 from .port.questions import (
+    AddAdapter,
     Embed,
     EmbedPicture,
     ForgetAll,
+    GetAdapters,
     GetMemory,
     PreparePicture,
+    RemoveAdapter,
     RestoreSnapshot,
     Tokenize,
 )
@@ -48,7 +50,6 @@ from .snapshots import Snapshot
 from .steps.step import Step
 from .text.answers import Piece, ToolChoice, Tools, tools_of
 from .text.chat import ChatTemplate, chat_template_from_gguf
-from .text.rerank_pairs import pair_ids
 from .text.sampling import Sampled
 from .text.tokenizers import Tokenizer
 
@@ -165,10 +166,7 @@ class LLM:
     ) -> list[int] | PromptParts:
         """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
 
-        def render(said: Sequence[Mapping[str, Any]]) -> str:
-            return self.template.render(said, **variables)
-
-        return self._requests.chat(messages, render)
+        return self._requests.chat(messages, lambda said: self.template.render(said, **variables))
 
     @property
     def template(self) -> ChatTemplate:
@@ -191,7 +189,7 @@ class LLM:
                     model there, such as `generate`, is a RequestError
         deadline    seconds within which the request must begin; if it still waits then, it ends with DeadlineError
 
-        The other options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse) and of
+        The other options are the fields of GenerationOptions (max_tokens, stop, num_keep, reuse, adapter) and of
         SamplingParams (temperature, top_k, top_p, min_p, seed, logprobs ...).
         """
         if on_step is not None and not callable(on_step):
@@ -221,12 +219,16 @@ class LLM:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     @naming_limits("a snapshot")
-    def save(self, source: Handle[Completion] | Prompt) -> Snapshot:
-        """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere."""
+    def save(self, source: Handle[Completion] | Prompt, *, adapter: AdapterChoice = None) -> Snapshot:
+        """The snapshot of a request, which goes on undisturbed, or of a prompt, to be restored here or elsewhere.
+
+        `adapter` is that of a prompt, as `submit` takes it; a request has its own.
+        """
         self._facts().require_text()
         if isinstance(source, Handle):
             return save_snapshot(self._port, source)
-        return save_snapshot(self._port, require_no_pictures(self._requests.checked(source)))
+        prompt = require_no_pictures(self._requests.checked(source))
+        return save_snapshot(self._port, prompt, adapter_mix(adapter))
 
     @naming_limits("a snapshot")
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
@@ -238,6 +240,22 @@ class LLM:
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
         self._port.ask(RestoreSnapshot(replace(snapshot, options={}, notes={})))  # the cache needs neither
         return snapshot
+
+    # -- adapters ----------------------------------------------------------------------------------------
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """The files and folders of the adapters, by name."""
+        return self._port.ask(GetAdapters())
+
+    @naming_limits("an adapter")
+    def add_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Load an adapter while requests run: a file in GGUF, or a folder of PEFT. If that fails, nothing has changed."""
+        self._port.ask(AddAdapter(name, adapter_files({name: path})[name]))
+
+    def remove_adapter(self, name: str) -> None:
+        """Unload an adapter; RequestError if a request runs or waits that uses it."""
+        self._port.ask(RemoveAdapter(name))
 
     # -- pictures ----------------------------------------------------------------------------------------
 
@@ -264,46 +282,40 @@ class LLM:
     # -- numbers -----------------------------------------------------------------------------------------
 
     @naming_limits("a request")
-    def logits(self, prompt: Prompt) -> NDArray[np.float32]:
+    def logits(self, prompt: Prompt, *, adapter: AdapterChoice = None) -> NDArray[np.float32]:
         """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
         self._facts().require_text()
-        return wait_for(self._port.submit(Score(self._requests.checked(prompt))))
+        return wait_for(self._port.submit(Score(self._requests.checked(prompt), adapter_mix(adapter))))
 
     @naming_limits("a request")
-    def score_tokens(self, prompt: Prompt, *, top: int = 0) -> Iterator[Sampled]:
+    def score_tokens(
+        self, prompt: Prompt, *, top: int = 0, adapter: AdapterChoice = None
+    ) -> Iterator[Sampled]:
         """The log-probability of each token of a prompt, and the `top` most likely tokens in its place, as they come.
 
         The first token has none. The logits of all tokens are never in memory at once. Leaving the loop cancels.
         """
         self._facts().require_text()
-        handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), whole_number("top", top, 0)))
+        most, mix = whole_number("top", top, 0), adapter_mix(adapter)
+        handle = self._port.submit(ScoreTokens(self._requests.tokens(prompt), most, mix))
         return AnswerPieces(handle, (each for step in handle.steps() for each in step.logprobs or ()), self)
 
     @naming_limits("a request")
-    def embed(self, texts: str | Sequence[Prompt], *, normalize: bool = True) -> NDArray[np.float32]:
+    def embed(
+        self, texts: str | Sequence[Prompt], *, normalize: bool = True, adapter: AdapterChoice = None
+    ) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._facts().require_numbers("embeddings")
-        if not isinstance(texts, Iterable):
-            raise RequestError(f"texts must be a text or several, got {texts!r}")
-        ids = [self._requests.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        if not ids:
-            raise RequestError("there is nothing to embed: give one text at least")
-        found = self._port.ask(Embed(ids))
+        found = self._port.ask(Embed(self._requests.several(texts), adapter_mix(adapter)))
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     @naming_limits("a request")
-    def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def rerank(
+        self, query: str, texts: Sequence[str], *, adapter: AdapterChoice = None
+    ) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._facts().require_numbers("scores")
-        if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
-        texts = list(texts)
-        if wrong := [text for text in (query, *texts) if not isinstance(text, str)]:
-            raise RequestError(f"a query and its texts are strings, got {reprlib.repr(wrong[0])}")
-        if not texts:
-            raise RequestError("there is nothing to rank: give one text at least")
-        pairs = [self._requests.tokens(pair_ids(self.tokenizer, query, text)) for text in texts]
-        return self._port.ask(Embed(pairs))[:, 0]
+        return self._port.ask(Embed(self._requests.pairs(query, texts), adapter_mix(adapter)))[:, 0]
 
     def state(self) -> State:
         """The requests and the sequences at this moment, and the tokens so far. Waits for no request."""

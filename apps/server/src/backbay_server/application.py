@@ -65,7 +65,7 @@ def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> S
 
 def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
     """The server for these settings, over models that a function loads."""
-    catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases)
+    catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases, chosen.adapters)
     for entry in catalogue.named:
         open_model(entry.path).close()  # raises if it is damaged
     drain, metrics, fetcher = (

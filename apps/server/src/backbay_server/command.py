@@ -31,6 +31,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("model", nargs="*", help="GGUF files, folders, or names such as hf:org/name, ollama:name")
     several("--models", "DIR", "a folder of models, also Hugging Face's cache or Ollama's store")
     several("--alias", "NAME=MODEL", "a further name for a model, which is given by its name or file")
+    adapter = "an adapter (LoRA): a GGUF file, or a folder of PEFT; clients ask for the model MODEL:NAME"
+    several("--adapter", "[MODEL:]NAME=FILE", adapter)
     add("--host", default=ServerSettings.host, help=f"address to listen at ({ServerSettings.host})")
     number("--port", 0, 65535, ServerSettings.port, "port to listen at ({}); 0: any free one")
     add("--backend", help="name of an installed backend; by default the best that works")
@@ -94,7 +96,8 @@ def run(args: Namespace) -> int:
 
 
 def settings_of(args: Namespace) -> ServerSettings:
-    aliases = dict(parse_alias(text) for text in args.alias)
+    aliases = dict(parse_pair("--alias", "MODEL", text) for text in args.alias)
+    adapters = dict(parse_pair("--adapter", "FILE", text) for text in args.adapter)
     if not (args.model or args.models or aliases):
         raise OptionError("name a model, or a folder of models with --models DIR")
     named = len(args.model) + len(aliases)
@@ -102,6 +105,7 @@ def settings_of(args: Namespace) -> ServerSettings:
         models=tuple(args.model),
         folders=tuple(args.models),
         aliases=aliases,
+        adapters=adapters,
         options=options_of(args),
         max_loaded=args.max_loaded or max(1, named),
         keys=read_keys(args.api_key_file) if args.api_key_file is not None else (),
@@ -115,9 +119,9 @@ def settings_of(args: Namespace) -> ServerSettings:
     )
 
 
-def parse_alias(text: str) -> tuple[str, str]:
-    """The name and the model of NAME=MODEL."""
-    name, equals, model = text.partition("=")
-    if not (name and equals and model):
-        raise OptionError(f"--alias takes NAME=MODEL, got {text!r}")
-    return name, model
+def parse_pair(option: str, value: str, text: str) -> tuple[str, str]:
+    """The name and the value of NAME=VALUE."""
+    name, equals, given = text.partition("=")
+    if not (name and equals and given):
+        raise OptionError(f"{option} takes NAME={value}, got {text!r}")
+    return name, given

@@ -15,6 +15,7 @@ class ServerSettings:
     models         files, folders, or names such as hf:org/name
     folders        folders of models: of GGUF files, Hugging Face's cache, Ollama's store
     aliases        further names, each for a model's name or its file
+    adapters       files of adapters (LoRA) by name, or by MODEL:NAME if there are several models
     backend        the name of an installed backend; None: the best that works
     options        the backend's own options, such as ggml's rpc
     threads        CPU threads of a model's steps; None: all cores
@@ -38,6 +39,7 @@ class ServerSettings:
     models: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None

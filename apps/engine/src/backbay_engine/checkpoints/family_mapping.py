@@ -40,6 +40,10 @@ class Family:
             name = re.sub(pattern, replacement, name)
         return name
 
+    def change_of(self, name: str) -> Change | None:
+        """What happens to an array of this name."""
+        return next((change for pattern, change in self.changes.items() if re.search(pattern, name)), None)
+
     def changed(self, name: str, array: LazyArray, settings: Settings) -> Arrays:
         """The arrays that one array becomes."""
         for pattern, change in self.changes.items():

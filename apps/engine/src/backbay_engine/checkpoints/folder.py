@@ -104,7 +104,9 @@ def _refuse_quantized(settings: Settings) -> None:
 
 def _arrays(stored: Mapping[str, StoredTensor], family: Family, settings: Settings) -> Arrays:
     """All tensors of the model file, by its names."""
-    own = {_own_name(name, family): each for name, each in stored.items() if not _is_foreign(name, settings)}
+    own = {
+        family_name(name, family): each for name, each in stored.items() if not _is_foreign(name, settings)
+    }
     arrays = family.prepare(_stacked(_readable(own), settings), settings)
     names = TensorNames(family, settings)
     found: Arrays = {}
@@ -121,7 +123,7 @@ def _arrays(stored: Mapping[str, StoredTensor], family: Family, settings: Settin
     return found | family.further(settings, beside)
 
 
-def _own_name(name: str, family: Family) -> str:
+def family_name(name: str, family: Family) -> str:
     for prefix, own in _PREFIXES:
         if name.startswith(prefix):
             name = own + name.removeprefix(prefix)

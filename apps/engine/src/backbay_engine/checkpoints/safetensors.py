@@ -58,6 +58,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(contents, tensors)
 
 
+def read_file(path: Path) -> Checkpoint:
+    """The tensors of one file."""
+    content = open_content(path, "a readable safetensors file")
+    return Checkpoint([content], dict(_read_header(content)))
+
+
 def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if index.exists():

@@ -14,6 +14,7 @@ from backbay.internals import human_bytes
 from ..images.encoder_file import vision_family, vision_file
 from ..loading import estimate
 from .model_arguments import (
+    add_adapter_arguments,
     add_backend_arguments,
     add_model_arguments,
     add_speculation_arguments,
@@ -25,6 +26,7 @@ from .model_arguments import (
 def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_backend_arguments(parser)
+    add_adapter_arguments(parser)
     add_speculation_arguments(parser)
     add_json(parser)
 

@@ -94,6 +94,32 @@ def add_speculation_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--draft-backend", metavar="NAME", help=backend)
 
 
+def add_adapter_arguments(parser: ArgumentParser) -> None:
+    what = "an adapter (LoRA) that changes the model: a GGUF file, or a folder of PEFT, with its scale (1)"
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        type=scaled_file,
+        metavar="FILE[:SCALE]",
+        help=f"{what}; may be repeated",
+    )
+
+
+def scaled_file(text: str) -> tuple[str, float]:
+    """The file and the scale of FILE[:SCALE]; what stands behind a colon and is no number belongs to the file."""
+    path, _, scale = text.rpartition(":")
+    try:
+        return (path, float(scale)) if path else (text, 1.0)
+    except ValueError:
+        return text, 1.0
+
+
+def adapter_scales(args: Namespace) -> dict[str, float]:
+    """The scales of the adapters, by the names that `load_arguments` gives them."""
+    return {str(number): scale for number, (_, scale) in enumerate(args.adapter)}
+
+
 def add_image_arguments(parser: ArgumentParser, what: str) -> None:
     told = f"{what}; may be repeated"
     parser.add_argument("--image", action="append", default=[], metavar="FILE", help=told)
@@ -118,7 +144,8 @@ def load_arguments(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
     layers = None if args.gpu_layers is None else _layers_on_gpus(args, backend)
     params = BackendParams(num_threads=args.threads, gpu_layers=layers, options=options_of(args))
-    return {**{name: getattr(args, name) for name in LOADING}, "params": params}
+    adapters = {str(number): path for number, (path, _) in enumerate(getattr(args, "adapter", ()))}
+    return {**{name: getattr(args, name) for name in LOADING}, "params": params, "adapters": adapters}
 
 
 def trained_context(model: str) -> int:

@@ -28,6 +28,8 @@ from ..text.formats import FormatKind, ResponseFormat, check_format
 from ..text.sampling import SamplingParams
 from .conversations import AnswerPrinter, SavedConversation
 from .model_arguments import (
+    adapter_scales,
+    add_adapter_arguments,
     add_backend_arguments,
     add_image_arguments,
     add_model_arguments,
@@ -52,6 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_model_arguments(parser)
     add_backend_arguments(parser)
     add_worker_arguments(parser)
+    add_adapter_arguments(parser)
     add = parser.add_argument
     add("text", nargs="?", help="the text; by default standard input, if it is a pipe or a file")
     add("-p", "--prompt", metavar="TEXT", help="the text; - reads standard input")
@@ -273,7 +276,8 @@ def print_answer(
 def submit_options(args: Namespace) -> dict[str, Any]:
     """The options that were given, for `submit`."""
     given = {name: getattr(args, name) for name in (*SAMPLING, "max_tokens", "num_keep", "response_format")}
-    return {**{name: value for name, value in given.items() if value is not None}, "stop": args.stop}
+    own = {"stop": args.stop, "adapter": adapter_scales(args)}
+    return {**{name: value for name, value in given.items() if value is not None}, **own}
 
 
 def as_dict(completion: Completion) -> dict[str, Any]:

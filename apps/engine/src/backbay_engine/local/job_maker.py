@@ -8,7 +8,7 @@ from typing import Any, final
 
 from backbay import CancelledError
 
-from ..arguments import require_fitting_prompt
+from ..arguments import AdapterMix, require_fitting_prompt
 from ..errors import RequestError
 from ..port.contract import ModelFacts
 from ..runner.requests.answer import Timings
@@ -20,6 +20,7 @@ from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
 from ..steps.tokens import Token, picture_places
 from ..text.formats import ConstraintMaker
 from ..text.tokenizers import Tokenizer
+from .adapters import LoadedAdapters
 
 
 @final
@@ -34,6 +35,7 @@ class JobMaker:
     tokenizer: Tokenizer | None
     constraint_maker: ConstraintMaker
     pictures: int
+    adapters: LoadedAdapters
 
     def compile(self, request: AnyRequest) -> AnyRequest:
         """The request with its response format as a constraint; the first one for a large vocabulary takes seconds."""
@@ -44,6 +46,7 @@ class JobMaker:
 
     def check(self, request: AnyRequest, tokens: Sequence[Token] = ()) -> None:
         """RequestError or OptionError if the model cannot serve the request; without tokens, its options are checked."""
+        self._adapters_of(request)
         if isinstance(request, Generate):
             context, size = self.facts.context, self.facts.vocabulary_size
             check_generation(tokens, request.options, self.tokenizer, context=context, vocabulary_size=size)
@@ -67,6 +70,16 @@ class JobMaker:
 
     def make(self, request: AnyRequest, tokens: Sequence[Token], rows: PictureRowSource | None = None) -> Job:
         """The job of a request, of its tokens and the rows of its pictures."""
+        job = self._job(request, tokens, rows)
+        job.adapters = self._adapters_of(request)
+        return job
+
+    def _adapters_of(self, request: AnyRequest) -> AdapterMix:
+        return self.adapters.resolved(
+            request.options.adapter if isinstance(request, Generate) else request.adapter
+        )
+
+    def _job(self, request: AnyRequest, tokens: Sequence[Token], rows: PictureRowSource | None) -> Job:
         size = self.facts.vocabulary_size
         match request:
             case Generate():

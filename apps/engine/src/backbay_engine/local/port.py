@@ -18,7 +18,7 @@ from backbay.gguf import ModelFile
 from backbay.internals import without_forks
 from backbay.plugin import Cancel, Entry, Progress
 
-from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, require_cache_room, whole_number
+from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, AdapterMix, require_cache_room, whole_number
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
 from ..images.prompts import PromptParts
@@ -43,6 +43,7 @@ from ..snapshots import Snapshot
 from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
 from ..steps.tokens import encoder_length, ids_of
 from ..text.formats import ConstraintMaker
+from .adapters import LoadedAdapters
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
 from .load_checks import context_of, dtype_of, tokenizer_of
@@ -87,6 +88,8 @@ class LocalPort(Port):
                 self._opened.callback(self.cache.close)
             self.step_cache = StepCache(self.model, self.cache)
             self._opened.callback(self.step_cache.close)
+            self.adapters = LoadedAdapters(self.backend, self.step_cache)
+            self.adapters.read(options.adapters)
             self._embedding = Lock()
             self.constraint_maker = ConstraintMaker(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
@@ -122,12 +125,14 @@ class LocalPort(Port):
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
         steps = largest_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
-        self.step_cache.reserve(steps + self._steps_with_pictures(steps))
+        steps += self._steps_with_pictures(steps)
+        self.step_cache.reserve(steps)
+        self.adapters.reserve(steps)
         room = 0 if showing is None else showing.room
-        self._jobs = JobMaker(self.facts, self.tokenizer, self.constraint_maker, room)
+        self._jobs = JobMaker(self.facts, self.tokenizer, self.constraint_maker, room, self.adapters)
         self.runner: Runner | None = None
         if self.cache is not None:
-            snapshots = SlotSnapshots(self.backend, self.cache)
+            snapshots = SlotSnapshots(self.backend, self.cache, self.adapters.has)
             keeping = None if options.cache_dir is None else PrefixFolder(options, snapshots)
             if keeping is not None:
                 self._opened.callback(keeping.close)
@@ -209,11 +214,35 @@ class LocalPort(Port):
             raise ContextOverflowError(f"{told}larger batch and context", len(ids), room - 1)
         return tokens
 
-    def embed(self, prompts: Sequence[Sequence[int]], cancel: Cancel | None = None) -> NDArray[np.float32]:
-        ids = [list(prompt) for prompt in prompts]
+    def embed(
+        self, prompts: Sequence[Sequence[int]], cancel: Cancel | None = None, adapter: AdapterMix = ()
+    ) -> NDArray[np.float32]:
+        ids, rows = [list(prompt) for prompt in prompts], []
         with self._embedding:
-            rows = [self._numbers(step, cancel) for step in text_steps(ids, self.facts.batch)]
+            mix, stack = self.adapters.resolved(adapter), self.step_cache.stack
+            for step in text_steps(ids, self.facts.batch):
+                adapters = stack.mixed([step.size], [mix]) if mix and stack is not None else None
+                rows.append(self._numbers(replace(step, adapters=adapters), cancel))
         return np.concatenate(rows).astype(np.float32, copy=False)
+
+    def add_adapter(self, name: str, path: Path) -> None:
+        """Load an adapter between two steps; if it fails, nothing has changed."""
+        self.check_open()
+        self.adapters.add(name, path, self._between)
+
+    def remove_adapter(self, name: str) -> None:
+        """Unload an adapter between two steps; RequestError if a request uses it."""
+        self.check_open()
+        in_use = (lambda _: False) if self.runner is None else self.runner.uses
+        self.adapters.remove(name, self._between, in_use)
+
+    def _between(self, task: Callable[[], None]) -> None:
+        """Run a task while no step runs."""
+        if self.runner is not None:
+            self.runner.between(task).result()
+            return
+        with self._embedding:
+            task()
 
     def encode(self, parts: PromptParts) -> list[int]:
         sight = self.require_sight()

@@ -11,7 +11,7 @@ from typing import Any, final
 from backbay import Backend
 from backbay.internals import cached_property
 
-from ..arguments import require_fitting_prompt
+from ..arguments import AdapterMix, require_fitting_prompt
 from ..cache.contract import Cache
 from ..errors import ForeignSnapshotError
 from ..port.saving import no_pictures, require_no_pictures
@@ -31,8 +31,8 @@ from ..steps.tokens import Token
 class SlotSnapshots:
     """The snapshots of slots; between two steps, the runner's thread calls `take` and `put`."""
 
-    def __init__(self, backend: Backend, cache: Cache) -> None:
-        self._backend, self.cache = backend, cache
+    def __init__(self, backend: Backend, cache: Cache, has_adapter: Callable[[str], bool]) -> None:
+        self._backend, self.cache, self._has_adapter = backend, cache, has_adapter
 
     @cached_property
     def model(self) -> str:
@@ -46,7 +46,16 @@ class SlotSnapshots:
         if len(tokens) < len(slot.tokens):
             raise no_pictures()
         exact = None if slot.exact == sys.maxsize else slot.exact
-        return Snapshot(self.model, tuple(tokens), self.cache.contents(slot.sequence), exact)
+        contents = self.cache.contents(slot.sequence)
+        return Snapshot(self.model, tuple(tokens), contents, exact, adapters=slot.adapters)
+
+    def check_adapters(self, snapshot: Snapshot) -> None:
+        """ForeignSnapshotError unless the adapters are loaded that computed what a snapshot has."""
+        for fingerprint, _ in snapshot.adapters:
+            if not self._has_adapter(fingerprint):
+                raise ForeignSnapshotError(
+                    f"the snapshot is of an adapter with the fingerprint {fingerprint}, which is not loaded: load it first"
+                )
 
     def put(self, snapshot: Snapshot, slot: Slot) -> None:
         """Let an empty slot hold what a snapshot has."""
@@ -56,7 +65,7 @@ class SlotSnapshots:
         if not self.cache.can_resume(slot.sequence, length):
             self.cache.remove(slot.sequence, 0)
             raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
-        slot.tokens = list(snapshot.tokens)
+        slot.tokens, slot.adapters = list(snapshot.tokens), snapshot.adapters
         slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
 
 
@@ -79,13 +88,17 @@ class SnapshotSaver:
         _ = self._snapshots.model  # in this thread, as it reads the file
         return self._runner.between(partial(self._saved, request, receiver)).result()
 
-    def save_tokens(self, prompt: Sequence[int], answer: Sequence[int] = ()) -> Snapshot:
+    def save_tokens(
+        self, prompt: Sequence[int], answer: Sequence[int] = (), adapters: AdapterMix = ()
+    ) -> Snapshot:
         """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
         tokens = [*self._lay_out(prompt), *answer[:-1]]
         told = "the conversation has {} tokens, the context holds {}"
         require_fitting_prompt(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        found: Snapshot = self._done(SlotCallJob(tokens, self._snapshots.take, computed=True))
+        job = SlotCallJob(tokens, self._snapshots.take, computed=True)
+        job.adapters = adapters
+        found: Snapshot = self._done(job)
         return replace(found, prompt=tuple(prompt))
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -99,6 +112,7 @@ class SnapshotSaver:
             raise ForeignSnapshotError(
                 f"the snapshot has the token {largest}, the model's tokens end at {self._vocabulary_size - 1}"
             )
+        self._snapshots.check_adapters(snapshot)
         told = "the snapshot has {} tokens, the context holds {}"
         require_fitting_prompt(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:

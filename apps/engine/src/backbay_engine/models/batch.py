@@ -25,6 +25,8 @@ class Batch:
     def __init__(self, ctx: Context, step: Step, cache: BoundCache | None) -> None:
         self.cache = cache
         self.size = step.size
+        self.selected = False
+        """Whether the pass goes on with the outputs alone."""
         self.taps: dict[str, Tensor] = {}
         self._leaves = Leaves(ctx, step, "Model.key")
         self.tokens = self.input("tokens", attrgetter("tokens"))  # i32 (tokens,)
@@ -72,6 +74,7 @@ class Batch:
 
         Traced even if all tokens are outputs: graphs that differ only in sizes may share a plan.
         """
+        self.selected = True
         return x.rows(ctx, self.outputs)
 
     def tap(self, name: str, x: Tensor) -> Tensor:

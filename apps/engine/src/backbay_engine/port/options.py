@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 from backbay import Backend, BackendParams, DType, OptionError
 from backbay.gguf import nearest
 
-from ..arguments import require_params, whole_number
+from ..arguments import adapter_files, require_params, whole_number
 
 Path: TypeAlias = str | os.PathLike[str]
 BackendName: TypeAlias = str | type[Backend]
@@ -39,6 +39,7 @@ class LoadFields(TypedDict, total=False):
     draft: Path | None
     draft_backend: BackendName | None
     draft_params: BackendParams | None
+    adapters: Mapping[str, Path] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,10 @@ class LoadOptions:
     draft            the file of a small model of the same vocabulary, which guesses
     draft_backend    its backend; by default the model's
     draft_params     its parameters; by default `params`, and on another backend its threads
+
+    Adapters (LoRA) change the model for the requests that ask for them:
+
+    adapters         files in GGUF or folders of PEFT, by the names that requests use
 
     A model that sees pictures has an encoder in its file, or in a projector's file:
 
@@ -89,8 +94,10 @@ class LoadOptions:
     draft: Any = None
     draft_backend: Any = None
     draft_params: BackendParams | None = None
+    adapters: Any = None  # by name; never None once the options are made
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "adapters", adapter_files(self.adapters))
         for name in ("params", "encoder_params", "draft_params"):
             require_params(name, getattr(self, name))
         whole_number("store_bytes", self.store_bytes, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, final
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from backbay import BackendMemory
 from backbay.plugin import Cancel
 
+from ..arguments import AdapterMix
 from ..images.picture import Image
 from ..images.picture_row_store import StoreCounters
 from ..images.prepared_picture import Prepared
@@ -66,10 +67,47 @@ class Embed(Question[NDArray[np.float32]]):
     """Asks for a vector for each prompt, (prompts, width), or for its scores, (prompts, labels)."""
 
     prompts: Sequence[Sequence[int]]
+    adapter: AdapterMix = ()
     lane = QuestionLane.EMBEDDINGS
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
-        return port.embed(self.prompts, cancel)
+        return port.embed(self.prompts, cancel, self.adapter)
+
+
+@final
+@dataclass(frozen=True)
+class GetAdapters(Question[Mapping[str, str]]):
+    """Asks for the files of the adapters by name."""
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> Mapping[str, str]:
+        return port.adapters.paths
+
+
+@final
+@dataclass(frozen=True)
+class AddAdapter(Question[None]):
+    """Loads an adapter, between two steps."""
+
+    name: str
+    path: str
+    lane = QuestionLane.RUNNING
+    of_a_process = True
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
+        port.add_adapter(self.name, self.path)
+
+
+@final
+@dataclass(frozen=True)
+class RemoveAdapter(Question[None]):
+    """Unloads an adapter, between two steps."""
+
+    name: str
+    lane = QuestionLane.RUNNING
+    of_a_process = True
+
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
+        port.remove_adapter(self.name)
 
 
 @final
@@ -168,11 +206,13 @@ class SavePrompt(Question[Snapshot]):
 
     prompt: Sequence[int]
     answered: Sequence[int] = ()
+    adapter: AdapterMix = ()
     lane = QuestionLane.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot:
-        return port.saver().save_tokens(self.prompt, self.answered)
+        adapters = port.adapters.resolved(self.adapter)
+        return port.saver().save_tokens(self.prompt, self.answered, adapters)
 
 
 @final

@@ -74,6 +74,9 @@ class ProcessLink(ABC):
     def state(self, ask: Callable[[Question[State]], Handle[State]]) -> State | None:
         """The state that a process tells; None if none tells it."""
 
+    def note(self, question: Question[Any]) -> None:
+        """Take note of a question that was answered, if later processes must know of it."""
+
     @abstractmethod
     def close(self) -> None:
         """Let go of the processes; all calls have ended."""
@@ -121,14 +124,16 @@ class RemotePort(Port):
         self.check_open()
         if question.of_a_process and not self._link.one_process:
             raise RequestError(
-                "a snapshot is that of one process; load the model there, instead of asking replicas"
+                f"{type(question).__name__} concerns one process; load the model there, instead of asking replicas"
             )
         if type(question) in self._link.known:
             return cast("T", self._link.known[type(question)])
         if not (self._link.runs or question.needs_a_worker):
             return cast("T", None)  # a new one remembers nothing
         require_elsewhere(self._link)
-        return wait_for(self.begin(question))
+        answer = wait_for(self.begin(question))
+        self._link.note(question)
+        return answer
 
     def begin(
         self,

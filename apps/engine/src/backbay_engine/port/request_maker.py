@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from ..arguments import conversation_messages, require_fitting_prompt, token_ids
@@ -19,6 +20,7 @@ from ..images.prompts import (
     prompt_tokens,
 )
 from ..steps.tokens import ids_of
+from ..text.rerank_pairs import pair_ids
 from ..text.tokenizers import Tokenizer
 from .contract import ModelFacts, Port, VisionFacts
 from .questions import GetPictureCounters
@@ -101,6 +103,26 @@ class RequestMaker:
         if isinstance(checked, PromptParts):
             raise RequestError("pictures have no log-probabilities and no embeddings of text; leave them out")
         return checked
+
+    def several(self, texts: str | Sequence[UserPrompt]) -> list[list[int]]:
+        """The token ids of a text, or of several."""
+        if not isinstance(texts, Iterable):
+            raise RequestError(f"texts must be a text or several, got {texts!r}")
+        ids = [self.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        if not ids:
+            raise RequestError("there is nothing to embed: give one text at least")
+        return ids
+
+    def pairs(self, query: str, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of a query with each text."""
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise RequestError(f"texts must be several texts, in a list, got {reprlib.repr(texts)}")
+        texts = list(texts)
+        if wrong := [text for text in (query, *texts) if not isinstance(text, str)]:
+            raise RequestError(f"a query and its texts are strings, got {reprlib.repr(wrong[0])}")
+        if not texts:
+            raise RequestError("there is nothing to rank: give one text at least")
+        return [self.tokens(pair_ids(self.tokenizer(), query, text)) for text in texts]
 
     def _ids(self, prompt: object) -> list[int]:
         if isinstance(prompt, str):

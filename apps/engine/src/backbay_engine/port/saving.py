@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..arguments import AdapterMix
 from ..errors import RequestError
 from ..images.prompts import PromptParts
 from ..runner.requests.answer import Completion
@@ -16,10 +17,12 @@ from .contract import Port
 from .questions import SavePrompt, SaveRunning
 
 
-def save_snapshot(port: Port, source: Sequence[int] | Handle[Completion]) -> Snapshot:
+def save_snapshot(
+    port: Port, source: Sequence[int] | Handle[Completion], adapter: AdapterMix = ()
+) -> Snapshot:
     """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
     if not isinstance(source, Handle):
-        return port.ask(SavePrompt(source))
+        return port.ask(SavePrompt(source, adapter=adapter))
     request = source.request
     if not isinstance(request, Generate):
         raise RequestError("only requests for text can be saved")
@@ -28,7 +31,8 @@ def save_snapshot(port: Port, source: Sequence[int] | Handle[Completion]) -> Sna
     if not source.done and (running := port.ask(SaveRunning(source.number, request))) is not None:
         return running
     answer, seed = source.result().tokens, request.options.sampling.seed or 0
-    return replace(port.ask(SavePrompt(prompt, answer)), options=continuation_options(request, seed, answer))
+    saved = port.ask(SavePrompt(prompt, answer, request.options.adapter))
+    return replace(saved, options=continuation_options(request, seed, answer))
 
 
 def require_no_pictures(prompt: Prompt) -> Sequence[int]:

@@ -109,6 +109,10 @@ class Runner:
         """The job of a receiver; None if it is over. Only for tasks between steps."""
         return next((job for job in (*self._active, *self._waiting) if job.handle is receiver), None)
 
+    def uses(self, adapter: str) -> bool:
+        """Whether a job has the adapter of a fingerprint. Only for tasks between steps."""
+        return any(adapter == each for job in (*self._active, *self._waiting) for each, _ in job.adapters)
+
     def cancel(self, job: Job) -> None:
         """End a job early; cancels the running step if no other job needs it."""
         with self._lock:
@@ -263,7 +267,7 @@ class Runner:
             if self.showing is not None and not self.showing.has_room(job, self._active):
                 return
             try:
-                slot = self.slots.take(job.prompt, reuse=job.reuse)
+                slot = self.slots.take(job.prompt, reuse=job.reuse, adapters=job.adapters)
             except BaseException as error:  # noqa: BLE001  only this job gets it
                 self._waiting.popleft()
                 job.end(error)
@@ -273,7 +277,7 @@ class Runner:
             self._active.append(job)
             self._waiting.popleft()  # now, so that `forget` always sees the job in a queue
             try:
-                if self.shelf is not None and job.reuse:
+                if self.shelf is not None and job.reuse and not job.adapters:
                     self.shelf.fetch(job.prompt, slot)
                 job.start(slot)
             except BaseException as error:  # noqa: BLE001  only this job gets it
@@ -308,7 +312,7 @@ class Runner:
             self._cancel_step.clear()
             self._in_step = jobs
         try:
-            step, rows_of = make_step(shares)
+            step, rows_of = make_step(shares, self.step_cache.stack)
             # a backend may need a thread to watch for cancellation; steps of answers alone are too short for it
             guessed = 0 if self.speculation is None else sum(len(job.guess) for job in jobs)
             cancel = self._cancel_step if step.size > len(shares) + guessed else None
@@ -353,7 +357,7 @@ class Runner:
         if not len(rows):
             return
         made = job.made if isinstance(job, GenerationJob) else 0
-        if self.shelf is not None and isinstance(job, GenerationJob) and not made:
+        if self.shelf is not None and isinstance(job, GenerationJob) and not (made or job.adapters):
             self.shelf.keep(job.slot)
         try:
             refused = job.receive(rows)
@@ -375,7 +379,7 @@ class Runner:
         job.go_back(lost)
         try:
             self.slots.cache.remove(job.slot.sequence, job.done)
-            first = self.step_cache.first_broken(make_step([share])[0])
+            first = self.step_cache.first_broken(make_step([share], self.step_cache.stack)[0])
         except BackbayError:
             return error
         return LogitsError(f"{error}; the first that is not finite is {first}") if first else error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol, final
 
+from ..arguments import AdapterMix
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
 from ..steps.tokens import Token, before_picture, picture_places
@@ -20,6 +21,7 @@ class Slot:
     """A sequence of the cache, and the tokens that it holds.
 
     After a shift, only the first `exact` tokens are as if computed anew: later ones have seen forgotten tokens.
+    `adapters` have computed them.
     """
 
     sequence: int
@@ -27,6 +29,7 @@ class Slot:
     exact: int = sys.maxsize
     busy: bool = False
     last_used: int = 0
+    adapters: AdapterMix = ()
 
 
 class PrefixStore(Protocol):
@@ -47,8 +50,10 @@ class Slots:
         self.cache = cache
         self.all = [Slot(n) for n in range(parallel)]
 
-    def take(self, prompt: Sequence[Token], *, reuse: bool = True) -> Slot | None:
+    def take(self, prompt: Sequence[Token], *, reuse: bool = True, adapters: AdapterMix = ()) -> Slot | None:
         """A free slot that holds the longest cached prefix of the prompt, without its last token; None if all are busy.
+
+        Only what the same adapters computed counts.
 
         A longer prefix in another slot is shared with the free one. Without any prefix, the least recently used slot
         is emptied.
@@ -56,7 +61,7 @@ class Slots:
         free = [slot for slot in self.all if not slot.busy]
         if not free:
             return None
-        chosen, source, length = self._choose(free, prompt[:-1] if reuse else [])
+        chosen, source, length = self._choose(free, prompt[:-1] if reuse else [], adapters)
         if source is not None and source is not chosen:
             self.cache.copy_prefix(source.sequence, chosen.sequence, length)
             chosen.tokens, chosen.exact = source.tokens[:length], sys.maxsize
@@ -65,7 +70,7 @@ class Slots:
                 self.take_back(chosen, len(chosen.tokens) - length)
             if length <= chosen.exact:
                 chosen.exact = sys.maxsize
-        chosen.busy, chosen.last_used = True, next(_TICKS)
+        chosen.busy, chosen.last_used, chosen.adapters = True, next(_TICKS), adapters
         return chosen
 
     def clear(self, slot: Slot, *, wipe: bool = False) -> None:
@@ -104,11 +109,14 @@ class Slots:
         slot.tokens, slot.exact = left, 0 if crosses else min(slot.exact, keep)
         return []
 
-    def _choose(self, free: list[Slot], prompt: Sequence[Token]) -> tuple[Slot, Slot | None, int]:
+    def _choose(
+        self, free: list[Slot], prompt: Sequence[Token], adapters: AdapterMix
+    ) -> tuple[Slot, Slot | None, int]:
         """The slot to take, the slot whose prefix it shall hold, and the prefix's length."""
         oldest = min(free, key=lambda slot: slot.last_used)
         source, length = None, 0
-        for slot in sorted(self.all, key=lambda slot: slot.busy):  # a free one needs no copy
+        alike = [slot for slot in self.all if slot.adapters == adapters]
+        for slot in sorted(alike, key=lambda slot: slot.busy):  # a free one needs no copy
             shared = self._resumable(slot, min(slot.exact, common_length(slot.tokens, prompt)))
             if shared > length:
                 source, length = slot, shared

@@ -10,6 +10,7 @@ import numpy as np
 
 from backbay import CacheFullError
 
+from ..adapters.stack import AdapterStack
 from ..cache.attention.pictures import PictureCrossAttentionCache, PictureWriter, content_names
 from ..models.contract import Model
 from ..steps.step import Ints, PictureRows, Step
@@ -19,8 +20,8 @@ from .scheduler import StepShare
 from .slots import Slots
 
 
-def make_step(shares: Sequence[StepShare]) -> tuple[Step, list[slice]]:
-    """The step of these shares, and the rows of each share's results."""
+def make_step(shares: Sequence[StepShare], stack: AdapterStack | None = None) -> tuple[Step, list[slice]]:
+    """The step of these shares, and the rows of each share's results; `stack` has their adapters."""
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     results, spans = list[slice](), list[slice]()
     rows, axes = list[PictureRows](), list[tuple[int, Ints]]()
@@ -45,6 +46,9 @@ def make_step(shares: Sequence[StepShare]) -> tuple[Step, list[slice]]:
         np.array(sequences, np.int32),
         np.array(outputs or [len(tokens) - 1], np.int32),
     )
+    if stack is not None and any(share.job.adapters for share in shares):
+        mixes = [share.job.adapters for share in shares]
+        step = replace(step, adapters=stack.mixed([share.count for share in shares], mixes))
     return _with_pictures(step, spans, rows, axes) if spans or rows or axes else step, results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 from backbay.plugin import Cancel
 
+from ..adapters.stack import AdapterStack
 from ..cache.contract import BoundCache, Cache, CachePlan
+from ..models.adapters import TracedAdapters
 from ..models.batch import Batch
 from ..models.contract import Model
+from ..models.nn.adaptation import adaptations_of
 from ..steps.context_cache import ContextCache
 from ..steps.step import Step
 
@@ -35,13 +38,16 @@ class TracedStep:
 class StepCache:
     """Runs the steps of a model. A step of a recently used shape reuses its context: nothing is traced.
 
-    The least recently used context is dropped beyond `limit` contexts, or beyond the reserved memory.
+    The least recently used context is dropped beyond `limit` contexts, or beyond the reserved memory. `stack` has the
+    adapters that steps may ask for.
     """
 
     def __init__(self, model: Model, cache: Cache | None, limit: int = 16) -> None:
         self.model, self.cache, self.limit = model, cache, limit
         self._kept: ContextCache[TracedStep] = ContextCache(model.backend, limit)
         self._grown = False  # since the memory was last checked
+        self.stack: AdapterStack | None = None
+        self._changed = set[str]()  # the matrices that adapters changed in a trace
 
     def run(self, step: Step, cancel: Cancel | None = None) -> NDArray[Any]:
         """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
@@ -55,15 +61,36 @@ class StepCache:
 
     def reserve(self, steps: Sequence[Step]) -> None:
         """Allocate the memory of the largest steps and of the cache; later steps stay within it."""
+        nodes = self._reserve(steps)
+        if self.cache is not None:
+            self.cache.reserve()
+        self._kept.reserve(nodes)
+
+    def adapt(self, stack: AdapterStack | None, steps: Sequence[Step]) -> list[str]:
+        """Let steps have other adapters, and reserve the largest with them; gives the matrices that no step changed.
+
+        All contexts are dropped, as those with adapters use the former ones.
+        """
+        self.close()
+        self.stack = stack
+        self._changed.clear()
+        adapted = [] if stack is None else [replace(step, adapters=stack.worst(step.size)) for step in steps]
+        self._kept.reserve(self._reserve([*steps, *adapted]))
+        return [] if stack is None else [name for name in stack.factors if name not in self._changed]
+
+    def keep_within_now(self) -> None:
+        """Keep within what is taken now; called once former adapters are gone."""
+        self._kept.reserve(0)
+
+    def _reserve(self, steps: Sequence[Step]) -> int:
+        """Allocate the memory of steps; gives the most nodes of one."""
         nodes = 0
         for step in steps:
             plan = None if self.cache is None else self.cache.worst(step)
             ctx = self._find(step, plan).ctx
             ctx.reserve()
             nodes = max(nodes, ctx.counters.traced_nodes)
-        if self.cache is not None:
-            self.cache.reserve()
-        self._kept.reserve(nodes)
+        return nodes
 
     def _compute(self, step: Step, plan: CachePlan | None, cancel: Cancel | None) -> NDArray[Any]:
         traced = self._find(step, plan)
@@ -106,7 +133,8 @@ class StepCache:
 
     def _find(self, step: Step, plan: CachePlan | None) -> TracedStep:
         room = step.rows.room if step.rows is not None else 0
-        key = (step.size, len(step.outputs), room, plan and plan.key, self.model.key(step))
+        most = step.adapters and step.adapters.most
+        key = (step.size, len(step.outputs), room, plan and plan.key, self.model.key(step), most)
         traced = self._kept.get(key)
         if traced is None:
             traced = self._kept.add(key, partial(self._make, step, plan))
@@ -123,9 +151,22 @@ class StepCache:
             ctx.set_batch_size(max(1, step.size))
             bound = self.cache.bind(ctx, plan) if self.cache is not None and plan is not None else None
             batch = Batch(ctx, step, bound)
-            result = self.model.forward(ctx, batch)
+            with self._adapted(ctx, batch, step):
+                result = self.model.forward(ctx, batch)
             ctx.forward(result)
         except BaseException:
             ctx.close()
             raise
         return TracedStep(ctx, batch, bound, result)
+
+    @contextmanager
+    def _adapted(self, ctx: Context, batch: Batch, step: Step) -> Iterator[None]:
+        """While this lasts, what is traced has the adapters of the step."""
+        if step.adapters is None:
+            yield
+            return
+        assert self.stack is not None  # which has the step's adapters
+        adapters = TracedAdapters(batch, self.stack, step.adapters, len(step.outputs))
+        with adaptations_of(self.model.backend).bound(ctx, adapters):
+            yield
+        self._changed |= adapters.changes

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from backbay.gguf import ModelFile
 
+from ..arguments import AdapterMix
 from ..cache.cells.contents import CacheContents
 from ..errors import DamagedSnapshotError, RequestError, SnapshotError
 from ..runner.requests.request import Generate, GenerationOptions
@@ -41,6 +42,7 @@ class Snapshot:
     exact     how many of them are as if computed anew: those after them have seen tokens that are forgotten
     prompt    the prompt of the request; of a prompt that was saved, this prompt
     options   the options of the request, with its seed, and in `resume` the tokens of its answer so far
+    adapters  the fingerprints of the adapters that computed the contents, with their scales
     notes     facts of the caller's, such as the messages of a chat; plain JSON
     """
 
@@ -51,6 +53,7 @@ class Snapshot:
     prompt: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    adapters: AdapterMix = ()
 
     @property
     def nbytes(self) -> int:
@@ -79,6 +82,7 @@ class Snapshot:
             "numbers": dict(self.contents.numbers),
             "options": encode_options(self.options),
             "notes": dict(self.notes),
+            "adapters": [[each, repr(scale)] for each, scale in self.adapters],
         }
         return tensor_file.pack_tensors(arrays, facts)
 
@@ -95,6 +99,7 @@ class Snapshot:
                 _ids(arrays[PROMPT]),
                 decode_options(facts["options"]),
                 dict(facts["notes"]),
+                tuple((str(each), float(scale)) for each, scale in facts.get("adapters", ())),
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             told = f"{where}: the snapshot is damaged, or of another version: {error!r}"
@@ -145,6 +150,8 @@ def continuation_options(request: Generate, seed: int, answer: Sequence[int]) ->
 def encode_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON holds them."""
     plain = dict(options)
+    if "adapter" in plain:
+        plain["adapter"] = {name: repr(float(scale)) for name, scale in plain["adapter"]}
     wanted, bias = plain.get("response_format"), plain.get("logit_bias")
     if isinstance(wanted, ResponseFormat):
         plain["response_format"] = [wanted.kind, wanted.text]
@@ -161,6 +168,8 @@ def decode_options(plain: Mapping[str, Any]) -> dict[str, Any]:
         options["response_format"] = ResponseFormat(*wanted)
     if bias is not None:
         options["logit_bias"] = {id: float(value) for id, value in bias}
+    if "adapter" in options:
+        options["adapter"] = tuple((name, float(scale)) for name, scale in options["adapter"].items())
     for name in ("stop", "resume", "shown"):
         if name in options:
             options[name] = tuple(options[name])

@@ -33,6 +33,7 @@ class ContextCache(Generic[K]):
         self._backend, self._limit = backend, limit
         self._kept: OrderedDict[Hashable, K] = OrderedDict()
         self.reserved: int | None = None  # bytes
+        self._booked = 0  # of the host's share
 
     def get(self, key: Hashable) -> K | None:
         """What was traced for a shape, which is the most recently used one now; None if it was not kept."""
@@ -51,7 +52,9 @@ class ContextCache(Generic[K]):
     def reserve(self, nodes: int, host: int = 0) -> None:
         """Book the host's share of contexts with up to so many nodes, and other bytes; keep within what is taken now."""
         ledger = self._backend.ledger
-        ledger.take(Entry(ledger.devices[0][0], "host"), self._limit * nodes * NODE + host, lambda: None)
+        more = max(self._limit * nodes * NODE + host - self._booked, 0)
+        ledger.take(Entry(ledger.devices[0][0], "host"), more, lambda: None)
+        self._booked += more
         self.reserved = self._taken()
 
     def keep_within(self) -> None:

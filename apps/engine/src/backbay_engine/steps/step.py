@@ -29,6 +29,20 @@ class PictureRows:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class StepAdapters:
+    """The adapters of each token of a step, by their places among those of the model; a scale of 0 for none."""
+
+    places: Ints  # (n, most)
+    scales: Floats  # (n, most)
+
+    @property
+    def most(self) -> int:
+        """The most adapters of a token."""
+        return int(self.places.shape[1])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """The tokens of one forward pass, of one or several sequences, and which of them are outputs."""
 
@@ -39,6 +53,7 @@ class Step:
     spans: Ints | None = None  # (n,), number of each token's span, or -1; tokens of a span see each other
     rows: PictureRows | None = None
     axes: Ints | None = None  # (3, n), M-RoPE's positions: time, row and column; None: all are `positions`
+    adapters: StepAdapters | None = None
 
     @property
     def size(self) -> int:

@@ -24,7 +24,7 @@ from backbay.plugin import Cancel, Progress
 from ..arguments import whole_number
 from ..port.contract import ModelFacts
 from ..port.options import BackendName, LoadOptions, Path
-from ..port.questions import GetState, Question
+from ..port.questions import AddAdapter, GetState, Question, RemoveAdapter
 from ..port.remote import ProcessLink
 from ..port.remote_calls import RemoteCall
 from ..runner.requests.answer import TokenStep
@@ -155,6 +155,17 @@ class RestartingLink(ProcessLink):
             if told is not None:
                 self._state = told
             return replace(self._state, totals=self.totals + self._state.totals)
+
+    def note(self, question: Question[Any]) -> None:
+        """Let later workers have the adapters that this one has now."""
+        if not isinstance(question, AddAdapter | RemoveAdapter):
+            return
+        with self.lock:
+            options = self._setup.options
+            adapters = {name: path for name, path in options.adapters.items() if name != question.name}
+            if isinstance(question, AddAdapter):
+                adapters[question.name] = sendable_option(question.path)
+            self._setup = replace(self._setup, options=replace(options, adapters=adapters))
 
     def close(self) -> None:
         with self.lock:

@@ -57,6 +57,8 @@ def sendable_option(value: Any) -> Any:
         return import_place(value)
     if isinstance(value, BackendParams):
         return replace(value, max_memory=dict(value.max_memory), options=dict(value.options))
+    if isinstance(value, dict):
+        return {name: sendable_option(each) for name, each in value.items()}
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from .anthropic import messages
 from .endpoint import Endpoint
+from .llama_cpp import adapters, model_endpoints, tokenization
 from .llama_cpp import completions as llama_completions
-from .llama_cpp import model_endpoints, tokenization
 from .ollama import endpoints as ollama_endpoints
 from .ollama import models as ollama_models
 from .openai import chat, completions, embeddings, models
@@ -30,4 +30,5 @@ ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     *ollama_endpoints.ENDPOINTS,
     *llama_completions.ENDPOINTS,
     *model_endpoints.ENDPOINTS,
+    *adapters.ENDPOINTS,
 )

@@ -129,10 +129,16 @@ FREQUENCY: Final = taken("lowers the logit of a token for each time that it occu
 NOT_SAMPLED: Final = "the sampler does not have it"
 
 
-class UnservedFields(Struct, kw_only=True):
-    """Fields of llama.cpp's server for samplers, slots and limits that this server does not have.
+class AdapterScale(Struct, forbid_unknown_fields=True):
+    """An adapter of the model, and its scale."""
 
-    Clients send them with values that ask for nothing.
+    id: Annotated[Count, taken("the adapter's number, as /lora-adapters lists it")]
+    scale: Annotated[float, taken("how much it changes the model; 0: not at all")]
+
+
+class UnservedFields(Struct, kw_only=True):
+    """Fields of llama.cpp's server that any request may have: adapters, and samplers, slots and limits that this server
+    does not have, which clients send with values that ask for nothing.
     """
 
     typical_p: Annotated[Number, refused(NOT_SAMPLED, (1,))] = None
@@ -156,7 +162,10 @@ class UnservedFields(Struct, kw_only=True):
     post_sampling_probs: Annotated[
         bool | None, refused("the model's own probabilities are told", (False,))
     ] = None
-    lora: Annotated[list[Any] | None, refused("there are no adapters", ([],))] = None
+    lora: Annotated[
+        Annotated[list[AdapterScale], Meta(max_length=1024)] | None,
+        taken("the adapters that change the model, in place of those that its name asks for"),
+    ] = None
     id_slot: Annotated[int | None, ignored("any slot finds the cache of an earlier prompt")] = None
     n_keep: Annotated[int | None, ignored("an answer ends where the context ends")] = None
     n_discard: Annotated[int | None, ignored("an answer ends where the context ends")] = None
@@ -166,3 +175,8 @@ class UnservedFields(Struct, kw_only=True):
     t_max_predict_ms: Annotated[int | None, ignored("a client that waits no longer disconnects")] = None
     timings_per_token: Annotated[bool | None, ignored("the end of an answer has the timings")] = None
     return_progress: Annotated[bool | None, refused("prompts tell no progress", (False,))] = None
+
+
+def scales_of(body: UnservedFields) -> list[tuple[int, float]] | None:
+    """The numbers and scales of the adapters that a body asks for; None: it names none."""
+    return None if body.lora is None else [(each.id, each.scale) for each in body.lora]

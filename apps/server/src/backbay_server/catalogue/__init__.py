@@ -1,6 +1,6 @@
 """The models that the server offers, and the pool that loads them when they are asked for."""
 
 from .catalogue import Catalogue, CatalogueEntry, load_entry
-from .pool import Load, ModelLease, ModelPool
+from .pool import Load, Mix, ModelLease, ModelPool
 
-__all__ = ["Catalogue", "CatalogueEntry", "Load", "ModelLease", "ModelPool", "load_entry"]
+__all__ = ["Catalogue", "CatalogueEntry", "Load", "Mix", "ModelLease", "ModelPool", "load_entry"]

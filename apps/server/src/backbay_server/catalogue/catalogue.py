@@ -25,11 +25,31 @@ Stamp: TypeAlias = tuple[int, int, int]  # inode, bytes, time of change
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A model on offer: its name for clients, its file or folder, and the file of its encoder of pictures."""
+    """A model on offer: its name for clients, its file or folder, and the file of its encoder of pictures.
+
+    adapters  the names and files of its adapters
+    adapter   the adapter that the name asks for, as in "base:sql"; empty: none
+    """
 
     name: str
     path: Path
     projector: Path | None = None
+    adapters: tuple[tuple[str, str], ...] = ()
+    adapter: str = ""
+
+    @property
+    def whole(self) -> CatalogueEntry:
+        """The model without the adapter in its name."""
+        return (
+            replace(self, name=self.name.removesuffix(f":{self.adapter}"), adapter="")
+            if self.adapter
+            else self
+        )
+
+    @property
+    def adapted(self) -> list[CatalogueEntry]:
+        """The model with each of its adapters."""
+        return [replace(self, name=f"{self.name}:{adapter}", adapter=adapter) for adapter, _ in self.adapters]
 
     @property
     def created(self) -> int:
@@ -58,6 +78,7 @@ def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> L
         params=BackendParams(options=settings.options),
         num_threads=settings.threads,
         projector=entry.projector,
+        adapters=dict(entry.adapters),
         **own,
     )
 
@@ -67,7 +88,11 @@ class Catalogue:
     """Models named one by one, aliases of theirs, and the models in folders, which may come and go; as in Settings."""
 
     def __init__(
-        self, models: Sequence[str], folders: Sequence[str] = (), aliases: Mapping[str, str] | None = None
+        self,
+        models: Sequence[str],
+        folders: Sequence[str] = (),
+        aliases: Mapping[str, str] | None = None,
+        adapters: Mapping[str, str] | None = None,
     ) -> None:
         self._folders = tuple(Path(folder) for folder in folders)
         self._named = _by_name(_located(model) for model in models)
@@ -82,6 +107,8 @@ class Catalogue:
             self._aliases[name] = (
                 CatalogueEntry(name, *_files(model)) if found is None else replace(found, name=name)
             )
+        for name, file in (adapters or {}).items():
+            self._add_adapter(*name.rpartition(":")[::2], file)
 
     @property
     def named(self) -> list[CatalogueEntry]:
@@ -94,7 +121,8 @@ class Catalogue:
 
     def listed(self) -> list[CatalogueEntry]:
         """All models, by name; files in folders that are gone are not among them."""
-        return [*self._named.values(), *self._aliases.values(), *self._in_folders().values()]
+        whole = [*self._named.values(), *self._aliases.values(), *self._in_folders().values()]
+        return [*whole, *(adapted for each in whole for adapted in each.adapted)]
 
     def find(self, name: str) -> CatalogueEntry:
         """The model that a client asks for; ModelNotFoundError if there is none."""
@@ -107,7 +135,32 @@ class Catalogue:
     def _lookup(self, name: str) -> CatalogueEntry | None:
         tagged = f"{name}:latest"  # Ollama's clients leave out the tag
         listed = self._in_folders()
-        return self.named_so(name) or self.named_so(tagged) or listed.get(name) or listed.get(tagged)
+        found = self.named_so(name) or self.named_so(tagged) or listed.get(name) or listed.get(tagged)
+        base, _, adapter = name.rpartition(":")
+        if found is not None or not base:
+            return found
+        whole = self._lookup(base)
+        return None if whole is None else next((e for e in whole.adapted if e.adapter == adapter), None)
+
+    def _add_adapter(self, model: str, name: str, file: str) -> None:
+        """Offer a model, and its aliases, with an adapter too."""
+        paths = {each.path for each in self.named}
+        if model:
+            found = self.named_so(model)
+            paths &= set() if found is None else {found.path}
+        if len(paths) != 1:
+            wanted = (
+                f"the model {model!r} is not one that is named"
+                if model
+                else "there are several models, or none"
+            )
+            raise OptionError(f"the adapter {name!r}: {wanted}; give MODEL:NAME=FILE, with the name of one")
+        if not Path(file).exists():
+            raise OptionError(f"the adapter {name!r}: there is no file or folder {file!r}")
+        for entries in (self._named, self._aliases):
+            for own, entry in entries.items():
+                if entry.path in paths:
+                    entries[own] = replace(entry, adapters=(*entry.adapters, (name, file)))
 
     def _in_folders(self) -> dict[str, CatalogueEntry]:
         """The models in the folders, listed anew if the last listing is old."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -16,13 +16,15 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar, final
 from backbay import NoMemoryError
 from backbay_engine import LLM
 
-from ..errors import BusyError, ModelNotFoundError, UnavailableError
+from ..errors import BusyError, InvalidRequestError, ModelNotFoundError, UnavailableError
 from .catalogue import FRESH, Catalogue, CatalogueEntry
 
 log = logging.getLogger(__name__)
 Load: TypeAlias = Callable[[CatalogueEntry, Callable[[float], None], Event], LLM]
 Status: TypeAlias = Literal["waiting", "loading", "ready", "leaving"]
 CLOSING = "the server is shutting down"
+Mix: TypeAlias = tuple[tuple[str, float], ...]
+"""Adapters and their scales."""
 _TICKS = count(1)
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ class PooledModel:
         self.status: Status = "waiting"
         self.progress = 0.0
         self.users = 0  # leases, and requests that wait for one
+        self.usual: Mix = ()  # of requests that name no adapter
         self.used_at = next(_TICKS)
         self.settled, self.gone = asyncio.Event(), asyncio.Event()
 
@@ -56,10 +59,40 @@ class PooledModel:
 class ModelLease:
     """A model in memory, which stays there until the lease is released. A context manager."""
 
-    def __init__(self, pool: ModelPool, held: PooledModel, llm: LLM, name: str) -> None:
-        self._pool, self._held, self.llm = pool, held, llm
-        self.name = name  # by which the model was asked for
+    def __init__(self, pool: ModelPool, held: PooledModel, llm: LLM, asked: CatalogueEntry) -> None:
+        self._pool, self._held, self.llm, self._asked = pool, held, llm, asked
+        self.name = asked.name
         self._released = False
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the model's adapters; requests may give their numbers."""
+        return [name for name, _ in self._asked.adapters]
+
+    @property
+    def usual(self) -> Mix:
+        """The adapters of requests that name none, with their scales."""
+        return self._held.usual
+
+    @usual.setter
+    def usual(self, mix: Mix) -> None:
+        self._held.usual = mix
+
+    def mix(self, lora: Sequence[tuple[int, float]] | None = None) -> Mix:
+        """The adapters of a request: those of these numbers, or the one in the model's name, or the usual ones."""
+        if lora is not None:
+            return self.numbered(lora)
+        return ((self._asked.adapter, 1.0),) if self._asked.adapter else self.usual
+
+    def numbered(self, lora: Sequence[tuple[int, float]]) -> Mix:
+        """Adapters by their numbers; InvalidRequestError if there is no such number."""
+        names = self.adapters
+        wrong = next((number for number, _ in lora if number >= len(names)), None)
+        if wrong is not None:
+            raise InvalidRequestError(
+                f"lora: there is no adapter {wrong}; the model has {len(names)}", param="lora"
+            )
+        return tuple((names[number], scale) for number, scale in lora)
 
     def release(self) -> None:
         """Allow the model to leave. Releasing again does nothing."""
@@ -108,7 +141,7 @@ class ModelPool:
         entry = await self._entry(name)
         if self._closing.is_set():
             raise UnavailableError(CLOSING)
-        held = self._held(entry)
+        held = self._held(entry.whole)
         held.users += 1
         held.used_at = next(_TICKS)
         try:
@@ -118,7 +151,7 @@ class ModelPool:
                 raise held.error
             if held.llm is None:
                 raise UnavailableError(CLOSING)
-            return ModelLease(self, held, held.llm, entry.name)
+            return ModelLease(self, held, held.llm, entry)
         except BaseException:
             self.drop(held)
             raise

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from backbay_engine import LLM, Completion, ResponseFormatError, Timings
 
-from ..catalogue import ModelLease, ModelPool
+from ..catalogue import Mix, ModelLease, ModelPool
 from ..errors import InvalidRequestError
 from ..monitoring import Metrics
 from ..pictures import PictureFetcher
@@ -59,7 +59,8 @@ class Generator:
                 ready = [await self._with_pictures(lease.llm, prompt) for prompt in request.prompts]
                 scores = request.echo and request.options.logprobs is not None  # of the prompts themselves
                 run = self.waiting if scores else self.beside
-                await run(_submit, lease.llm, replace(request, prompts=ready), answer)
+                adapter = lease.mix(request.options.lora)
+                await run(_submit, lease.llm, replace(request, prompts=ready), answer, adapter)
                 operation = "chat" if isinstance(ready[0], Conversation) else "text_completion"
                 answer.measure(partial(self._metrics.begin, lease.name, operation, begun))
                 yield answer
@@ -102,14 +103,14 @@ class Generator:
         with await self.lease(model) as lease:
             require_fitting(lease.llm, texts)
             encoded = await self.beside(_encoded, lease.llm, texts, cut)
-            rows = await self._in_batches(lease.llm.embed, encoded)
+            rows = await self._in_batches(partial(lease.llm.embed, adapter=lease.mix()), encoded)
             return TextVectors(lease.name, rows, sum(map(len, encoded)))
 
     async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextVectors:
         """Scores of texts by how well they answer a query: the higher the better."""
         with await self.lease(model) as lease:
             require_fitting(lease.llm, query, texts)
-            scores = await self._in_batches(partial(lease.llm.rerank, query), texts)
+            scores = await self._in_batches(partial(lease.llm.rerank, query, adapter=lease.mix()), texts)
             tokens = await self.beside(_pair_tokens, lease.llm, query, texts)
             return TextVectors(lease.name, scores, tokens)
 
@@ -132,16 +133,16 @@ class Generator:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _submit(llm: LLM, request: Request, answer: Answer) -> None:
+def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
     """Make the prompts, and submit a request for each choice."""
-    options = request.options.given()
+    options = {**request.options.given(), "adapter": adapter}
     if request.options.ignore_end:
         options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
     wanted = options.pop("response_format", None)
     ready = [prepare_prompt(llm, asked, wanted) for asked in request.prompts]
     answer.prompts = [each.prompt for each in ready]
     for asked, each in zip(request.prompts, ready, strict=True):
-        echo = _echo(llm, asked, each.prompt, request, answer) if request.echo else None
+        echo = _echo(llm, asked, each.prompt, request, answer, adapter) if request.echo else None
         session = session_name(asked)
         for number in range(request.n):
             own = {**options, **each.options}
@@ -157,12 +158,14 @@ def _submit(llm: LLM, request: Request, answer: Answer) -> None:
                 raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
 
-def _echo(llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer) -> PromptEcho:
+def _echo(
+    llm: LLM, asked: Prompt, prompt: EnginePrompt, request: Request, answer: Answer, adapter: Mix
+) -> PromptEcho:
     """The prompt as the beginning of its answer."""
     text = asked if isinstance(asked, str) else llm.tokenizer.decode(prompt, special=True)
     if request.options.logprobs is None:
         return PromptEcho(text, prompt, None)
-    scores = llm.score_tokens(prompt, top=request.options.logprobs)
+    scores = llm.score_tokens(prompt, top=request.options.logprobs, adapter=adapter)
     return PromptEcho(text, prompt, list(takewhile(lambda _: not answer.closed, scores)))
 
 

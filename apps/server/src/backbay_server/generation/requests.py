@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias, final
 from backbay_engine import Tools
 
 SEEDS: Final = 2**63  # clients give negative ones, too
+OWN: Final = "ignore_end", "lora"  # options that the engine has in another form
 LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token alone
 
 
@@ -64,10 +65,11 @@ class AnswerOptions:
     reuse: bool | None = None
     response_format: Format | None = None
     ignore_end: bool = False  # the model may not end the answer: the tokens that do so are forbidden
+    lora: Sequence[tuple[int, float]] | None = None  # numbers of the model's adapters, and scales
 
     def given(self) -> dict[str, Any]:
-        """The options that are not None, by name."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "ignore_end")
+        """The options that are not None, by the engine's names."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name not in OWN)
         given = {name: value for name, value in values if value is not None}
         if "top_p" in given:
             given["top_p"] = max(given["top_p"], LEAST_SHARE)

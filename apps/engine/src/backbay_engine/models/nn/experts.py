@@ -121,6 +121,7 @@ class ExpertMatrices:
         self.scale = weights.maybe(f"{name}.scale", experts)
         bias = weights.need if biased else weights.maybe
         self.bias = bias(f"{name}.bias", outputs, experts, dtypes=FLOATS)
+        self.adapt = weights.adaptable(f"{name}.weight", self.weight)
 
     def __call__(self, ctx: Context, x: Tensor, ids: Tensor) -> Tensor:
         y = self.weight.mulmat_id(ctx, x, ids)
@@ -128,6 +129,7 @@ class ExpertMatrices:
             each = self.scale.reshape(ctx, 1, self.scale.dim(0), 1)
             of_tokens = each.repeat_4d(ctx, 1, self.scale.dim(0), ids.dim(1), 1)
             y = y.mul(ctx, of_tokens.rows(ctx, ids))  # (1, used, tokens)
+        y = self.adapt(ctx, x, y, ids)
         return y if self.bias is None else y.add_id(ctx, self.bias, ids)
 
 

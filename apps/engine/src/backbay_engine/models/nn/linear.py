@@ -30,10 +30,12 @@ class Linear:
         self.scale = weights.maybe(f"{name}.scale", 1)
         bias = weights.need if biased else weights.maybe
         self.bias = bias(f"{name}.bias", outputs)
+        self.adapt = weights.adaptable(f"{name}.weight", self.weight)
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
         y = self.weight.mulmat(ctx, x)
         y = y if self.scale is None else y.mul(ctx, self.scale)
+        y = self.adapt(ctx, x, y)
         return y if self.bias is None else y.add(ctx, self.bias)
 
 

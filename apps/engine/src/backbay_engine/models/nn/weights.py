@@ -13,6 +13,7 @@ from backbay import BackbayError, Backend, DType, ModelFileError, Tensor
 from backbay.gguf import TensorInfo, nearest
 
 from ..keys import BLOCK_COUNT
+from .adaptation import Adapt, adaptations_of
 
 log = logging.getLogger(__name__)
 _LISTED = 12  # names in a message
@@ -84,6 +85,10 @@ class Weights:
                 self._asked.used.add(full)
                 return self.backend.get(full) if self._fits(info, shape, allowed) else None
         return None
+
+    def adaptable(self, name: str, weight: Tensor) -> Adapt:
+        """Declare a matrix, by the name that adapters use; gives the change of its products."""
+        return adaptations_of(self.backend).declare(self.prefix + name, weight)
 
     def extent(self, name: str, dim: int) -> int | None:
         """An extent of a tensor, without asking for the tensor; None if the file does not have it."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arguments import AdapterMix
 from ...cache.attention.cross_attention import VisibleRows
 from ...steps.step import Ints
 from ...steps.tokens import PictureToken, Token, encoder_length, ids_of, mrope_positions, picture_places
@@ -94,11 +95,13 @@ class Job(ABC):
     slot       an empty one of its own, until it gets one of the runner's
     todo       the tokens that are to be computed next
     guess      the tokens at the end of `todo` that are guessed, while a step verifies them
+    adapters   the fingerprints of the adapters that change the model for it, with their scales
     skipped    steps in a row without a share: the scheduler's
     cancelled  whether its caller wants no more of it: the runner's
     """
 
     begin_by: float = math.inf
+    adapters: AdapterMix = ()
     guess: Sequence[int] = ()
     handle: Receiver[Any]
 

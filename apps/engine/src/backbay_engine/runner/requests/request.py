@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from backbay.gguf import nearest
 
-from ...arguments import stop_strings, token_ids, whole_number
+from ...arguments import AdapterMix, adapter_mix, stop_strings, token_ids, whole_number
 from ...errors import RequestError, UnknownOptionError
 from ...images.prompts import PromptParts
 from ...text.formats import ResponseFormat, response_format_of
@@ -36,6 +36,7 @@ class GenerationOptions:
     shown       control tokens whose text is in the answer's text, such as marks of a tool's call; others show nothing
     reuse       whether the cache of an earlier prompt serves the part that both prompts begin with
     speculate   whether tokens may be guessed, if the model was loaded with `speculate` or `draft`
+    adapter     the adapters that change the model, with their scales
     session     a name that prompts with the same beginning share: an engine of several machines serves them by one
     sampling    how tokens are chosen
     """
@@ -44,6 +45,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
     num_keep: int | None = None
     reuse: bool = True
+    adapter: AdapterMix = ()
     session: str | None = None
     resume: tuple[int, ...] = ()
     shown: frozenset[int] = frozenset()
@@ -71,6 +73,7 @@ def options_of(given: Mapping[str, Any], context: int) -> GenerationOptions:
             raise UnknownOptionError(f"unknown option {name!r}{nearest(name, _ALL)}")
     own = {name: value for name, value in given.items() if name in _OWN}
     own["stop"] = stop_strings(own.get("stop"))
+    own["adapter"] = adapter_mix(own.get("adapter"))
     for name, kind in (("resume", tuple), ("shown", frozenset)):
         ids = own.get(name)
         own[name] = kind(() if ids is None else token_ids(ids, f"{name} must be token ids"))
@@ -119,6 +122,7 @@ class Score(Request[NDArray[np.float32]]):
     """Asks for the logits after each token, (tokens, vocabulary)."""
 
     prompt: Prompt
+    adapter: AdapterMix = ()
 
 
 @final
@@ -128,6 +132,7 @@ class ScoreTokens(Request[int]):
 
     prompt: Sequence[int]
     top: int
+    adapter: AdapterMix = ()
 
 
 AnyRequest: TypeAlias = Generate | Score | ScoreTokens

@@ -59,19 +59,20 @@ class Slot(Struct):
 
 async def show_properties(call: EndpointCall, _: None) -> JsonAnswer:
     """Describe a model, that of ?model=NAME if there are several."""
-    with await call.services.generator.lease(_asked(call)) as lease:
+    with await call.services.generator.lease(asked_model(call)) as lease:
         found = await asyncio.to_thread(_properties, lease.llm, lease.name)
         return JsonAnswer(found)
 
 
 async def list_slots(call: EndpointCall, _: None) -> JsonAnswer:
     """List the slots of a model, that of ?model=NAME if there are several."""
-    with await call.services.generator.lease(_asked(call)) as lease:
+    with await call.services.generator.lease(asked_model(call)) as lease:
         slots = (await asyncio.to_thread(lease.llm.state)).slots
         return JsonAnswer([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
 
 
-def _asked(call: EndpointCall) -> str | None:
+def asked_model(call: EndpointCall) -> str | None:
+    """The model that ?model=NAME names."""
     given = parse_qs(call.scope["query_string"].decode("latin-1")).get("model")
     return given[0] if given else None
 

@@ -105,4 +105,5 @@ def options_of(body: GenerationRequest) -> AnswerOptions:
         reuse=body.cache_prompt,
         response_format=format_of_fields(body.grammar, body.json_schema),
         ignore_end=bool(body.ignore_eos),
+        lora=fields.scales_of(body),
     )

@@ -118,6 +118,7 @@ def options_of(
         reuse=body.cache_prompt,
         response_format=format_of_fields(body.grammar, body.json_schema, response_format),
         ignore_end=bool(body.ignore_eos),
+        lora=fields.scales_of(body),
     )
 
 

@@ -1,0 +1,60 @@
+"""Adapters in GGUF, as llama.cpp's convert_lora_to_gguf.py writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from backbay import DType, ModelFileError, gguf
+from backbay.gguf import ModelFile
+from backbay.internals import dequantize, numpy_view
+
+from .adapter import Adapter, Array, Factors
+
+TYPE, KIND = gguf.text("general.type"), gguf.text("adapter.type")
+ARCHITECTURE, ALPHA = gguf.text("general.architecture"), gguf.number("adapter.lora.alpha")
+INVOCATION: Final = "adapter.alora.invocation_tokens"
+DOWN, UP = ".lora_a", ".lora_b"
+
+
+def read_gguf(path: Path, model: ModelFile) -> Adapter:
+    """The adapter in a GGUF file, for a model of the same architecture."""
+    with gguf.open(path) as file:
+        config, own = file.metadata, ARCHITECTURE.of(model.metadata)
+        for key, expected in ((TYPE, "adapter"), (KIND, "lora"), (ARCHITECTURE, own)):
+            if key.of(config, "model" if key is TYPE else None) != expected:
+                raise key.refuse(config, f"{expected!r}, as an adapter for this model has it,")
+        if INVOCATION in config:
+            raise config.mistyped(INVOCATION, "an adapter that changes all tokens", config[INVOCATION])
+        alpha = ALPHA.of(config)
+        pairs = {name.removesuffix(DOWN) for name in file.tensors if name.endswith(DOWN)}
+        for name, info in file.tensors.items():
+            target = name.removesuffix(DOWN).removesuffix(UP)
+            if target not in pairs or f"{target}{UP}" not in file.tensors:
+                expected = "pairs of tensors NAME.lora_a and NAME.lora_b"
+                raise ModelFileError(path, info.declared_at, expected, repr(name))
+        return Adapter(path, {name: _factors(file, name, alpha) for name in sorted(pairs)})
+
+
+def _factors(file: ModelFile, name: str, alpha: float) -> Factors:
+    down, up = _numbers(file, name + DOWN), _numbers(file, name + UP)
+    if down.dtype != up.dtype:
+        down, up = down.astype(np.float32), up.astype(np.float32)
+    return Factors.scaled(down, up, alpha / max(up.shape[-1], 1) if alpha else 1.0)
+
+
+def _numbers(file: ModelFile, name: str) -> Array:
+    """A tensor in NumPy's order of dimensions, a copy: f16 as it is, all else as f32."""
+    info = file.tensors[name]
+    data, shape = file.data(name), info.shape[::-1]
+    if len(shape) not in (2, 3) or not (info.dtype.is_float or info.dtype.is_quantized):
+        expected = f"a matrix of floats, or one for each expert, as {name!r}"
+        raise ModelFileError(file.path, info.declared_at, expected, f"{info.dtype}{list(info.shape)}")
+    if info.dtype.is_quantized:
+        return dequantize(data.reshape(*shape[:-1], -1), info.dtype)
+    numbers = numpy_view(data, info.dtype).reshape(shape)
+    if info.dtype is DType.BF16:
+        return (numbers.astype(np.uint32) << 16).view(np.float32)
+    return np.array(numbers, np.float16 if info.dtype is DType.F16 else np.float32)
