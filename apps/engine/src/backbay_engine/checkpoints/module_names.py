@@ -12,10 +12,10 @@ from backbay.gguf import ModelFile, text, whole
 
 from .arrays import LazyArray
 from .changes import transposed
+from .config_json import Settings, read_settings
 from .families import FAMILIES, family_of
 from .family_mapping import Family
 from .folder import family_name
-from .config_json import Settings, read_settings
 from .tensor_names import TensorNames
 
 ARCHITECTURE = text("general.architecture")
