@@ -145,13 +145,15 @@ dist: $(VENV)/.dist  ## build all wheels and sdists, check them, and run backbay
 	$(VENV)/dist/bin/python lab/tools/dist.py --twice
 
 backend-jax: SHAPES = --few-shapes
+backend-mlx: PROOF = --known $(FOLDER)/known-failures.txt
+backend-%: PROOF = --certify $(FOLDER)/proof
 backend-%: FOLDER = $(firstword $(wildcard plugins/$* examples/backends/$*))
-backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, and the certificate
+backend-torch backend-jax backend-mlx backend-wgpu: backend-%:  # plugins/torch, plugins/jax, or one of examples/backends: an environment of its own, its tests, and the suite, with a certificate if no failure is known
 	rm -rf $(addsuffix /build,core plugins/cpu_ref conformance apps/engine $(FOLDER))  # an old build would put files into the wheels that are gone
 	$(PYTHON) -m venv $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install ./core ./plugins/cpu_ref ./conformance ./apps/engine ./$(FOLDER) pytest
 	$(VENV)/$*/bin/python -m pytest $(FOLDER)/tests
-	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 --certify $(FOLDER)/proof
+	$(VENV)/$*/bin/backbay conform $* $(SHAPES) --timeout 600 $(PROOF)
 
 # ONNX Runtime with WebGPU shares files with the one of $(VENV), so it needs an environment of its own.
 $(VENV)/webgpu/.installed: $(addsuffix /pyproject.toml,$(FOLDERS))

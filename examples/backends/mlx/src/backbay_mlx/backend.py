@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from backbay import ops
 from backbay.kernels import array_kernels, count_temporaries
 from backbay.plugin import NUMPY, ArrayEngine, ArrayProgram, DType, GraphBackend, GraphFunction, Node
 
@@ -56,11 +57,21 @@ class Engine(ArrayEngine):
         return mx.as_strided(mx.contiguous(storage), shape, strides, offset)
 
 
+KERNELS = array_kernels(xp, erfc=lambda x: 1 - mx.erf(x))
+
+
+def mulmat(w: Array, x: Array) -> Array:
+    """In MLX 0.32.4, a product without elements of an operand with strides ends the process."""
+    if w.size and x.size:
+        return KERNELS[ops.mulmat](w, x)
+    return mx.zeros((*x.shape[:-1], w.shape[-2] if w.ndim > 1 else 1))
+
+
 class MlxBackend(GraphBackend):
     """MLX on its default device."""
 
     contract_version = "1.2"
-    kernels = array_kernels(xp, erfc=lambda x: 1 - mx.erf(x))
+    kernels = {**KERNELS, ops.mulmat: mulmat, ops.mulmat_full_prec: mulmat}
     engine = Engine()
 
     def start(self) -> None:
