@@ -173,7 +173,7 @@ def test_what_fails_to_be_added_changes_nothing(
         with pytest.raises(ModelFileError):
             llm.add_adapter("w", wrong)
         with monkeypatch.context() as patch:
-            from backbay_engine.runner.step_cache import StepCache
+            from backbay_engine.runner.traced_steps import StepCache
 
             reserve, calls = StepCache._reserve, []
 

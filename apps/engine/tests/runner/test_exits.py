@@ -12,7 +12,7 @@ from small_llama import EOS
 from backbay import BackbayError, ClosedError
 from backbay_engine import LLM, load
 from backbay_engine.runner.loop import Runner
-from backbay_engine.runner.step_cache import StepCache
+from backbay_engine.runner.traced_steps import StepCache
 
 SIZES: dict[str, Any] = {"context": 64, "parallel": 2, "batch": 16, "num_threads": 1, "kv_dtype": "f32"}
 ENDLESS = {"logit_bias": {EOS: float("-inf")}, "temperature": 0}
