@@ -39,7 +39,7 @@ from kind import Kind, make  # noqa: E402
 from backbay_engine import load  # noqa: E402
 
 KINDS: dict[str, Kind] = {**decoders.KINDS, **mixtures.KINDS, **recurrent.KINDS}
-IDS = [5, 9, 33, 2, 60, 17, 17, 40]
+IDS = [5, 9, 33, 2, 60, 17, 17, 40, 21, 1, 8, 50]  # longer than the shortest context of a kind
 CHOICES: dict[str, dict[str, float]] = {
     "first": {"first": 1.0},
     "half of first": {"first": 0.5},
