@@ -39,7 +39,7 @@ from kind import Kind, make  # noqa: E402
 from backbay_engine import load  # noqa: E402
 
 KINDS: dict[str, Kind] = {**decoders.KINDS, **mixtures.KINDS, **recurrent.KINDS}
-IDS = [5, 9, 33, 2, 60, 17, 17, 40]
+IDS = [5, 9, 33, 2, 60, 17, 17, 40, 21, 1, 8, 50]  # longer than the shortest context of a kind
 CHOICES: dict[str, dict[str, float]] = {
     "first": {"first": 1.0},
     "half of first": {"first": 0.5},
@@ -52,6 +52,8 @@ CONFIGS = {
     "second": {"r": 2, "lora_alpha": 3},
     "stabilized": {"r": 8, "lora_alpha": 4, "use_rslora": True},
 }
+CONTEXT = 64
+TURNED = ("gpt2",)  # modules that hold weights the other way round; the converter turns factors, too
 CONVERTED = "first", "second"  # the converter does not heed use_rslora
 
 
@@ -60,7 +62,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--converter", type=Path, required=True, help="the folder of llama.cpp's sources")
-    parser.add_argument("--kinds", nargs="+", default=["llama", "qwen3moe", "gemma2", "phi3-long", "mamba2"])
+    parser.add_argument("--kinds", nargs="+", default=["llama", "qwen3moe", "gemma2", "phi3-long", "gpt2"])
     parser.add_argument("--backends", nargs="+", default=["cpu_ref", "ggml", "onnx"])
     parser.add_argument("--limit", type=float, default=1e-3)
     args = parser.parse_args()
@@ -82,12 +84,10 @@ def compare(name: str, folder: Path, args: argparse.Namespace) -> Iterator[tuple
     model = convert(folder / "model", folder / "model.gguf", args.converter, kind)
     folders = {each: folder / each for each in CONFIGS}
     sources = {"PEFT's folders": folders}
-    try:
+    if name not in TURNED:
         sources["the converter's files"] = {
             each: converted(folders[each], folder / "model", args.converter) for each in CONVERTED
         }
-    except subprocess.CalledProcessError as error:
-        print(f"{name}: the converter fails: {error.stderr.strip().splitlines()[-1]}")
     for backend in args.backends:
         for told, adapters in sources.items():
             for at in (model, folder / "model"):
@@ -102,7 +102,7 @@ def compare(name: str, folder: Path, args: argparse.Namespace) -> Iterator[tuple
 def errors(
     model: Path, backend: str, adapters: Mapping[str, Path], expected: Mapping[str, NDArray[np.float32]]
 ) -> tuple[float, float]:
-    with load(model, backend, adapters=adapters, kv_dtype="f32") as llm:
+    with load(model, backend, context=CONTEXT, adapters=adapters, kv_dtype="f32") as llm:
         own = {choice: scales for choice, scales in CHOICES.items() if scales.keys() <= adapters.keys()}
         found = {choice: llm.logits(IDS, adapter=scales) for choice, scales in own.items()}
         plain = llm.logits(IDS)
