@@ -10,7 +10,7 @@ from pathlib import Path
 from backbay.cli import add_json, say, say_json, table, whole
 
 from .report.terminal import ProgressBar, show_failure
-from .runner.trust import TRUST_HELP, require_trust
+from .report.trust import TRUST_HELP, require_trust
 from .runner.verification import SAMPLE, Verification, opened_by, read_certificate, verify
 
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}

@@ -41,7 +41,7 @@ def test_a_hunt_finds_a_rare_worst_input_that_as_many_draws_miss(
 ) -> None:
     files = {kind: tmp_path / f"report.{kind}" for kind in ("json", "html")}
     words = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
-    assert conform(PEAKED, "--op", "exp", "--hunt", f"{CALLS}x", "--seed", "3", *words) == 0
+    assert conform(PEAKED, "--op", "exp", "--hunt", f"{CALLS}x", "--seed", "0", *words) == 0
     cells = {cell["dtype"]: cell for cell in json.loads(files["json"].read_text())["cells"]}
     worst = cells["f32"]["extremes"]["last_places"]
     assert worst["last_places"] > 5
@@ -49,7 +49,7 @@ def test_a_hunt_finds_a_rare_worst_input_that_as_many_draws_miss(
     assert abs(x - 50.03) < NEAR
     shown = capsys.readouterr().out
     assert worst["element"] in shown and worst["element"] in files["html"].read_text()
-    assert f"(seed 3, hunt {CALLS}x, " in shown
+    assert f"(seed 0, hunt {CALLS}x, " in shown
     assert min(nearest_to_peak(Draw(f"{n}", n)) for n in range(CALLS)) > NEAR
 
 
