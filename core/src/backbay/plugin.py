@@ -8,9 +8,6 @@ from __future__ import annotations
 from .backend.backend import Backend as Backend
 from .backend.hooks import BackendHooks as BackendHooks
 from .backend.hooks import Progress as Progress
-from .backend.kernels.array_devices import DeviceTrial as DeviceTrial
-from .backend.kernels.array_devices import choose_device as choose_device
-from .backend.kernels.array_devices import try_device as try_device
 from .backend.kernels.graph_backend import GraphBackend as GraphBackend
 from .backend.kernels.kernel_backend import CPU as CPU
 from .backend.kernels.kernel_backend import GRAPH as GRAPH

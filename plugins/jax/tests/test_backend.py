@@ -13,7 +13,7 @@ import pytest
 
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError, ops
-from backbay.plugin import DeviceTrial
+from backbay.kernels import DeviceTrial
 
 jax = pytest.importorskip("jax")
 

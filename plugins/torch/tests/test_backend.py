@@ -11,7 +11,7 @@ import pytest
 
 import backbay
 from backbay import BackendParams, BackendUnavailableError, DType, GPULayers, GPULayersList, OptionError, ops
-from backbay.plugin import DeviceTrial
+from backbay.kernels import DeviceTrial
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("array_api_compat")

@@ -1,4 +1,4 @@
-"""The kernels of a GraphBackend, for every module of arrays that keeps the array API standard."""
+"""The kernels of a GraphBackend over modules of the array API standard, and the choice of its device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import ops
+from ..backend.kernels.array_devices import DeviceTrial, choose_device, try_device
 from ..graph.graph import Node
 from ..ops.declaration import Op
 from . import elementwise as elementwise
@@ -16,7 +17,7 @@ from . import sequence as sequence
 from . import spatial as spatial
 from .table import extended, kernel, scan_steps, solve_rows
 
-__all__ = ["array_kernels", "count_temporaries"]
+__all__ = ["DeviceTrial", "array_kernels", "choose_device", "count_temporaries", "try_device"]
 
 Function = Callable[..., Any]
 

@@ -11,19 +11,8 @@ import jax.numpy as jnp
 from backbay import BackendParams, ops
 from backbay.gguf import ModelFile
 from backbay.internals import choice_of
-from backbay.kernels import array_kernels, count_temporaries
-from backbay.plugin import (
-    CPU,
-    DeviceInfo,
-    DType,
-    GraphBackend,
-    Node,
-    Op,
-    Option,
-    Precision,
-    Spec,
-    choose_device,
-)
+from backbay.kernels import array_kernels, choose_device, count_temporaries
+from backbay.plugin import CPU, DeviceInfo, DType, GraphBackend, Node, Op, Option, Precision, Spec
 
 from .devices import device_info, jax_devices
 from .engine import HALVES, Array, engine_for, trial_of

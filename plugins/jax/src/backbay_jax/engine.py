@@ -16,17 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from backbay.plugin import (
-    NUMPY,
-    ArrayEngine,
-    ArrayProgram,
-    DeviceTrial,
-    DType,
-    GraphFunction,
-    decode,
-    encode,
-    try_device,
-)
+from backbay.kernels import DeviceTrial, try_device
+from backbay.plugin import NUMPY, ArrayEngine, ArrayProgram, DType, GraphFunction, decode, encode
 
 from .devices import Device
 

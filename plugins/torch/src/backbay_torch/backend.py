@@ -13,19 +13,8 @@ from array_api_compat import torch as xp
 from backbay import BackendParams, OptionError, ops
 from backbay.gguf import ModelFile
 from backbay.internals import choice_of
-from backbay.kernels import array_kernels, count_temporaries
-from backbay.plugin import (
-    CPU,
-    DeviceInfo,
-    DType,
-    GraphBackend,
-    Node,
-    Op,
-    Option,
-    Precision,
-    Spec,
-    choose_device,
-)
+from backbay.kernels import array_kernels, choose_device, count_temporaries
+from backbay.plugin import CPU, DeviceInfo, DType, GraphBackend, Node, Op, Option, Precision, Spec
 
 from .devices import device_info, torch_devices, trial_of
 from .engine import EAGER, Array, engine_for

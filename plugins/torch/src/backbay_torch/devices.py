@@ -6,7 +6,8 @@ from functools import cache
 
 import torch
 
-from backbay.plugin import CPU, DeviceInfo, DeviceTrial, DType, host_memory, try_device
+from backbay.kernels import DeviceTrial, try_device
+from backbay.plugin import CPU, DeviceInfo, DType, host_memory
 
 TORCH = {
     DType.F64: torch.float64,
