@@ -17,18 +17,8 @@ from backbay import (
     RefusalError,
     ops,
 )
-from backbay.kernels import array_kernels
-from backbay.plugin import (
-    CPU,
-    NUMPY,
-    ArrayEngine,
-    DeviceTrial,
-    GraphBackend,
-    choose_device,
-    decode,
-    encode,
-    try_device,
-)
+from backbay.kernels import DeviceTrial, array_kernels, choose_device, try_device
+from backbay.plugin import CPU, NUMPY, ArrayEngine, GraphBackend, decode, encode
 
 TRIALS = {CPU: DeviceTrial(), "GPU:0": DeviceTrial("out of order"), "GPU:1": DeviceTrial()}
 

@@ -1,4 +1,4 @@
-"""The kernels of a GraphBackend, for every module of arrays that keeps the array API standard, and the trial of its device."""
+"""The kernels of a GraphBackend over modules of the array API standard, and the choice of its device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .. import ops
 from ..backend.kernels.array_devices import DeviceTrial, choose_device, try_device
 from ..graph.graph import Node
-from ..ops.op_declaration import Op
+from ..ops.declaration import Op
 from . import elementwise as elementwise
 from . import movement as movement
 from . import reductions as reductions
