@@ -234,7 +234,8 @@ class LLM:
     def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
         """Let the cache hold what a snapshot has, or its file; gives the snapshot.
 
-        Then `submit(snapshot.prompt, **snapshot.options)` goes on with the request, and computes no token again.
+        Then `submit(snapshot.prompt, **snapshot.options)` goes on with the request, and computes no token again. Whoever
+        wrote the file decides the answers to all requests that reuse a beginning of it: take files of those you trust.
         """
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)

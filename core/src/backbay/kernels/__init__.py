@@ -9,7 +9,7 @@ from typing import Any
 from .. import ops
 from ..backend.kernels.array_devices import DeviceTrial, choose_device, try_device
 from ..graph.graph import Node
-from ..ops.declaration import Op
+from ..ops.op_declaration import Op
 from . import elementwise as elementwise
 from . import movement as movement
 from . import reductions as reductions

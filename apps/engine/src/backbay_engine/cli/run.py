@@ -82,7 +82,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         ),
     ):
         formats.add_argument(option, dest="response_format", type=of_file, metavar="FILE", help=holds)
-    session = "keep the conversation in this file; the next run with this file goes on with it"
+    session = (
+        "keep the conversation in this file; the next run with this file goes on with it. Whoever wrote a file decides "
+        "the answers: take none of those you do not trust"
+    )
     add("--session", type=file_to_write, metavar="FILE", help=session)
     add_speculation_arguments(parser)
     for name, (kind, what) in SAMPLING.items():

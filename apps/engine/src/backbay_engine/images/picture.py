@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 import os
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,10 @@ MOST_BYTES = 2**28  # of a file
 RGB = NDArray[np.uint8]  # (height, width, 3)
 
 MOST_PIXELS = 89_478_485  # Pillow's own limit: 256 MiB of RGB
+MOST_EXACT = (
+    25_000_000  # pixels that are resized as the reference does it; larger pictures are made smaller first
+)
+STRIP = 1 << 22  # about the pixels that are converted at once
 MOST_STRETCH = 200  # the reference's limit for qwen2.5-vl
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "TIFF", "WEBP")
 WHITE = (255, 255, 255, 255)
@@ -247,6 +252,8 @@ def _rgb(name: str, picture: Picture) -> RGB:
     from PIL import ImageOps
     from PIL.Image import alpha_composite, new
 
+    if picture.width * picture.height > MOST_EXACT:
+        picture = _smaller(picture)
     picture.load()
     turned = ImageOps.exif_transpose(picture)
     if turned.mode.startswith("I"):
@@ -259,6 +266,29 @@ def _rgb(name: str, picture: Picture) -> RGB:
         coloured = turned.convert("RGBA")
         turned = alpha_composite(new("RGBA", coloured.size, WHITE), coloured)
     return np.asarray(turned.convert("RGB"))
+
+
+def _smaller(picture: Picture) -> Picture:
+    """A large picture by means of square blocks of pixels, strip by strip; a JPEG is not decoded in full, either."""
+    from PIL.Image import new
+
+    factor = math.isqrt((picture.width * picture.height - 1) // MOST_EXACT) + 1
+    exif, palette = picture.getexif(), picture.mode in ("P", "PA")
+    picture.draft(picture.mode, (picture.width // factor, picture.height // factor))
+    factor = math.isqrt((picture.width * picture.height - 1) // MOST_EXACT) + 1
+    mode = {"1": "L", "P": "RGBA" if "transparency" in picture.info else "RGB", "PA": "RGBA"}.get(
+        picture.mode, "I" if picture.mode.startswith("I") else picture.mode
+    )
+    size = -(-picture.width // factor), -(-picture.height // factor)
+    reduced, rows = new(mode, size), max(1, STRIP // (picture.width * factor)) * factor
+    for top in range(0, picture.height, rows):
+        strip = picture.crop((0, top, picture.width, min(top + rows, picture.height))).convert(mode)
+        reduced.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
+    reduced.info.update(
+        {name: value for name, value in picture.info.items() if not (palette and name == "transparency")}
+    )
+    reduced.getexif().update(exif)
+    return reduced
 
 
 def _of_16_bits(name: str, grey: NDArray[Any]) -> RGB:

@@ -51,6 +51,11 @@ class JobMaker:
             context, size = self.facts.context, self.facts.vocabulary_size
             check_generation(tokens, request.options, self.tokenizer, context=context, vocabulary_size=size)
 
+    def require_room(self, tokens: int) -> None:
+        """ContextOverflowError if a prompt has so many tokens with its pictures, or more."""
+        told = "the prompt has {} tokens or more with its pictures, the context holds {}"
+        require_fitting_prompt(told, tokens, self.facts.context)
+
     def check_pictures(self, tokens: Sequence[Token]) -> None:
         """RequestError if the model cannot serve a prompt with pictures."""
         context, batch = self.facts.context, self.facts.batch

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import cpu_count
-from threading import Condition, RLock
-from time import perf_counter
+from threading import TIMEOUT_MAX, Condition, RLock, Timer
+from time import monotonic, perf_counter
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -21,7 +22,7 @@ from backbay.discovery import open_model
 from backbay.internals import Flag, close_after_fork
 
 from ..checkpoints import locate
-from ..errors import RequestError
+from ..errors import DeadlineError, RequestError
 from ..images.contract import VisionFamily
 from ..images.encoder import ImageEncoder
 from ..images.encoder_file import has_encoder, text_file, vision_family, vision_file
@@ -66,6 +67,7 @@ class PendingPictures:
     lease: RowsLease | None = None
     job: Job | None = None
     over: bool = False
+    watch: Timer | None = None
 
 
 @final
@@ -147,6 +149,7 @@ class PictureIntake:
     ) -> R:
         """Prepare and encode the pictures of a request; then it becomes a job, which goes to the runner."""
         pictures = parts.pictures
+        jobs.require_room(len(pictures))
         arrival = PendingPictures(request, parts, jobs, runner, [None] * len(pictures))
         arrival.handle = handle = receiver(partial(self._cancel, arrival))
         with self._lock:
@@ -159,6 +162,7 @@ class PictureIntake:
             for place, picture in enumerate(pictures):
                 prepare = partial(self._prepare_one, arrival, place, picture)
                 self._pool.submit(self._guarded, arrival, prepare)
+            self._watch(arrival)
         return handle
 
     @property
@@ -205,17 +209,38 @@ class PictureIntake:
         if arrival.over:
             return
         try:
+            self._require_time(arrival)
             work()
+            self._require_time(arrival)
         except BaseException as error:  # noqa: BLE001  the request gets it
             self._end(arrival, error)
+
+    def _require_time(self, arrival: PendingPictures) -> None:
+        """DeadlineError if the request should have begun by now."""
+        if arrival.job is None and getattr(arrival.request, "begin_by", math.inf) <= monotonic():
+            raise DeadlineError("the request had not begun by its deadline: its pictures were not ready")
+
+    def _watch(self, arrival: PendingPictures) -> None:
+        """End a request at its deadline, even while one of its pictures is prepared or encoded."""
+        left = getattr(arrival.request, "begin_by", math.inf) - monotonic()
+        if left < TIMEOUT_MAX:
+            arrival.watch = Timer(max(left, 0), self._guarded, (arrival, lambda: None))
+            arrival.watch.daemon = True
+            arrival.watch.start()
 
     def _prepare_one(self, arrival: PendingPictures, place: int, picture: Image | Prepared) -> None:
         prepared = self.prepare(picture)
         with self._lock:
             arrival.prepared[place] = prepared
             ready = all(each is not None for each in arrival.prepared)
+            known = sum(1 if each is None else self._least(each) for each in arrival.prepared)
+        arrival.jobs.require_room(known)  # before more are prepared
         if ready:
             self._arrange(arrival)
+
+    def _least(self, picture: Prepared) -> int:
+        """The fewest tokens that a picture has in a prompt."""
+        return 1 if self.family.crosses else max(1, picture.tokens)
 
     def _arrange(self, arrival: PendingPictures) -> None:
         """Place the prepared pictures in the text, and ask for their rows."""
@@ -269,6 +294,8 @@ class PictureIntake:
         arrival.jobs.end(arrival.request, arrival.handle, error)
 
     def _leave(self, arrival: PendingPictures) -> None:
+        if arrival.watch is not None:
+            arrival.watch.cancel()
         self._arrivals.remove(arrival)
         self._changed.notify_all()
 

@@ -66,6 +66,8 @@ class RequestMaker:
         """A prompt as requests hold it: token ids, or parts whose pictures look right from outside."""
         if isinstance(prompt, str) and not prompt:  # the beginning-of-sequence token would hide it
             raise RequestError("the prompt is empty")
+        if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):
+            self._require_room(len(prompt))  # before ids are looked at one by one
         parts = prompt_parts(prompt)
         if parts is None:
             return self._in_limits(self._ids(prompt))
@@ -143,15 +145,17 @@ class RequestMaker:
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty")
-        require_fitting_prompt(
-            "the prompt has {} tokens, the context holds {}", len(ids), self._facts.context
-        )
-        if not self._facts.generates:  # without a cache, a text cannot be split
-            require_fitting_prompt(
-                "the prompt has {} tokens, a step takes {} (batch)", len(ids), self._facts.batch
-            )
+        self._require_room(len(ids))
         self.check_ids(ids)
         return ids
+
+    def _require_room(self, count: int) -> None:
+        """ContextOverflowError if the model does not take so many tokens."""
+        require_fitting_prompt("the prompt has {} tokens, the context holds {}", count, self._facts.context)
+        if not self._facts.generates:  # without a cache, a text cannot be split
+            require_fitting_prompt(
+                "the prompt has {} tokens, a step takes {} (batch)", count, self._facts.batch
+            )
 
     def check_ids(self, ids: Sequence[int]) -> None:
         wrong = next((token for token in ids if not 0 <= token < self._facts.vocabulary_size), None)
