@@ -9,10 +9,12 @@ from backbay import (
     BackbayError,
     BackendParams,
     BackendUnavailableError,
+    Debug,
     DeviceInfo,
     DType,
     GPULayers,
     GPULayersList,
+    NoMemoryError,
     OptionError,
     RefusalError,
     ops,
@@ -116,6 +118,13 @@ def test_a_graph_is_booked_on_its_device_and_a_dtype_that_this_lacks_is_unsuppor
             ctx.compute(x.cast(ctx, DType.BF16))
         assert backend.supports(ops.cast, [x])
         assert set(NUMPY) - backend.trial.lacks >= {DType.F16, DType.I64}
+
+
+@pytest.mark.parametrize("poison", [True, False])
+def test_a_leaf_larger_than_any_memory_is_refused_on_a_device_that_does_not_tell_its_memory(poison: bool):
+    params = BackendParams(debug=Debug(poison=poison))
+    with Solver(None, params) as backend, backend.new_context() as ctx, pytest.raises(NoMemoryError):
+        ctx.empty(DType.F32, 1 << 50)
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -208,7 +208,9 @@ class EngineBuffer(Buffer):
         self.engine, self.nbytes, self.dtype = engine, spec.nbytes, spec.dtype
         self._storage: Any = None
         self._poisoned = debug.poison
-        if not self._poisoned:
+        if self._poisoned:
+            np.empty(self.nbytes, np.uint8)  # what no machine has is refused now, not when it is read
+        else:
             self.zero()
 
     @property
