@@ -144,7 +144,10 @@ def load_arguments(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
     layers = None if args.gpu_layers is None else _layers_on_gpus(args, backend)
     params = BackendParams(num_threads=args.threads, gpu_layers=layers, options=options_of(args))
-    adapters = {str(number): path for number, (path, _) in enumerate(getattr(args, "adapter", ()))}
+    chosen: Sequence[tuple[str, float]] = (
+        getattr(args, "adapter", None) or ()
+    )  # not every command has the option
+    adapters = {str(number): path for number, (path, _) in enumerate(chosen)}
     return {**{name: getattr(args, name) for name in LOADING}, "params": params, "adapters": adapters}
 
 

@@ -108,7 +108,8 @@ class Catalogue:
                 CatalogueEntry(name, *_files(model)) if found is None else replace(found, name=name)
             )
         for name, file in (adapters or {}).items():
-            self._add_adapter(*name.rpartition(":")[::2], file)
+            model, _, adapter = name.rpartition(":")
+            self._add_adapter(model, adapter, file)
 
     @property
     def named(self) -> list[CatalogueEntry]:
