@@ -38,7 +38,7 @@ ROUNDS = 27
 """So many times the calls of a size are drawn at most, until enough of them have the wanted dtypes."""
 
 
-class FailedCall(Exception):  # noqa: N818 a finding about the kernel
+class FailedCallError(Exception):
     """A call that the kernel computes wrong, with its outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -158,12 +158,12 @@ def check_kernel(
 
     def done(outcome: Outcome) -> None:
         if outcome.failed:
-            raise FailedCall(outcome)
+            raise FailedCallError(outcome)
         counts.append(outcome.status)
 
     try:
         (check.run_isolated if isolate else check.run)(done)
-    except FailedCall as failed:
+    except FailedCallError as failed:
         raise AssertionError(described(check.with_program(failed.outcome))) from None
     if "passed" not in counts:
         raise AssertionError(f"no call of {check.op.name} could be judged, of {len(counts)}")

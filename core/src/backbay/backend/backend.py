@@ -31,7 +31,7 @@ from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, Placement, parse_options
 from ..types.spec import CONTRACT, Spec
-from .blocks import BlockNumbers
+from .block_numbers import BlockNumbers
 from .helper_processes import close_after_fork, never_free, without_forks
 from .hooks import BackendHooks, Progress
 from .profiling import ProfiledRun, Profiler, profile_runs

@@ -21,7 +21,7 @@ from ..memory.working_memory import PeakMemory
 from ..ops import KERNELS, peak_memory
 from ..session.device import Device
 from ..session.native import DOMAIN
-from ..session.session import SessionLog, create_session, session_options
+from ..session.session import SessionProfile, create_session, session_options
 from ..weights.store import WeightStore
 
 
@@ -54,7 +54,7 @@ class CompiledGraph:
     session: Any  # None if there is nothing to run
     packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
     peak: PeakMemory
-    events: SessionLog | None
+    events: SessionProfile | None
     users: int = 0  # plans
 
     def serves(self, graph: Graph) -> bool:
@@ -133,7 +133,7 @@ class SessionCache:
 
     def _session(
         self, lowered: LoweredModel, graph: Graph, *, profiled: bool
-    ) -> tuple[Any, SessionLog | None]:
+    ) -> tuple[Any, SessionProfile | None]:
         """A session, with its log if it is `profiled`; None if there is nothing to run."""
         services = self._services
         if not services.params.alloc_memory or not (lowered.results or lowered.states or lowered.rows):
@@ -146,7 +146,7 @@ class SessionCache:
         domains = [each.domain for each in lowered.model.opset_import]
         native = services.native.path if DOMAIN in domains else None
         options = session_options(services.params.num_threads, shared=services.shared_threads, native=native)
-        events = SessionLog(options) if profiled else None
+        events = SessionProfile(options) if profiled else None
         limit = services.params.max_memory.get(services.device.id)
         needed = len(lowered.model.graph.node) * NODE
         services.ledger.foresee(Entry(CPU, "host"), needed)

@@ -32,7 +32,7 @@ class NodeTime:
 
 
 @final
-class SessionLog:
+class SessionProfile:
     """What a session writes about its runs, if its options say so. Asking for the times ends it."""
 
     def __init__(self, options: Any) -> None:

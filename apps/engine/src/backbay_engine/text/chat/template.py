@@ -15,7 +15,7 @@ from typing import Any, Self, final
 from ...errors import TemplateError
 from ..bounded_process import BoundedProcess, BoundedProcessError
 from ..tokenizers.tokenizer import Tokenizer
-from . import template_task
+from . import template_rendering
 
 
 @final
@@ -47,7 +47,7 @@ class ChatTemplate:
         self.source, self.limits = source, limits
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._process = BoundedProcess(
-            Path(template_task.__file__),
+            Path(template_rendering.__file__),
             ("jinja2", "markupsafe"),
             {"source": source, "output": limits.output},
             seconds=limits.seconds,
