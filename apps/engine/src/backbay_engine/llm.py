@@ -393,8 +393,6 @@ class LLM:
             raise RequestError(f"{wanted} is in the model's worker; load the model without worker=True")
         return self._port
 
-    # -- inside ------------------------------------------------------------------------------------------
-
     def _facts(self) -> ModelFacts:
         """The facts of a model that is open."""
         self._port.check_open()

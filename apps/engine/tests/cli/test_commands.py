@@ -72,7 +72,7 @@ def test_run_gives_answers_a_format(path, capsys, tmp_path):
         with pytest.raises(SystemExit) as caught:
             main([*words, option, str(file)])
         assert caught.value.code == 2
-        assert f"argument {option}: {file}: " in capsys.readouterr().err
+        assert f"argument {option}: {file}" in capsys.readouterr().err
 
 
 def test_a_conversation_goes_on_until_input_ends(path, capsys, monkeypatch):

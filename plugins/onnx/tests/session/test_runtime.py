@@ -74,7 +74,7 @@ def test_the_doctor_names_the_installed_distributions_even_if_they_do_not_work(
     facts = OnnxBackend.diagnose()
     assert facts["installed"].startswith("onnxruntime")
     assert module.load_runtime().__version__ in facts["ONNX Runtime"]
-    assert facts["CUDA"] == "works" or "remedy" in facts["CUDA"]
+    assert facts["CUDA"] == "works" or "to have it: pip" in facts["CUDA"]
     assert "q4_0" in facts["stays quantized"]
     module.load_runtime.cache_clear()
     monkeypatch.setattr(module, "is_installed", lambda name: True)
