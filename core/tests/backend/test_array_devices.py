@@ -121,10 +121,16 @@ def test_a_graph_is_booked_on_its_device_and_a_dtype_that_this_lacks_is_unsuppor
 
 
 @pytest.mark.parametrize("poison", [True, False])
-def test_a_leaf_larger_than_any_memory_is_refused_on_a_device_that_does_not_tell_its_memory(poison: bool):
+def test_what_no_machine_has_is_refused_on_a_device_that_does_not_tell_its_memory(poison: bool):
     params = BackendParams(debug=Debug(poison=poison))
-    with Solver(None, params) as backend, backend.new_context() as ctx, pytest.raises(NoMemoryError):
-        ctx.empty(DType.F32, 1 << 50)
+    with Solver(None, params) as backend, backend.new_context() as ctx:
+        x = ctx.from_floats([1.0])
+        held = backend.memory().total()
+        with pytest.raises(NoMemoryError):
+            ctx.empty(DType.F32, 1 << 50)
+        with pytest.raises(NoMemoryError):
+            ctx.forward(x.repeat(ctx, 0, 1 << 50)).reserve()
+        assert backend.memory().total() == held
 
 
 @pytest.mark.parametrize("lower", [True, False])
