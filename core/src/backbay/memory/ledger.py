@@ -15,6 +15,7 @@ from .report import AllocationStatus, BackendMemory, DeviceMemory, Memory, human
 T = TypeVar("T")
 Kind = Literal["input_weights", "weights", "cache", "graph", "host"]
 WEIGHTS = ("input_weights", "weights")
+ADDRESSES = 1 << 48  # bytes; no process can address so many, and a device may not tell its memory
 UNCHECKED = 8 << 20  # bytes; asking the system for its free memory takes longer than booking
 SPARE = 24 << 20  # bytes that libraries and Python take until a model is loaded, which nobody books
 
@@ -114,6 +115,8 @@ class Ledger:
         total = self.totals.get(entry.device)
         if total is not None and self._held(entry.device) + nbytes > total:
             raise self.failure(entry, nbytes, f"the device has {human_bytes(total)} in all")
+        if nbytes >= ADDRESSES:
+            raise self.failure(entry, nbytes, "a process cannot address so much")
         if entry.device == self._host:
             self._unchecked += nbytes
             if self._unchecked >= UNCHECKED:

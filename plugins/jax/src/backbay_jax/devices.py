@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import (
-    xla_bridge,
-)  # of `register_plugin` there is no public form, though JAX's guide for plugins names it
+from jax._src import xla_bridge  # `register_plugin`, which JAX's guide names, has no public form
 
 from backbay import BackendUnavailableError, OptionError
 from backbay.plugin import CPU, DeviceInfo, host_memory
@@ -51,13 +49,10 @@ def _devices_of(platform: str) -> list[Device]:
     try:
         return list(jax.local_devices(backend=platform or None))
     except RuntimeError as error:
-        allowed = jax.config.values.get("jax_platforms")
-        reason = f"JAX has no platform {platform!r}: {error}" + f", and JAX_PLATFORMS={allowed}" * bool(
-            allowed
-        )
-        remedy = (
-            "install its plugin, such as jax[cuda13], or name the library of a PJRT plugin, /path/plugin.so"
-        )
+        reason = f"JAX has no platform {platform!r}: {error}"
+        if allowed := jax.config.values.get("jax_platforms"):
+            reason += f", and JAX_PLATFORMS={allowed}"
+        remedy = "install its plugin, such as jax[cuda13], or name a PJRT plugin's library, /path/plugin.so"
         raise BackendUnavailableError(f"{reason}; remedy: {remedy}") from error
 
 

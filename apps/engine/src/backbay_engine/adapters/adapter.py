@@ -11,14 +11,20 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import ModelFileError
+from backbay import DType, ModelFileError
 from backbay.gguf import nearest
 from backbay.internals import cached_property
+from backbay.plugin import decode
 
 Array: TypeAlias = NDArray[Any]
 Matrices: TypeAlias = Mapping[str, tuple[int, ...]]
 """The shapes of a model's matrices that adapters can change, by name: (in, out), or (in, out, experts)."""
 LARGEST_RANK: Final = 1 << 14
+
+
+def factor_numbers(raw: Array, dtype: DType) -> Array:
+    """Stored numbers in memory of their own: f16 as they are, all else as f32."""
+    return np.array(decode(raw, dtype), np.float16 if dtype is DType.F16 else np.float32)
 
 
 @final
@@ -35,7 +41,9 @@ class Factors:
 
     @classmethod
     def scaled(cls, down: Array, up: Array, scale: float) -> Factors:
-        """The factors with a scale in `up`; in f32 if f16 could not hold it."""
+        """The factors with a scale in `up`; in f32 if f16 could not hold it, or if only one is in f16."""
+        if down.dtype != up.dtype:
+            down, up = down.astype(np.float32), up.astype(np.float32)
         with np.errstate(over="ignore"):
             rounded = np.asarray(up * up.dtype.type(scale))
         if not np.isfinite(rounded).all() and up.dtype == np.float16:

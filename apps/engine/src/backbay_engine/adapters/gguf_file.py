@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from backbay import DType, ModelFileError, gguf
+from backbay import ModelFileError, gguf
 from backbay.gguf import ModelFile
-from backbay.internals import dequantize, numpy_view
+from backbay.internals import numpy_view
 
-from .adapter import Adapter, Array, Factors
+from .adapter import Adapter, Array, Factors, factor_numbers
 
 TYPE, KIND = gguf.text("general.type"), gguf.text("adapter.type")
 ARCHITECTURE, ALPHA = gguf.text("general.architecture"), gguf.number("adapter.lora.alpha")
@@ -40,21 +38,15 @@ def read_gguf(path: Path, model: ModelFile) -> Adapter:
 
 def _factors(file: ModelFile, name: str, alpha: float) -> Factors:
     down, up = _numbers(file, name + DOWN), _numbers(file, name + UP)
-    if down.dtype != up.dtype:
-        down, up = down.astype(np.float32), up.astype(np.float32)
     return Factors.scaled(down, up, alpha / max(up.shape[-1], 1) if alpha else 1.0)
 
 
 def _numbers(file: ModelFile, name: str) -> Array:
-    """A tensor in NumPy's order of dimensions, a copy: f16 as it is, all else as f32."""
+    """A tensor in NumPy's order of dimensions."""
     info = file.tensors[name]
     data, shape = file.data(name), info.shape[::-1]
     if len(shape) not in (2, 3) or not (info.dtype.is_float or info.dtype.is_quantized):
         expected = f"a matrix of floats, or one for each expert, as {name!r}"
         raise ModelFileError(file.path, info.declared_at, expected, f"{info.dtype}{list(info.shape)}")
-    if info.dtype.is_quantized:
-        return dequantize(data.reshape(*shape[:-1], -1), info.dtype)
-    numbers = numpy_view(data, info.dtype).reshape(shape)
-    if info.dtype is DType.BF16:
-        return (numbers.astype(np.uint32) << 16).view(np.float32)
-    return np.array(numbers, np.float16 if info.dtype is DType.F16 else np.float32)
+    stored = (*shape[:-1], -1) if info.dtype.is_quantized else shape
+    return factor_numbers(numpy_view(data, info.dtype).reshape(stored), info.dtype)

@@ -12,14 +12,15 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
-from backbay import DType, ModelFileError
+from backbay import ModelFileError
 from backbay.gguf import ModelFile
 from backbay.internals import numpy_view
 
 from ..checkpoints.json_files import read_object
 from ..checkpoints.module_names import ModuleNames
 from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_file
-from .adapter import Adapter, Array, Factors
+from ..checkpoints.tensor_names import joined_experts
+from .adapter import Adapter, Array, Factors, factor_numbers
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 UNSUPPORTED: Final = (
@@ -30,7 +31,6 @@ UNSUPPORTED: Final = (
 CHANGE_THE_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initial values that go with a base model of their own."""
 _FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight")
-_EXPERT = re.compile(r"(.*\.experts)\.([0-9]{1,6})\.(.*)")
 
 
 def read_peft(folder: Path, model: ModelFile) -> Adapter:
@@ -130,40 +130,26 @@ def _pairs(checkpoint: Checkpoint) -> Iterator[tuple[str, tuple[Array, Array]]]:
             info = tensors[next(iter(names.values()))].info
             raise ModelFileError(info.path, info.offset, f"both factors of {module!r}", "one")
         down, up = (_numbers(content.mapped, tensors[names[part]]) for part in "AB")
-        if down.dtype != up.dtype:
-            down, up = down.astype(np.float32), up.astype(np.float32)
         yield module, (down, up)
     content.check()
 
 
 def _joined_experts(folder: Path, modules: dict[str, Factors]) -> dict[str, Factors]:
     """With one pair of stacks in place of the pairs of a block's experts."""
-    whole, experts = dict[str, Factors](), defaultdict[str, dict[int, Factors]](dict)
-    for module, factors in modules.items():
-        match = _EXPERT.fullmatch(module)
-        if match is None:
-            whole[module] = factors
-        else:
-            experts[f"{match[1]}.{match[3]}"][int(match[2])] = factors
-    for module, found in experts.items():
-        ordered = [found[number] for number in sorted(found)]
-        alike = {(each.down.shape, each.up.shape) for each in ordered}
-        if sorted(found) != list(range(len(found))) or len(alike) > 1:
-            expected = f"factors of one shape for all experts of {module!r}"
-            raise ModelFileError(folder / TENSORS, None, expected, "others")
-        whole[module] = Factors(
-            np.stack([each.down for each in ordered]), np.stack([each.up for each in ordered])
-        )
-    return whole
+
+    def join(found: list[Factors]) -> Factors:
+        return Factors(np.stack([each.down for each in found]), np.stack([each.up for each in found]))
+
+    def misfit(module: str, _: Factors) -> ModelFileError:
+        expected = f"factors of one shape for all experts of {module!r}"
+        return ModelFileError(folder / TENSORS, None, expected, "others")
+
+    return joined_experts(modules, lambda each: (each.down.shape, each.up.shape), join, misfit)
 
 
 def _numbers(data: Array, stored: StoredTensor) -> Array:
-    """A tensor's numbers, a copy: f16 as it is, all else as f32."""
     info = stored.info
     if not info.dtype.is_float:
         raise ModelFileError(info.path, info.offset, f"{info.name!r} of F32, F16 or BF16", stored.kind)
     raw = np.array(data[info.offset : info.offset + info.nbytes])
-    numbers = numpy_view(raw, info.dtype).reshape(info.shape[::-1])
-    if info.dtype is DType.BF16:
-        return (numbers.astype(np.uint32) << 16).view(np.float32)
-    return np.array(numbers, np.float16 if info.dtype is DType.F16 else np.float32)
+    return factor_numbers(numpy_view(raw, info.dtype).reshape(info.shape[::-1]), info.dtype)

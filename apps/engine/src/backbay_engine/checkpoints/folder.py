@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ from .families import family_of
 from .family_mapping import Arrays, Family
 from .json_files import parse_json, read_bytes, read_object
 from .safetensors import StoredTensor, read_checkpoint
-from .tensor_names import TensorNames
+from .tensor_names import TensorNames, joined_experts
 from .vocabularies import vocabulary_keys
 
 LARGEST_RANK = 4  # of a tensor in a model file
-_EXPERT = re.compile(r"(.*\.experts)\.([0-9]+)\.(.*)")
 _ENCODERS = re.compile(r"(^|\.)(visual|vision\w*|audio\w*|multi_modal_projector|embed_vision|embed_audio)\.")
 _UNUSED = re.compile(r"(rotary_emb\.\w+|\.attn\.(masked_)?bias|position_ids|inv_freq|num_batches_tracked)$")
 _PREFIXES = ("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", "")
@@ -151,20 +149,11 @@ def _readable(stored: Mapping[str, StoredTensor]) -> Arrays:
 
 def _stacked(arrays: Arrays, settings: Settings) -> Arrays:
     """With one array in place of the matrices of a block's experts."""
-    whole, experts = dict[str, LazyArray](), defaultdict[str, dict[int, LazyArray]](dict)
-    for name, array in arrays.items():
-        match = _EXPERT.fullmatch(name)
-        if match is None:
-            whole[name] = array
-        else:
-            experts[f"{match[1]}.{match[3]}"][int(match[2])] = array
-    for name, found in experts.items():
-        ordered = [found[index] for index in sorted(found)]
-        alike = {(each.shape, each.dtype) for each in ordered}
-        if sorted(found) != list(range(len(found))) or len(alike) > 1:
-            raise _misfit(settings, name, ordered[0], "a matrix of one shape and dtype for each expert")
-        whole[name] = stack(ordered)
-    return whole
+
+    def misfit(name: str, array: LazyArray) -> ModelFileError:
+        return _misfit(settings, name, array, "a matrix of one shape and dtype for each expert")
+
+    return joined_experts(arrays, lambda array: (array.shape, array.dtype), stack, misfit)
 
 
 def _changed(family: Family, name: str, array: LazyArray, settings: Settings) -> Arrays:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from backbay import ModelFileError
 
 from .config_json import Settings
 from .family_mapping import Family
 
+T = TypeVar("T")
+
+_EXPERT = re.compile(r"(.*\.experts)\.([0-9]{1,6})\.(.*)")
 _BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
 # as a family makes them where the table has no name
 _FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)")
@@ -43,3 +49,25 @@ class TensorNames:
             "convert_hf_to_gguf.py"
         )
         raise ModelFileError(self._settings.folder, None, expected, repr(name))
+
+
+def joined_experts(
+    named: Mapping[str, T],
+    form: Callable[[T], object],
+    join: Callable[[list[T]], T],
+    misfit: Callable[[str, T], ModelFileError],
+) -> dict[str, T]:
+    """With one value in place of those of a block's experts, which must all be there, in one form; else `misfit` is raised."""
+    whole, experts = dict[str, T](), defaultdict[str, dict[int, T]](dict)
+    for name, value in named.items():
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            whole[name] = value
+        else:
+            experts[f"{match[1]}.{match[3]}"][int(match[2])] = value
+    for name, found in experts.items():
+        ordered = [found[number] for number in sorted(found)]
+        if sorted(found) != list(range(len(found))) or len(set(map(form, ordered))) > 1:
+            raise misfit(name, ordered[0])
+        whole[name] = join(ordered)
+    return whole

@@ -69,6 +69,7 @@ def add_model_arguments(parser: ArgumentParser) -> None:
         ("image-tokens", 1, LARGEST, "most tokens of a picture: larger ones are made smaller, if possible"),
         ("store-bytes", 0, 2**62, "most bytes of encoded pictures that are kept"),
     ]
+    parser.set_defaults(adapter=[])  # unless the command has the option
     add = parser.add_argument
     add("model", help=MODEL)
     add_number_arguments(parser, numbers, **{"parallel": 1, "batch": 512, "store-bytes": STORE_BYTES})
@@ -144,10 +145,7 @@ def load_arguments(args: Namespace, backend: str | None) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
     layers = None if args.gpu_layers is None else _layers_on_gpus(args, backend)
     params = BackendParams(num_threads=args.threads, gpu_layers=layers, options=options_of(args))
-    chosen: Sequence[tuple[str, float]] = (
-        getattr(args, "adapter", None) or ()
-    )  # not every command has the option
-    adapters = {str(number): path for number, (path, _) in enumerate(chosen)}
+    adapters = {str(number): path for number, (path, _) in enumerate(args.adapter)}
     return {**{name: getattr(args, name) for name in LOADING}, "params": params, "adapters": adapters}
 
 

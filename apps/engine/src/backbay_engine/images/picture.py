@@ -31,9 +31,8 @@ MOST_BYTES = 2**28  # of a file
 RGB = NDArray[np.uint8]  # (height, width, 3)
 
 MOST_PIXELS = 89_478_485  # Pillow's own limit: 256 MiB of RGB
-MOST_EXACT = (
-    25_000_000  # pixels that are resized as the reference does it; larger pictures are made smaller first
-)
+MOST_EXACT = 25_000_000
+"""The pixels of a picture that is resized as the reference does it; a larger one is made smaller first."""
 STRIP = 1 << 22  # about the pixels that are converted at once
 MOST_STRETCH = 200  # the reference's limit for qwen2.5-vl
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "TIFF", "WEBP")
@@ -272,10 +271,10 @@ def _smaller(picture: Picture) -> Picture:
     """A large picture by means of square blocks of pixels, strip by strip; a JPEG is not decoded in full, either."""
     from PIL.Image import new
 
-    factor = math.isqrt((picture.width * picture.height - 1) // MOST_EXACT) + 1
+    factor = _reduction(picture)
     exif, palette = picture.getexif(), picture.mode in ("P", "PA")
     picture.draft(picture.mode, (picture.width // factor, picture.height // factor))
-    factor = math.isqrt((picture.width * picture.height - 1) // MOST_EXACT) + 1
+    factor = _reduction(picture)  # of what was not left out by the decoder
     mode = {"1": "L", "P": "RGBA" if "transparency" in picture.info else "RGB", "PA": "RGBA"}.get(
         picture.mode, "I" if picture.mode.startswith("I") else picture.mode
     )
@@ -289,6 +288,11 @@ def _smaller(picture: Picture) -> Picture:
     )
     reduced.getexif().update(exif)
     return reduced
+
+
+def _reduction(picture: Picture) -> int:
+    """The least side of blocks whose means are few enough pixels."""
+    return math.isqrt((picture.width * picture.height - 1) // MOST_EXACT) + 1
 
 
 def _of_16_bits(name: str, grey: NDArray[Any]) -> RGB:

@@ -11,7 +11,7 @@ from backbay import Backend, ModelFileError
 
 from ..adapters import Adapter, open_adapter
 from ..adapters.stack import AdapterStack
-from ..arguments import AdapterMix, adapter_name, unknown_adapter
+from ..arguments import AdapterMix, unknown_adapter
 from ..errors import RequestError
 from ..models.nn.adaptation import adaptations_of
 from ..runner.traced_steps import StepCache
@@ -55,10 +55,8 @@ class LoadedAdapters:
             return ()
         scales = dict[str, float]()
         for name, scale in mix:
-            adapter = self._named.get(name)
-            if adapter is None:
-                raise unknown_adapter(name, self._named)
-            scales[adapter.fingerprint] = scales.get(adapter.fingerprint, 0.0) + scale
+            fingerprint = self._find(name).fingerprint
+            scales[fingerprint] = scales.get(fingerprint, 0.0) + scale
         return tuple(sorted((each, scale) for each, scale in scales.items() if scale))
 
     def has(self, fingerprint: str) -> bool:
@@ -66,7 +64,6 @@ class LoadedAdapters:
 
     def add(self, name: str, path: Any, swap: Swap) -> None:
         """Load one more; RequestError if the name is taken."""
-        adapter_name(name)
         with self._lock:
             if name in self._named:
                 raise RequestError(f"an adapter {name!r} is loaded; remove it first, or give another name")
@@ -75,9 +72,7 @@ class LoadedAdapters:
     def remove(self, name: str, swap: Swap, in_use: Callable[[str], bool]) -> None:
         """Unload one; RequestError if a request runs or waits that uses it."""
         with self._lock:
-            adapter = self._named.get(name)
-            if adapter is None:
-                raise unknown_adapter(name, self._named)
+            adapter = self._find(name)
             others = {other: each for other, each in self._named.items() if other != name}
 
             def check() -> None:
@@ -87,6 +82,12 @@ class LoadedAdapters:
                     )
 
             self._change(others, swap, check)
+
+    def _find(self, name: str) -> Adapter:
+        adapter = self._named.get(name)
+        if adapter is None:
+            raise unknown_adapter(name, self._named)
+        return adapter
 
     def _open(self, path: Any) -> Adapter:
         model = self._backend.model

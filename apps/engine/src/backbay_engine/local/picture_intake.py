@@ -37,7 +37,7 @@ from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job
-from ..runner.requests.request import AnyRequest
+from ..runner.requests.request import AnyRequest, Generate
 from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
 from .job_maker import JobMaker
@@ -68,6 +68,11 @@ class PendingPictures:
     job: Job | None = None
     over: bool = False
     watch: Timer | None = None
+
+    @property
+    def begin_by(self) -> float:
+        """The moment by which the request must begin; not every kind of request has one."""
+        return self.request.begin_by if isinstance(self.request, Generate) else math.inf
 
 
 @final
@@ -217,12 +222,12 @@ class PictureIntake:
 
     def _require_time(self, arrival: PendingPictures) -> None:
         """DeadlineError if the request should have begun by now."""
-        if arrival.job is None and getattr(arrival.request, "begin_by", math.inf) <= monotonic():
+        if arrival.job is None and arrival.begin_by <= monotonic():
             raise DeadlineError("the request had not begun by its deadline: its pictures were not ready")
 
     def _watch(self, arrival: PendingPictures) -> None:
         """End a request at its deadline, even while one of its pictures is prepared or encoded."""
-        left = getattr(arrival.request, "begin_by", math.inf) - monotonic()
+        left = arrival.begin_by - monotonic()
         if left < TIMEOUT_MAX:
             arrival.watch = Timer(max(left, 0), self._guarded, (arrival, lambda: None))
             arrival.watch.daemon = True

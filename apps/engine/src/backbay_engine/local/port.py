@@ -221,8 +221,9 @@ class LocalPort(Port):
         with self._embedding:
             mix, stack = self.adapters.resolved(adapter), self.step_cache.stack
             for step in text_steps(ids, self.facts.batch):
-                adapters = stack.mixed([step.size], [mix]) if mix and stack is not None else None
-                rows.append(self._numbers(replace(step, adapters=adapters), cancel))
+                if mix and stack is not None:
+                    step = replace(step, adapters=stack.mixed([step.size], [mix]))  # noqa: PLW2901
+                rows.append(self._numbers(step, cancel))
         return np.concatenate(rows).astype(np.float32, copy=False)
 
     def add_adapter(self, name: str, path: Path) -> None:

@@ -69,8 +69,9 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
             _require_whole(max(map(_end_of, table.values()), default=0), size - len(begin))
         except _DamageError as damage:
             raise _damaged(path, damage) from None
-        rest: bytes = file.read(size - len(begin))
-    return begin + rest
+        file.seek(0)
+        data: bytes = file.read(size)
+    return data
 
 
 def write_file(path: Path, data: bytes | bytearray) -> None:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 23
 """The bytes of a weight that are copied at a time."""
-ADDRESSES = 1 << 48
-"""More bytes than a process of today's processors can address."""
 KEPT = 256
 """So many compiled programs stay in a process: the latest."""
 PROGRAMS: dict[tuple[type[Backend], ArrayEngine, str], tuple[ArrayProgram, GraphFunction]] = {}
@@ -176,7 +174,7 @@ class GraphPlan(Plan):
         self.nbytes = sum(assign_slots(graph)[1])
         if not backend.engine.donates:  # the engine makes the new value of a written leaf beside the old one
             self.nbytes += sum(graph.nodes[index].nbytes for index, _ in self.program.written)
-        backend.ledger.take(backend.graph_entry, self.nbytes, partial(require_address_space, self.nbytes))
+        backend.ledger.take(backend.graph_entry, self.nbytes, lambda: None)
         steps = [node for node in graph.nodes if node.op is not None and not node.op.view]
         try:
             backend.workspace.take(self, max(map(backend.working_memory, steps), default=0))
@@ -210,9 +208,7 @@ class EngineBuffer(Buffer):
         self.engine, self.nbytes, self.dtype = engine, spec.nbytes, spec.dtype
         self._storage: Any = None
         self._poisoned = debug.poison
-        if self._poisoned:
-            require_address_space(self.nbytes)  # now, not when it is read
-        else:
+        if not self._poisoned:
             self.zero()
 
     @property
@@ -280,12 +276,6 @@ class EngineWeight(Buffer):
 
     def close(self) -> None:
         self.storage, self.data = None, self.data[:0]
-
-
-def require_address_space(nbytes: int) -> None:
-    """Refuse what no machine has: a device may not tell its memory."""
-    if nbytes >= ADDRESSES:
-        raise MemoryError(f"{nbytes} bytes are more than a process can address")
 
 
 def host_bytes(engine: ArrayEngine, storage: Any) -> Bytes:
