@@ -130,6 +130,11 @@ def in_breadth(planned: Sequence[Item]) -> list[Item]:
     return sorted(planned, key=lambda item: item.turn)
 
 
+def nearest_first(fault: PlantedFault, planned: Sequence[Item]) -> list[Item]:
+    """The items of the ops whose kernels are wrong, then all others: most faults show at once, and an order hides none."""
+    return sorted(planned, key=lambda item: item.name not in fault.kernels)
+
+
 def detect(
     name: str,
     size: str = "default",
@@ -144,7 +149,7 @@ def detect(
     profiles = PROFILES if size == "nightly" or fault.large else STANDARD
     planned = in_breadth(items(own(select(profiles)), size))
     planned = with_few_shapes(planned, seed) if few_shapes else planned
-    found = _search(fault, planned, seed, budget)
+    found = _search(fault, nearest_first(fault, planned), seed, budget)
     if not rivals:
         return found
     seen = _rivals(fault, in_breadth(items(own(select()), "smoke")), seed)
@@ -183,11 +188,12 @@ def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: flo
 
 def _rivals(fault: PlantedFault, planned: Sequence[Item], seed: int) -> NoticedItems:
     """The rivals' findings; a fault of kernels is sought only in calls of their ops."""
-    ops = {op if isinstance(op, str) else op.name for op in fault.of}
-    kernels_only = fault.of and not any(isinstance(op, str) for op in fault.of)
+    kernels_only = len(fault.kernels) == len(fault.of) > 0
     wrong, right = lab_for(fault.plant(reference())), lab_for(reference())
     try:
-        return noticed(wrong, right, [i for i in planned if not kernels_only or i.name in ops], seed)
+        return noticed(
+            wrong, right, [i for i in planned if not kernels_only or i.name in fault.kernels], seed
+        )
     finally:
         wrong.discard()
         right.discard()

@@ -120,6 +120,11 @@ class PlantedFault:
     wrong: Kernel
     large: bool = False  # whether only the profile `large` can show it
 
+    @property
+    def kernels(self) -> set[str]:
+        """The names of the ops whose kernels it replaces."""
+        return {op.name for op in self.of if isinstance(op, Op)}
+
     def plant(self, right: type[KernelBackend]) -> type[KernelBackend]:
         """A subclass of a correct backend with this fault in it."""
         if not self.of:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, final
 
 from ..errors import ModelFileError
-from ..types.params import MAX_LAYERS
+from ..types.gpu_layers import MAX_LAYERS
 
 if TYPE_CHECKING:
     from ..gguf import ModelFile

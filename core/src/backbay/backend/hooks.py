@@ -15,7 +15,8 @@ from ..memory.ledger import Entry, Ledger
 from ..ops.op_declaration import Op
 from ..types.backend_declarations import KERNEL, DeviceInfo, Precision, Support
 from ..types.cache_config import CacheConfig
-from ..types.params import BackendParams, Option, Placement
+from ..types.gpu_layers import Placement
+from ..types.params import BackendParams, Option
 from ..types.spec import Spec
 from .helper_processes import without_forks
 

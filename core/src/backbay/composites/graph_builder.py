@@ -17,7 +17,7 @@ from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
 from ..types.backend_declarations import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
-from ..types.params import Placement
+from ..types.gpu_layers import Placement
 from ..types.spec import DType, Spec, span
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]

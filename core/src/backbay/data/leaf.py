@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BackbayError, ClosedError, DTypeError, NotComputedError, ShapeError
-from ..types.params import Placement
+from ..types.gpu_layers import Placement
 from ..types.spec import DType, Spec
 from .buffers import Buffer
 from .encoding import NUMPY, Array, Bytes, encode, gather, numpy_view

@@ -20,5 +20,5 @@ from .keys import texts as texts
 from .keys import whole as whole
 from .keys import wholes as wholes
 from .metadata import Strings as Strings
-from .reader import ModelFile as ModelFile
-from .reader import open as open
+from .model_file import ModelFile as ModelFile
+from .model_file import open as open

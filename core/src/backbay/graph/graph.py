@@ -15,7 +15,7 @@ from ..data.leaf import Leaf, LeafRecording
 from ..errors import CancelledError, ClosedError, OptionError
 from ..ops.op_declaration import Op
 from ..types.fork_safety import Flag, cached_property
-from ..types.params import Placement
+from ..types.gpu_layers import Placement
 from ..types.spec import DType, Spec
 
 NodeKind = Literal["op", "parameter", "state", "input"]

@@ -14,7 +14,7 @@ import numpy as np
 from ..data.leaf import to_array
 from ..errors import DTypeError, ShapeError
 from ..graph.graph import Cancel
-from ..types.params import MAX_LAYERS, Placement
+from ..types.gpu_layers import MAX_LAYERS, Placement
 from ..types.spec import CONTRACT, DType, Spec, check_shape
 from .recording import Recording
 from .tensor import Tensor

@@ -13,7 +13,7 @@ from ..data.encoding import Array, Bytes, flat_numbers
 from ..data.leaf import Leaf, from_buffer, from_floats, from_ints
 from ..errors import DTypeError, ShapeError
 from ..ops.op_declaration import REQUIRED, Op, Parameter
-from ..types.params import Placement
+from ..types.gpu_layers import Placement
 from ..types.spec import Spec, span
 
 if TYPE_CHECKING:

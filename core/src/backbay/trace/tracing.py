@@ -13,7 +13,7 @@ from ..data.encoding import Bytes
 from ..data.leaf import Leaf
 from ..errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError
 from ..ops.op_declaration import Op
-from ..types.params import Placement
+from ..types.gpu_layers import Placement
 from ..types.spec import DType, Spec
 from .tensor import Tensor
 

@@ -32,15 +32,9 @@ from backbay.plugin import GRAPH, Cancel, Progress, unsupported
 
 from . import doctor
 from .avoided_calls import avoided_calls
-from .devices.device import (
-    Device,
-    LayerAssignment,
-    assign_layers_of_model,
-    assign_without_model,
-    find_devices,
-    untried_gpus,
-)
+from .devices.device import Device, find_devices, untried_gpus
 from .devices.device_trial import WHOLE as TRIAL_SECONDS
+from .devices.layer_assignment import LayerAssignment, assign_layers_of_model, assign_without_model
 from .devices.rpc_servers import PATIENCE, parse_endpoints, parse_timeout
 from .library.avoidance import LONG_HEADS
 from .library.library import load_library

@@ -24,7 +24,7 @@ from backbay import (
     OptionError,
 )
 from backbay_ggml import Ggml
-from backbay_ggml.devices.device import SPARE
+from backbay_ggml.devices.layer_assignment import SPARE
 from backbay_ggml.devices.rpc_servers import session_lock
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library

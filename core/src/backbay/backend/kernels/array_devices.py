@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...data.encoding import NUMPY
 from ...errors import BackendUnavailableError, OptionError
-from ...types.params import GPULayers
+from ...types.gpu_layers import GPULayers
 from ...types.spec import DType
 from .kernel_backend import CPU
 

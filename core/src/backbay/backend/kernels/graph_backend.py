@@ -20,7 +20,8 @@ from ...memory.workspace_booking import Workspace
 from ...ops import cast, rows
 from ...ops.op_declaration import Op
 from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
-from ...types.params import Debug, Placement
+from ...types.gpu_layers import Placement
+from ...types.params import Debug
 from ...types.spec import DType, Spec
 from ..backend import Backend
 from ..hooks import Progress

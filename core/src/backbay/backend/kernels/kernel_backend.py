@@ -20,7 +20,8 @@ from ...ops import cast, copy
 from ...ops.op_declaration import Op
 from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
 from ...types.fork_safety import cached_property
-from ...types.params import BackendParams, Placement
+from ...types.gpu_layers import Placement
+from ...types.params import BackendParams
 from ...types.spec import DType, Spec, same_shape
 from ..backend import Backend
 from ..helper_processes import GATE
