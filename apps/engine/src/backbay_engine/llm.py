@@ -231,15 +231,18 @@ class LLM:
         return save_snapshot(self._port, prompt, adapter_mix(adapter))
 
     @naming_limits("a snapshot")
-    def restore(self, source: Snapshot | str | os.PathLike[str]) -> Snapshot:
+    def restore(self, source: Snapshot | str | os.PathLike[str], *, shared: bool = False) -> Snapshot:
         """Let the cache hold what a snapshot has, or its file; gives the snapshot.
 
         Then `submit(snapshot.prompt, **snapshot.options)` goes on with the request, and computes no token again. Whoever
-        wrote the file decides the answers to all requests that reuse a beginning of it: take files of those you trust.
+        wrote the file decides the answers that go on from it: to prompts that begin with all of its tokens, and with
+        `shared` to all that begin like it. Take files of those you trust.
         """
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._port.ask(RestoreSnapshot(replace(snapshot, options={}, notes={})))  # the cache needs neither
+        self._port.ask(
+            RestoreSnapshot(replace(snapshot, options={}, notes={}), shared)
+        )  # the cache needs neither
         return snapshot
 
     # -- adapters ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -159,6 +159,32 @@ def test_a_prompt_is_saved_with_its_cache(
         found = other.generate(TEXT + " on", temperature=0, max_tokens=8)
         assert found.tokens == expected
         assert found.timings.reused_tokens == len(snapshot.tokens)
+
+
+def test_a_snapshot_serves_only_prompts_that_begin_with_all_of_it(llm: LLM, others: list[LLM]) -> None:
+    snapshot = llm.save(TEXT)
+    beginning = list(snapshot.tokens)[:-3]
+    for other, shared in product(others, (False, True)):
+        other.forget()
+        other.restore(snapshot, shared=shared)
+        whole = other.generate(list(snapshot.tokens), temperature=0, max_tokens=2)
+        assert whole.timings.reused_tokens == len(snapshot.tokens) - 1
+        longer = other.generate(TEXT + " on", temperature=0, max_tokens=2)
+        assert longer.timings.reused_tokens == len(snapshot.tokens)
+        of_another = other.generate([*beginning, 120, 121], temperature=0, max_tokens=2)
+        assert of_another.timings.reused_tokens == (len(beginning) if shared else 0)
+
+
+def test_what_a_snapshot_brought_is_not_kept_for_other_processes(path: Path, tmp_path: Path) -> None:
+    text = "x" * 70
+    with load(path, "cpu_ref", **SIZES) as one:
+        snapshot = one.save(text)
+    for restores in (True, False):
+        with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as two:
+            if restores:
+                two.restore(snapshot)
+            two.generate(text + "y", max_tokens=1, temperature=0)
+        assert any(tmp_path.glob("**/*.safetensors")) != restores
 
 
 def test_a_request_that_is_over_is_saved_with_its_answer(llm: LLM, others: list[LLM]) -> None:

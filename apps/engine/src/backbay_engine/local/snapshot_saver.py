@@ -57,8 +57,8 @@ class SlotSnapshots:
                     f"the snapshot is of an adapter with the fingerprint {fingerprint}, which is not loaded: load it first"
                 )
 
-    def put(self, snapshot: Snapshot, slot: Slot) -> None:
-        """Let an empty slot hold what a snapshot has."""
+    def put(self, snapshot: Snapshot, slot: Slot, *, shared: bool = True) -> None:
+        """Let an empty slot hold what a snapshot has; `shared` lets it serve any prompt with a beginning of its tokens."""
         length = len(snapshot.tokens)
         self.cache.restore(slot.sequence, snapshot.contents)
         self.cache.remove(slot.sequence, length)
@@ -67,6 +67,7 @@ class SlotSnapshots:
             raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
         slot.tokens, slot.adapters = list(snapshot.tokens), snapshot.adapters
         slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
+        slot.restored = 0 if shared else length
 
 
 @final
@@ -101,7 +102,7 @@ class SnapshotSaver:
         found: Snapshot = self._done(job)
         return replace(found, prompt=tuple(prompt))
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot, *, shared: bool) -> None:
         """Let a slot hold what a snapshot has."""
         if snapshot.model != self._snapshots.model:
             raise ForeignSnapshotError(
@@ -116,7 +117,8 @@ class SnapshotSaver:
         told = "the snapshot has {} tokens, the context holds {}"
         require_fitting_prompt(told, len(snapshot.tokens), self._runner.context)
         if snapshot.tokens:
-            self._done(SlotCallJob(snapshot.tokens, partial(self._snapshots.put, snapshot), computed=False))
+            put = partial(self._snapshots.put, snapshot, shared=shared)
+            self._done(SlotCallJob(snapshot.tokens, put, computed=False))
 
     def _saved(self, request: Generate, receiver: object) -> Snapshot | None:
         job = self._runner.job_of(receiver)

@@ -221,8 +221,9 @@ class RestoreSnapshot(Question[None]):
     """Lets a sequence hold what a snapshot has, as soon as one is free."""
 
     snapshot: Snapshot
+    shared: bool
     lane = QuestionLane.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
-        port.saver().restore(self.snapshot)
+        port.saver().restore(self.snapshot, shared=self.shared)

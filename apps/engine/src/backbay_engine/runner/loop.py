@@ -357,7 +357,11 @@ class Runner:
         if not len(rows):
             return
         made = job.made if isinstance(job, GenerationJob) else 0
-        if self.shelf is not None and isinstance(job, GenerationJob) and not (made or job.adapters):
+        if (
+            self.shelf is not None
+            and isinstance(job, GenerationJob)
+            and not (made or job.adapters or job.slot.restored)
+        ):
             self.shelf.keep(job.slot)
         try:
             refused = job.receive(rows)

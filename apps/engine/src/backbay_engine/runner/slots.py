@@ -21,7 +21,8 @@ class Slot:
     """A sequence of the cache, and the tokens that it holds.
 
     After a shift, only the first `exact` tokens are as if computed anew: later ones have seen forgotten tokens.
-    `adapters` have computed them.
+    `adapters` have computed them. The first `restored` ones come from a snapshot, and may be forged: they serve only a
+    prompt that begins with all of them.
     """
 
     sequence: int
@@ -30,6 +31,10 @@ class Slot:
     busy: bool = False
     last_used: int = 0
     adapters: AdapterMix = ()
+    restored: int = 0
+
+    def serves(self, prompt: Sequence[Token]) -> bool:
+        return self.restored == common_length(self.tokens[: self.restored], prompt)
 
 
 class PrefixStore(Protocol):
@@ -53,7 +58,7 @@ class Slots:
     def take(self, prompt: Sequence[Token], *, reuse: bool = True, adapters: AdapterMix = ()) -> Slot | None:
         """A free slot that holds the longest cached prefix of the prompt, without its last token; None if all are busy.
 
-        Only what the same adapters computed counts.
+        Only what the same adapters computed counts, and of a snapshot only the whole.
 
         A longer prefix in another slot is shared with the free one. Without any prefix, the least recently used slot
         is emptied.
@@ -61,7 +66,7 @@ class Slots:
         free = [slot for slot in self.all if not slot.busy]
         if not free:
             return None
-        chosen, source, length = self._choose(free, prompt[:-1] if reuse else [], adapters)
+        chosen, source, length = self._choose(free, prompt if reuse else [], adapters)
         if source is not None and source is not chosen:
             self.cache.copy_prefix(source.sequence, chosen.sequence, length)
             chosen.tokens, chosen.exact = source.tokens[:length], sys.maxsize
@@ -71,6 +76,7 @@ class Slots:
             if length <= chosen.exact:
                 chosen.exact = sys.maxsize
         chosen.busy, chosen.last_used, chosen.adapters = True, next(_TICKS), adapters
+        chosen.restored = 0 if source is None else source.restored
         return chosen
 
     def clear(self, slot: Slot, *, wipe: bool = False) -> None:
@@ -80,7 +86,7 @@ class Slots:
         else:
             self.cache.remove(slot.sequence, 0)
         slot.tokens.clear()
-        slot.exact = sys.maxsize
+        slot.exact, slot.restored = sys.maxsize, 0
 
     def take_back(self, slot: Slot, count: int) -> None:
         """Forget a slot's last tokens. Windows keep what the tokens before them see, as one step computed them all."""
@@ -115,9 +121,9 @@ class Slots:
         """The slot to take, the slot whose prefix it shall hold, and the prefix's length."""
         oldest = min(free, key=lambda slot: slot.last_used)
         source, length = None, 0
-        alike = [slot for slot in self.all if slot.adapters == adapters]
+        alike = [slot for slot in self.all if slot.adapters == adapters and slot.serves(prompt)]
         for slot in sorted(alike, key=lambda slot: slot.busy):  # a free one needs no copy
-            shared = self._resumable(slot, min(slot.exact, common_length(slot.tokens, prompt)))
+            shared = self._resumable(slot, min(slot.exact, common_length(slot.tokens, prompt[:-1])))
             if shared > length:
                 source, length = slot, shared
         if source is None:
