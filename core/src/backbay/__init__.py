@@ -53,6 +53,7 @@ from .types.backend_declarations import Support as Support
 from .types.cache_config import CacheConfig as CacheConfig
 from .types.contract_version import CONTRACT_VERSION as CONTRACT_VERSION
 from .types.contract_version import ContractVersion as ContractVersion
+from .types.dtype import DType as DType
 from .types.gpu_layers import GPULayers as GPULayers
 from .types.gpu_layers import GPULayersList as GPULayersList
 from .types.gpu_layers import Placement as Placement
@@ -61,7 +62,6 @@ from .types.params import BackendParams as BackendParams
 from .types.params import Debug as Debug
 from .types.params import FlashAttention as FlashAttention
 from .types.params import Option as Option
-from .types.spec import DType as DType
 from .types.spec import Spec as Spec
 
 if TYPE_CHECKING:

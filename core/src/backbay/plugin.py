@@ -46,9 +46,9 @@ from .types.backend_declarations import DeviceInfo as DeviceInfo
 from .types.backend_declarations import Precision as Precision
 from .types.backend_declarations import Support as Support
 from .types.backend_declarations import unsupported as unsupported
+from .types.dtype import DType as DType
 from .types.gpu_layers import Placement as Placement
 from .types.params import Option as Option
-from .types.spec import DType as DType
 from .types.spec import Spec as Spec
 
 

@@ -33,7 +33,7 @@ from gguf_oracle import agree
 import backbay.gguf
 from backbay.errors import ClosedError, ModelFileError
 from backbay.gguf.content import ValueType
-from backbay.types.spec import DType
+from backbay.types.dtype import DType
 
 ALL = tuple(GGMLQuantizationType)
 

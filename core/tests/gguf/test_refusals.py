@@ -30,7 +30,7 @@ from gguf_build import (
 
 import backbay.gguf
 from backbay.errors import ModelFileError
-from backbay.types.spec import DType
+from backbay.types.dtype import DType
 
 HEADER = 24
 REMOVED = (4, 5, 31, 32, 33, 36, 37, 38)  # types that ggml once had

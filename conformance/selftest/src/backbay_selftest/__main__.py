@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--size", choices=("smoke", "default", "nightly"), default="default")
     made.add_argument("--few-shapes", action="store_true", help="as `backbay conform --few-shapes`")
     made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--budget", type=float, default=360.0, help="seconds for each fault")
+    made.add_argument("--budget", type=float, default=360.0, help="seconds of a processor for each fault")
     made.add_argument("--jobs", type=int, default=1, help="faults tried at a time, in processes")
     made.add_argument("--no-rivals", action="store_true", help="leave out the comparison")
     made.add_argument("--require", type=float, default=0.95, help="the least share of caught faults, 0.95")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -105,7 +106,7 @@ def passes_tolerance(got: Array, want: Array) -> bool:
 
 @dataclass(frozen=True)
 class Detection:
-    """The result of one fault; `seconds` count the trial alone."""
+    """The result of one fault; `seconds` are those of a processor, for the trial alone."""
 
     fault: str
     kind: str
@@ -126,8 +127,13 @@ def own(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def in_breadth(planned: Sequence[Item]) -> list[Item]:
-    """The first turn of every item, then the second, and so on."""
-    return sorted(planned, key=lambda item: item.turn)
+    """One item of each profile in turn; of a profile, the first turn of every item, then the second, and so on."""
+    before = Counter[str]()
+    places: dict[Item, int] = {}
+    for item in sorted(planned, key=lambda item: item.turn):
+        places[item] = before[item.profile]
+        before[item.profile] += 1
+    return sorted(places, key=places.__getitem__)
 
 
 def nearest_first(fault: PlantedFault, planned: Sequence[Item]) -> list[Item]:
@@ -144,7 +150,7 @@ def detect(
     rivals: bool = True,
     budget: float = 600.0,
 ) -> Detection:
-    """Run items on a fault's backend until a check notices the fault, the items end, or the budget is spent."""
+    """Run items on a fault's backend until a check notices the fault, the items end, or the budget of processor time is spent."""
     fault = FAULTS[name]
     profiles = PROFILES if size == "nightly" or fault.large else STANDARD
     planned = in_breadth(items(own(select(profiles)), size))
@@ -170,18 +176,18 @@ def drawn(lab: Lab, item: Item, seed: int) -> Outcome:
 
 def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: float) -> Detection:
     lab = lab_for(fault.plant(reference()))
-    started, count = time.monotonic(), 0
+    started, count = time.process_time(), 0
     facts = fault.name, fault.kind
     try:
         for count, item in enumerate(planned, 1):
             outcome = drawn(lab, item, seed)
-            elapsed = time.monotonic() - started
+            elapsed = time.process_time() - started
             if outcome.failed:
                 message = outcome.message.partition("\n")[0]
                 return Detection(*facts, True, count, elapsed, outcome.check, outcome.item, message)
             if elapsed > budget:
                 break
-        return Detection(*facts, False, count, time.monotonic() - started)
+        return Detection(*facts, False, count, time.process_time() - started)
     finally:
         lab.discard()
 

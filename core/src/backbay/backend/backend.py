@@ -29,9 +29,10 @@ from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
 from ..trace.tracing import Counters, leaf_tensor
+from ..types.dtype import CONTRACT
 from ..types.gpu_layers import Placement
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options
-from ..types.spec import CONTRACT, Spec
+from ..types.spec import Spec
 from .block_numbers import BlockNumbers
 from .helper_processes import close_after_fork, never_free, without_forks
 from .hooks import BackendHooks, Progress

@@ -24,7 +24,8 @@ from backbay.discovery.installed import backends, declared, entry
 from backbay.discovery.registration import hook_result
 from backbay.ops.op_declaration import OPS, Op
 from backbay.types.backend_declarations import Level
-from backbay.types.spec import DType, Spec
+from backbay.types.dtype import DType
+from backbay.types.spec import Spec
 
 from .output import JSON_HELP, say, say_json, table
 from .scaffold.kernels_needed import kernels_needed, trace_llama

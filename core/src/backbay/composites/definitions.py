@@ -11,7 +11,8 @@ from ..ops.op_declaration import Op
 from ..ops.write import region
 from ..trace.context import Context
 from ..trace.tensor import Tensor
-from ..types.spec import DType, contiguous_strides
+from ..types.dtype import DType
+from ..types.spec import contiguous_strides
 from .delta_rule import DeltaRuleTokens, in_chunks, one_token
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -17,8 +17,9 @@ from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor, trace_op
 from ..types.backend_declarations import COMPOSITE, KERNEL, NO_KERNEL, Level, Support, unsupported
+from ..types.dtype import DType
 from ..types.gpu_layers import Placement
-from ..types.spec import DType, Spec, span
+from ..types.spec import Spec, span
 
 Supports = Callable[[Op[Any, Any], Sequence[Spec | None]], Support]
 """How an op runs on given operands."""

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DTypeError, reason_of
-from ..types.spec import DType, Spec
+from ..types.dtype import DType
+from ..types.spec import Spec
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]

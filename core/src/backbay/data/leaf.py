@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BackbayError, ClosedError, DTypeError, NotComputedError, ShapeError
+from ..types.dtype import DType
 from ..types.gpu_layers import Placement
-from ..types.spec import DType, Spec
+from ..types.spec import Spec
 from .buffers import Buffer
 from .encoding import NUMPY, Array, Bytes, encode, gather, numpy_view
 

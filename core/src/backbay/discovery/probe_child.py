@@ -16,8 +16,8 @@ from .. import ops
 from ..backend.backend import Backend
 from ..backend.helper_processes import reporter
 from ..errors import BackbayError, describe_error
+from ..types.dtype import DType
 from ..types.params import BackendParams
-from ..types.spec import DType
 from .installed import BackendEntry, trial_seconds
 
 Tell = Callable[..., None]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backbay.errors import ModelFileError
-from backbay.types.spec import DType
+from backbay.types.dtype import DType
 
 from .config import Config
 from .content import MAX_SIGNED, Content, Cursor, ValueType, open_content, unsigned

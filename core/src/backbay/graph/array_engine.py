@@ -14,7 +14,7 @@ import numpy as np
 
 from ..data.encoding import NUMPY, Array
 from ..ops.op_declaration import Op
-from ..types.spec import DType
+from ..types.dtype import DType
 from .graph import Graph, Node
 
 GraphFunction = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]

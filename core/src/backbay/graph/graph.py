@@ -14,9 +14,10 @@ from ..data.encoding import Bytes
 from ..data.leaf import Leaf, LeafRecording
 from ..errors import CancelledError, ClosedError, OptionError
 from ..ops.op_declaration import Op
+from ..types.dtype import DType
 from ..types.fork_safety import Flag, cached_property
 from ..types.gpu_layers import Placement
-from ..types.spec import DType, Spec
+from ..types.spec import Spec
 
 NodeKind = Literal["op", "parameter", "state", "input"]
 """op; parameter: a weight; state: a leaf that a graph writes, or of another context; input: any other leaf."""

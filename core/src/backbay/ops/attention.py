@@ -3,7 +3,8 @@
 from typing import Any
 
 from ..errors import DTypeError
-from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec
+from ..types.dtype import DType
+from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec
 from .op_declaration import op
 
 

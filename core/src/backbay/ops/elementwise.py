@@ -1,7 +1,8 @@
 """Elementwise ops, and the gated activations."""
 
 from ..errors import DTypeError
-from ..types.spec import CONTRACT, DType, Spec, require, require_float, same_shape
+from ..types.dtype import CONTRACT, DType
+from ..types.spec import Spec, require, require_float, same_shape
 from .op_declaration import op
 
 

@@ -1,7 +1,8 @@
 """Selection of rows by index."""
 
 from ..errors import DTypeError
-from ..types.spec import DType, Spec, require, require_dtype, result_spec
+from ..types.dtype import DType
+from ..types.spec import Spec, require, require_dtype, result_spec
 from .op_declaration import op
 
 

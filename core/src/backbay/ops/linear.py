@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from ..types.spec import DType, Spec, require, require_float, result_spec, same_shape
+from ..types.dtype import DType
+from ..types.spec import Spec, require, require_float, result_spec, same_shape
 from .op_declaration import op
 
 

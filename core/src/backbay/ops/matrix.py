@@ -3,7 +3,8 @@
 from functools import lru_cache
 
 from ..errors import DTypeError
-from ..types.spec import DType, Spec, divides, require, require_dtype, require_float, result_spec, same_shape
+from ..types.dtype import DType
+from ..types.spec import Spec, divides, require, require_dtype, require_float, result_spec, same_shape
 from .op_declaration import op
 
 

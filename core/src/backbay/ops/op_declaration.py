@@ -22,7 +22,8 @@ from typing import (
 )
 
 from ..errors import BackbayError, DTypeError, ShapeError
-from ..types.spec import DType, Spec
+from ..types.dtype import DType
+from ..types.spec import Spec
 
 SIZE = "varies between steps"
 SizeAttr = Annotated[int, SIZE]

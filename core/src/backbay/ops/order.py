@@ -1,6 +1,7 @@
 """Sorting along dimension 0; the order of ties and the place of NaN are not specified."""
 
-from ..types.spec import DType, Spec, require, require_float
+from ..types.dtype import DType
+from ..types.spec import Spec, require, require_float
 from .op_declaration import SizeAttr, op
 
 

@@ -5,8 +5,8 @@ from math import isfinite
 from typing import Literal, NamedTuple
 
 from ..errors import ShapeError
+from ..types.dtype import DType
 from ..types.spec import (
-    DType,
     Spec,
     divides,
     require,

@@ -5,9 +5,9 @@ from math import prod
 from typing import Any
 
 from ..errors import DTypeError, ShapeError
+from ..types.dtype import DType
 from ..types.spec import (
     MAX_RANK,
-    DType,
     Spec,
     check_shape,
     contiguous_strides,

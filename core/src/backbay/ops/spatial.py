@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from ..types.spec import MAX_RANK, DType, Spec, require, require_float, require_rank, result_spec
+from ..types.dtype import DType
+from ..types.spec import MAX_RANK, Spec, require, require_float, require_rank, result_spec
 from .op_declaration import SizeAttrs, op
 
 _LIMIT = 1 << 30  # C code has 32 bits for strides, dilations and twice the padding

@@ -1,6 +1,7 @@
 """Writes into the storage of a leaf. Each returns an alias of its destination, for reads after the write."""
 
-from ..types.spec import DType, Spec, check_shape, divides, require, require_dtype, span, view_spec
+from ..types.dtype import DType
+from ..types.spec import Spec, check_shape, divides, require, require_dtype, span, view_spec
 from .op_declaration import SizeAttr, op
 
 

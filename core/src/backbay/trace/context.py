@@ -14,8 +14,9 @@ import numpy as np
 from ..data.leaf import to_array
 from ..errors import DTypeError, ShapeError
 from ..graph.graph import Cancel
+from ..types.dtype import CONTRACT, DType
 from ..types.gpu_layers import MAX_LAYERS, Placement
-from ..types.spec import CONTRACT, DType, Spec, check_shape
+from ..types.spec import Spec, check_shape
 from .recording import Recording
 from .tensor import Tensor
 from .tracing import Counters

@@ -13,8 +13,9 @@ from ..data.encoding import Bytes
 from ..data.leaf import Leaf
 from ..errors import ClosedError, ContextBusyError, DTypeError, GraphSizeError
 from ..ops.op_declaration import Op
+from ..types.dtype import DType
 from ..types.gpu_layers import Placement
-from ..types.spec import DType, Spec
+from ..types.spec import Spec
 from .tensor import Tensor
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from .spec import DType
+from .dtype import DType
 
 
 @dataclass(frozen=True)

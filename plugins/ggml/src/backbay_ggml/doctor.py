@@ -16,8 +16,9 @@ from backbay.internals import forced_cpu, human_bytes, run_helper
 from backbay_native import ATTENTION, CONVOLUTION, PRODUCTS, RECURRENCE, ROWS
 
 from .devices.device import Device, device_description, find_devices, reported_gpus, tried_gpus
-from .library.abi import NULL
-from .library.library import CODE, SUPPORTED, Library, c_string, load_library
+from .library.abi import NULL, c_string
+from .library.compatibility import SUPPORTED
+from .library.library import CODE, Library, load_library
 from .library.location import REBUILD, VARIABLE
 from .weights.arrangements import AMX, REPACK, buffer_types, faster_in_llamafile, trial_result
 

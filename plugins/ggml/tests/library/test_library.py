@@ -12,7 +12,8 @@ import pytest
 
 from backbay import BackendUnavailableError, DType
 from backbay_ggml.library import library
-from backbay_ggml.library.abi import check_layout, ffi, has_type
+from backbay_ggml.library.abi import ffi, has_type
+from backbay_ggml.library.compatibility import NEWEST, OLDEST, check_layout, check_version, refuse_second
 from backbay_ggml.library.library import LibraryFunctions, file_of, load_library
 from backbay_ggml.library.location import VARIABLE
 
@@ -40,8 +41,8 @@ def test_the_declarations_are_current() -> None:
 
 def test_the_library_is_opened_once() -> None:
     assert load_library() is load_library()
-    assert load_library().number >= library.OLDEST
-    assert load_library().number[:2] <= library.NEWEST[:2]
+    assert load_library().number >= OLDEST
+    assert load_library().number[:2] <= NEWEST[:2]
 
 
 def test_waiting_threads_sleep_soon_unless_the_environment_says_otherwise() -> None:
@@ -79,7 +80,7 @@ def test_other_versions_are_refused(version, monkeypatch) -> None:
             return ffi.new("char[]", version.encode())
 
     with pytest.raises(BackendUnavailableError, match=r"supported are 0\.15\.3 to 0\.25\.3"):
-        library._check_version(Other, Path("libggml.so"))
+        check_version(Other, Path("libggml.so"))
 
 
 def test_an_unknown_layout_is_refused() -> None:
@@ -94,7 +95,7 @@ def test_an_unknown_layout_is_refused() -> None:
 def test_a_second_library_is_refused(tmp_path) -> None:
     load_library()
     with pytest.raises(BackendUnavailableError, match="beside"):
-        library._refuse_second(tmp_path / "libggml.so")
+        refuse_second(tmp_path / "libggml.so")
 
 
 def test_functions_are_taken_from_every_file_that_is_given() -> None:

@@ -14,7 +14,8 @@ import pytest
 from backbay import BackendParams, BackendUnavailableError, OptionError
 from backbay.cli.program import main
 from backbay_ggml import Ggml
-from backbay_ggml.library.library import SUPPORTED, load_library
+from backbay_ggml.library.compatibility import SUPPORTED
+from backbay_ggml.library.library import load_library
 from backbay_ggml.library.library_trial import try_library
 from backbay_ggml.library.location import locate_library
 

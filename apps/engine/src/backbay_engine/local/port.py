@@ -30,7 +30,7 @@ from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
-from ..runner.requests.job import FixedPictureRows
+from ..runner.requests.job import UnstoredPictureRows
 from ..runner.requests.prompt_jobs import ScoreJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
@@ -266,7 +266,7 @@ class LocalPort(Port):
         self.forget()
         sight = self.require_sight()
         prepared = [sight.prepare(picture) for picture in prompt.pictures]
-        rows = FixedPictureRows({picture.content: sight.embed(picture) for picture in prepared})
+        rows = UnstoredPictureRows({picture.content: sight.embed(picture) for picture in prepared})
         job = ScoreJob(sight.tokens(prompt, prepared), rows)
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:

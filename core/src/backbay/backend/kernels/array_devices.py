@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ...data.encoding import NUMPY
 from ...errors import BackendUnavailableError, OptionError
+from ...types.dtype import DType
 from ...types.gpu_layers import GPULayers
-from ...types.spec import DType
 from .kernel_backend import CPU
 
 NEEDED = {DType.F32, DType.I32, DType.I64}  # of operands, and of indices

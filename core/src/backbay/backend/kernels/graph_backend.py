@@ -20,9 +20,10 @@ from ...memory.workspace_booking import Workspace
 from ...ops import cast, rows
 from ...ops.op_declaration import Op
 from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.dtype import DType
 from ...types.gpu_layers import Placement
 from ...types.params import Debug
-from ...types.spec import DType, Spec
+from ...types.spec import Spec
 from ..backend import Backend
 from ..hooks import Progress
 from .array_devices import DeviceTrial

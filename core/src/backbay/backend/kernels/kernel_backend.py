@@ -19,10 +19,11 @@ from ...memory.workspace_booking import Workspace
 from ...ops import cast, copy
 from ...ops.op_declaration import Op
 from ...types.backend_declarations import DeviceInfo, Precision, Support, unsupported
+from ...types.dtype import DType
 from ...types.fork_safety import cached_property
 from ...types.gpu_layers import Placement
 from ...types.params import BackendParams
-from ...types.spec import DType, Spec, same_shape
+from ...types.spec import Spec, same_shape
 from ..backend import Backend
 from ..helper_processes import GATE
 from .kernel_table import conversion_gap, encoding_gap

@@ -11,7 +11,8 @@ import numpy as np
 from ...data.encoding import decode, encode
 from ...errors import BackbayError, DTypeError
 from ...ops.op_declaration import Op
-from ...types.spec import DType, Spec
+from ...types.dtype import DType
+from ...types.spec import Spec
 
 F = TypeVar("F", bound=Callable[..., Any])
 

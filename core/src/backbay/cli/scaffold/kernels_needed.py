@@ -14,8 +14,9 @@ from backbay.trace.context import Context
 from backbay.trace.tensor import Tensor
 from backbay.types.backend_declarations import COMPOSITE, KERNEL, Level, Support
 from backbay.types.contract_version import CONTRACT_VERSION
+from backbay.types.dtype import DType
 from backbay.types.params import BackendParams
-from backbay.types.spec import DType, Spec
+from backbay.types.spec import Spec
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 32, 4, 2, 8
 HIDDEN, VOCABULARY, HISTORY, TOKENS, LAYERS = 48, 40, 16, 5, 2

@@ -13,8 +13,8 @@ from typing import final
 from backbay import DeviceInfo, DType
 from backbay.plugin import host_memory
 
-from ..library.abi import NULL, Ptr, dtype_of, ffi, temporary_pool
-from ..library.library import Library, c_string
+from ..library.abi import NULL, Ptr, c_string, dtype_of, ffi, temporary_pool
+from ..library.library import Library
 from .device_trial import DeviceVerdict, is_known, verdict_of
 from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS, KnownFault
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_server_memory, rpc_session, session_lock

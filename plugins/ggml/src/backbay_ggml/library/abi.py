@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from backbay import BackendUnavailableError, DType
+from backbay import DType
 from backbay.internals import Array, contiguous_strides
 
 from ._abi import ffi as _ffi
@@ -23,6 +22,11 @@ TENSOR_HEADER = 32  # bytes that ggml puts before each tensor in a pool
 ROOM = 1 << 16  # bytes that ggml_init allocates beside a pool, at most
 
 DTYPES = {int(dtype): dtype for dtype in DType}
+
+
+def c_string(pointer: Ptr) -> str:
+    """A C string; empty for NULL."""
+    return "" if pointer == NULL else ffi.string(pointer).decode(errors="replace")
 
 
 def dtype_of(tensor: Ptr) -> DType:
@@ -66,19 +70,6 @@ def temporary_pool(lib: Any, tensors: int = 16) -> Iterator[Ptr]:
         lib.ggml_free(made)
 
 
-def check_layout(lib: Any, path: Path) -> None:
-    """Build a few tensors and read them back; BackendUnavailableError if a field lies elsewhere."""
-    expected, overhead = ffi.sizeof("ggml_tensor") + TENSOR_HEADER, lib.ggml_tensor_overhead()
-    if overhead != expected:
-        wrong = [f"ggml_tensor_overhead is {overhead}, not {expected}"]
-    else:
-        types = (DType.F32, DType.F16, DType.Q4_0, DType.Q6_K)
-        wrong = [f"type {dtype} has another block" for dtype in types if not has_type(lib, dtype)]
-        wrong += _misplaced_fields(lib)
-    if wrong:
-        raise BackendUnavailableError(f"{path} has an unknown memory layout: {'; '.join(wrong)}")
-
-
 def has_type(lib: Any, dtype: DType) -> bool:
     """Whether ggml has a dtype, with the block that GGUF defines."""
     traits = lib.ggml_get_type_traits(int(dtype))
@@ -95,22 +86,3 @@ def op_numbers(lib: Any) -> tuple[frozenset[int], int]:
             lib.ggml_permute(pool, a, 1, 0, 2, 3),
         )
         return frozenset(view.op for view in views), a.op
-
-
-def _misplaced_fields(lib: Any) -> list[str]:
-    with temporary_pool(lib) as pool:
-        a = lib.ggml_new_tensor_4d(pool, int(DType.F32), 8, 3, 1, 1)
-        b = lib.ggml_new_tensor_4d(pool, int(DType.F32), 8, 5, 1, 1)
-        lib.ggml_set_name(a, b"probe")
-        product, scaled = lib.ggml_mul_mat(pool, a, b), lib.ggml_scale(pool, a, 2.5)
-        view = lib.ggml_view_1d(pool, a, 4, 32)
-        right = {
-            "ne": list(product.ne) == [3, 5, 1, 1],
-            "nb": list(a.nb) == [4, 32, 96, 96],
-            "src": product.src[0] == a and product.src[1] == b,
-            "op": ffi.string(lib.ggml_op_name(product.op)) == b"MUL_MAT",
-            "op_params": ffi.cast("float *", scaled.op_params)[0] == 2.5,
-            "view": view.view_src == a and view.view_offs == 32,
-            "name": ffi.string(a.name) == b"probe",
-        }
-    return [f"the field {field} lies elsewhere" for field, found in right.items() if not found]

@@ -20,14 +20,19 @@ from backbay import BackendUnavailableError, DType
 from backbay.internals import cached_property, forced_cpu, raise_if_starved, without_forks
 from backbay_native import NativeCode, find_native
 
-from .abi import DTYPES, NULL, Ptr, check_layout, dtype_of, ffi, op_numbers
+from .abi import DTYPES, NULL, Ptr, c_string, dtype_of, ffi, op_numbers
 from .avoidance import AVOIDANCES, Avoidance
+from .compatibility import (
+    check_functions,
+    check_layout,
+    check_version,
+    is_tested,
+    refuse_second,
+    second_library,
+)
 from .library_trial import try_library
-from .location import VARIABLE, locate_library, name_of_library
+from .location import locate_library, name_of_library
 
-OLDEST, NEWEST = (0, 15, 3), (0, 25, 3)
-"""The range of ggml versions that the tests run on; later patch levels of the newest are accepted."""
-SUPPORTED = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
 SPINS = "10000"  # about half a millisecond
 OF_THE_CPU = {"ggml_get_type_traits_cpu", "ggml_graph_compute", "ggml_graph_plan"}
 """Functions that may lie in a file of their own, with the code for this machine's CPU."""
@@ -102,7 +107,7 @@ class Library:
     def __init__(self, path: Path, *, any_version: bool = False) -> None:
         self.path = path
         """The file libggml; `cpu_code` is that with the code for this machine's CPU."""
-        _refuse_second(path)
+        refuse_second(path)
         # Without this variable, a failed check in ggml starts a debugger before it ends the process.
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         # Vulkan would change the order of ops, and looks past writes into leaves: a read may see what a later op writes.
@@ -113,13 +118,13 @@ class Library:
             os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
         functions = LibraryFunctions(path)
         self.lib: Any = functions
-        _check_functions(functions.missing() - OF_THE_CPU, path)
-        self.version, self.number = _check_version(self.lib, path, any_version=any_version)
+        check_functions(functions.missing() - OF_THE_CPU, path)
+        self.version, self.number = check_version(self.lib, path, any_version=any_version)
         log_through_python(self.lib)
         self.cpu = self._find_cpu()
         self.cpu_code = file_of(self.registry_procedure("ggml_backend_get_features"), self.lib)
         functions.take_from(self.cpu_code)
-        _check_functions(functions.missing(), path)
+        check_functions(functions.missing(), path)
         check_layout(self.lib, path)
         self.view_ops, self.none_op = op_numbers(self.lib)
         self.sums_in_half = _sums_in_half(self.lib)
@@ -134,7 +139,7 @@ class Library:
 
     @property
     def is_tested(self) -> bool:
-        return _is_tested(self.number)
+        return is_tested(self.number)
 
     def devices(self) -> list[Ptr]:
         """Every device that ggml reports, the CPU first."""
@@ -222,13 +227,8 @@ def load_library(named: str = "") -> Library:
                 try_library(path)
             _loaded = Library(path, any_version=is_named)
         elif named and (path := locate_library(named)) != _loaded.path:
-            raise _second(path, _loaded.path)
+            raise second_library(path, _loaded.path)
         return _loaded
-
-
-def c_string(pointer: Ptr) -> str:
-    """A C string; empty for NULL."""
-    return "" if pointer == NULL else ffi.string(pointer).decode(errors="replace")
 
 
 def load_cpu_code(lib: Any, folder: Path, kind: str) -> None:
@@ -285,50 +285,6 @@ def _receive_log(level: int, message: Any, _: Any) -> None:
         logger.log(LEVELS.get(level, logging.DEBUG), "%s", piece.rstrip())
     else:
         _pending[:] = [(level, piece)]
-
-
-def _refuse_second(path: Path) -> None:
-    """Refuse a libggml beside another one: it would use the first one's base and CPU code, and mix versions."""
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return
-    for line in maps.read_text().splitlines():
-        name = line.partition("/")[2]
-        if re.search(r"/libggml[^/]*\.so[.\d]*$", "/" + name):
-            folder = Path("/" + name).parent
-            if folder.resolve() != path.parent.resolve():
-                raise _second(path, folder)
-
-
-def _second(path: Path, loaded: Path) -> BackendUnavailableError:
-    return BackendUnavailableError(
-        f"{path} cannot be loaded beside {loaded}, which this process has loaded already: "
-        f"use one of the two (set {VARIABLE}), or a process of its own"
-    )
-
-
-def _check_functions(missing: set[str], path: Path) -> None:
-    if missing:
-        few = ", ".join(sorted(missing)[:3]) + (", ..." if len(missing) > 3 else "")
-        raise BackendUnavailableError(
-            f"{path} lacks {len(missing)} of ggml's functions ({few}); supported are ggml {SUPPORTED}"
-        )
-
-
-def _check_version(lib: Any, path: Path, *, any_version: bool = False) -> tuple[str, tuple[int, ...]]:
-    """The version, and its numbers; BackendUnavailableError if it is not supported, or a warning if any is taken."""
-    version = c_string(lib.ggml_version())
-    number = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if not _is_tested(number):
-        told = f"{path} is ggml {version}"
-        if not any_version:
-            raise BackendUnavailableError(f"{told}; supported are {SUPPORTED}; {VARIABLE} takes any")
-        logger.warning("%s, outside of what is tested: %s", told, SUPPORTED)
-    return version, number
-
-
-def _is_tested(number: tuple[int, ...]) -> bool:
-    return number >= OLDEST and number[:2] <= NEWEST[:2]
 
 
 def _sums_in_half(lib: Any) -> bool:

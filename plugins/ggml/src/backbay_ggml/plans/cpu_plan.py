@@ -14,8 +14,8 @@ from backbay import Graph, Node, NoMemoryError, ops
 from backbay.internals import Bytes, Ledger, Timings, cached_property, numpy_view
 from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
-from ..library.abi import NULL, Ptr, ffi, tensor_address
-from ..library.library import Library, c_string
+from ..library.abi import NULL, Ptr, c_string, ffi, tensor_address
+from ..library.library import Library
 from .callbacks import ABORTED, OpClock, TimedOp
 from .graph_plan import GgmlPlan, GgmlResources, SharedMemory, check_status
 from .thread_choice import ThreadChoice

@@ -18,8 +18,8 @@ from backbay import DType
 from backbay.internals import ended_from_outside, exit_name, processor, run_helper
 from backbay.plugin import CachedValue
 
-from ..library.abi import NULL, Ptr, ffi, leaf_tensor, temporary_pool
-from ..library.library import Library, c_string
+from ..library.abi import NULL, Ptr, c_string, ffi, leaf_tensor, temporary_pool
+from ..library.library import Library
 from ..library.location import VARIABLE, library_stamp
 
 REPACK, AMX = "CPU_REPACK", "AMX"

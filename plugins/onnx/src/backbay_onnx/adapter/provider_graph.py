@@ -17,8 +17,9 @@ from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import LoweredModel, binding_type
 from ..ops import KERNELS
-from ..plans.bound_graph import SessionBinding, bound_shape, stored_shape
+from ..plans.bound_graph import bound_shape, stored_shape
 from ..plans.export import fix_sizes
+from ..plans.io_binding import DirectIOBinding
 from ..plans.plan import cancellable_run_options
 from ..session.device import HOST
 from ..session.runtime import translate_errors
@@ -60,7 +61,7 @@ class ProviderGraph:
 
     def run(self, stored: Sequence[Array], cancel: Cancel | None = None) -> dict[int, Array]:
         """The results and the new values of written leaves, by node index, from the stored arrays by node index."""
-        nodes, binding = self._graph.nodes, SessionBinding(self._session, HOST)
+        nodes, binding = self._graph.nodes, DirectIOBinding(self._session, HOST)
         held = []  # while the session runs
         for leaf in self._lowered.leaves:
             shape, dtype = bound_shape(leaf, self._graph, self._sizes)[::-1], nodes[leaf.index].dtype

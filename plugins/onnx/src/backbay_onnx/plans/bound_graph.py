@@ -14,10 +14,8 @@ from backbay.plugin import HostBuffer, strided
 
 from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, SizeValues, StateOutput, binding_type
 from ..memory.buffers import DeviceBuffer, LeafBuffer
-from ..session.device import Device
-from ..session.providers import HOST_PROVIDER
-from ..session.runtime import load_runtime
 from ..weights.store import decode_floats, named_data
+from .io_binding import DirectIOBinding, Memory
 from .session_cache import CompiledGraph, OnnxResources
 
 
@@ -56,35 +54,6 @@ class DecodedLeafBuffer:
             self._decoded = buffer.generation
 
 
-Memory = Array | DeviceBuffer
-
-
-class SessionBinding:
-    """An IOBinding, without its own methods: they look up the device by name for each of hundreds of inputs."""
-
-    def __init__(self, session: Any, device: Device) -> None:
-        self.bound = session.io_binding()
-        self._inner = self.bound._iobinding
-        self._session = session  # must outlive the binding
-        make = load_runtime().OrtDevice.make
-        self._host, self._device = (
-            make(memory, number)._get_c_device()
-            for memory, number in ((HOST_PROVIDER.memory, 0), (device.provider.memory, device.number))
-        )
-
-    def input(self, name: str, kind: int, shape: tuple[int, ...], at: Memory, begin: int = 0) -> None:
-        self._inner.bind_input(name, *self._place(at, kind, shape, begin))
-
-    def output(self, name: str, kind: int, shape: tuple[int, ...], at: Memory, begin: int = 0) -> None:
-        self._inner.bind_output(name, *self._place(at, kind, shape, begin))
-
-    def _place(self, at: Memory, kind: int, shape: tuple[int, ...], begin: int) -> tuple[Any, ...]:
-        """The place `begin` bytes after the first."""
-        if isinstance(at, DeviceBuffer):
-            return self._device, kind, shape, at.pointer + begin
-        return self._host, kind, shape, at.ctypes.data + begin
-
-
 class BoundGraph:
     """Memory is bound once, before all runs. Each run fills the buffers of the results."""
 
@@ -105,7 +74,7 @@ class BoundGraph:
         self._decoded: dict[int, DecodedLeafBuffer] = {}  # by node index
         self._checks: list[tuple[Array, int, int]] = []  # ids, and the rows that they must be in
         self._distinct: list[Array] = []  # ids that must not repeat one
-        self._binding = SessionBinding(compiled.session, services.device)
+        self._binding = DirectIOBinding(compiled.session, services.device)
         for name, array in feeds.arrays.items():
             self._binding.input(name, TensorProto.INT64, array.shape, array)
         self._bind(compiled)

@@ -36,7 +36,7 @@ class PictureRowSource(Protocol):
 
 @final
 @dataclass(frozen=True)
-class FixedPictureRows:
+class UnstoredPictureRows:
     """Rows of pictures that no store keeps, by content."""
 
     rows: Mapping[bytes, NDArray[np.float32]]
