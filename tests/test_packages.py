@@ -121,8 +121,10 @@ def test_a_new_version_is_written_everywhere():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_says_what_an_index_shows(package: str):
     said = project(package)
-    assert said["license"] == "MIT"
-    assert said["license-files"] == ["LICENSE"]
+    brings = sorted((ROOT / package).glob("src/*/page/libraries/LICENSES.txt"))  # libraries of others
+    assert said["license"] == ("MIT AND BSD-3-Clause" if brings else "MIT")
+    places = [str(path.relative_to(ROOT / package)) for path in brings]
+    assert said["license-files"] == ["LICENSE", *places]
     assert (ROOT / package / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     assert (ROOT / package / said["readme"]).is_file()
     assert said["authors"]

@@ -11,11 +11,12 @@ import pytest
 from processes import serving
 from scripted_model import write_scripted_model
 
-from backbay import DType
+from backbay import DType, OptionError
 from backbay.cli import main
 from backbay_engine.cache import CausalCache
 from backbay_server.catalogue.catalogue import CatalogueEntry, load_entry
 from backbay_server.command import add_arguments, settings_of
+from backbay_server.settings import ServerSettings
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def model(tmp_path: Path) -> Path:
         (["hf:org/none"], "hf download org/none"),
         (["MODEL", "--alias", "x"], "--alias takes NAME=MODEL, got 'x'"),
         (["MODEL", "--backend", "gmlg"], "no backend 'gmlg'"),
+        (["MODEL", "--backend", "cpu_ref", "--backend", "gmlg"], "no backend 'gmlg'"),
         (["MODEL", "--api-key-file", "none"], "the keys in none cannot be read"),
         (["--models", "none"], "a readable folder"),
         (["DAMAGED"], "damaged.gguf"),
@@ -68,6 +70,36 @@ def test_a_process_that_may_open_few_files_serves(model: Path) -> None:
 
     with serving(model, "--backend", "cpu_ref", preexec_fn=few) as server:
         assert httpx.get(f"{server.url}/health", timeout=300).status_code == 200
+
+
+def test_one_file_is_served_on_two_backends_at_once(model: Path) -> None:
+    with serving(model, "--backend", "cpu_ref", "--backend", "onnx") as server:
+
+        def asked(name: str) -> str:
+            body = {"model": name, "messages": [{"role": "user", "content": "[hello]"}]}
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
+            assert answer["model"] == name
+            return str(answer["choices"][0]["message"]["content"])
+
+        assert asked("scripted") == asked("scripted@onnx") == "Hello, world!"
+        state = httpx.get(f"{server.url}/state", timeout=300).json()
+        found = {each["name"]: (each["backend"], each["status"]) for each in state["models"]}
+        assert found == {"scripted": ("cpu_ref", "ready"), "scripted@onnx": ("onnx", "ready")}
+        assert httpx.get(f"{server.url}/ready", timeout=300).status_code == 200
+
+
+def test_options_are_those_of_the_first_backend(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = ArgumentParser("serve")
+    add_arguments(parser)
+    settings = settings_of(parser.parse_args([str(model), *["--backend", "cpu_ref", "--backend", "onnx"]]))
+    assert (settings.backend, settings.further_backends, settings.max_loaded) == ("cpu_ref", ("onnx",), 2)
+    with pytest.raises(SystemExit):
+        parser.parse_args([str(model), *["--backend", "onnx", "--backend", "onnx"]])
+    assert "--backend onnx is named twice" in capsys.readouterr().err
+    wrong = ServerSettings(backend="cpu_ref", further_backends=("onnx",), options={"none": "1"})
+    with pytest.raises(OptionError, match="none"):
+        load_entry(wrong, CatalogueEntry("scripted", model))
+    load_entry(wrong, CatalogueEntry("scripted@onnx", model, backend="onnx")).close()
 
 
 def test_options_reach_the_server(model: Path, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> S
         if name not in known:
             raise OptionError(f"unknown option {name!r}{nearest(name, known)}")
     chosen = settings or ServerSettings(models=models, **given)
-    if chosen.backend is not None:
-        choose(chosen.backend)  # raises if it cannot be used: the server should not begin with it
+    for backend in filter(None, (chosen.backend, *chosen.further_backends)):
+        choose(backend)  # raises if it cannot be used: the server should not begin with it
 
     def load(entry: CatalogueEntry, progress: Callable[[float], None], cancel: Event) -> LLM:
         own = {"queue": chosen.queue, "worker": chosen.worker}
@@ -65,7 +65,9 @@ def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> S
 
 def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
     """The server for these settings, over models that a function loads."""
-    catalogue = Catalogue(chosen.models, chosen.folders, chosen.aliases, chosen.adapters)
+    catalogue = Catalogue(
+        chosen.models, chosen.folders, chosen.aliases, chosen.adapters, chosen.further_backends
+    )
     for entry in catalogue.named:
         open_model(entry.path).close()  # raises if it is damaged
     drain, metrics, fetcher = (

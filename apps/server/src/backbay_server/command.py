@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from contextlib import suppress
+from typing import Any, final
 
 from backbay import OptionError
 from backbay.cli import add_options, options_of, positive, say, whole
@@ -14,7 +15,19 @@ from .settings import ServerSettings
 from .transport.request_checks import read_keys
 
 LARGEST = 2**30
-SAME = "backend", "threads", "parallel", "context", "kv_dtype", "queue", "worker", "host", "port", "metrics"
+SAME = (
+    "backend",
+    "further_backends",
+    "threads",
+    "parallel",
+    "context",
+    "kv_dtype",
+    "queue",
+    "worker",
+    "host",
+    "port",
+    "metrics",
+)
 """Fields of Settings that are the options of the same names."""
 KV_DTYPES = "f32", "f16", "bf16", "q8_0", "q4_0"  # the engine's, which is not imported for its arguments
 
@@ -35,7 +48,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     several("--adapter", "[MODEL:]NAME=FILE", adapter)
     add("--host", default=ServerSettings.host, help=f"address to listen at ({ServerSettings.host})")
     number("--port", 0, 65535, ServerSettings.port, "port to listen at ({}); 0: any free one")
-    add("--backend", help="name of an installed backend; by default the best that works")
+    chosen = (
+        "name of an installed backend; by default the best that works; again: models also as NAME@BACKEND"
+    )
+    add("--backend", action=BackendNames, help=chosen)
+    parser.set_defaults(further_backends=())
     add_options(parser)
     number("--parallel", 1, 2**16, ServerSettings.parallel, "answers at a time of each model ({})")
     number("--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
@@ -100,7 +117,7 @@ def settings_of(args: Namespace) -> ServerSettings:
     adapters = dict(parse_pair("--adapter", "FILE", text) for text in args.adapter)
     if not (args.model or args.models or aliases):
         raise OptionError("name a model, or a folder of models with --models DIR")
-    named = len(args.model) + len(aliases)
+    named = (len(args.model) + len(aliases)) * (1 + len(args.further_backends))
     return ServerSettings(
         models=tuple(args.model),
         folders=tuple(args.models),
@@ -117,6 +134,21 @@ def settings_of(args: Namespace) -> ServerSettings:
         drain_seconds=args.drain,
         **{name: getattr(args, name) for name in SAME},
     )
+
+
+@final
+class BackendNames(Action):
+    """The action of --backend: the first name is the models' backend, those after it are the further ones."""
+
+    def __call__(
+        self, parser: ArgumentParser, args: Namespace, value: Any, option: str | None = None
+    ) -> None:
+        if args.backend is None:
+            args.backend = value
+        elif value in (args.backend, *args.further_backends):
+            parser.error(f"{option} {value} is named twice")
+        else:
+            args.further_backends = (*args.further_backends, value)
 
 
 def parse_pair(option: str, value: str, text: str) -> tuple[str, str]:

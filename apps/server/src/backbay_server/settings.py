@@ -17,6 +17,7 @@ class ServerSettings:
     aliases        further names, each for a model's name or its file
     adapters       files of adapters (LoRA) by name, or by MODEL:NAME if there are several models
     backend        the name of an installed backend; None: the best that works
+    further_backends  backends on which each model is on offer too, as NAME@BACKEND, with their usual options
     options        the backend's own options, such as ggml's rpc
     threads        CPU threads of a model's steps; None: all cores
     parallel       requests that a model answers at the same time
@@ -41,6 +42,7 @@ class ServerSettings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     backend: str | None = None
+    further_backends: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     parallel: int = 4

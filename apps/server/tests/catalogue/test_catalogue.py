@@ -39,6 +39,23 @@ def test_an_alias_stands_for_a_model_or_a_file(tmp_path: Path) -> None:
     assert len(catalogue.named) == 2
 
 
+def test_every_model_is_on_offer_on_each_further_backend(tmp_path: Path) -> None:
+    tiny, folder = gguf(tmp_path / "tiny.gguf"), Path(gguf(tmp_path / "deep" / "big.gguf")).parent
+    catalogue = Catalogue([tiny], [str(folder)], {"gpt": "tiny"}, {"tiny:sql": tiny}, ("onnx", "torch"))
+    offered = names(catalogue)
+    assert {"tiny", "tiny@onnx", "gpt@torch", "big@onnx", "tiny:sql", "tiny@onnx:sql"} <= set(offered)
+    assert [catalogue.find(name).name for name in offered] == offered
+    assert (
+        catalogue.find("gpt@onnx").identity
+        == catalogue.find("tiny@onnx:sql").identity
+        == (Path(tiny), "onnx")
+    )
+    assert [each.identity for each in catalogue.named] == [(Path(tiny), at) for at in ("", "onnx", "torch")]
+    for wrong in ("tiny@ggml", "tiny@onnx@torch", "@onnx", "tiny:sql@onnx"):
+        with pytest.raises(ModelNotFoundError):
+            catalogue.find(wrong)
+
+
 def test_one_name_for_two_files_is_refused(tmp_path: Path) -> None:
     twice = [gguf(tmp_path / "a" / "tiny.gguf"), gguf(tmp_path / "b" / "tiny.gguf")]
     with pytest.raises(OptionError, match="the same name 'tiny'; name one only by --alias"):

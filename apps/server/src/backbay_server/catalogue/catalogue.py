@@ -29,6 +29,7 @@ class CatalogueEntry:
 
     adapters  the names and files of its adapters
     adapter   the adapter that the name asks for, as in "base:sql"; empty: none
+    backend   the further backend that the name asks for, as in "base@onnx"; empty: the server's first one
     """
 
     name: str
@@ -36,6 +37,16 @@ class CatalogueEntry:
     projector: Path | None = None
     adapters: tuple[tuple[str, str], ...] = ()
     adapter: str = ""
+    backend: str = ""
+
+    @property
+    def identity(self) -> tuple[Path, str]:
+        """The file and the backend: entries with one identity share one model in memory."""
+        return self.path, self.backend
+
+    def on(self, backend: str) -> CatalogueEntry:
+        """The model on a further backend."""
+        return replace(self, name=f"{self.name}@{backend}", backend=backend)
 
     @property
     def whole(self) -> CatalogueEntry:
@@ -68,14 +79,14 @@ class CatalogueEntry:
 
 
 def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> LLM:
-    """The model of an entry; `own` are further arguments of `load`."""
+    """The model of an entry; `own` are further arguments of `load`. The options are those of the first backend."""
     return load(
         entry.path,
-        settings.backend,
+        entry.backend or settings.backend,
         context=settings.context,
         parallel=settings.parallel,
         kv_dtype=settings.kv_dtype,
-        params=BackendParams(options=settings.options),
+        params=BackendParams(options={} if entry.backend else settings.options),
         num_threads=settings.threads,
         projector=entry.projector,
         adapters=dict(entry.adapters),
@@ -85,7 +96,10 @@ def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> L
 
 @final
 class Catalogue:
-    """Models named one by one, aliases of theirs, and the models in folders, which may come and go; as in Settings."""
+    """Models named one by one, aliases of theirs, and the models in folders, which may come and go; as in Settings.
+
+    Each model is also on offer as NAME@BACKEND for each further backend.
+    """
 
     def __init__(
         self,
@@ -93,7 +107,9 @@ class Catalogue:
         folders: Sequence[str] = (),
         aliases: Mapping[str, str] | None = None,
         adapters: Mapping[str, str] | None = None,
+        further_backends: Sequence[str] = (),
     ) -> None:
+        self._further_backends = further_backends
         self._folders = tuple(Path(folder) for folder in folders)
         self._named = _by_name(_located(model) for model in models)
         self._lock, self._found, self._listed_at = Lock(), dict[str, CatalogueEntry](), -FRESH
@@ -114,7 +130,8 @@ class Catalogue:
     @property
     def named(self) -> list[CatalogueEntry]:
         """The models that were named one by one, without those in folders."""
-        return [*{each.path: each for each in (*self._aliases.values(), *self._named.values())}.values()]
+        plain = {each.path: each for each in (*self._aliases.values(), *self._named.values())}.values()
+        return [*plain, *(each.on(backend) for backend in self._further_backends for each in plain)]
 
     def named_so(self, name: str) -> CatalogueEntry | None:
         """The model that was named so, or has the alias; without looking into folders."""
@@ -122,7 +139,8 @@ class Catalogue:
 
     def listed(self) -> list[CatalogueEntry]:
         """All models, by name; files in folders that are gone are not among them."""
-        whole = [*self._named.values(), *self._aliases.values(), *self._in_folders().values()]
+        plain = [*self._named.values(), *self._aliases.values(), *self._in_folders().values()]
+        whole = [at for each in plain for at in (each, *map(each.on, self._further_backends))]
         return [*whole, *(adapted for each in whole for adapted in each.adapted)]
 
     def find(self, name: str) -> CatalogueEntry:
@@ -137,11 +155,18 @@ class Catalogue:
         tagged = f"{name}:latest"  # Ollama's clients leave out the tag
         listed = self._in_folders()
         found = self.named_so(name) or self.named_so(tagged) or listed.get(name) or listed.get(tagged)
+        found = found or self._on_further_backend(name)
         base, _, adapter = name.rpartition(":")
         if found is not None or not base:
             return found
         whole = self._lookup(base)
         return None if whole is None else next((e for e in whole.adapted if e.adapter == adapter), None)
+
+    def _on_further_backend(self, name: str) -> CatalogueEntry | None:
+        """The model of NAME@BACKEND; None if that is not on offer."""
+        plain, _, backend = name.rpartition("@")
+        found = self._lookup(plain) if plain and backend in self._further_backends else None
+        return None if found is None or found.backend or found.adapter else found.on(backend)
 
     def _add_adapter(self, model: str, name: str, file: str) -> None:
         """Offer a model, and its aliases, with an adapter too."""

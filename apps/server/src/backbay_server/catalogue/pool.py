@@ -122,11 +122,11 @@ class ModelPool:
     ) -> None:
         self.catalogue, self._load_model = catalogue, load
         self._max_loaded, self._patience, self._most_waiting = max_loaded, patience, most_waiting
-        self._wanted: dict[Path, PooledModel] = {}  # by path; what leaves is not here
+        self._wanted: dict[tuple[Path, str], PooledModel] = {}  # by identity; what leaves is not here
         self._line: deque[PooledModel] = deque()
         self._in_memory: list[PooledModel] = []  # what is being loaded or closed counts
         self._departures = 0
-        self._awaited = set[Path]()
+        self._awaited = set[tuple[Path, str]]()
         self._waiting = 0
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,7 +169,7 @@ class ModelPool:
     def preload(self) -> None:
         """Begin to load the models that were named one by one, as many as may be in memory."""
         for entry in self.catalogue.named[: self._max_loaded]:
-            self._awaited.add(entry.path)
+            self._awaited.add(entry.identity)
             self._held(entry)
 
     @property
@@ -225,7 +225,7 @@ class ModelPool:
 
     def _held(self, entry: CatalogueEntry) -> PooledModel:
         """The model, wanted from now on; if its file was replaced since it was loaded, the new file's."""
-        held = self._wanted.get(entry.path)
+        held = self._wanted.get(entry.identity)
         if held is not None and held.is_replaced():
             self._leave(held)
             held = None
@@ -233,7 +233,7 @@ class ModelPool:
             held = PooledModel(entry)
             if held.stamp is None:
                 raise ModelNotFoundError(f"the file of the model {entry.name!r} is gone")
-            self._wanted[entry.path] = held
+            self._wanted[entry.identity] = held
             self._line.append(held)
             self._changed.set()
             if self._server_of_line is None or self._server_of_line.done():
@@ -303,7 +303,7 @@ class ModelPool:
             self._settle(held, UnavailableError(CLOSING) if closing else error)
             return
         held.status = "ready"
-        self._awaited.discard(held.entry.path)
+        self._awaited.discard(held.entry.identity)
         self._settle(held)
         if self._closing.is_set():
             held.status = "leaving"
@@ -332,8 +332,8 @@ class ModelPool:
         self._changed.set()
 
     def _forget(self, held: PooledModel) -> None:
-        if self._wanted.get(held.entry.path) is held:
-            del self._wanted[held.entry.path]
+        if self._wanted.get(held.entry.identity) is held:
+            del self._wanted[held.entry.identity]
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -15,10 +15,10 @@ from starlette.routing import Route
 from backbay import BackbayError, BackendMemory
 
 from ..errors import UnavailableError, error_response
-from .metrics import CONTENT_TYPE, Metrics
+from .metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from ..catalogue import ModelPool
+    from ..apis.endpoint import AppServices
     from ..catalogue.pool import PooledModel
 
 JSON = "application/json"
@@ -47,7 +47,7 @@ async def metrics(request: Request) -> Response:
 async def show_state(request: Request) -> Response:
     """The slots, queues, speed and memory of the models, as the page shows them."""
     services = request.app.state.services
-    found = await asyncio.to_thread(_state, services.pool, services.metrics, draining=services.drain.begun)
+    found = await asyncio.to_thread(_state, services)
     return Response(msgspec.json.encode(found), media_type=JSON)
 
 
@@ -61,19 +61,20 @@ def routes(*, with_metrics: bool) -> list[Route]:
 # -- the state: models, slots, queues, and memory by device and layer ------------------------------------
 
 
-def _state(pool: ModelPool, metrics: Metrics, *, draining: bool) -> dict[str, Any]:
+def _state(services: AppServices) -> dict[str, Any]:
     """The state as plain data. No text of any request is in it."""
-    models = [_model(held) for held in pool.held()]
+    models = [_model(held, services.settings.backend) for held in services.pool.held()]
     return {
-        "draining": draining,
-        "ready": pool.ready,
-        "running": metrics.running,
+        "draining": services.drain.begun,
+        "ready": services.pool.ready,
+        "running": services.metrics.running,
         "generated_tokens": sum(model["totals"]["generated"] for model in models if "totals" in model),
         "models": models,
     }
 
 
-def _model(held: PooledModel) -> dict[str, Any]:
+def _model(held: PooledModel, backend: str | None) -> dict[str, Any]:
+    """One model; `backend` is the first one that the settings name."""
     llm = held.llm
     found: dict[str, Any] = {
         "name": held.entry.name,
@@ -86,6 +87,7 @@ def _model(held: PooledModel) -> dict[str, Any]:
     with suppress(BackbayError):  # it is being closed, or its process has died
         now = llm.state()
         found |= {
+            "backend": held.entry.backend or backend or (llm.choice.name if llm.choice else None),
             "context": llm.context,
             "images": "image" in llm.modalities,
             "slots": [{"busy": slot.busy, "tokens": slot.tokens} for slot in now.slots],

@@ -16,14 +16,21 @@ NAMES = (
     "page.js",
     "chat.js",
     "answers.js",
+    "answer_view.js",
+    "comparison.js",
+    "conversations.js",
+    "elements.js",
     "markdown.js",
     "state.js",
     "pictures.js",
     "icon.svg",
+    "libraries/highlight.js",
+    "libraries/markdown-it.js",
 )
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"  # no text becomes HTML or a script
 )
 HEADERS = {
     "content-security-policy": POLICY,

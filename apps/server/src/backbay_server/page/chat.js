@@ -1,63 +1,141 @@
-// The conversation: messages, the answer in progress, stop and regenerate.
+// The conversation: its turns, the answer in progress, stop and regenerate.
 
+import { AnswerView, newAnswer } from "./answer_view.js";
 import { answer } from "./answers.js";
-import { copied, make, render } from "./markdown.js";
+import { compare, comparisonView } from "./comparison.js";
+import { newConversation } from "./conversations.js";
+import { button, make } from "./elements.js";
+
+const KEEP = 1000; // milliseconds after which a growing answer is kept again
+const COMPARED = { temperature: 0, logprobs: true, top_logprobs: 5 };
 
 export class Chat {
-  constructor(place, options) {
+  constructor(place, options, keep) {
     this.place = place;
-    this.options = options; // () => the model, the key, and the fields of a request
-    this.turns = [];
-    this.running = null;
+    this.options = options; // () => the models, the key, the system message, and the fields of a request
+    this.keep = keep;
     this.changed = () => {};
+    this.backends = async () => ({}); // of the models, by their names
+    this.running = null;
+    this.show(newConversation());
   }
 
-  clear() {
+  show(conversation) {
     this.stop();
-    this.turns = [];
+    this.conversation = conversation;
     for (const article of this.place.querySelectorAll("article")) article.remove();
-    this.place.querySelector("#welcome").hidden = false;
+    this.place.querySelector("#welcome").hidden = conversation.turns.length > 0;
+    this.place.append(...conversation.turns.map((turn) => (turn.role === "user" ? question(turn) : this.answers(turn))));
+    this.scroll(true);
   }
 
   stop() {
     this.running?.abort();
+    this.running = null;
+    this.place.setAttribute("aria-busy", "false");
+    this.changed();
   }
 
   async ask(text, pictures) {
+    const turn = { role: "user", text, pictures }, { conversation } = this;
     this.place.querySelector("#welcome").hidden = true;
-    const images = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
-    this.turns.push({ role: "user", content: images.length ? [...images, { type: "text", text }] : text });
-    this.place.append(asked(text, pictures));
+    conversation.name ||= text.slice(0, 80) || "Pictures";
+    conversation.turns.push(turn);
+    this.place.append(question(turn));
     await this.reply();
   }
 
   async regenerate() {
     if (this.running) return;
-    while (this.turns.at(-1)?.role === "assistant") this.turns.pop();
-    this.place.querySelector("article:last-of-type.assistant")?.remove();
+    this.conversation.turns.pop();
+    this.place.querySelector("article:last-of-type").remove();
     await this.reply();
   }
 
   async reply() {
-    const shown = new Reply(this), stopper = new AbortController(), { key, system, ...fields } = this.options();
+    if (this.running) return;
+    const { models, key, system, ...fields } = this.options(), { conversation } = this, stopper = new AbortController();
+    const messages = [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(conversation.turns)];
+    const body = { ...fields, ...(models.length > 1 ? COMPARED : {}), messages };
+    const turn = { role: "assistant", answers: [] }, article = this.answers(turn);
+    conversation.turns.push(turn);
     this.running = stopper;
-    this.place.append(shown.article);
+    this.place.setAttribute("aria-busy", "true"); // screen readers read the whole answer, not each piece
+    this.place.append(article);
     this.changed();
     this.scroll(true);
-    const messages = [...(system ? [{ role: "system", content: system }] : []), ...this.turns];
-    try {
-      for await (const event of answer({ ...fields, messages }, key, stopper.signal)) {
-        shown.take(event);
-        this.scroll(false);
-      }
-      shown.end();
-    } catch (error) {
-      shown.end(error.name === "AbortError" ? "stopped" : "", error.name === "AbortError" ? "" : error.message);
+    const views = [];
+    for (const model of models) { // in turn: neither takes the other's cores
+      if (!stopper.signal.aborted) views.push(await this.stream(article, turn, { ...body, model }, key, stopper.signal, views));
     }
-    if (shown.text) this.turns.push({ role: "assistant", content: shown.text });
-    this.running = null;
-    this.changed();
+    if (views.length > 1) {
+      const backends = await this.backends();
+      for (const each of turn.answers) each.backend = backends[each.model] ?? "";
+      article.finish();
+    }
+    this.keep(conversation);
+    if (this.running === stopper) this.stop();
+  }
+
+  async stream(article, turn, body, key, signal, before) {
+    const given = newAnswer(body.model), view = new AnswerView(given), { conversation } = this;
+    let kept = performance.now();
+    turn.answers.push(given);
+    view.element.classList.add("busy");
+    article.grow(view);
+    this.keep(conversation);
+    try {
+      for await (const event of answer(body, key, signal)) {
+        view.take(event);
+        this.scroll(false);
+        if (performance.now() - kept > KEEP) {
+          kept = performance.now();
+          this.keep(conversation);
+        }
+      }
+      view.end();
+    } catch (error) {
+      view.end(error.name === "AbortError" ? { stopped: true } : { fault: error.message });
+    }
+    view.element.classList.remove("busy");
+    if (before.length) turn.comparison = compareViews([before[0], view]);
+    article.finish();
     this.scroll(false);
+    return view;
+  }
+
+  // The article of an assistant's turn.
+  answers(turn) {
+    const article = make("article", "assistant"), pair = make("div", "answers");
+    article.append(pair);
+    const name = () => turn.answers.forEach((each, n) => heading(pair.children[n], labelOf(each)));
+    article.grow = (view) => {
+      pair.append(view.element);
+      pair.classList.toggle("pair", turn.answers.length > 1);
+      if (turn.answers.length > 1) name();
+    };
+    article.finish = () => {
+      article.querySelector(".comparison")?.remove();
+      article.querySelector(".again")?.remove();
+      if (turn.comparison) article.append(comparisonView(turn.comparison, turn.answers.map(labelOf)));
+      const single = turn.answers.length === 1;
+      if (!single) name();
+      (single ? article.querySelector(".under") : article).append(this.actions(turn));
+    };
+    for (const each of turn.answers) {
+      const view = new AnswerView(each);
+      view.draw();
+      article.grow(view);
+    }
+    if (turn.answers.length) article.finish();
+    return article;
+  }
+
+  actions(turn) {
+    const called = turn.answers[0].calls.length > 0;
+    const again = make("div", "again", button("Regenerate", () => this.regenerate()));
+    if (called) again.append(button("Send results", () => this.reply()));
+    return again;
   }
 
   scroll(always) {
@@ -66,86 +144,44 @@ export class Chat {
   }
 }
 
-class Reply {
-  constructor(chat) {
-    this.chat = chat;
-    this.text = "";
-    this.thoughts = "";
-    this.begun = performance.now();
-    this.first = 0;
-    this.count = 0;
-    this.article = make("article", "assistant busy");
-    this.thought = make("div", "thought");
-    this.thought.hidden = true;
-    this.shown = make("div", "text");
-    this.under = make("div", "under");
-    this.article.append(this.thought, this.shown, this.under);
-    this.drawing = 0;
-  }
-
-  take(event) {
-    const delta = event.choices[0]?.delta ?? {};
-    const piece = delta.content ?? "", thought = delta.reasoning_content ?? "";
-    if (piece || thought) this.first ||= performance.now();
-    this.text += piece;
-    this.thoughts += thought;
-    this.reason = event.choices[0]?.finish_reason ?? this.reason;
-    this.usage = event.usage ?? this.usage;
-    this.drawing ||= requestAnimationFrame(() => this.draw()); // once a frame, however fast the tokens come
-  }
-
-  draw() {
-    this.drawing = 0;
-    this.thought.hidden = !this.thoughts;
-    this.thought.textContent = this.thoughts.trim();
-    this.shown.replaceChildren(render(this.text));
-  }
-
-  end(reason = this.reason, fault = "") {
-    cancelAnimationFrame(this.drawing);
-    this.draw();
-    this.article.classList.remove("busy");
-    if (fault) {
-      const box = make("div", "fault");
-      box.setAttribute("role", "alert");
-      box.textContent = fault;
-      this.shown.after(box);
-    }
-    this.under.append(this.button("Copy", (button) => copied(button, this.text)), this.button("Regenerate", () => this.chat.regenerate()), this.told(reason));
-  }
-
-  told(reason) {
-    const seconds = (performance.now() - this.first) / 1000, tokens = this.usage?.completion_tokens;
-    const parts = [];
-    if (tokens) parts.push(`${tokens} tokens`);
-    if (tokens > 1 && this.first) parts.push(`${((tokens - 1) / seconds).toFixed(1)} a second`);
-    if (this.first) parts.push(`first after ${((this.first - this.begun) / 1000).toFixed(2)} s`);
-    if (this.first === 0 && tokens) parts.push("an empty answer");
-    if (reason === "length") parts.push("ended at the limit");
-    if (reason === "stopped") parts.push("stopped");
-    const span = make("span");
-    span.textContent = parts.join(" · ");
-    return span;
-  }
-
-  button(name, act) {
-    const button = make("button");
-    button.type = "button";
-    button.textContent = name;
-    button.addEventListener("click", () => act(button));
-    return button;
-  }
+function compareViews(views) {
+  return compare(views.map((view) => view.tokens), views.map((view) => view.reason !== "length" && !view.stopped));
 }
 
-function asked(text, pictures) {
-  const article = make("article", "user"), shown = make("div", "text");
+function heading(element, label) {
+  element?.querySelector("h3.model")?.remove();
+  element?.prepend(make("h3", "model", label));
+}
+
+// The model, and its backend unless the name has it.
+function labelOf({ model, backend }) {
+  return !backend || model.endsWith(`@${backend}`) ? model : `${model} (${backend})`;
+}
+
+function question({ text, pictures }) {
+  const article = make("article", "user");
   for (const url of pictures) {
     const image = make("img");
-    image.src = url;
-    image.alt = "A picture of yours";
+    Object.assign(image, { src: url, alt: "A picture of yours" });
     article.append(image);
   }
-  shown.textContent = text;
-  article.append(shown);
+  article.append(make("div", "text", text));
   return article;
+}
+
+// -- turns as the messages of a request
+
+export const messagesOf = (turns) => turns.flatMap((turn) => (turn.role === "user" ? [asked(turn)] : answered(turn.answers[0])));
+
+function asked({ text, pictures }) {
+  const images = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
+  return { role: "user", content: images.length ? [...images, { type: "text", text }] : text };
+}
+
+function answered(given) {
+  if (!given || !(given.text || given.calls.length)) return [];
+  if (!given.calls.length) return [{ role: "assistant", content: given.text }];
+  const calls = given.calls.map(({ id, name, arguments: words }) => ({ id, type: "function", function: { name, arguments: words } }));
+  const results = given.calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result }));
+  return [{ role: "assistant", content: given.text, tool_calls: calls }, ...results];
 }

@@ -1,133 +1,137 @@
-// Markdown as elements. Text becomes text nodes only: an answer cannot bring elements, scripts or links of its own.
+// Markdown as elements. markdown-it gives tokens and highlight.js scopes, elements come from the lists below, and text becomes
+// text nodes: an answer brings no HTML, script or picture of its own, and no link but to http, https and mail.
 
-const FENCE = /^\s*(```|~~~)\s*([\w+#.-]*)/;
+import { copyButton, make } from "./elements.js";
+import highlight from "./libraries/highlight.js";
+import markdownit from "./libraries/markdown-it.js";
 
-export function render(source) {
-  const lines = source.split("\n"), found = document.createDocumentFragment();
-  let at = 0;
-  while (at < lines.length) {
-    const [element, next] = blockAt(lines, at);
-    if (element) found.append(element);
-    at = next;
+const TAGS = new Set("p ul ol li blockquote table thead tbody tr th td strong em s".split(" "));
+const HEADINGS = { h1: "h3", h2: "h4", h3: "h5" }; // the page has an h1 and h2 of its own
+const LINKS = new Set(["http:", "https:", "mailto:"]);
+const MOST_COLOURED = 50000; // characters of code
+const DEEPEST = 20; // scopes in scopes
+const PARSER = markdownit({ html: false, linkify: true, breaks: true });
+PARSER.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // page.py is no address
+
+// Markdown that grows: blocks whose source stays the same keep their elements, and what is selected in them.
+export class Markdown {
+  constructor(place) {
+    this.place = place;
+    this.sources = [];
   }
-  return found;
-}
 
-function blockAt(lines, at) {
-  const line = lines[at];
-  if (!line.trim()) return [null, at + 1];
-  if (FENCE.test(line)) return code(lines, at);
-  const heading = /^(#{1,6})\s+(.*)/.exec(line);
-  if (heading) return [inline(make("h3"), heading[2]), at + 1];
-  if (/^\s*([-*+]|\d+[.)])\s+/.test(line)) return list(lines, at);
-  if (/^\s*>/.test(line)) return quote(lines, at);
-  if (line.includes("|") && /^\s*\|?\s*:?-{2,}/.test(lines[at + 1] ?? "")) return table(lines, at);
-  return paragraph(lines, at);
-}
-
-function code(lines, at) {
-  const [, fence, language] = FENCE.exec(lines[at]);
-  let end = at + 1;
-  while (end < lines.length && !lines[end].trim().startsWith(fence)) end += 1;
-  const text = lines.slice(at + 1, end).join("\n");
-  const block = make("div", "block"), head = make("div"), copy = make("button");
-  copy.type = "button";
-  copy.textContent = "Copy";
-  copy.addEventListener("click", () => copied(copy, text));
-  head.append(language || "text", copy);
-  const pre = make("pre"), inner = make("code");
-  inner.textContent = text;
-  pre.append(inner);
-  block.append(head, pre);
-  return [block, end + 1];
-}
-
-function list(lines, at) {
-  const ordered = /^\s*\d/.test(lines[at]), found = make(ordered ? "ol" : "ul");
-  if (ordered) found.start = parseInt(lines[at], 10);
-  while (at < lines.length) {
-    const item = /^\s*(?:[-*+]|\d+[.)])\s+(.*)/.exec(lines[at]);
-    if (!item) break;
-    let text = item[1];
-    at += 1;
-    while (at < lines.length && /^\s+\S/.test(lines[at]) && !/^\s*([-*+]|\d+[.)])\s/.test(lines[at])) {
-      text += " " + lines[at].trim();
-      at += 1;
-    }
-    found.append(inline(make("li"), text));
+  show(text, whole = true) {
+    const found = {}, blocks = blocksOf(PARSER.parse(text, found)), lines = text.split("\n");
+    const sources = blocks.map(([{ type, map }]) => `${type} ${lines.slice(...map).join("\n")}`);
+    let same = 0;
+    while (same < sources.length && sources[same] === this.sources[same]) same += 1;
+    if (whole && found.references) same = 0; // a reference may give earlier blocks their links
+    while (this.place.children.length > same) this.place.lastElementChild.remove();
+    for (const block of blocks.slice(same)) build(block, this.place);
+    this.sources = sources;
   }
-  return [found, at];
 }
 
-function quote(lines, at) {
-  const inner = [];
-  while (at < lines.length && /^\s*>/.test(lines[at])) {
-    inner.push(lines[at].replace(/^\s*>\s?/, ""));
-    at += 1;
+export function render(text) {
+  const place = make("div");
+  new Markdown(place).show(text);
+  return place;
+}
+
+function blocksOf(tokens) {
+  const blocks = [];
+  let depth = 0;
+  for (const token of tokens) {
+    if (!depth) blocks.push([]);
+    blocks.at(-1).push(token);
+    depth += token.nesting;
   }
-  return [inline(make("blockquote"), inner.join(" ")), at];
+  return blocks;
 }
 
-function table(lines, at) {
-  const found = make("table"), head = row(lines[at], "th");
-  found.append(head);
-  at += 2;
-  while (at < lines.length && lines[at].includes("|")) {
-    found.append(row(lines[at], "td"));
-    at += 1;
+function build(tokens, place) {
+  const places = [place];
+  for (const token of tokens) {
+    if (token.nesting < 0) places.pop();
+    else if (token.nesting) places.push(token.hidden ? places.at(-1) : begin(token, places.at(-1)));
+    else if (token.type === "inline") build(withoutBox(token, places.at(-1)), places.at(-1));
+    else places.at(-1).append(leaf(token));
   }
-  return [found, at];
 }
 
-function row(line, kind) {
-  const found = make("tr");
-  for (const cell of line.trim().replace(/^\||\|$/g, "").split("|")) found.append(inline(make(kind), cell.trim()));
-  return found;
-}
-
-function paragraph(lines, at) {
-  const found = make("p");
-  const begin = at;
-  while (at < lines.length && lines[at].trim() && (at === begin || !startsBlock(lines[at]))) {
-    if (at > begin) found.append(make("br"));
-    inline(found, lines[at]);
-    at += 1;
-  }
-  return [found, at];
-}
-
-function startsBlock(line) {
-  return FENCE.test(line) || /^(#{1,6}\s|\s*([-*+]|\d+[.)])\s|\s*>)/.test(line);
-}
-
-function inline(into, text) {
-  const marks = /(`+)([\s\S]+?)\1|\*\*([^*]+)\*\*|__([^_]+)__|(?<!\w)\*([^*\s][^*]*)\*(?!\w)/g;
-  let last = 0;
-  for (const found of text.matchAll(marks)) {
-    into.append(text.slice(last, found.index));
-    const [whole, , literal, strong, alsoStrong, emphasis] = found;
-    const element = make(literal !== undefined ? "code" : emphasis !== undefined ? "em" : "strong");
-    element.textContent = literal ?? strong ?? alsoStrong ?? emphasis;
-    into.append(element);
-    last = found.index + whole.length;
-  }
-  into.append(text.slice(last));
-  return into;
-}
-
-export function make(tag, kind = "") {
-  const element = document.createElement(tag);
-  if (kind) element.className = kind;
+function begin(token, place) {
+  const element = token.tag === "a" ? link(token.attrGet("href")) : make(tagOf(token.tag));
+  if (token.tag === "ol" && token.attrGet("start")) element.start = token.attrGet("start");
+  const align = /^text-align:(left|center|right)$/.exec(token.attrGet("style"));
+  if (align) element.style.textAlign = align[1];
+  place.append(element);
   return element;
 }
 
-export async function copied(button, text) {
-  const before = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Not allowed";
+const tagOf = (tag) => (/^h\d$/.test(tag) ? HEADINGS[tag] ?? "h6" : TAGS.has(tag) ? tag : "span");
+
+function leaf(token) {
+  switch (token.type) {
+    case "fence":
+    case "code_block": return code(token.content, token.info.trim().split(/\s/)[0]);
+    case "code_inline": return make("code", "", token.content);
+    case "softbreak":
+    case "hardbreak": return make("br");
+    case "hr": return make("hr");
+    case "image": return picture(token);
+    default: return token.content;
   }
-  setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+// A link to where the address says, without telling that place where it comes from.
+function link(address) {
+  const url = URL.canParse(address) ? new URL(address) : null;
+  if (!url || !LINKS.has(url.protocol)) return make("span");
+  const element = make("a");
+  Object.assign(element, { href: url.href, title: url.href, target: "_blank", rel: "noopener noreferrer nofollow" });
+  return element;
+}
+
+// A picture is a link: to fetch it would tell its address, and what a model writes into it, to somebody else.
+function picture(token) {
+  const element = link(token.attrGet("src"));
+  element.append(token.content || "picture");
+  return element;
+}
+
+// The tokens of a text; those after the box if it is a task of a list.
+function withoutBox({ children }, place) {
+  const item = place.tagName === "P" ? place.parentElement : place, first = children[0];
+  const mark = first?.type === "text" && /^\[([ xX])\](?:\s+|$)/.exec(first.content);
+  if (!mark || item.tagName !== "LI" || item.textContent || (children.length === 1 && mark[0] === first.content)) return children;
+  const box = make("input");
+  Object.assign(box, { type: "checkbox", disabled: true, checked: mark[1] !== " " });
+  box.setAttribute("aria-label", box.checked ? "done" : "to do");
+  item.classList.add("task");
+  place.append(box);
+  first.content = first.content.slice(mark[0].length);
+  return children;
+}
+
+function code(content, language) {
+  const text = content.replace(/\n$/, ""), head = make("div", "", make("span", "", language || "text"), copyButton(() => text));
+  return make("div", "block", head, make("pre", "", make("code", "", ...coloured(text, language))));
+}
+
+// Code as texts and spans, by the scopes of its language.
+export function coloured(text, language) {
+  if (!highlight.getLanguage(language) || text.length > MOST_COLOURED) return [text];
+  const result = highlight.highlight(text, { language, ignoreIllegals: true }), whole = make("code");
+  if (result.errorRaised) return [text];
+  const work = [[result._emitter.root, whole, 0]]; // no recursion: scopes may be as deep as the code is long
+  while (work.length) {
+    const [node, place, depth] = work.pop();
+    if (typeof node === "string") place.append(node);
+    else {
+      const inner = depth && depth < DEEPEST ? make("span", `code-${(node.scope ?? "").split(/[.:]/)[0]}`) : place;
+      if (inner !== place) place.append(inner);
+      for (const child of node.children.toReversed()) work.push([child, inner, depth + 1]);
+    }
+  }
+  return [...whole.childNodes];
 }

@@ -1,21 +1,41 @@
 // The page: model choice, settings, the message box, and the panels.
 
 import { get } from "./answers.js";
-import { Chat } from "./chat.js";
-import { make } from "./markdown.js";
+import { Chat, messagesOf } from "./chat.js";
+import { Conversations, conversationItem, download, newConversation } from "./conversations.js";
 import { Pictures } from "./pictures.js";
 import { StateView } from "./state.js";
 
 const find = (id) => document.getElementById(id);
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
-const [box, prompt, send, stop, select, status] = ["composer", "prompt", "send", "stop", "model", "status"].map(find);
+const [box, prompt, send, stop, select, rival, status] = ["composer", "prompt", "send", "stop", "model", "rival", "status"].map(find);
 
-const chat = new Chat(find("messages"), () => ({
-  model: select.value,
-  key: find("key").value,
-  system: find("system").value.trim(),
-  ...Object.fromEntries(NUMBERS.filter((id) => find(id).value !== "").map((id) => [id, Number(find(id).value)])),
-}));
+const store = new Conversations();
+const chat = new Chat(find("messages"), options, keep);
+
+function options() {
+  const tools = toolsOf();
+  return {
+    models: [select.value, ...(compares() ? [rival.value] : [])],
+    key: find("key").value,
+    system: find("system").value.trim(),
+    ...(tools?.length ? { tools } : {}),
+    ...Object.fromEntries(NUMBERS.filter((id) => find(id).value !== "").map((id) => [id, Number(find(id).value)])),
+  };
+}
+
+const compares = () => rival.value && rival.value !== select.value;
+
+// The list of tools; null if it is none.
+function toolsOf() {
+  try {
+    const tools = JSON.parse(find("tools").value.trim() || "[]");
+    return Array.isArray(tools) ? tools : null;
+  } catch {
+    return null;
+  }
+}
+
 const pictures = new Pictures(find("pictures"), () => refresh());
 const view = new StateView(find("state"));
 
@@ -35,12 +55,18 @@ function grow() {
 
 function submit(text) {
   if (chat.running || !select.value || !(text || pictures.urls.length)) return;
+  if (!toolsOf()) return warn("The tools are no JSON list: see Settings.");
+  warned = false;
   prompt.value = "";
   grow();
   chat.ask(text, pictures.take());
 }
 
 chat.changed = refresh;
+chat.backends = async () => {
+  const { models } = await get("/state", find("key").value).catch(() => ({ models: [] }));
+  return Object.fromEntries(models.map(({ name, backend }) => [name, backend]));
+};
 box.addEventListener("submit", (event) => {
   event.preventDefault();
   submit(prompt.value.trim());
@@ -54,7 +80,7 @@ prompt.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") chat.stop(); });
 stop.addEventListener("click", () => chat.stop());
-find("new").addEventListener("click", () => { chat.clear(); prompt.focus(); });
+find("new").addEventListener("click", () => { show(newConversation()); prompt.focus(); });
 for (const idea of document.querySelectorAll(".ideas button")) idea.addEventListener("click", () => submit(idea.textContent));
 
 // -- pictures ----------------------------------------------------------------------------------------------
@@ -69,6 +95,81 @@ document.addEventListener("drop", (event) => {
   if (!attach.hidden) pictures.add(event.dataTransfer.files);
 });
 
+// -- conversations -----------------------------------------------------------------------------------------
+
+function show(conversation) {
+  chat.show(conversation);
+  sessionStorage.setItem("conversation", conversation.id);
+  list();
+}
+
+let keeping = Promise.resolve();
+const gone = new Set();
+
+// One save after the other, and the list when it has changed.
+function keep(conversation) {
+  keeping = keeping.then(async () => {
+    if (gone.has(conversation.id)) return;
+    await store.save(conversation);
+    if (conversation === chat.conversation) sessionStorage.setItem("conversation", conversation.id);
+    await list();
+  }).catch((error) => warn(`This chat is not kept: ${error.message}`));
+}
+
+const acts = {
+  open: act(async (id) => {
+    const found = await store.get(id);
+    if (found) show(found);
+    if (NARROW.matches) toggle("chats", false);
+  }),
+  rename: act(async (id, name) => {
+    await store.rename(id, name);
+    if (id === chat.conversation.id) chat.conversation.name = name;
+  }),
+  remove: act(async (id) => {
+    gone.add(id);
+    await store.remove(id);
+    if (id === chat.conversation.id) show(newConversation());
+  }),
+  export: act(async (id) => {
+    const { name, turns } = await store.get(id);
+    download(name, { name, messages: messagesOf(turns) });
+  }),
+};
+
+// What a button of the list does, after the saves before it; the list is drawn anew.
+function act(change) {
+  return async (...words) => {
+    try {
+      await keeping;
+      await change(...words);
+      await list();
+    } catch (error) {
+      warn(error.message);
+    }
+  };
+}
+
+let listed = "";
+
+// Drawn anew only where something differs: who is about to press a button keeps it.
+async function list() {
+  const found = await store.list(), shown = JSON.stringify([found, chat.conversation.id]);
+  if (shown === listed || find("conversations").querySelector("input")) return;
+  listed = shown;
+  find("conversations").replaceChildren(...found.map((each) => conversationItem(each, chat.conversation.id, acts)));
+}
+
+async function restore() {
+  try {
+    const found = await store.get(sessionStorage.getItem("conversation") ?? "");
+    if (found && !chat.conversation.turns.length) show(found);
+    else await list();
+  } catch {
+    warn("This browser keeps no chats.");
+  }
+}
+
 // -- settings ----------------------------------------------------------------------------------------------
 
 for (const range of document.querySelectorAll("input[type=range]")) {
@@ -76,7 +177,7 @@ for (const range of document.querySelectorAll("input[type=range]")) {
   range.addEventListener("input", show);
   show();
 }
-for (const id of [...NUMBERS, "system", "key"]) {
+for (const id of [...NUMBERS, "system", "tools", "key"]) {
   const kept = sessionStorage.getItem(id);
   if (kept !== null) {
     find(id).value = kept;
@@ -85,13 +186,34 @@ for (const id of [...NUMBERS, "system", "key"]) {
   find(id).addEventListener("change", () => sessionStorage.setItem(id, find(id).value));
 }
 find("key").addEventListener("change", () => connect());
-select.addEventListener("change", () => { sessionStorage.setItem("model", select.value); poll(); });
+for (const each of [select, rival]) {
+  each.addEventListener("change", () => {
+    sessionStorage.setItem(each.id, each.value);
+    showRival();
+    poll();
+  });
+}
 
-for (const id of ["settings", "state"]) {
-  const button = find(`show-${id}`);
-  button.addEventListener("click", () => {
-    find(id).hidden = !find(id).hidden;
-    button.setAttribute("aria-expanded", String(!find(id).hidden));
+function showRival() {
+  find("compared").hidden = !compares();
+  prompt.placeholder = compares() ? "Write to both models" : "Write a message";
+}
+
+// Panels: one on the left, and that of the server; one at a time where each takes the whole width.
+const NARROW = matchMedia("(max-width: 860px)"), PANELS = ["chats", "settings", "state"];
+
+function toggle(id, open) {
+  find(id).hidden = !open;
+  find(`show-${id}`).setAttribute("aria-expanded", String(open));
+}
+
+for (const id of PANELS) {
+  find(`show-${id}`).addEventListener("click", () => {
+    const open = find(id).hidden;
+    for (const other of PANELS) {
+      if (open && other !== id && (NARROW.matches || ![id, other].includes("state"))) toggle(other, false);
+    }
+    toggle(id, open);
     if (id === "state") poll();
   });
 }
@@ -103,16 +225,21 @@ function tell(text, bad = false) {
   status.classList.toggle("bad", bad);
 }
 
+let warned = false;
+
+// What stays until the next message.
+function warn(text) {
+  warned = true;
+  tell(text, true);
+}
+
 async function connect() {
   try {
     const { data } = await get("/v1/models", find("key").value);
-    const chosen = select.value || sessionStorage.getItem("model");
-    select.replaceChildren(...data.map(({ id }) => {
-      const option = make("option");
-      option.value = option.textContent = id;
-      option.selected = id === chosen;
-      return option;
-    }));
+    offer(select, data.map(({ id }) => id));
+    offer(rival, ["", ...data.map(({ id }) => id)]);
+    rival.parentElement.hidden = data.length < 2;
+    showRival();
     tell(data.length ? "" : "The server has no models.");
   } catch (error) {
     tell(error.status === 401 ? "This server wants an API key: see Settings." : error.message, true);
@@ -121,17 +248,23 @@ async function connect() {
   poll();
 }
 
+function offer(place, names) {
+  const chosen = place.value || sessionStorage.getItem(place.id);
+  place.replaceChildren(...names.map((name) => new Option(name || "no other model", name, false, name === chosen)));
+}
+
 async function poll() {
   try {
     const state = await get("/state", find("key").value);
     view.take(state);
     const mine = state.models.find((model) => model.name === select.value);
     attach.hidden = !mine?.images;
-    if (select.value) tell(state.draining ? "The server is about to end." : mine && !mine.slots ? `${mine.status} ${Math.round(100 * mine.progress)} %` : "");
+    if (select.value && !warned) tell(state.draining ? "The server is about to end." : mine && !mine.slots ? `${mine.status} ${Math.round(100 * mine.progress)} %` : "");
   } catch (error) {
     if (error.status !== 401) tell("The server does not answer.", true);
   }
 }
 
 setInterval(() => { if (!document.hidden) poll(); }, 1000);
+restore();
 connect();

@@ -1,6 +1,6 @@
 // Pictures that go with the next message: chosen, pasted or dropped; large ones are made smaller here.
 
-import { make } from "./markdown.js";
+import { make } from "./elements.js";
 
 const LARGEST = 1536;
 

@@ -1,6 +1,6 @@
 // The server's state: slots, queue, tokens per second, and memory by device and layer as a picture.
 
-import { make } from "./markdown.js";
+import { make } from "./elements.js";
 
 const KEPT = 120;
 const PARTS = ["weights", "cache", "graph", "input", "host"];
@@ -59,7 +59,7 @@ function held(model) {
     return card;
   }
   const facts = make("div", "facts");
-  facts.textContent = `${busy(model)} of ${model.slots.length} slots busy · ${model.waiting} waiting · context ${model.context.toLocaleString()}`;
+  facts.textContent = `${model.backend ?? "a backend"} · ${busy(model)} of ${model.slots.length} slots busy · ${model.waiting} waiting · context ${model.context.toLocaleString()}`;
   card.append(facts, slots(model), ...model.memory.map(device));
   return card;
 }
