@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ from ..generation import Generator
 from ..monitoring import Metrics
 from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
-from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
+from ..transport.bodies import LONG, BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
 from .fields import check_refused
 
 Body = TypeVar("Body")
+Made = TypeVar("Made")
 
 
 @final
@@ -40,9 +42,13 @@ class AppServices:
 class EndpointCall:
     """A request in progress, as its endpoint sees it."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+    def __init__(self, scope: Scope, length: int) -> None:
+        self.scope, self._length = scope, length  # of the body
         self.id = secrets.token_hex(12)
+
+    async def converted(self, convert: Callable[[Body], Made], body: Body) -> Made:
+        """What a function makes of the body; beside the event loop if the body is long."""
+        return await asyncio.to_thread(convert, body) if self._length > LONG else convert(body)
 
     @property
     def services(self) -> AppServices:
@@ -90,7 +96,7 @@ class Endpoint(Generic[Body]):
         await while_connected(receive, self._answer(scope, receive, send, body))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
-        call, begun = EndpointCall(scope), False
+        call, begun = EndpointCall(scope, len(body)), False
 
         async def sending(message: Any) -> None:
             nonlocal begun
