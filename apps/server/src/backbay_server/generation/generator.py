@@ -170,7 +170,7 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
             try:
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
             except ResponseFormatError as error:
-                calls = isinstance(asked, Conversation) and asked.tools.definitions
+                calls = isinstance(asked, Conversation) and asked.tools.definitions and wanted is None
                 param = "tools" if calls else "response_format"
                 raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
