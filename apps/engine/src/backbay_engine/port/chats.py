@@ -11,8 +11,18 @@ from ..errors import RequestError
 from ..images.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
-from ..text.answers import AnswerForm, AnswerReader, Piece, Tools, call_format, form_of, joined, reader_of
-from ..text.formats import response_format_of
+from ..text.answers import (
+    AnswerForm,
+    AnswerReader,
+    AnswerRule,
+    Piece,
+    Tools,
+    call_format,
+    form_of,
+    joined,
+    reader_of,
+)
+from ..text.formats import format_rule, response_format_of
 from ..text.tokenizers import Tokenizer
 from .request_maker import UserPrompt
 
@@ -85,7 +95,8 @@ def chat_request(
     marks = map(tokenizer.token_id, form.marks)
     shown = tuple(mark for mark in marks if mark is not None and mark in tokenizer.control_ids)
     bound = tools.forced or tools.strict or wanted is not None
-    calls = call_format(form, tools, tokenizer, inside=inside, wanted=wanted) if bound else None
+    answer = None if wanted is None else AnswerRule(format_rule(wanted), wanted.kind == "schema")
+    calls = call_format(form, tools, tokenizer, inside=inside, answer=answer) if bound else None
     return ChatRequest(prompt, {"response_format": calls, "shown": shown}, reader)
 
 

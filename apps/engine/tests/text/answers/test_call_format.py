@@ -11,8 +11,8 @@ import pytest
 
 from backbay_engine import Tools
 from backbay_engine.errors import ResponseFormatError, ToolsError
-from backbay_engine.text.answers import AnswerForm, call_format, form_of
-from backbay_engine.text.formats import response_format_of
+from backbay_engine.text.answers import AnswerForm, AnswerRule, call_format, form_of
+from backbay_engine.text.formats import format_rule, response_format_of
 
 llguidance = pytest.importorskip("llguidance")
 CITY = {"type": "object", "properties": {"city": {"enum": ['K"\u00f6}', "a/b\n"]}}, "required": ["city"]}
@@ -205,8 +205,9 @@ def format_of(
 ) -> tuple[Mapping[str, Any], Vocabulary]:
     form: AnswerForm = form_of(case.template, tools=True)
     vocabulary = Vocabulary(case.control)
-    tools, answer = Tools(definitions, frozenset(strict), forced, parallel), response_format_of(wanted)
-    return call_format(form, tools, vocabulary, inside=inside, wanted=answer), vocabulary  # type: ignore[arg-type]
+    tools, given = Tools(definitions, frozenset(strict), forced, parallel), response_format_of(wanted)
+    answer = None if given is None else AnswerRule(format_rule(given), given.kind == "schema")
+    return call_format(form, tools, vocabulary, inside=inside, answer=answer), vocabulary  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CASES)

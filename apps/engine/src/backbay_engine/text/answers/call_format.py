@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from ...errors import ToolsError
-from ..formats import ResponseFormat, format_rule
 from ..tokenizers import Tokenizer
 from .answer_form import AnswerForm, CallStyle
 from .arguments import ParameterTags, Schema, is_text
@@ -32,23 +31,30 @@ _COMMENTARY: Final = _text(f"<|channel|>commentary{_RECIPIENT}")
 _HEADER: Final = rf"({_KIND})?(<\|channel\|>(commentary|analysis))?({_KIND})? ?<\|message\|>"
 
 
+class AnswerRule(NamedTuple):
+    """What an answer without calls is, as the right side of a rule of Lark."""
+
+    rule: str
+    is_json: bool
+
+
 def call_format(
     form: AnswerForm,
     tools: Tools,
     tokenizer: Tokenizer,
     *,
     inside: bool,
-    wanted: ResponseFormat | None = None,
+    answer: AnswerRule | None = None,
 ) -> Mapping[str, Any]:
     """The format of an answer that is a call, if one is demanded; otherwise of any text, in which calls obey schemas.
 
     inside  the prompt has begun the reasoning
-    wanted  the format of an answer that calls nothing; None: any text, with calls anywhere in it
+    answer  what an answer that calls nothing is; None: any text, with calls anywhere in it
     """
     assert form.calls is not None
     calls = _Calls(form, form.calls, tools, tokenizer)
-    if wanted is not None and not tools.forced:
-        rules = calls.or_answer(wanted)
+    if answer is not None and not tools.forced:
+        rules = calls.or_answer(answer)
     elif form.channels:
         rules = calls.in_channels()
     elif form.calls.begin:
@@ -112,8 +118,8 @@ class _Calls:
             yield f"TEXT: /{_ANY}/"
         yield from self._headed()
 
-    def or_answer(self, wanted: ResponseFormat) -> Iterator[str]:
-        """Calls alone, or an answer in a format."""
+    def or_answer(self, answer: AnswerRule) -> Iterator[str]:
+        """Calls alone, or an answer."""
         style = self._style
         if self._channels:
             yield f"start: {_COMMENTARY} call | {_text(_FINAL)} answer"
@@ -127,8 +133,8 @@ class _Calls:
             yield from self._marked()
         else:
             yield f"start: {self._lead} call | answer"
-            yield from self._in_pieces() if wanted.kind == "schema" else self._unmarked()
-        yield format_rule("answer", wanted)
+            yield from self._in_pieces() if answer.is_json else self._unmarked()
+        yield f"answer: {answer.rule}"
 
     # -- calls, without what is around them ------------------------------------------------------------------
 

@@ -15,21 +15,21 @@ from .response_format import ResponseFormat
 SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
 
-def format_rule(name: str, wanted: ResponseFormat) -> str:
-    """The rule of a name for what an answer must be; ResponseFormatError if it is no format."""
+def format_rule(wanted: ResponseFormat) -> str:
+    """What an answer must be, as the right side of a rule; ResponseFormatError if it is no format."""
     text = wanted.text
     match wanted.kind:
         case "schema":
             schema = json.loads(text)
             spaces = {"whitespace_pattern": SPACE, **(schema.get("x-guidance") or {})}
-            return f"{name}: %json {json.dumps({**schema, 'x-guidance': spaces})}"
+            return f"%json {json.dumps({**schema, 'x-guidance': spaces})}"
         case "choice":
-            return f"{name}: {choice_rule(text)}"
+            return choice_rule(text)
         case "regex":
             escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", text, flags=re.DOTALL)
-            return f"{name}: /{escaped}/".replace("\n", r"\n")
+            return f"/{escaped}/".replace("\n", r"\n")
         case "grammar":
-            return f"{name}: %lark {{\n{as_lark(text)}\n}}"
+            return f"%lark {{\n{as_lark(text)}\n}}"
 
 
 def choice_rule(text: str) -> str:
