@@ -19,7 +19,7 @@ from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
 from ..transport.bodies import LONG, BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
-from .fields import check_refused
+from .fields import check_refused, ignored_names
 
 Body = TypeVar("Body")
 Made = TypeVar("Made")
@@ -109,7 +109,10 @@ class Endpoint(Generic[Body]):
         try:
             decoded: Any = None if self._decoder is None else await self._decoder.decoded(body)
             answer = await self.handler(call, decoded)
-            await answer.send(sending, {"x-request-id": call.id}, fail)
+            headers = {"x-request-id": call.id}
+            if names := ignored_names(decoded):
+                headers["x-backbay-ignored"] = ", ".join(names)
+            await answer.send(sending, headers, fail)
         except Exception as error:
             if begun:
                 raise  # nothing more can be told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -25,10 +26,12 @@ from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
 from .prompt_size import COUNTED, is_long, require_room, require_short
 from .prompts import EnginePrompt, prepare_prompt, session_name
-from .requests import SEEDS, Conversation, Prompt, Request
+from .requests import SEEDS, AnswerOptions, Conversation, Prompt, Request
 
 T = TypeVar("T")
 BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
+_NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
+_DIGITS: Final = 18  # of a token's id
 THREADS: Final = 4  # that render templates and tokenize
 
 
@@ -151,7 +154,7 @@ async def _run(threads: ThreadPoolExecutor, function: Callable[..., T], *argumen
 
 def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
     """Make the prompts, and submit a request for each choice."""
-    options = {**request.options.given(), "adapter": adapter}
+    options = {**request.options.given(), "adapter": adapter, **_biases(llm, request.options)}
     if request.options.ignore_end:
         options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
     wanted = options.pop("response_format", None)
@@ -173,6 +176,21 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
                 calls = isinstance(asked, Conversation) and asked.tools.definitions and wanted is None
                 param = "tools" if calls else "response_format"
                 raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
+
+
+def _biases(llm: LLM, options: AnswerOptions) -> dict[str, Any]:
+    """The option of the biases of tokens; those of a text are for each of its tokens."""
+    if others := set(options.stop_ids) - llm.end_ids:
+        told = f"stop_token_ids: {min(others)} does not end the model's answers; use stop, with a text"
+        raise InvalidRequestError(told, param="stop_token_ids")
+    if options.logit_bias is None:
+        return {}
+    require_short(llm, [*options.logit_bias])
+    found: dict[int, float] = {}
+    for key, bias in options.logit_bias.items():
+        ids = [int(key[:_DIGITS])] if _NUMBER.fullmatch(key) else llm.tokenizer.encode(key, add_special=False)
+        found |= dict.fromkeys(ids, bias)
+    return {"logit_bias": found}
 
 
 def _echo(

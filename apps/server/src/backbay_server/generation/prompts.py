@@ -58,7 +58,8 @@ def gap_prompt(llm: LLM, gap: InfillGap) -> list[int]:
     Where a prompt is too long, the room goes to what is next to the gap: first the other files leave, the oldest first.
     """
     marks = llm.tokenizer.special_ids
-    if any(part not in marks for part in PARTS):
+    marked = all(part in marks for part in PARTS)
+    if not (marked or gap.plain):
         raise InvalidRequestError("the model has no tokens to fill in the middle")
     before, after = _ids(llm, gap.before), _ids(llm, gap.after)
     room = max(2, 3 * llm.context // 4)  # what is left is the answer's
@@ -67,6 +68,10 @@ def gap_prompt(llm: LLM, gap: InfillGap) -> list[int]:
     before = before[max(0, len(before) - (room - few)) :]
     others = _others(llm, gap)
     others = others[max(0, len(others) - (room - len(before) - len(after))) :]
+    if not marked:  # what comes later is shown first, and the model goes on with the text before the gap
+        shown = [*_ids(llm, BREAK), *after] if after else []
+        rest = [*others, *shown]
+        return [*llm.tokenizer.around[0], *rest, *(_ids(llm, BREAK) if rest else ()), *before]
     pre, suf, mid = (marks[part] for part in PARTS)
     return [*llm.tokenizer.around[0], *others, pre, *before, suf, *after, mid]
 

@@ -29,7 +29,7 @@ from ..errors import (
 )
 
 ANY: Final = "*"
-EXPOSED: Final = b"x-request-id, retry-after"
+EXPOSED: Final = b"x-request-id, request-id, x-backbay-ignored, retry-after"
 CLOSE: Final = (b"connection", b"close")
 MOST_DIGITS: Final = 18  # of a length; the parser of HTTP has refused all else
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.\-]+)(:\d{1,5})?", re.ASCII)

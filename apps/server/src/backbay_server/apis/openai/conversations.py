@@ -23,11 +23,13 @@ from .chat_requests import (
     TextPart,
     ToolCall,
 )
-from .generation_fields import effort_variables, format_of, options_of
+from .generation_fields import format_of, options_of
+from .reasoning_fields import thinking_variables
 
 
 def request_of(body: ChatRequest) -> Request:
-    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    names = ("max_completion_tokens", "max_tokens", "n_predict")
+    name = next((each for each in names if getattr(body, each) is not None), "max_tokens")
     most: int | None = getattr(body, name)
     if most == 0:
         raise InvalidRequestError(f"{name} must be 1 or more, or -1", param=name)
@@ -39,7 +41,7 @@ def request_of(body: ChatRequest) -> Request:
 
 
 def chat_conversation(body: ChatRequest) -> Conversation:
-    variables = {**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})}
+    variables = {**thinking_variables(body, body.reasoning_effort), **(body.chat_template_kwargs or {})}
     return Conversation(template_messages(body.messages), _chat_tools(body), variables)
 
 
