@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
 from ..transport.bodies import LONG, BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
+from ..transport.request_ids import request_id
 from .fields import check_refused, ignored_names
 
 Body = TypeVar("Body")
@@ -44,7 +44,7 @@ class EndpointCall:
 
     def __init__(self, scope: Scope, length: int) -> None:
         self.scope, self._length = scope, length  # of the body
-        self.id = secrets.token_hex(12)
+        self.id = request_id(scope)
 
     async def converted(self, convert: Callable[[Body], Made], body: Body) -> Made:
         """What a function makes of the body; beside the event loop if the body is long."""
@@ -109,10 +109,8 @@ class Endpoint(Generic[Body]):
         try:
             decoded: Any = None if self._decoder is None else await self._decoder.decoded(body)
             answer = await self.handler(call, decoded)
-            headers = {"x-request-id": call.id}
-            if names := ignored_names(decoded):
-                headers["x-backbay-ignored"] = ", ".join(names)
-            await answer.send(sending, headers, fail)
+            names = ignored_names(decoded)
+            await answer.send(sending, {"x-backbay-ignored": ", ".join(names)} if names else {}, fail)
         except Exception as error:
             if begun:
                 raise  # nothing more can be told

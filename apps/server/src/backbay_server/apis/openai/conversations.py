@@ -10,6 +10,7 @@ from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
 from ...generation import Conversation, Request
+from ...transport.bodies import mend_surrogates
 from ..options import tools_of
 from .chat_requests import (
     AllowedTools,
@@ -119,7 +120,7 @@ def _part(part: Part) -> Mapping[str, Any]:
 def _called(called: ToolCall, place: str) -> Mapping[str, Any]:
     """A call with its arguments as a mapping, which is what templates write out as JSON."""
     try:
-        arguments = json.loads(called.function.arguments or "{}")
+        arguments = json.loads(mend_surrogates(called.function.arguments.encode() or b"{}"))
     except (ValueError, RecursionError) as error:
         told = f"{place}: the arguments of the call {called.id!r} are not JSON: {error}"
         raise InvalidRequestError(told, param=f"{place}.tool_calls") from None
