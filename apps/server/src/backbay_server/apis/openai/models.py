@@ -74,6 +74,6 @@ def _shown(entry: CatalogueEntry) -> Model:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/v1/models", list_models, answers=ModelList | AnthropicModelList),
-    Endpoint("GET", "/v1/models/{id:path}", show_model, answers=Model | AnthropicModel),
+    Endpoint("GET", "/v1/models", list_models, answers=ModelList),
+    Endpoint("GET", "/v1/models/{id:path}", show_model, answers=Model),
 )
