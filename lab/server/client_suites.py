@@ -72,6 +72,10 @@ class TestAnthropic(ChatSuite):
 
 class TestOllama(ChatSuite):
     @property
+    def supports_anthropic_inputs(self) -> bool:
+        return False  # ChatOllama takes none
+
+    @property
     def has_tool_choice(self) -> bool:
         return False  # Ollama's API has none
 
