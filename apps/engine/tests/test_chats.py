@@ -112,11 +112,13 @@ def test_a_cut_call_keeps_its_reason(llm: LLM) -> None:
     assert call.name == "get_weather" and call.values == {}
 
 
+LOST = {"quiet": SCRIPTS["quiet"], **SCRIPTS}  # a format takes the model out of its script
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_call_can_be_demanded(tmp_path: Path, choice: Any) -> None:
     pytest.importorskip("llguidance")
-    scripts = {"quiet": SCRIPTS["quiet"], **SCRIPTS}  # a format takes the model out of its script
-    with load(write_scripted_model(tmp_path / "m.gguf", scripts), "cpu_ref", context=512) as made:
+    with load(write_scripted_model(tmp_path / "m.gguf", LOST), "cpu_ref", context=512) as made:
         answer = made.chat(asked("hello"), tools=[WEATHER], tool_choice=choice, max_tokens=200)
     [call] = answer.tool_calls
     assert call.name == "get_weather"
@@ -151,9 +153,12 @@ def test_wrong_tools_are_refused(llm: LLM, wrong: dict[str, Any], told: str) -> 
         llm.chat(asked("ok"), **wrong)
 
 
-def test_a_format_calls_no_tools(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="leave out either tools or response_format"):
-        llm.chat(asked("ok"), tools=TOOLS, response_format={"type": "json_object"})
+def test_a_call_that_is_demanded_has_no_format(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    with load(write_scripted_model(tmp_path / "m.gguf", LOST), "cpu_ref", context=512) as made:
+        fields: dict[str, Any] = {"tools": [WEATHER], "response_format": ["yes"], "max_tokens": 200}
+        assert made.chat(asked("hello"), tool_choice="required", **fields).tool_calls
+        assert made.chat(asked("hello"), tool_choice="none", **fields).text == "yes"
 
 
 def loaded(tmp_path: Path, *steps: str, template: str = "", control: Sequence[str] = ()) -> LLM:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -80,3 +81,12 @@ class Served:
         pool = self.application.state.services.pool
         [llm] = [held.llm for held in pool.held() if held.entry.name == name]
         return llm
+
+
+def begun(served: Served, sent: dict[str, object], path: str = "/v1/chat/completions") -> socket.socket:
+    """The connection of a request that has been sent."""
+    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])))
+    content = msgspec.json.encode(sent)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection

@@ -147,7 +147,7 @@ class LLM:
         tools                what the answer may call, as OpenAI has it: {"type": "function", "function": {"name": ...}}
         tool_choice          auto; none; required: the answer is a call; or {"type": "function", "function": {"name": ...}}
         parallel_tool_calls  whether the answer may have several calls
-        response_format      what the answer must be; reasoning that the template has begun ends in the prompt
+        response_format      what an answer without calls must be; reasoning that the template has begun ends in the prompt
         variables            variables of the chat template, such as enable_thinking
         """
         if not isinstance(tools, Tools):

@@ -42,6 +42,7 @@ from .transport.request_checks import (
     RequestCheck,
     RequestDrain,
 )
+from .transport.request_ids import RequestIds
 
 
 def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> Starlette:
@@ -101,6 +102,7 @@ def _middleware(settings: ServerSettings, drain: RequestDrain, metrics: Metrics)
     keys = [Middleware(KeyCheck, settings.keys)] if settings.keys else []
     return [
         Middleware(RequestLog, metrics),
+        Middleware(RequestIds),
         Middleware(HostCheck, settings.hosts),
         Middleware(OriginCheck, settings.origins),
         *keys,

@@ -180,6 +180,7 @@ class AnthropicErrorBody(Struct, tag="error", tag_field="type"):
     """An error of Anthropic's API."""
 
     error: AnthropicDetails
+    request_id: str | None = None
 
 
 class OllamaErrorBody(Struct):
@@ -200,25 +201,30 @@ _ANTHROPIC_TYPES: Final = {
 }
 
 
-def error_form(path: str) -> type[ErrorBody]:
-    """The form of the API to which a path belongs."""
-    if path.startswith("/v1/messages"):
+def error_form(path: str, *, anthropic: bool = False) -> type[ErrorBody]:
+    """The form of the API to which a path belongs; `anthropic`: the request names a version of Anthropic's."""
+    if path.startswith("/v1/messages") or path == "/v1/complete" or (anthropic and path.startswith("/v1/")):
         return AnthropicErrorBody
     return OllamaErrorBody if path.startswith("/api/") else OpenAIErrorBody
 
 
-def error_status(kind: type[ApiError], path: str) -> int:
+def names_anthropic(scope: Scope) -> bool:
+    """Whether a request comes from a client of Anthropic's, by its header."""
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def error_status(kind: type[ApiError], form: type[ErrorBody]) -> int:
     """The status of an error: 529 where Anthropic's clients are told to wait."""
-    return 529 if issubclass(kind, BusyError) and error_form(path) is AnthropicErrorBody else kind.status
+    return 529 if issubclass(kind, BusyError) and form is AnthropicErrorBody else kind.status
 
 
 def error_body(error: ApiError, scope: Scope) -> bytes:
     """The body of an error, in the form of the API whose path was asked for."""
-    form = error_form(scope["path"])
+    form = error_form(scope["path"], anthropic=names_anthropic(scope))
     if form is AnthropicErrorBody:
-        status = error_status(type(error), scope["path"])
-        kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error")
-        return json.encode(AnthropicErrorBody(AnthropicDetails(kind, error.message)))
+        kind = _ANTHROPIC_TYPES.get(error_status(type(error), form), "invalid_request_error")
+        id = scope.get("backbay_request_id")
+        return json.encode(AnthropicErrorBody(AnthropicDetails(kind, error.message), id))
     if form is OllamaErrorBody:
         return json.encode(OllamaErrorBody(error.message))
     told = OpenAIDetails(error.message, error.type, error.param, error.code, **error.details)
@@ -227,6 +233,6 @@ def error_body(error: ApiError, scope: Scope) -> bytes:
 
 def error_response(error: ApiError, scope: Scope) -> Response:
     """The answer to a request that goes wrong; an ASGI application."""
-    status = error_status(type(error), scope["path"])
+    status = error_status(type(error), error_form(scope["path"], anthropic=names_anthropic(scope)))
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return Response(error_body(error, scope), status, headers, "application/json")

@@ -67,7 +67,7 @@ def _failures(path: str, form: Schema) -> Mapping[str, Schema]:
     found = {}
     for error in ERRORS:
         told = (error.__doc__ or "").partition("\n")[0]
-        found[str(error_status(error, path))] = {"description": told, "content": form}
+        found[str(error_status(error, error_form(path)))] = {"description": told, "content": form}
     return found
 
 

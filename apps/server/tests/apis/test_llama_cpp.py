@@ -108,6 +108,7 @@ def test_probabilities_come_with_ids(model: Path):
     assert [first["token"], second["token"]] == ["Hello", ","]
     assert first["id"] != second["id"]
     assert len(first["top_logprobs"]) == 3
+    assert first["top_logprobs"][0]["id"] == first["id"]
     assert first["logprob"] <= 0
     _, chunks = complete(model, n_probs=3, n_predict=2, stream=True)
     assert [chunk["completion_probabilities"][0]["token"] for chunk in chunks[:-1]] == ["Hello", ","]
@@ -168,6 +169,25 @@ def test_a_gap_is_filled(filler: Path):
     assert "".join(chunk["content"] for chunk in streamed) == "x = 1"
 
 
+def test_a_model_without_tokens_for_gaps_sees_the_text_after_first(model: Path):
+    body = {"input_prefix": "before [hello]", "input_suffix": "after", "temperature": 0}
+    body["input_extra"] = [{"text": "import b"}]
+    status, answer = ask(model, "/infill", body)
+    assert (status, answer["content"]) == (200, "Hello, world!")
+    places = [answer["prompt"].index(text) for text in ("import b", "after", "before [hello]")]
+    assert places == sorted(places)
+    assert ask(model, "/infill", {"input_prefix": "[ok]", "input_suffix": ""})[1]["prompt"] == "<s>[ok]"
+
+
+def test_biases_may_name_texts(model: Path):
+    for bias in ({"x": 200}, [["x", 200]], {"xy": 100, "y": False, "x": 200}):
+        status, body = complete(model, logit_bias=bias, n_predict=1)
+        assert (status, body["content"]) == (200, "x")
+    _, body = ask_chat(model, "hello", logit_bias={"x": 100, "Hello": -100}, temperature=0, max_tokens=1)
+    assert body["choices"][0]["message"]["content"] == "x"
+    assert complete(model, logit_bias={"-1": 1})[0] == 400
+
+
 def test_a_long_gap_keeps_what_is_near(filler: Path):
     lines = [f"line {number}\n" for number in range(500)]
     _, answer = ask(
@@ -194,7 +214,6 @@ def test_a_suffix_is_filled_to_in_other_apis(filler: Path, model: Path):
     for path in ("/v1/completions", "/api/generate"):
         assert ask(model, path, {**body, "model": "scripted"})[0] == 400
     assert ask(filler, "/v1/completions", {**body, "prompt": [1, 2]})[0] == 400
-    assert ask(model, "/infill", {"input_prefix": "a", "input_suffix": "b"})[0] == 400
 
 
 def test_a_model_and_its_slots_are_described(model: Path):

@@ -153,6 +153,48 @@ def test_an_answer_in_a_format_has_no_channel(form: Path) -> None:
     assert body["choices"][0]["message"]["content"] == "yes"
 
 
+ANSWERED = {
+    "type": "object",
+    "properties": {"answer": {"enum": [42]}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_is_a_call_or_in_the_format(model: Path) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": ANSWERED}}
+    fields = {"tools": [tool(strict=True)], "response_format": wanted}
+    for stream in (False, True):
+        _, calls, finish = told(model, stream=stream, **fields)
+        assert {name: json.loads(text) for name, text in calls.items()} == {"get_weather": {"city": "Oslo"}}
+        assert finish == "tool_calls"
+    _, body = ask_chat(model, "json", temperature=0, **fields)
+    assert json.loads(body["choices"][0]["message"]["content"]) == {"answer": 42}
+
+
+def test_responses_and_messages_take_tools_with_a_format(model: Path) -> None:
+    function = {"type": "function", "name": "get_weather", "parameters": CITY, "strict": True}
+    body: dict[str, Any] = {"model": "scripted", "tools": [function], "temperature": 0}
+    body["text"] = {"format": {"type": "json_schema", "name": "x", "schema": ANSWERED}}
+    _, found = ask(model, "/v1/responses", {**body, "input": "[weather]"})
+    assert [each["type"] for each in found["output"]] == ["function_call"]
+    _, found = ask(model, "/v1/responses", {**body, "input": "[json]"})
+    assert json.loads(found["output"][0]["content"][0]["text"]) == {"answer": 42}
+    used = {"name": "get_weather", "input_schema": CITY, "strict": True}
+    body = {"model": "scripted", "tools": [used], "temperature": 0, "max_tokens": 400}
+    body["output_config"] = {"format": {"type": "json_schema", "schema": ANSWERED}}
+    for script, kind in (("weather", "tool_use"), ("json", "text")):
+        messages = [{"role": "user", "content": f"[{script}]"}]
+        _, found = ask(model, "/v1/messages", {**body, "messages": messages})
+        assert [block["type"] for block in found["content"]] == [kind]
+
+
+def test_a_wrong_format_beside_tools_is_named(model: Path) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
+    status, body = ask_chat(model, "weather", tools=[tool()], response_format=wanted)
+    assert (status, body["error"]["param"]) == (400, "response_format")
+
+
 def test_a_strict_tool_leaves_text_free(model: Path) -> None:
     _, body = ask_chat(model, "hello", tools=[tool(strict=True)], temperature=0)
     assert body["choices"][0]["message"]["content"] == "Hello, world!"

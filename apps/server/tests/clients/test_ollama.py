@@ -46,6 +46,14 @@ def test_models_are_listed_and_shown(client: Any) -> None:
     assert client.show("vectors").capabilities == ["embedding"]
 
 
+def test_a_model_that_is_there_needs_no_pull(client: Any) -> None:
+    assert client.pull("scripted").status == "success"
+    assert [step.status for step in client.pull("scripted:latest", stream=True)][-1] == "success"
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.pull("other")
+    assert caught.value.status_code == 404
+
+
 @pytest.mark.parametrize("name", ["scripted", "scripted:latest"])
 def test_a_chat_is_answered_whole_and_streamed(client: Any, name: str) -> None:
     for script in ("hello", "euro", "quiet"):

@@ -113,11 +113,12 @@ def test_no_text_of_requests_is_in_logs_metrics_or_state(form: str, model: Path,
         assert chat(server, SECRET, model=SECRET).status_code == 404
         assert chat(server, SECRET, temperature=SECRET).status_code == 400
         assert chat(server, SECRET * 10_000).status_code == 400
-        httpx.get(f"{server.url}/{SECRET}?{SECRET}", headers={"x": SECRET}, timeout=300)
+        httpx.get(f"{server.url}/no%0Athing?{SECRET}", headers={"x": SECRET}, timeout=300)
         shown = "".join(httpx.get(f"{server.url}/{page}", timeout=300).text for page in ("metrics", "state"))
     told = (tmp_path / "log").read_text()
     assert "LogitsError" in told
     assert "/v1/chat/completions" in told
+    assert "/no%0Athing" in told  # whoever mends a client looks for it
     assert SECRET not in told
     assert SECRET not in shown
     assert 'vllm:num_requests_running{model_name="scripted"} 0.0' in shown

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from patience import wait_until
 from scripted_model import SCRIPTS, write_scripted_model
-from serving import Served, serving
+from serving import Served, begun, serving
 
 CONTEXT = 1 << 15  # tokens, after which an endless answer ends by itself
 
@@ -38,15 +38,6 @@ def served(shared: Served) -> Iterator[Served]:
 
 def body(script: str, **fields: object) -> dict[str, object]:
     return {"model": "scripted", "messages": [{"role": "user", "content": f"[{script}]"}], **fields}
-
-
-def begun(served: Served, sent: dict[str, object], path: str = "/v1/chat/completions") -> socket.socket:
-    """The connection of a request that has been sent."""
-    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])))
-    content = msgspec.json.encode(sent)
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
-    return connection
 
 
 @pytest.mark.fault("a client leaves in mid-answer", "its slot is free after one step")

@@ -15,7 +15,6 @@ BODIES = {
     "half of it": b'{"prompt": "x"',
     "another type": b"[]",
     "no Unicode": b'{"prompt": "\xff\xfe"}',
-    "half a character": b'{"prompt": "\\ud800"}',
     "two values": b'{"prompt": "x"} {}',
     "not a number": b'{"prompt": "x", "temperature": NaN}',
     "an infinite number": b'{"prompt": "x", "temperature": 1e999}',
@@ -44,6 +43,45 @@ def test_a_wrong_body_is_a_400(model: Path):
                 error = found.json()["error"]
                 assert (found.status_code, error["type"]) == (400, "invalid_request_error"), (what, error)
                 assert error["message"], what
+
+    asyncio.run(asking())
+
+
+@pytest.mark.fault("a text has half a surrogate pair, as JavaScript cuts an emoji", "U+FFFD stands for it")
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"\ud83d", "\ufffd"),
+        (r"\uDE00 a", "\ufffd a"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\\ud83d \ud83d", "\\ud83d \ufffd"),
+        (r"\\\ud83d", "\\\ufffd"),
+        (r"\ud83d\\ude00", "\ufffd\\ude00"),
+    ],
+)
+def test_half_a_character_is_replaced(model: Path, written: str, meant: str):
+    async def asking() -> None:
+        async with client_of(model) as client:
+            found = await client.post("/tokenize", content=f'{{"content": "{written}"}}'.encode())
+            assert found.status_code == 200, found.text
+            text = await client.post("/detokenize", json=found.json())
+            assert text.json()["content"] == meant
+            called = {"name": "f", "arguments": f'{{"a": "{written}"}}'}
+            call = {"id": "1", "type": "function", "function": called}
+            messages = [{"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "[ok]"}]
+            found = await client.post("/v1/chat/completions", json={"messages": messages})
+            assert found.status_code == 200, found.text
+
+    asyncio.run(asking())
+
+
+@pytest.mark.parametrize(
+    "content", [rb'{"content": "\ud83d', rb'{"content": "' + rb"\\" * (1 << 18) + rb'\ud83d"}']
+)
+def test_what_is_no_json_is_a_400_with_half_a_character_too(model: Path, content: bytes):
+    async def asking() -> None:
+        async with client_of(model) as client:
+            assert (await client.post("/tokenize", content=content)).status_code == 400
 
     asyncio.run(asking())
 

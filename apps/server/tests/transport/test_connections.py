@@ -14,6 +14,7 @@ from patience import PATIENCE
 from served import connected, read_limited, rest, served
 from starlette.types import Receive, Scope, Send
 
+from backbay_server.transport import request_checks
 from backbay_server.transport.connections import BoundedConnection
 from backbay_server.transport.request_checks import BodySizeCheck
 from backbay_server.transport.server import connection_limit
@@ -119,6 +120,47 @@ def test_a_byte_at_a_time_does_not_prolong_the_headers(
     connection = connected(address)
     headers = [bytes([byte]) for byte in GET * 10]
     assert sent(connection, headers, pause=0.05) < len(headers)
+
+
+@pytest.mark.fault("a client sends one byte of its body a second", "408 after 20 s; others are served")
+@pytest.mark.parametrize(("size", "ends"), [(1, True), (4096, False)])
+def test_a_body_of_a_byte_at_a_time_ends_a_connection(
+    size: int, ends: bool, address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BoundedConnection, "slow_seconds", 1.0)
+    connection = connected(address, GET + b"connection: close\r\ncontent-length: %d\r\n\r\n" % (60 * size))
+    for _ in range(60):
+        try:
+            connection.sendall(b"x" * size)
+        except ConnectionError:
+            break
+        time.sleep(0.05)
+    assert rest(connection).startswith(b"HTTP/1.1 408 " if ends else b"HTTP/1.1 200 ")
+
+
+@pytest.mark.fault("a client sends a body that is too large before it reads", "413, and no reset")
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_sends_all_first_sees_the_refusal(chunked: bool, address: tuple[str, int]) -> None:
+    size, part = 32 << 20, b"x" * (1 << 20)
+    head = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % size
+    connection = connected(address, GET + head + b"\r\n\r\n")
+    for _ in range(size // len(part)):
+        connection.sendall(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
+    if chunked:
+        connection.sendall(b"0\r\n\r\n")
+    found = b""
+    while data := connection.recv(1 << 16):  # a reset would be an error
+        found += data
+    assert found.startswith(b"HTTP/1.1 413 ")
+    connection.close()
+
+
+def test_a_refused_body_is_not_taken_for_ever(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_checks, "LINGER_SECONDS", 0.2)
+    connection = connected(address, GET + b"content-length: %d\r\n\r\n" % (1 << 30))
+    assert rest(connection).startswith(b"HTTP/1.1 413 ")
 
 
 @pytest.mark.fault(

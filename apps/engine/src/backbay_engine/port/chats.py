@@ -7,12 +7,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ..errors import RequestError, ResponseFormatError
+from ..errors import RequestError
 from ..images.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
-from ..text.answers import AnswerForm, AnswerReader, Piece, Tools, call_format, form_of, joined, reader_of
-from ..text.formats import response_format_of
+from ..text.answers import (
+    AnswerForm,
+    AnswerReader,
+    AnswerRule,
+    Piece,
+    Tools,
+    call_format,
+    form_of,
+    joined,
+    reader_of,
+)
+from ..text.formats import format_rule, response_format_of
 from ..text.tokenizers import Tokenizer
 from .request_maker import UserPrompt
 
@@ -70,25 +80,23 @@ def chat_request(
 ) -> ChatRequest:
     """The request for an answer to a prompt that a chat template has made, with its tools in it."""
     wanted = response_format_of(response_format)
-    if wanted is not None and tools.definitions:
-        raise ResponseFormatError(
-            "an answer in a format calls no tools: leave out either tools or response_format"
-        )
     form = form_of(template, tools=bool(tools.definitions))
     inside = form.thinking is not None and _ends_with(tokenizer, prompt, form.thinking[0])
-    if wanted is not None:
+    if wanted is not None and not tools.definitions:
         begun = _FINAL if form.channels else _after_reasoning(form, inside=inside)
         return ChatRequest(
             _joined(tokenizer, prompt, begun),
             {"response_format": wanted, "shown": ()},
             partial(reader_of, AnswerForm()),
         )
-    if tools.forced:
+    if tools.forced or wanted is not None:
         prompt, inside = _joined(tokenizer, prompt, _after_reasoning(form, inside=inside)), False
     reader = partial(reader_of, form, inside=inside, parallel=tools.parallel, schemas=tools.schemas)
     marks = map(tokenizer.token_id, form.marks)
     shown = tuple(mark for mark in marks if mark is not None and mark in tokenizer.control_ids)
-    calls = call_format(form, tools, tokenizer, inside=inside) if tools.forced or tools.strict else None
+    bound = tools.forced or tools.strict or wanted is not None
+    answer = None if wanted is None else AnswerRule(format_rule(wanted), wanted.kind == "schema")
+    calls = call_format(form, tools, tokenizer, inside=inside, answer=answer) if bound else None
     return ChatRequest(prompt, {"response_format": calls, "shown": shown}, reader)
 
 

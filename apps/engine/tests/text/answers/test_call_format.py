@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 
 from backbay_engine import Tools
-from backbay_engine.errors import ToolsError
-from backbay_engine.text.answers import AnswerForm, call_format, form_of
+from backbay_engine.errors import ResponseFormatError, ToolsError
+from backbay_engine.text.answers import AnswerForm, AnswerRule, call_format, form_of
+from backbay_engine.text.formats import format_rule, response_format_of
 
 llguidance = pytest.importorskip("llguidance")
 CITY = {"type": "object", "properties": {"city": {"enum": ['K"\u00f6}', "a/b\n"]}}, "required": ["city"]}
@@ -198,11 +200,14 @@ def format_of(
     strict: Sequence[str] = NAMES,
     inside: bool = False,
     definitions: Sequence[Mapping[str, Any]] = DEFINITIONS,
+    wanted: Any = None,
+    parallel: bool = True,
 ) -> tuple[Mapping[str, Any], Vocabulary]:
     form: AnswerForm = form_of(case.template, tools=True)
     vocabulary = Vocabulary(case.control)
-    tools = Tools(definitions, frozenset(strict), forced)
-    return call_format(form, tools, vocabulary, inside=inside), vocabulary  # type: ignore[arg-type]
+    tools, given = Tools(definitions, frozenset(strict), forced, parallel), response_format_of(wanted)
+    answer = None if given is None else AnswerRule(format_rule(given), given.kind == "schema")
+    return call_format(form, tools, vocabulary, inside=inside, answer=answer), vocabulary  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -323,3 +328,72 @@ def test_a_call_after_the_mark_of_a_control_token_obeys() -> None:
     found = format_of(CASES["Llama"], forced=False)
     assert allows(*found, f"<|python_tag|>{bare('f', GOOD)}")
     assert not allows(*found, f"<|python_tag|>{bare('f', BAD)}")
+
+
+# -- calls, or an answer in a format -----------------------------------------------------------------------
+
+ANSWER = '{"age": 42}'
+WANTED: Mapping[str, Any] = {
+    "schema": {
+        "$ref": "#/$defs/a",
+        "$defs": {
+            "a": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+                "required": ["age"],
+                "additionalProperties": False,
+            }
+        },
+    },
+    "regex": re.compile(r'\{"age": [0-9]+\}|[^\d<]/'),
+    "choice": [ANSWER, "maybe"],
+    "grammar": r'root ::= "{\"age\": " [0-9]+ "}"',
+}
+
+
+@pytest.mark.parametrize("kind", WANTED)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(30)
+def test_an_answer_is_calls_or_in_the_format(name: str, kind: str) -> None:
+    case, final = CASES[name], "<|channel|>final<|message|>" if name == "channels" else ""
+    found = format_of(case, forced=False, strict=["f"], wanted=WANTED[kind])
+    for text in (final + ANSWER, case.call("f", GOOD), case.call("foo", GOOD), case.call('q"x/', BAD)):
+        assert allows(*found, text), text
+    for text in ("Yes", "", *case.free, case.call("f", BAD), case.call("g", GOOD), final + "{}"):
+        assert not allows(*found, text), text
+
+
+def test_an_answer_in_json_may_begin_like_a_call() -> None:
+    found = format_of(CASES["Llama"], forced=False, wanted=WANTED["schema"])
+    for text in ('{"name": "f", "age": 42}', '{"name":"foo","age":42}', bare("f", GOOD)):
+        assert allows(*found, text), text
+    assert not allows(*found, '{"name": "f", "city": 42}')
+
+
+def test_further_calls_may_follow_unless_one_is_wanted() -> None:
+    for parallel in (True, False):
+        found = format_of(CASES["Hermes"], forced=False, wanted=["Yes"], parallel=parallel)
+        assert allows(*found, f"{hermes('f', GOOD)}\n{hermes('foo', GOOD)}") == parallel
+        assert not allows(*found, f"{hermes('f', GOOD)}\nYes")
+
+
+def test_a_demanded_call_is_no_answer_in_the_format() -> None:
+    found = format_of(CASES["Hermes"], forced=True, wanted=["Yes"])
+    assert allows(*found, hermes("f", GOOD))
+    assert not allows(*found, "Yes")
+
+
+def test_calls_of_gemma_are_loose_beside_a_format() -> None:
+    marks = ("<|tool_call>", '<|"|>', "<tool_call|>")
+    case = Case("".join(marks), None, control=marks)
+    found = format_of(case, forced=False, strict=(), wanted=["Yes"])
+    assert allows(*found, '<|tool_call>call:f{city:<|"|>a{"<|"|>,n:3}<tool_call|>')
+    assert allows(*found, "Yes")
+    assert not allows(*found, '<|tool_call>call:g{city:<|"|>a<|"|>}<tool_call|>')
+    with pytest.raises(ToolsError, match="arguments cannot be demanded"):
+        format_of(case, forced=False, wanted=["Yes"])
+
+
+def test_a_format_that_is_no_grammar_is_refused() -> None:
+    with pytest.raises(ResponseFormatError):
+        format_of(CASES["Hermes"], forced=False, wanted='root ::= "a')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +16,13 @@ from ..generation import Generator
 from ..monitoring import Metrics
 from ..settings import ServerSettings
 from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
-from ..transport.bodies import BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
+from ..transport.bodies import LONG, BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
-from .fields import check_refused
+from ..transport.request_ids import request_id
+from .fields import check_refused, ignored_names
 
 Body = TypeVar("Body")
+Made = TypeVar("Made")
 
 
 @final
@@ -40,9 +42,13 @@ class AppServices:
 class EndpointCall:
     """A request in progress, as its endpoint sees it."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.id = secrets.token_hex(12)
+    def __init__(self, scope: Scope, length: int) -> None:
+        self.scope, self._length = scope, length  # of the body
+        self.id = request_id(scope)
+
+    async def converted(self, convert: Callable[[Body], Made], body: Body) -> Made:
+        """What a function makes of the body; beside the event loop if the body is long."""
+        return await asyncio.to_thread(convert, body) if self._length > LONG else convert(body)
 
     @property
     def services(self) -> AppServices:
@@ -90,7 +96,7 @@ class Endpoint(Generic[Body]):
         await while_connected(receive, self._answer(scope, receive, send, body))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
-        call, begun = EndpointCall(scope), False
+        call, begun = EndpointCall(scope, len(body)), False
 
         async def sending(message: Any) -> None:
             nonlocal begun
@@ -103,7 +109,8 @@ class Endpoint(Generic[Body]):
         try:
             decoded: Any = None if self._decoder is None else await self._decoder.decoded(body)
             answer = await self.handler(call, decoded)
-            await answer.send(sending, {"x-request-id": call.id}, fail)
+            names = ignored_names(decoded)
+            await answer.send(sending, {"x-backbay-ignored": ", ".join(names)} if names else {}, fail)
         except Exception as error:
             if begun:
                 raise  # nothing more can be told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, inspect
 
@@ -69,6 +69,21 @@ def check_refused(body: Any, inside: str = "") -> None:
             raise InvalidRequestError(f"{place} cannot be {value!r}: {use.text}", param=place)
 
 
+def ignored_names(body: Any, inside: str = "") -> list[str]:
+    """The ignored fields that a struct has, or a struct in its fields."""
+    found: list[str] = []
+    kind: type = type(body)
+    for attribute, name, use in _checked(kind):
+        value = getattr(body, attribute)
+        if value is None or value is UNSET:
+            continue
+        if use is not None and use.use == "ignored":
+            found.append(f"{inside}{name}")
+        elif isinstance(value, Struct):
+            found += ignored_names(value, f"{inside}{name}.")
+    return found
+
+
 @cache
 def _checked(kind: type) -> tuple[tuple[str, str, FieldUse | None], ...]:
     if not issubclass(kind, Struct):
@@ -87,6 +102,8 @@ Number: TypeAlias = float | None
 Stop: TypeAlias = Annotated[str, Meta(min_length=1, max_length=1024)]
 Stops: TypeAlias = Annotated[list[Stop], Meta(max_length=32)]
 StopStrings: TypeAlias = Stop | Stops
+Biased = TypeVar("Biased")
+Biases: TypeAlias = Annotated[dict[str, Biased], Meta(max_length=1 << 16)]  # by tokens' ids, or by texts
 Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]  # to each token
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -174,7 +191,7 @@ class UnservedFields(Struct, kw_only=True):
     t_max_prompt_ms: Annotated[int | None, ignored("a client that waits no longer disconnects")] = None
     t_max_predict_ms: Annotated[int | None, ignored("a client that waits no longer disconnects")] = None
     timings_per_token: Annotated[bool | None, ignored("the end of an answer has the timings")] = None
-    return_progress: Annotated[bool | None, refused("prompts tell no progress", (False,))] = None
+    return_progress: Annotated[bool | None, ignored("prompts tell no progress")] = None
 
 
 def scales_of(body: UnservedFields) -> list[tuple[int, float]] | None:

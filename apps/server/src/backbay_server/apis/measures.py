@@ -16,6 +16,7 @@ class TokenLogprob(Struct):
     token: str
     logprob: float
     bytes: list[int]
+    id: int
 
 
 class ChosenLogprob(TokenLogprob):
@@ -39,8 +40,8 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     return tokenizer.token_bytes(token, special=True).decode("utf-8", "replace")
 
 
-def _shown(tokenizer: Tokenizer, token: int, logprob: float) -> tuple[str, float, list[int]]:
-    return token_text(tokenizer, token), logprob, list(tokenizer.token_bytes(token, special=True))
+def _shown(tokenizer: Tokenizer, token: int, logprob: float) -> tuple[str, float, list[int], int]:
+    return token_text(tokenizer, token), logprob, list(tokenizer.token_bytes(token, special=True)), token
 
 
 class Timings(Struct):

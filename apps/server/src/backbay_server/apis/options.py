@@ -12,14 +12,15 @@ from ..generation.requests import Format, schema_format
 
 
 def format_of_fields(
-    grammar: str | None, schema: dict[str, Any] | None, other: Format | None = None
+    grammar: str | None, schema: dict[str, Any] | None, *others: Format | None
 ) -> Format | None:
     """What the answer must be, by one of llama.cpp's fields `grammar` and `json_schema`, or by another format."""
-    if sum(1 for each in (grammar or None, schema, other) if each is not None) > 1:
+    found = [each for each in others if each is not None]
+    found += [{"type": "grammar", "grammar": grammar}] if grammar else []
+    found += [] if schema is None else [schema_format(schema)]
+    if len(found) > 1:
         raise InvalidRequestError("an answer has one format: give response_format, json_schema or grammar")
-    if grammar:
-        return {"type": "grammar", "grammar": grammar}
-    return other if schema is None else schema_format(schema)
+    return found[0] if found else None
 
 
 def reasoning_variables(*, on: bool | None, effort: str | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -23,11 +24,14 @@ from ..errors import InvalidRequestError
 from ..monitoring import Metrics
 from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
-from .prompts import EnginePrompt, prepare_prompt, require_few_pictures, require_fitting, session_name
-from .requests import SEEDS, Conversation, Prompt, Request
+from .prompt_size import COUNTED, is_long, require_room, require_short
+from .prompts import EnginePrompt, prepare_prompt, session_name
+from .requests import SEEDS, AnswerOptions, Conversation, Prompt, Request
 
 T = TypeVar("T")
 BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
+_NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
+_DIGITS: Final = 18  # of a token's id
 THREADS: Final = 4  # that render templates and tokenize
 
 
@@ -47,6 +51,7 @@ class Generator:
         self._pool, self._metrics, self._fetcher = pool, metrics, fetcher
         self._bridge = EventLoopBridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
+        self._long = ThreadPoolExecutor(1, "backbay long prompt")
         self._waiting = ThreadPoolExecutor(THREADS, "backbay wait")
 
     @asynccontextmanager
@@ -56,11 +61,11 @@ class Generator:
         with await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
-                ready = [await self._with_pictures(lease.llm, prompt) for prompt in request.prompts]
+                ready = await self._ready(lease.llm, *request.prompts)
                 scores = request.echo and request.options.logprobs is not None  # of the prompts themselves
-                run = self.waiting if scores else self.beside
+                threads = self._waiting if scores else self._lane(*ready)
                 adapter = lease.mix(request.options.lora)
-                await run(_submit, lease.llm, replace(request, prompts=ready), answer, adapter)
+                await _run(threads, _submit, lease.llm, replace(request, prompts=ready), answer, adapter)
                 operation = "chat" if isinstance(ready[0], Conversation) else "text_completion"
                 answer.measure(partial(self._metrics.begin, lease.name, operation, begun))
                 yield answer
@@ -83,16 +88,22 @@ class Generator:
     async def count(self, model: str | None, said: Conversation) -> int:
         """The tokens of a conversation's prompt."""
         with await self.lease(model) as lease:
-            ready = await self._with_pictures(lease.llm, said)
-            prompt = (await self.beside(prepare_prompt, lease.llm, ready)).prompt
+            prompt = await self.prompt(lease.llm, said)
             return len(prompt if isinstance(prompt, list) else await self.waiting(lease.llm.encode, prompt))
+
+    async def prompt(self, llm: LLM, said: Conversation) -> EnginePrompt:
+        """The prompt of a conversation."""
+        [ready] = await self._ready(llm, said, parts=COUNTED)
+        return (await _run(self._lane(ready), prepare_prompt, llm, ready)).prompt
+
+    async def _ready(self, llm: LLM, *prompts: Prompt, parts: int = 0) -> list[Prompt]:
+        """Prompts for which there is room, with their pictures."""
+        await _run(self._lane(*prompts), partial(require_room, parts=parts), llm, *prompts)
+        return [await self._with_pictures(llm, prompt) for prompt in prompts]
 
     async def _with_pictures(self, llm: LLM, prompt: Prompt) -> Prompt:
         """A prompt; a conversation with the pictures that it names by an address."""
-        if not isinstance(prompt, Conversation):
-            return prompt
-        require_few_pictures(prompt.messages)
-        if "image" not in llm.modalities:
+        if not isinstance(prompt, Conversation) or "image" not in llm.modalities:
             return prompt
         return replace(prompt, messages=await self._fetcher.fetched(prompt.messages))
 
@@ -101,7 +112,7 @@ class Generator:
     ) -> TextVectors:
         """Vectors of texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
         with await self.lease(model) as lease:
-            require_fitting(lease.llm, texts)
+            require_short(lease.llm, texts)
             encoded = await self.beside(_encoded, lease.llm, texts, cut)
             rows = await self._in_batches(partial(lease.llm.embed, adapter=lease.mix()), encoded)
             return TextVectors(lease.name, rows, sum(map(len, encoded)))
@@ -109,7 +120,7 @@ class Generator:
     async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextVectors:
         """Scores of texts by how well they answer a query: the higher the better."""
         with await self.lease(model) as lease:
-            require_fitting(lease.llm, query, texts)
+            require_short(lease.llm, query, texts)
             scores = await self._in_batches(partial(lease.llm.rerank, query, adapter=lease.mix()), texts)
             tokens = await self.beside(_pair_tokens, lease.llm, query, texts)
             return TextVectors(lease.name, scores, tokens)
@@ -121,27 +132,36 @@ class Generator:
         return np.concatenate([await self.waiting(compute, batch) for batch in batches])
 
     async def beside(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The result of a function that computes for a while, and would hold up the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        """The result of a function that computes with these texts, and would hold up the event loop."""
+        return await _run(self._lane(*arguments), function, *arguments)
 
     async def waiting(self, function: Callable[..., T], *arguments: Any) -> T:
         """The result of a function that waits for the engine; prompts are made meanwhile."""
-        return await asyncio.get_running_loop().run_in_executor(self._waiting, function, *arguments)
+        return await _run(self._waiting, function, *arguments)
+
+    def _lane(self, *prompts: Any) -> ThreadPoolExecutor:
+        """The threads that make prompts: long ones one after the other, so that they keep nobody else waiting."""
+        return self._long if is_long(*prompts) else self._threads
 
     def close(self) -> None:
-        for threads in (self._threads, self._waiting):
+        for threads in (self._threads, self._long, self._waiting):
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _run(threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
 
 
 def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
     """Make the prompts, and submit a request for each choice."""
-    options = {**request.options.given(), "adapter": adapter}
+    options = {**request.options.given(), "adapter": adapter, **_biases(llm, request.options)}
     if request.options.ignore_end:
         options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
     wanted = options.pop("response_format", None)
-    ready = [prepare_prompt(llm, asked, wanted) for asked in request.prompts]
+    waited_for = takewhile(lambda _: not answer.closed, request.prompts)
+    ready = [prepare_prompt(llm, asked, wanted) for asked in waited_for]
     answer.prompts = [each.prompt for each in ready]
-    for asked, each in zip(request.prompts, ready, strict=True):
+    for asked, each in zip(request.prompts, ready, strict=not answer.closed):
         echo = _echo(llm, asked, each.prompt, request, answer, adapter) if request.echo else None
         session = session_name(asked)
         for number in range(request.n):
@@ -153,9 +173,24 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
             try:
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
             except ResponseFormatError as error:
-                calls = isinstance(asked, Conversation) and asked.tools.definitions
+                calls = isinstance(asked, Conversation) and asked.tools.definitions and wanted is None
                 param = "tools" if calls else "response_format"
                 raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
+
+
+def _biases(llm: LLM, options: AnswerOptions) -> dict[str, Any]:
+    """The option of the biases of tokens; those of a text are for each of its tokens."""
+    if others := set(options.stop_ids) - llm.end_ids:
+        told = f"stop_token_ids: {min(others)} does not end the model's answers; use stop, with a text"
+        raise InvalidRequestError(told, param="stop_token_ids")
+    if options.logit_bias is None:
+        return {}
+    require_short(llm, [*options.logit_bias])
+    found: dict[int, float] = {}
+    for key, bias in options.logit_bias.items():
+        ids = [int(key[:_DIGITS])] if _NUMBER.fullmatch(key) else llm.tokenizer.encode(key, add_special=False)
+        found |= dict.fromkeys(ids, bias)
+    return {"logit_bias": found}
 
 
 def _echo(

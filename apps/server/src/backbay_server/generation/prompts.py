@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final, TypeAlias
 
@@ -11,59 +10,22 @@ import msgspec
 
 from backbay_engine import LLM, ChatRequest, PlainReader
 
-from ..errors import InvalidRequestError, RequestTooLargeError
+from ..errors import InvalidRequestError
 from .requests import Conversation, Format, InfillGap, Prompt
 
 EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
-MOST_PICTURES: Final = 64  # of one request
-LEAST: Final = 1 << 20  # letters that any request may have
-FOR_EACH_TOKEN: Final = 32  # letters, more than a token of any text has in the mean
 LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter one has little to find again
 
 
 def prepare_prompt(llm: LLM, asked: Prompt, wanted: Format | None = None) -> ChatRequest:
     """What a client gave, for the engine, and the reader of its answers."""
     if not isinstance(asked, Conversation):
-        if isinstance(asked, InfillGap):
-            prompt = gap_prompt(llm, asked)
-        else:
-            require_fitting(llm, asked)
-            prompt = llm.encode(asked)
+        prompt = gap_prompt(llm, asked) if isinstance(asked, InfillGap) else llm.encode(asked)
         return ChatRequest(prompt, {"response_format": wanted, "shown": ()}, PlainReader)
     tools, messages = asked.tools, asked.messages
-    require_fitting(llm, messages, tools.definitions, asked.variables)
     if "developer" not in llm.template.source:  # they speak as the system, unless the template knows them
         messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
     return llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=asked.variables)
-
-
-def require_fitting(llm: LLM, *given: Any) -> None:
-    """RequestTooLargeError if the texts in these values are too long for any answer of the model.
-
-    What no context can hold is refused before it is cut into tokens, which takes much memory.
-    """
-    most, count, values = max(LEAST, FOR_EACH_TOKEN * llm.context), 0, [*given]
-    while values:
-        value = values.pop()
-        if isinstance(value, str):
-            count += len(value)
-        elif isinstance(value, dict):
-            values += [each for key, each in value.items() if key != "image_url"]
-        elif isinstance(value, list | tuple):
-            values += value
-    if count > most:
-        raise RequestTooLargeError(f"the request has {count} letters of text, at most {most} are taken")
-
-
-def require_few_pictures(messages: Sequence[Mapping[str, Any]]) -> None:
-    """InvalidRequestError if a conversation has more pictures than the server takes."""
-    contents = [message.get("content") for message in messages]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    pictures = sum(part["type"] in ("image", "image_url") for part in parts)
-    if pictures > MOST_PICTURES:
-        raise InvalidRequestError(
-            f"the conversation has {pictures} pictures, at most {MOST_PICTURES} are taken"
-        )
 
 
 def session_name(asked: Prompt) -> str:
@@ -95,9 +57,9 @@ def gap_prompt(llm: LLM, gap: InfillGap) -> list[int]:
 
     Where a prompt is too long, the room goes to what is next to the gap: first the other files leave, the oldest first.
     """
-    require_fitting(llm, gap.before, gap.after, *(text for _, text in gap.others))
     marks = llm.tokenizer.special_ids
-    if any(part not in marks for part in PARTS):
+    marked = all(part in marks for part in PARTS)
+    if not (marked or gap.plain):
         raise InvalidRequestError("the model has no tokens to fill in the middle")
     before, after = _ids(llm, gap.before), _ids(llm, gap.after)
     room = max(2, 3 * llm.context // 4)  # what is left is the answer's
@@ -106,6 +68,10 @@ def gap_prompt(llm: LLM, gap: InfillGap) -> list[int]:
     before = before[max(0, len(before) - (room - few)) :]
     others = _others(llm, gap)
     others = others[max(0, len(others) - (room - len(before) - len(after))) :]
+    if not marked:  # what comes later is shown first, and the model goes on with the text before the gap
+        shown = [*_ids(llm, BREAK), *after] if after else []
+        rest = [*others, *shown]
+        return [*llm.tokenizer.around[0], *rest, *(_ids(llm, BREAK) if rest else ()), *before]
     pre, suf, mid = (marks[part] for part in PARTS)
     return [*llm.tokenizer.around[0], *others, pre, *before, suf, *after, mid]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, final
 from backbay_engine import Tools
 
 SEEDS: Final = 2**63  # clients give negative ones, too
-OWN: Final = "ignore_end", "lora"  # options that the engine has in another form
+OWN: Final = "ignore_end", "lora", "stop_ids", "logit_bias"  # options that the engine has in another form
 LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token alone
 
 
@@ -35,6 +35,7 @@ class InfillGap:
     before: str
     after: str
     others: Sequence[tuple[str, str]] = ()
+    plain: bool = False  # whether a model without tokens for gaps may fill it
 
 
 Prompt: TypeAlias = Conversation | InfillGap | str | Sequence[int]
@@ -60,7 +61,8 @@ class AnswerOptions:
     frequency_penalty: float | None = None
     penalty_window: int | None = None
     seed: int | None = None
-    logit_bias: Mapping[int, float] | None = None
+    logit_bias: Mapping[str, float] | None = None  # by the ids of tokens, or by texts
+    stop_ids: Sequence[int] = ()  # tokens that must be among those that end the model's answers
     logprobs: int | None = None
     reuse: bool | None = None
     response_format: Format | None = None

@@ -14,15 +14,18 @@ from queue import Full, Queue
 from threading import Thread
 from time import perf_counter
 from typing import Any, TextIO, final
+from urllib.parse import quote
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..transport.request_ids import request_id
 from .metrics import Metrics
 
 log = logging.getLogger("backbay_server.requests")
 MOST_WAITING = 10_000  # lines; further ones are dropped, so that a full disk or a full pipe stops no request
 PATIENCE = 2.0  # seconds for the last lines
+LONGEST_PATH = 256  # letters
 QUIET = frozenset({"/health", "/ready", "/metrics", "/state"})
 
 
@@ -140,9 +143,9 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_noting)
         finally:
-            path = scope["path"] if "endpoint" in scope else "(unknown)"  # a client may write anything
+            path = quote(scope["path"][:LONGEST_PATH])  # a client may write anything
             took = perf_counter() - begun
             fields = {"method": scope["method"], "path": path, "status": status}
-            fields |= {"seconds": round(took, 4), "bytes": sent}
+            fields |= {"id": request_id(scope), "seconds": round(took, 4), "bytes": sent}
             shown = scope["method"], path, status, took, sent
             log.info("%s %s %s %.3f s %d bytes", *shown, extra={"fields": fields})

@@ -15,6 +15,11 @@ from .request_checks import header_value
 
 T = TypeVar("T")
 LONG: Final = 1 << 18  # bytes; decoding more would hold up the event loop
+MOST_ESCAPES: Final = 1 << 18  # of a body in which halves of surrogate pairs are looked for
+# escaped backslashes and whole pairs, in the group; or halves of pairs
+_SURROGATES: Final = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2})|\\u[dD][89a-fA-F][\da-fA-F]{2}"
+)
 _PLACE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 
 
@@ -75,7 +80,7 @@ class BodyDecoder(Generic[T]):
 
     def _decoded(self, body: bytes) -> T:
         try:
-            found = self._decoder.decode(body)
+            found = self._decoded_mended(body)
         except msgspec.ValidationError as error:
             message, param = _placed(str(error))
             raise InvalidRequestError(message, param=param) from None
@@ -85,6 +90,24 @@ class BodyDecoder(Generic[T]):
             raise InvalidRequestError("the body is nested too deeply") from None
         self._check(found)
         return found
+
+    def _decoded_mended(self, body: bytes) -> T:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            mended = mend_surrogates(body)
+            if mended == body:
+                raise
+            return self._decoder.decode(mended)
+
+
+def mend_surrogates(text: bytes) -> bytes:
+    """JSON with U+FFFD for each half of a surrogate pair, which JavaScript writes where it has cut an emoji in two."""
+    if text.count(b"\\") > MOST_ESCAPES:
+        return text
+    return _SURROGATES.sub(lambda found: found[1] or b"\\ufffd", text)
 
 
 def _placed(text: str) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
+from collections.abc import Callable
 from sys import maxsize
 from typing import Any, final
 
@@ -11,6 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 MOST_HEADERS = 64 << 10  # bytes of a request's line and headers, or of a body's trailers
 HEADER_SECONDS = 20.0  # from the connection, or from the first byte, to the end of the headers
 BODY_SECONDS = 300.0  # from the end of the headers to the end of the body
+SLOW_SECONDS = 20.0  # in which LEAST_BYTES of a body must come
+LEAST_BYTES = 1 << 10
 STALLED_SECONDS = 60.0  # for which a client may take nothing of an answer that waits to be sent
 REFUSED = b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -21,8 +24,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     most_connections = 1 << 16
     header_seconds, body_seconds, stalled_seconds = HEADER_SECONDS, BODY_SECONDS, STALLED_SECONDS
+    slow_seconds = SLOW_SECONDS
     _reading: TimerHandle | None = None
     _writing: TimerHandle | None = None
+    _body_end = 0.0  # when the body must be there, by the event loop's clock
+    _fresh = 0  # bytes of the body since its rate was looked at
     _unparsed = 0  # bytes since the last part of a request was complete
 
     # -- from the transport ------------------------------------------------------------------------------
@@ -64,10 +70,12 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             _send_without_chunks(self.cycle)
-        self._expect(self.body_seconds)
+        self._body_end = self.loop.time() + self.body_seconds
+        self._expect_body()
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
+        self._fresh += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -85,11 +93,23 @@ class BoundedConnection(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _expect(self, seconds: float | None) -> None:
+    def _expect(self, seconds: float | None, then: Callable[[], None] | None = None) -> None:
         """Begin to wait for the next part of a request; None: nothing is waited for."""
         if self._reading is not None:
             self._reading.cancel()
-        self._reading = None if seconds is None else self.loop.call_later(seconds, self._late)
+        self._reading = None if seconds is None else self.loop.call_later(seconds, then or self._late)
+
+    def _expect_body(self) -> None:
+        self._fresh = 0
+        left = self._body_end - self.loop.time()
+        self._expect(min(left, self.slow_seconds), self._look_at_rate if left > self.slow_seconds else None)
+
+    def _look_at_rate(self) -> None:
+        """End a connection whose body comes so slowly that it only holds the connection."""
+        if self._fresh < LEAST_BYTES:
+            self._late()
+        else:
+            self._expect_body()
 
     def _stop_writing_timer(self) -> None:
         if self._writing is not None:

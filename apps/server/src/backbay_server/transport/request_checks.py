@@ -6,7 +6,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -29,8 +29,10 @@ from ..errors import (
 )
 
 ANY: Final = "*"
-EXPOSED: Final = b"x-request-id, retry-after"
+EXPOSED: Final = b"x-request-id, request-id, x-backbay-ignored, retry-after"
 CLOSE: Final = (b"connection", b"close")
+MOST_DISCARDED: Final = 64 << 20  # bytes of a body that was refused
+LINGER_SECONDS: Final = 10.0  # for which they may come
 MOST_DIGITS: Final = 18  # of a length; the parser of HTTP has refused all else
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.\-]+)(:\d{1,5})?", re.ASCII)
 _NAMES: Final = re.compile(rb"[\w\-]+( *, *[\w\-]+)*", re.ASCII)
@@ -53,6 +55,7 @@ class RequestCheck(ABC):
             answer = error_response(error, scope)
             if self.closes:
                 answer.headers["connection"] = "close"
+                send = lingering(receive, send)
             await answer(scope, receive, send)
 
     @abstractmethod
@@ -61,6 +64,34 @@ class RequestCheck(ABC):
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
+
+
+def lingering(receive: Receive, send: Send) -> Send:
+    """A `send` whose answer ends, and whose connection is closed, after the rest of the body has come, or a while.
+
+    A connection that is closed while its client sends is reset, and many clients never see the answer.
+    """
+
+    async def send_lingering(message: Message) -> None:
+        if message["type"] != "http.response.body" or message.get("more_body"):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await _discard(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+    return send_lingering
+
+
+async def _discard(receive: Receive) -> None:
+    left = MOST_DISCARDED
+    while left > 0:
+        message = await receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return
+        left -= len(message["body"])
 
 
 def header_value(scope: Scope, name: bytes) -> list[bytes]:
@@ -188,10 +219,15 @@ class BodySizeCheck(RequestCheck):
                 raise self._error()
             return message
 
+        linger = lingering(receive, send)
+
         async def send_closing(message: Message) -> None:
-            if received > self._most and message["type"] == "http.response.start":
+            if received <= self._most:
+                await send(message)
+                return
+            if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
-            await send(message)
+            await linger(message)
 
         await self._app(scope, receive_limited, send_closing)
 

@@ -202,7 +202,6 @@ def test_a_template_of_the_request_is_refused(model: Path, fields: dict[str, Any
     [
         {"response_format": {"type": "xml"}},
         {"response_format": {"type": "json_schema"}},
-        {"response_format": {"type": "json_object"}, "tools": [WEATHER]},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": [WEATHER]},
         {"modalities": ["text", "audio"]},

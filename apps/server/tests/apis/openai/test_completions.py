@@ -86,7 +86,7 @@ def test_logprobs_have_offsets_into_the_text(model: Path):
         {"n": 1000},
         {"n": 0},
         {"stop": [""]},
-        {"logit_bias": {"x": 1}},
+        {"logit_bias": {"-1": 1}},
         {"logit_bias": {"999999": 1}},
         {"stream": "yes"},
     ],

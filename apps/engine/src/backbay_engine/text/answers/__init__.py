@@ -2,13 +2,14 @@
 
 from .answer_form import AnswerForm, form_of
 from .answer_readers import PlainReader, reader_of
-from .call_format import call_format
+from .call_format import AnswerRule, call_format
 from .pieces import AnswerReader, CallArguments, CallBegun, Piece, Reasoning, Text, ToolCall, joined
 from .tools import ToolChoice, Tools, tools_of
 
 __all__ = [
     "AnswerForm",
     "AnswerReader",
+    "AnswerRule",
     "CallArguments",
     "CallBegun",
     "Piece",

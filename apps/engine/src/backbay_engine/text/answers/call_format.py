@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from ...errors import ToolsError
 from ..tokenizers import Tokenizer
@@ -24,19 +24,38 @@ _TEXT: Final = frozenset(("type", "enum", "const", "$defs", "definitions"))
 _NOTES: Final = frozenset(
     ("title", "description", "default", "examples", "deprecated", "$schema", "$id", "x-guidance")
 )
+_FINAL: Final = "<|channel|>final<|message|>"
 _RECIPIENT: Final = " to=functions."
 _KIND: Final = r"( | ?<\|constrain\|>)json"
+_COMMENTARY: Final = _text(f"<|channel|>commentary{_RECIPIENT}")
 _HEADER: Final = rf"({_KIND})?(<\|channel\|>(commentary|analysis))?({_KIND})? ?<\|message\|>"
 
 
-def call_format(form: AnswerForm, tools: Tools, tokenizer: Tokenizer, *, inside: bool) -> Mapping[str, Any]:
+class AnswerRule(NamedTuple):
+    """What an answer without calls is, as the right side of a rule of Lark."""
+
+    rule: str
+    is_json: bool
+
+
+def call_format(
+    form: AnswerForm,
+    tools: Tools,
+    tokenizer: Tokenizer,
+    *,
+    inside: bool,
+    answer: AnswerRule | None = None,
+) -> Mapping[str, Any]:
     """The format of an answer that is a call, if one is demanded; otherwise of any text, in which calls obey schemas.
 
     inside  the prompt has begun the reasoning
+    answer  what an answer that calls nothing is; None: any text, with calls anywhere in it
     """
     assert form.calls is not None
     calls = _Calls(form, form.calls, tools, tokenizer)
-    if form.channels:
+    if answer is not None and not tools.forced:
+        rules = calls.or_answer(answer)
+    elif form.channels:
         rules = calls.in_channels()
     elif form.calls.begin:
         rules = calls.between_marks()
@@ -51,6 +70,7 @@ class _Calls:
 
     def __init__(self, form: AnswerForm, style: CallStyle, tools: Tools, tokenizer: Tokenizer) -> None:
         self._thinking, self._style, self._tools = form.thinking, style, tools
+        self._channels = form.channels
         ids = {mark: tokenizer.token_id(mark) for mark in form.marks}
         # a grammar names control tokens by their numbers; other marks are text
         self._control = {mark: f"<[{id}]>" for mark, id in ids.items() if id in tokenizer.control_ids}
@@ -70,39 +90,77 @@ class _Calls:
             yield f"head: {mixed} " + (f"TEXT {begin}" if begin else "mark")
             yield f"mark[lazy]: TEXT {_text(style.begin)}"
             yield f"TEXT: /{_ANY}/"
-        yield from self._alternatives(
-            lambda name: self._written(style.opening(name)), self._written(style.closed)
-        )
+        yield from self._marked()
 
     def bare(self, *, inside: bool) -> Iterator[str]:
         if self._tools.forced:
             yield "start: call"
             yield from self._alternatives(lambda name: _text(self._style.opening(name)), '"}"')
             return
-        lead = next((f"{self._control[mark]}?" for mark in self._style.inner if mark in self._control), "")
         others = [_CALL_BEGINS]
         if self._thinking is None:
-            yield f"start: {lead} call | OTHER"
+            yield f"start: {self._lead} call | OTHER"
         else:
             begin, end = map(_pattern, self._thinking)
             others.append(begin)
             before = "" if inside else rf"\s*{begin}"
-            yield f"start: thought{'' if inside else '?'} ({lead} call | OTHER)"
+            yield f"start: thought{'' if inside else '?'} ({self._lead} call | OTHER)"
             yield rf"thought[lazy]: /{before}{_ANY}{end}\s*/"
         yield rf"OTHER: /{_ANY}/ & ~/\s*({'|'.join(others)}){_ANY}/"
-        yield r'BEGIN: /\s*\{ ?"name" ?: ?/'
-        yield r'MIDDLE: /, ?"(arguments|parameters)" ?: ?/'
-        yield from self._alternatives(lambda name: f"BEGIN {_text(_text(name))} MIDDLE", '"}"')
+        yield from self._unmarked()
 
     def in_channels(self) -> Iterator[str]:
         if self._tools.forced:
-            yield f"start: {_text(f'<|channel|>commentary{_RECIPIENT}')} call"
+            yield f"start: {_COMMENTARY} call"
         else:
             yield "start: mark call | TEXT"
             yield f"mark[lazy]: TEXT {_text(_RECIPIENT)}"
             yield f"TEXT: /{_ANY}/"
+        yield from self._headed()
+
+    def or_answer(self, answer: AnswerRule) -> Iterator[str]:
+        """Calls alone, or an answer."""
+        style = self._style
+        if self._channels:
+            yield f"start: {_COMMENTARY} call | {_text(_FINAL)} answer"
+            yield from self._headed()
+        elif style.begin:
+            begin, (before, after) = self._written(style.begin), style.around or ("", "")
+            first, last = self._written(before + style.joint), self._written(style.joint + after)
+            further = f"(GAP? {begin} call)*" if self._tools.parallel else ""
+            yield f"start: {first} {begin} call {further} {last} | answer"
+            yield r"GAP: /\s+/"
+            yield from self._marked()
+        else:
+            yield f"start: {self._lead} call | answer"
+            yield from self._in_pieces() if answer.is_json else self._unmarked()
+        yield f"answer: {answer.rule}"
+
+    # -- calls, without what is around them ------------------------------------------------------------------
+
+    @property
+    def _lead(self) -> str:
+        """The control token that may precede a bare call, if there is one."""
+        return next((f"{self._control[mark]}?" for mark in self._style.inner if mark in self._control), "")
+
+    def _marked(self) -> Iterator[str]:
+        closing = self._written(self._style.closed)
+        yield from self._alternatives(lambda name: self._written(self._style.opening(name)), closing)
+
+    def _headed(self) -> Iterator[str]:
         yield f"HEADER: /{_HEADER}/"
         yield from self._alternatives(lambda name: f"{_text(name)} HEADER", "")
+
+    def _unmarked(self) -> Iterator[str]:
+        yield r'BEGIN: /\s*\{ ?"name" ?: ?/'
+        yield r'MIDDLE: /, ?"(arguments|parameters)" ?: ?/'
+        yield from self._alternatives(lambda name: f"BEGIN {_text(_text(name))} MIDDLE", '"}"')
+
+    def _in_pieces(self) -> Iterator[str]:
+        """Bare calls in the lexemes of JSON, so that other JSON may begin like them."""
+        begin, middle = r'"{" S? "\"name\"" S? ":" S?', r'S? "," S? "\"parameters\"" S? ":" S?'
+        yield "S: / /"
+        yield from self._alternatives(lambda name: f"{begin} {_text(_text(name))} {middle}", 'S? "}"')
 
     def _alternatives(self, opening: Callable[[str], str], closing: str) -> Iterator[str]:
         """A rule for each tool, and `call` for all."""
@@ -120,9 +178,17 @@ class _Calls:
         if self._style.tags is not None:
             yield from self._parameters(place, self._style.tags, schema)
         elif self._style.quote:
-            raise _not_demanded("arguments")
+            yield from self._loose_arguments(place, schema)
         else:
             yield f"%json {json.dumps(schema)}"
+
+    def _loose_arguments(self, place: str, schema: Schema) -> Iterator[str]:
+        """Any arguments whose texts stand between marks, which only control tokens tell from the rest."""
+        quote = self._control.get(self._style.quote)
+        if quote is None or self._style.end not in self._control or schema.keys() - {"type", "x-guidance"}:
+            raise _not_demanded("arguments")
+        yield f"loose_{place} ({quote} loose_{place})*"
+        yield f"loose_{place}: /{_ANY}/"
 
     def _parameters(self, place: str, tags: ParameterTags, schema: Schema) -> Iterator[str]:
         """Parameters between marks, in the order of the schema."""

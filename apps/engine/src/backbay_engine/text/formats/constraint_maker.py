@@ -16,14 +16,12 @@ from ..bounded_process import BoundedProcess, BoundedProcessError
 from ..sampling.constraint import Constraint
 from ..tokenizers import Tokenizer
 from . import format_task
+from .format_rule import SPACE, as_lark, choice_rule
 from .format_task import NO_ANSWER, format_fault
 from .response_format import ResponseFormat
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-
-# as in llama.cpp: without a limit, a model may write spaces for ever
-_SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
 
 @final
@@ -141,19 +139,18 @@ _TRIALS: Final = BoundedProcess(Path(format_task.__file__), ("llguidance",), {},
 def _compiled(wanted: ResponseFormat) -> str:
     try:
         from llguidance import LLMatcher
-        from llguidance.gbnf_to_lark import any_to_lark
     except ImportError as error:
         raise OptionError("response_format needs llguidance: pip install llguidance") from error
-    text = wanted.text
+    text = as_lark(wanted.text) if wanted.kind == "grammar" else wanted.text
     try:
         match wanted.kind:
             case "schema":
-                return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": _SPACE})
+                return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": SPACE})
             case "regex":
                 return LLMatcher.grammar_from_regex(text)
             case "choice":
-                text = "start: " + " | ".join(json.dumps(choice) for choice in json.loads(text))
-        return LLMatcher.grammar_from_lark(any_to_lark(text))
+                text = f"start: {choice_rule(text)}"
+        return LLMatcher.grammar_from_lark(text)
     except Exception as error:
         raise _refused(str(error)) from error
 

@@ -26,7 +26,8 @@ _REASONS: Final[dict[str, StopReason]] = {
 
 async def create_message(call: EndpointCall, body: MessagesRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation, in Anthropic's form."""
-    request = Request(body.model, [conversation_of(body)], options_of(body))
+    conversation = await call.converted(conversation_of, body)
+    request = Request(body.model, [conversation], options_of(body))
     if body.stream:
         return replace(event_stream(_events(call, request)), framed=partial(named_sse, "error"))
     async with call.services.generator.answering(request) as answer:
@@ -38,9 +39,8 @@ async def create_message(call: EndpointCall, body: MessagesRequest) -> JsonAnswe
 
 async def count_tokens(call: EndpointCall, body: CountRequest) -> JsonAnswer:
     """Count the tokens of a conversation, in Anthropic's form."""
-    return JsonAnswer(
-        answers.TokenCount(await call.services.generator.count(body.model, conversation_of(body)))
-    )
+    conversation = await call.converted(conversation_of, body)
+    return JsonAnswer(answers.TokenCount(await call.services.generator.count(body.model, conversation)))
 
 
 async def _events(call: EndpointCall, request: Request) -> AsyncGenerator[bytes, None]:

@@ -13,12 +13,6 @@ from ..measures import ChosenLogprob, Timings
 StopType: TypeAlias = Literal["eos", "limit", "word"]
 
 
-class ChosenToken(ChosenLogprob):
-    """A token that was chosen, with its id."""
-
-    id: int
-
-
 class Chunk(Struct):
     """What a step adds to an answer; the last event of a stream is a `Completion`."""
 
@@ -29,7 +23,7 @@ class Chunk(Struct):
     tokens_evaluated: int
     stop: Literal[False] = False
     id_slot: int = -1
-    completion_probabilities: list[ChosenToken] | UnsetType = UNSET
+    completion_probabilities: list[ChosenLogprob] | UnsetType = UNSET
 
 
 class GenerationSettings(Struct):
@@ -59,7 +53,7 @@ class Completion(Struct):
     truncated: Literal[False] = False
     stop: Literal[True] = True
     id_slot: int = -1
-    completion_probabilities: list[ChosenToken] | UnsetType = UNSET
+    completion_probabilities: list[ChosenLogprob] | UnsetType = UNSET
 
 
 CompletionFields: Any = defstruct(

@@ -12,11 +12,10 @@ from ...generation import Answer, AnswerDelta, AnswerEnd, Request
 from ...generation.requests import InfillGap
 from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
-from ..measures import chosen_of, timings_of
+from ..measures import ChosenLogprob, chosen_of, timings_of
 from ..openai.completions import prompts_of
 from ..openai.generation_fields import require_choices
 from .answers import (
-    ChosenToken,
     Chunk,
     Completion,
     CompletionFields,
@@ -35,9 +34,9 @@ async def complete(call: EndpointCall, body: PromptRequest) -> JsonAnswer | Stre
 
 
 async def infill(call: EndpointCall, body: InfillRequest) -> JsonAnswer | StreamAnswer:
-    """Fill the gap between two texts; needs a model with tokens for it."""
+    """Fill the gap between two texts; a model without tokens for it sees the second one before the first."""
     others = [(each.filename or "tmp", each.text) for each in body.input_extra or ()]
-    gap = InfillGap(body.input_prefix + (body.prompt or ""), body.input_suffix, others)
+    gap = InfillGap(body.input_prefix + (body.prompt or ""), body.input_suffix, others, plain=True)
     return await _answered(call, body, Request(body.model, [gap], options_of(body)))
 
 
@@ -79,16 +78,12 @@ class GrowingAnswer:
     choice: int
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    chosen: list[ChosenToken] = field(default_factory=list)
+    chosen: list[ChosenLogprob] = field(default_factory=list)
 
     def add(self, delta: AnswerDelta) -> Chunk:
         self.texts.append(delta.text)
         self.tokens += delta.tokens
-        chosen = [
-            ChosenToken(told.token, told.logprob, told.bytes, told.top_logprobs, sampled.token)
-            for sampled in delta.logprobs or ()
-            for told in chosen_of(self.answer.tokenizer, [sampled])
-        ]
+        chosen = chosen_of(self.answer.tokenizer, delta.logprobs or ())
         self.chosen += chosen
         count = len(self._prompt) if isinstance(self._prompt, list) else 0
         chunk = Chunk(self.choice, delta.text, delta.tokens, len(self.tokens), count)

@@ -11,7 +11,6 @@ from msgspec import Struct
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
-from ...generation.prompts import prepare_prompt
 from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Model, Texts
@@ -131,9 +130,9 @@ class PromptTokens(Struct):
 
 async def apply_template(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
     """Show the prompt of a conversation, without an answer."""
-    generator, asked = call.services.generator, chat_conversation(body)
+    generator, asked = call.services.generator, await call.converted(chat_conversation, body)
     with await generator.lease(body.model) as lease:
-        prompt = (await generator.beside(prepare_prompt, lease.llm, asked)).prompt
+        prompt = await generator.prompt(lease.llm, asked)
         if not isinstance(prompt, list):
             raise InvalidRequestError("a prompt with pictures is no text", param="messages")
         return JsonAnswer(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
@@ -141,7 +140,8 @@ async def apply_template(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
 
 async def count_tokens(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
     """Count the tokens of a conversation's prompt."""
-    return JsonAnswer(PromptTokens(await call.services.generator.count(body.model, chat_conversation(body))))
+    asked = await call.converted(chat_conversation, body)
+    return JsonAnswer(PromptTokens(await call.services.generator.count(body.model, asked)))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

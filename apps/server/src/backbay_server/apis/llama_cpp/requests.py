@@ -37,8 +37,8 @@ class GenerationRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fiel
     ] = None
     repeat_last_n: fields.Window = None
     logit_bias: Annotated[
-        dict[int, float] | list[tuple[int, float | bool]] | None,
-        taken("added to the logits of these tokens; false forbids a token"),
+        fields.Biases[float | bool] | list[tuple[int | str, float | bool]] | None,
+        taken("added to the logits of these tokens, by their ids or texts; false forbids a token"),
     ] = None
     ignore_eos: fields.IgnoreEnd = None
     n_probs: Annotated[
@@ -86,8 +86,9 @@ class InfillRequest(GenerationRequest, kw_only=True):
 def options_of(body: GenerationRequest) -> AnswerOptions:
     most = body.max_tokens if body.n_predict is None else body.n_predict
     bias = body.logit_bias
-    if isinstance(bias, list):  # pairs, in which false forbids a token
-        bias = {token: float("-inf") if each is False else float(each) for token, each in bias}
+    if bias is not None:
+        pairs = bias.items() if isinstance(bias, dict) else bias
+        bias = {str(key): float("-inf") if each is False else float(each) for key, each in pairs}
     return AnswerOptions(
         max_tokens=None if most == -1 else most,
         stop=body.stop,

@@ -10,7 +10,7 @@ from msgspec import Struct
 from backbay_engine import Tokenizer
 
 from ...errors import InvalidRequestError
-from ...generation.prompts import require_fitting
+from ...generation.prompt_size import require_short
 from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Count, Model, taken
@@ -58,8 +58,8 @@ async def tokenize(call: EndpointCall, body: TokenizeRequest) -> JsonAnswer:
     """Cut a text into tokens."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
-        require_fitting(lease.llm, body.content)
-        return JsonAnswer(TokenList(await generator.beside(_tokens, lease.llm.tokenizer, body)))
+        require_short(lease.llm, body.content)
+        return JsonAnswer(TokenList(await generator.beside(_tokens, lease.llm.tokenizer, body.content, body)))
 
 
 async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> JsonAnswer:
@@ -73,8 +73,8 @@ async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> JsonAnswer:
         return JsonAnswer(DetokenizedText(await generator.beside(decode, body.tokens)))
 
 
-def _tokens(tokenizer: Tokenizer, body: TokenizeRequest) -> list[int | TokenPiece]:
-    ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
+def _tokens(tokenizer: Tokenizer, text: str, body: TokenizeRequest) -> list[int | TokenPiece]:
+    ids = tokenizer.encode(text, add_special=body.add_special, parse_special=body.parse_special)
     return [_piece(tokenizer, id) for id in ids] if body.with_pieces else [*ids]
 
 

@@ -56,6 +56,12 @@ class RunningModels(Struct):
     models: list[RunningModel]
 
 
+class PullStatus(Struct):
+    """A step of a pull."""
+
+    status: Literal["pulling manifest", "success"]
+
+
 class ShownModel(Struct):
     """What is known of a model."""
 

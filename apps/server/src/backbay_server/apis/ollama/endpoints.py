@@ -23,13 +23,16 @@ from .requests import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequ
 
 async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation, in Ollama's form."""
-    return await (_answer(call, body, chat_request(body)) if body.messages else _load(call, body))
+    if not body.messages:
+        return await _load(call, body)
+    return await _answer(call, body, await call.converted(chat_request, body))
 
 
 async def generate(call: EndpointCall, body: GenerateRequest) -> JsonAnswer | StreamAnswer:
     """Answer a prompt, in Ollama's form."""
-    asked = body.prompt or body.images
-    return await (_answer(call, body, generate_request(body)) if asked else _load(call, body))
+    if not (body.prompt or body.images):
+        return await _load(call, body)
+    return await _answer(call, body, await call.converted(generate_request, body))
 
 
 async def _answer(call: EndpointCall, body: GenerationBody, request: Request) -> JsonAnswer | StreamAnswer:

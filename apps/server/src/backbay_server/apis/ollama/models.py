@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -22,11 +22,20 @@ from backbay.gguf import Config, Strings
 from ...catalogue import CatalogueEntry, ModelPool
 from ...catalogue.pool import PooledModel
 from ...errors import ModelNotFoundError
-from ...transport.answers import JsonAnswer
+from ...transport.answers import JSON_LINES, JsonAnswer, StreamAnswer, encode, json_line
 from ..endpoint import Endpoint, EndpointCall
-from .answers import Model, ModelDetails, ModelList, RunningModel, RunningModels, ShownModel, Version
+from .answers import (
+    Model,
+    ModelDetails,
+    ModelList,
+    PullStatus,
+    RunningModel,
+    RunningModels,
+    ShownModel,
+    Version,
+)
 from .conversations import name_of
-from .requests import ShowRequest
+from .requests import PullRequest, ShowRequest
 
 Capability: TypeAlias = Literal["completion", "tools", "thinking", "vision", "embedding"]
 NEVER: Final = "9999-12-31T23:59:59Z"  # models leave when their memory is wanted
@@ -48,6 +57,19 @@ async def show_model(call: EndpointCall, body: ShowRequest) -> JsonAnswer:
     """Show a model on offer, in Ollama's form."""
     entry = await asyncio.to_thread(call.services.catalogue.find, name_of(body))
     return JsonAnswer(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
+
+
+async def pull_model(call: EndpointCall, body: PullRequest) -> JsonAnswer | StreamAnswer:
+    """Say that a model on offer is there, in Ollama's form; nothing is fetched."""
+    await asyncio.to_thread(call.services.catalogue.find, name_of(body))
+    if body.stream is False:
+        return JsonAnswer(PullStatus("success"))
+
+    async def steps() -> AsyncGenerator[bytes, None]:
+        yield json_line(encode(PullStatus("pulling manifest")))
+        yield json_line(encode(PullStatus("success")))
+
+    return StreamAnswer(steps(), JSON_LINES, json_line)
 
 
 async def list_running_models(call: EndpointCall, _: None) -> JsonAnswer:
@@ -157,9 +179,10 @@ def _time(entry: CatalogueEntry) -> str:
     return datetime.fromtimestamp(entry.created, UTC).isoformat()
 
 
-ENDPOINTS: Final = (
+ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint("GET", "/api/version", version, answers=Version),
     Endpoint("GET", "/api/tags", list_models, answers=ModelList),
     Endpoint("POST", "/api/show", show_model, ShowRequest, ShownModel),
+    Endpoint("POST", "/api/pull", pull_model, PullRequest, PullStatus, PullStatus, JSON_LINES),
     Endpoint("GET", "/api/ps", list_running_models, answers=RunningModels),
 )

@@ -92,6 +92,15 @@ class ShowRequest(ModelBody, forbid_unknown_fields=True, kw_only=True):
     verbose: Annotated[bool | None, taken("whether the vocabulary is shown, too")] = None
 
 
+class PullRequest(ModelBody, forbid_unknown_fields=True, kw_only=True):
+    """The body of /api/pull."""
+
+    stream: Annotated[bool | None, taken("a line for each step; true by default")] = None
+    insecure: Annotated[bool | None, ignored("nothing is fetched")] = None
+    username: Annotated[str | None, ignored("nothing is fetched")] = None
+    password: Annotated[str | None, ignored("nothing is fetched")] = None
+
+
 class GenerationBody(ModelBody, kw_only=True):
     """What chat and generate share."""
 

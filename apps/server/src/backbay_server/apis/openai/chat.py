@@ -25,7 +25,7 @@ DONE: Final = sse(b"[DONE]")
 
 async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation."""
-    request = request_of(body)
+    request = await call.converted(request_of, body)
     require_choices(call, request.n)
     if body.stream:
         return event_stream(_chunks(call, request, usage=wants_usage(body)))

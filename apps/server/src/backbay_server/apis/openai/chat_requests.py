@@ -8,7 +8,8 @@ from msgspec import Meta, Struct
 
 from .. import fields
 from ..fields import ignored, refused, taken
-from .generation_fields import FORMAT, ChatFormat, GenerationFields
+from .generation_fields import FORMAT, ChatFormat
+from .reasoning_fields import ReasoningFields
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Choice: TypeAlias = Literal["none", "auto", "required"]
@@ -117,7 +118,7 @@ class AllowedTools(Struct, tag="allowed_tools", tag_field="type"):
     allowed_tools: Annotated[AllowedToolsChoice, taken("the tools, and the mode")]
 
 
-class ChatRequest(GenerationFields, kw_only=True):
+class ChatRequest(ReasoningFields, kw_only=True):
     """Messages to answer."""
 
     messages: Annotated[list[Message], Meta(min_length=1), taken("the conversation")]

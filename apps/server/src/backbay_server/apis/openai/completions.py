@@ -69,7 +69,8 @@ class TextCompletion(Struct):
 async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | StreamAnswer:
     """Continue prompts."""
     prompts = prompts_of(body.prompt)
-    most = MOST_TOKENS if body.max_tokens is None else body.max_tokens
+    most = body.n_predict if body.max_tokens is None else body.max_tokens
+    most = MOST_TOKENS if most is None else None if most == -1 else most
     options, n = options_of(body, most, body.logprobs), body.n or 1
     require_choices(call, len(prompts) * n)
     asked: list[Prompt] = [*prompts]

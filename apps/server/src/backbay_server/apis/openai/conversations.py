@@ -10,6 +10,7 @@ from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
 from ...generation import Conversation, Request
+from ...transport.bodies import mend_surrogates
 from ..options import tools_of
 from .chat_requests import (
     AllowedTools,
@@ -23,11 +24,13 @@ from .chat_requests import (
     TextPart,
     ToolCall,
 )
-from .generation_fields import effort_variables, format_of, options_of
+from .generation_fields import format_of, options_of
+from .reasoning_fields import thinking_variables
 
 
 def request_of(body: ChatRequest) -> Request:
-    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    names = ("max_completion_tokens", "max_tokens", "n_predict")
+    name = next((each for each in names if getattr(body, each) is not None), "max_tokens")
     most: int | None = getattr(body, name)
     if most == 0:
         raise InvalidRequestError(f"{name} must be 1 or more, or -1", param=name)
@@ -39,7 +42,7 @@ def request_of(body: ChatRequest) -> Request:
 
 
 def chat_conversation(body: ChatRequest) -> Conversation:
-    variables = {**effort_variables(body.reasoning_effort), **(body.chat_template_kwargs or {})}
+    variables = {**thinking_variables(body, body.reasoning_effort), **(body.chat_template_kwargs or {})}
     return Conversation(template_messages(body.messages), _chat_tools(body), variables)
 
 
@@ -117,7 +120,7 @@ def _part(part: Part) -> Mapping[str, Any]:
 def _called(called: ToolCall, place: str) -> Mapping[str, Any]:
     """A call with its arguments as a mapping, which is what templates write out as JSON."""
     try:
-        arguments = json.loads(called.function.arguments or "{}")
+        arguments = json.loads(mend_surrogates(called.function.arguments.encode() or b"{}"))
     except (ValueError, RecursionError) as error:
         told = f"{place}: the arguments of the call {called.id!r} are not JSON: {error}"
         raise InvalidRequestError(told, param=f"{place}.tool_calls") from None

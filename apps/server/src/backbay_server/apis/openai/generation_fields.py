@@ -10,8 +10,9 @@ from ...errors import InvalidRequestError
 from ...generation.requests import AnswerOptions, Format, schema_format
 from .. import fields
 from ..endpoint import EndpointCall
-from ..fields import ignored, refused, taken
+from ..fields import ignored, taken
 from ..options import format_of_fields, reasoning_variables
+from .foreign_fields import ForeignFields, guided_formats
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
@@ -26,22 +27,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Annotated[bool | None, ignored("chunks are not padded")] = None
 
 
-class IgnoredFields(fields.UnservedFields, kw_only=True):
-    """Fields of OpenAI's service: what it stores, for whom, and how it is paid for."""
-
-    user: Annotated[str | None, ignored("nothing is kept by user")] = None
-    store: Annotated[bool | None, ignored("nothing is stored")] = None
-    service_tier: Annotated[str | None, ignored("there is one tier")] = None
-    safety_identifier: Annotated[str | None, ignored("nothing is kept by user")] = None
-    prompt_cache_key: Annotated[
-        str | None, ignored("equal beginnings of prompts are found without a key")
-    ] = None
-    prompt_cache_retention: Annotated[str | None, ignored("the cache keeps what fits")] = None
-    prompt_cache_options: Annotated[dict[str, Any] | None, ignored("the cache keeps what fits")] = None
-    moderation: Annotated[Any, refused("the server does not judge what is said")] = None
-
-
-class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
+class GenerationFields(ForeignFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
     model: fields.Model = None
@@ -65,7 +51,8 @@ class GenerationFields(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
     ] = None
     repeat_last_n: fields.Window = None
     logit_bias: Annotated[
-        dict[int, Bias] | None, taken("added to the logits of these tokens; -100 forbids a token")
+        fields.Biases[Bias] | None,
+        taken("added to the logits of these tokens, by their ids or texts; -100 forbids a token"),
     ] = None
     cache_prompt: fields.CachePrompt = None
     metadata: Annotated[dict[str, Any] | None, ignored("nothing is stored")] = None
@@ -100,7 +87,7 @@ def options_of(
 ) -> AnswerOptions:
     bias = body.logit_bias
     if bias is not None:
-        bias = {token: float("-inf") if each <= FORBIDDEN else each for token, each in bias.items()}
+        bias = {key: float("-inf") if each <= FORBIDDEN else each for key, each in bias.items()}
     return AnswerOptions(
         max_tokens=max_tokens,
         stop=body.stop,
@@ -108,15 +95,18 @@ def options_of(
         top_k=body.top_k,
         top_p=body.top_p,
         min_p=body.min_p,
-        repetition_penalty=body.repeat_penalty,
+        repetition_penalty=body.repetition_penalty if body.repeat_penalty is None else body.repeat_penalty,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         penalty_window=body.repeat_last_n,
         seed=body.seed,
         logit_bias=bias,
+        stop_ids=body.stop_token_ids or (),
         logprobs=logprobs,
         reuse=body.cache_prompt,
-        response_format=format_of_fields(body.grammar, body.json_schema, response_format),
+        response_format=format_of_fields(
+            body.grammar, body.json_schema, response_format, *guided_formats(body)
+        ),
         ignore_end=bool(body.ignore_eos),
         lora=fields.scales_of(body),
     )

@@ -25,7 +25,7 @@ INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the la
 
 async def respond(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer | StreamAnswer:
     """Answer a conversation in items."""
-    request = _request(body)
+    request = await call.converted(_request, body)
     if body.stream:
         return event_stream(_events(call, body, request))
     async with call.services.generator.answering(request) as answer:
@@ -37,7 +37,7 @@ async def respond(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer | St
 
 async def count_tokens(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer:
     """Count the tokens of a conversation in items."""
-    [conversation] = _request(body).prompts
+    [conversation] = (await call.converted(_request, body)).prompts
     assert isinstance(conversation, Conversation)
     return JsonAnswer(answers.InputTokenCount(await call.services.generator.count(body.model, conversation)))
 

@@ -11,7 +11,8 @@ from ... import fields
 from ...fields import check_refused, ignored, refused, taken
 from .. import chat_requests as chat
 from ..chat_requests import Choice, Function
-from ..generation_fields import FORMAT, IgnoredFields, ResponsesFormat
+from ..generation_fields import FORMAT, ResponsesFormat
+from ..ignored_fields import IgnoredFields
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"

@@ -1,0 +1,50 @@
+"""A response format as Lark, the form of llguidance's grammars: alone, or as a rule of a larger grammar."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+
+from backbay import OptionError
+
+from ...errors import ResponseFormatError
+from .response_format import ResponseFormat
+
+# as in llama.cpp: without a limit, a model may write spaces for ever
+SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
+
+
+def format_rule(wanted: ResponseFormat) -> str:
+    """What an answer must be, as the right side of a rule; ResponseFormatError if it is no format."""
+    text = wanted.text
+    match wanted.kind:
+        case "schema":
+            schema = json.loads(text)
+            spaces = {"whitespace_pattern": SPACE, **(schema.get("x-guidance") or {})}
+            return f"%json {json.dumps({**schema, 'x-guidance': spaces})}"
+        case "choice":
+            return choice_rule(text)
+        case "regex":
+            escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", text, flags=re.DOTALL)
+            return f"/{escaped}/".replace("\n", r"\n")
+        case "grammar":
+            return f"%lark {{\n{as_lark(text)}\n}}"
+
+
+def choice_rule(text: str) -> str:
+    """One of the texts of a list in JSON."""
+    return " | ".join(json.dumps(choice) for choice in json.loads(text))
+
+
+def as_lark(text: str) -> str:
+    """A grammar, which may be in the form of llama.cpp."""
+    try:
+        from llguidance.gbnf_to_lark import any_to_lark
+    except ImportError as error:
+        raise OptionError("response_format needs llguidance: pip install llguidance") from error
+    try:
+        found: str = any_to_lark(text)
+    except Exception as error:
+        raise ResponseFormatError(f"response_format: {error}", str(error)) from error
+    return found
