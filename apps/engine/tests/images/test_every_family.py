@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from model_scripts import nmse
 from seeing_models import ENDLESS, Files, Gate, opened
@@ -53,6 +54,13 @@ def test_rows_are_stored_and_read_by_another_question(llm: LLM) -> None:
     after = llm.store.counters
     assert (after.asked, after.computed) == (before.asked + 1, before.computed)
     assert answer.tokens == llm.generate(second, max_tokens=5, reuse=False, **ENDLESS).tokens
+
+
+@pytest.mark.few(4)
+def test_one_pixel_is_a_picture_of_one_colour(llm: LLM) -> None:
+    dot, other = (llm.logits(["See ", Image(np.full((1, 1, 3), grey, np.uint8))]) for grey in (0, 255))
+    assert np.isfinite(dot).all()
+    assert not np.array_equal(dot, other)
 
 
 @pytest.mark.few(6)

@@ -17,7 +17,7 @@ from backbay_engine.images.preparations.stretched import SmartResize
 REFERENCES = json.loads(
     (Path(__file__).parents[1] / "data" / "images" / "preparations.json").read_text(encoding="utf-8")
 )
-SIZES = [(1, 2), (3, 7), (48, 48), (40, 96), (96, 40), (50, 200), (130, 131), (300, 20), (2, 398)]
+SIZES = [(1, 1), (1, 2), (3, 7), (48, 48), (40, 96), (96, 40), (50, 200), (130, 131), (300, 20), (2, 398)]
 
 
 SMALLER = {"llava-next", "qwen2.5-vl", "idefics3", "minicpm-v", "minicpm-v-4.6", "pixtral", "llama4"}

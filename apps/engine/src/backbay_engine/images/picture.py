@@ -178,8 +178,8 @@ def require_size(name: str, size: Size) -> None:
     shape = f"{name} has {width} x {height} pixels"
     if height * width > MOST_PIXELS:
         raise ImageError(f"{shape}, more than {MOST_PIXELS}; make it smaller first")
-    if height * width < 2:
-        raise ImageError(f"{shape}; a picture has at least two")
+    if height * width < 1:
+        raise ImageError(f"{shape}; a picture has at least one")
     if max(height, width) > MOST_STRETCH * min(height, width):
         raise ImageError(f"{shape}; its sides must not differ by more than a factor of {MOST_STRETCH}")
 
