@@ -134,7 +134,7 @@ def hostile_plugin(source: str) -> Callable[[Path, str], str]:
             (info / "METADATA").write_text("Metadata-Version: 2.1\nName: backbay-hostile\nVersion: 1.0\n")
             (info / "entry_points.txt").write_text("[backbay.backends]\nhostile = hostile_plugin\n")
             variables = {**os.environ, "PYTHONPATH": folder, "BACKBAY_CACHE_DIR": folder}
-            listed = run("-m", "backbay", "list", "--json", "--timeout", "8", env=variables)
+            listed = run("-m", "backbay", "list", "--json", "--timeout", "30", env=variables)
             names = {row["name"]: row["works"] for row in json.loads(listed.stdout)}
             if not names.get(backend) or names.get("hostile"):
                 return f"list: {names}"
