@@ -218,9 +218,9 @@ $(VENV)/.test-tools: requirements-test.txt $(VENV)/.installed
 	@touch $@
 
 # Objects of an earlier build are used again.
-$(VENV)/.cpus: $(VENV)/.installed
-	@echo "Compiling ggml for other kinds of CPUs: two minutes on two cores."
-	@$(call quietly,$(VENV)/cpus.log,$(BIN)/python -m pip install --force-reinstall --no-deps --no-build-isolation -C "cmake.define.BACKBAY_CPUS=here;x64;haswell;skylakex;cascadelake" ./$(LIBGGML))
+$(VENV)/.cpus: $(VENV)/.test-tools
+	@echo "Compiling ggml for lesser kinds of CPUs: at most two minutes on two cores."
+	@$(call quietly,$(VENV)/cpus.log,$(BIN)/python -m pip install --force-reinstall --no-deps --no-build-isolation -C "cmake.define.BACKBAY_CPUS=$$($(BIN)/python lab/tools/test_cpus.py --variants)" ./$(LIBGGML))
 	@touch $@
 
 # While the compiler works on ggml, pip installs the rest, and compiles native code. Objects of an earlier build are used again.

@@ -2,7 +2,7 @@
 
 `python lab/tools/test_cpus.py avx2 avx512 apps/engine/tests -x` tries two kinds, with folders and options for pytest. Kinds that this CPU
 cannot run are told.
-Where it has no AMX, that is emulated in backbay's native code.
+Where it has no AMX, that is emulated in backbay's native code. `--variants` prints those of ggml that the kinds need, for its build.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "plugins/native/tests"))
 from native_sources import EMULATED_TILES, compiled, native_library  # noqa: E402
 
 from backbay.types.cpu import KINDS, VARIABLE  # noqa: E402
-from backbay_ggml.library.library import NATIVE  # noqa: E402
+from backbay_ggml.library.library import NAMES, NATIVE  # noqa: E402
 from backbay_native import PRODUCTS, NativeCode  # noqa: E402
 from backbay_native.native_code import INSTRUCTIONS, TILES  # noqa: E402
 from backbay_onnx.session import native as onnx  # noqa: E402
@@ -33,6 +33,16 @@ def runnable(code: NativeCode) -> list[str]:
     return [kind for kind in KINDS if instructions.index(INSTRUCTIONS[kind]) <= instructions.index(best)]
 
 
+def own_kind(code: NativeCode) -> str:
+    return [kind for kind in runnable(code) if kind != "amx" or code.instructions(TILES)][-1]
+
+
+def variants(code: NativeCode) -> list[str]:
+    """ggml's names of the code for lesser CPUs than this one."""
+    kinds = [*KINDS]
+    return [NAMES[kind][-1] for kind in kinds[: kinds.index(own_kind(code))]]
+
+
 def environment(kind: str, code: NativeCode) -> dict[str, str]:
     """The variables for a kind."""
     if kind != "amx" or code.instructions(TILES):
@@ -43,12 +53,15 @@ def environment(kind: str, code: NativeCode) -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     """Run the tests for the kinds that come first in the arguments; the rest is for pytest."""
+    code = NativeCode(native_library())
+    if arguments == ["--variants"]:
+        print(";".join(["here", *variants(code)]))
+        return 0
     kinds = [argument for argument in arguments if argument in KINDS]
-    options, results, code = arguments[len(kinds) :], dict[str, str](), NativeCode(native_library())
+    options, results = arguments[len(kinds) :], dict[str, str]()
     folders = () if any((ROOT / option).is_dir() for option in options) else TESTS
     command = [sys.executable, "-m", "pytest", "-n", "auto", *folders, "-k", ON_BACKENDS, *options]
-    runs = runnable(code)
-    own = [kind for kind in runs if kind != "amx" or code.instructions(TILES)][-1]
+    runs, own = runnable(code), own_kind(code)
     for kind in kinds:
         if kind not in runs:
             results[kind] = "not tried: this CPU cannot run it"
