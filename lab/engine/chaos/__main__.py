@@ -3,8 +3,8 @@
 python lab/engine/chaos MODEL --minutes 30
 
 A host process answers three threads while faults are injected (host.py, faults.py); meanwhile, commands meet full disks, little
-memory and bad plugins (bystanders.py). The soak fails if a host dies, if a request takes more than 5 seconds, if an answer is
-wrong, or if a request ends in an error that no fault explains.
+memory and bad plugins (bystanders.py). The soak fails if a host dies, if a request takes more than 5 seconds, or longer on a
+busy machine (patience.py), if an answer is wrong, or if a request ends in an error that no fault explains.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from threading import Thread
 from typing import Any
 
 from bystanders import BYSTANDERS, Skipped
+from patience import longest
 
 import backbay
 
 HOST = Path(__file__).with_name("host.py")
-SILENCE = 5.0  # seconds without a beat: the interpreter itself hangs
 ENOUGH = 50  # wrongs, after which a soak shows nothing new
 START = 60.0  # seconds for a host to load and answer
 
@@ -142,7 +142,7 @@ def watch(host: subprocess.Popen[str], where: str, journal: Journal, meanwhile: 
         told = json.loads(line)
         match told["event"]:
             case "ready":
-                patience = SILENCE
+                patience = longest()
                 aside = Thread(target=meanwhile)
                 aside.start()
             case "fault":
@@ -161,7 +161,7 @@ def watch(host: subprocess.Popen[str], where: str, journal: Journal, meanwhile: 
         aside.join()
     journal.requests.update(counts)
     try:
-        status = host.wait(SILENCE)
+        status = host.wait(longest())
     except subprocess.TimeoutExpired:
         journal.complain(where, f"the host does not exit after: {last}")
     else:

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from faults import InjectedFault, faults_of
+from patience import longest
 
 from backbay import BackbayError, BackendParams, ClosedError
 from backbay_engine import LLM, RequestError, load
 
 SIZES: dict[str, Any] = {"context": 96, "batch": 32, "parallel": 4, "num_threads": 1}
 PROMPTS = ["sum 417 268 =", "sort 5 2 9 1 =", "reverse p l a n e t =", "max 81 730 95 ="]
-HANG = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ class Host:
 
     def overdue(self) -> str:
         """The requests that have waited for longer than any may."""
-        now = time.monotonic()
+        now, most = time.monotonic(), longest()
         return ", ".join(
             f"{kind} for {now - begun:.1f} s"
             for begun, kind in list(self.asking.values())
-            if now - begun > HANG
+            if now - begun > most
         )
 
     def beat(self) -> None:
