@@ -5,7 +5,7 @@ project: NumPy
 needs: two cores
 timing: the fork falls into a product, while both cores are free
 effect: a server that computes in one thread and starts processes in another one hangs
-workaround: core/src/backbay/backend/helper_processes.py: class ForkGate
+workaround: core/src/backbay/backend/helper_processes.py: class ForkLock
 thread: none found
 shown: 2.4.6
 right: none

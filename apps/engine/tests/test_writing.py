@@ -18,7 +18,7 @@ from backbay import BackbayError, DType, ModelFileError, OptionError
 from backbay.cli import main
 from backbay.discovery import open_model
 from backbay_engine import load
-from backbay_engine.checkpoints.locations import name_of
+from backbay_engine.checkpoints.model_stores import name_of
 from backbay_engine.writing import RECIPES, write_model
 from backbay_engine.writing.gguf_file import encode_rows as quantized
 

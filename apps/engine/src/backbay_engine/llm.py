@@ -234,15 +234,13 @@ class LLM:
     def restore(self, source: Snapshot | str | os.PathLike[str], *, shared: bool = False) -> Snapshot:
         """Let the cache hold what a snapshot has, or its file; gives the snapshot.
 
-        Then `submit(snapshot.prompt, **snapshot.options)` goes on with the request, and computes no token again. Whoever
-        wrote the file decides the answers that go on from it: to prompts that begin with all of its tokens, and with
-        `shared` to all that begin like it. Take files of those you trust.
+        Then `submit(snapshot.prompt, **snapshot.options)` goes on, and computes no token again. Whoever wrote the file decides
+        the answers to prompts that begin with all of its tokens, and with `shared` to all that begin like it: take trusted ones.
         """
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        self._port.ask(
-            RestoreSnapshot(replace(snapshot, options={}, notes={}), shared)
-        )  # the cache needs neither
+        needed = replace(snapshot, options={}, notes={})
+        self._port.ask(RestoreSnapshot(needed, shared))
         return snapshot
 
     # -- adapters ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .local.port import LocalPort
 from .port.options import BackendName, LoadFields, Path, load_options
 from .port.remote import RemotePort
 from .trials import fastest_backend
-from .worker.restarting_link import RestartingLink
+from .worker.worker_link import WorkerLink
 
 RETRIES = 2
 
@@ -54,7 +54,7 @@ def load(
     choice = fastest_backend(path, backend, given, cancel)
     name = backend if choice is None else choice.name
     if worker:
-        link = RestartingLink(path, name, given, RETRIES if retries is None else retries)
+        link = WorkerLink(path, name, given, RETRIES if retries is None else retries)
         port: LocalPort | RemotePort = RemotePort(link, given.parallel, given.queue)
     else:
         port = LocalPort(path, name, given)

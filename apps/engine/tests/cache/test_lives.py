@@ -13,11 +13,11 @@ from cache_lives import INSTALLED, LIVES, fill_once, live, lives_on, permuted
 from backbay import BackbayError, DType
 from backbay_conformance.plugin import ChoiceSource, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
-from backbay_engine.cache.attention.cross_attention import VisibleRange
+from backbay_engine.cache.attention.cross_attention import VisibleCells
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
-from backbay_engine.cache.cells.bookkeeping import TokenRun
+from backbay_engine.cache.cells.cell_table import TokenRun
 from backbay_engine.cache.cells.storage import CellStorage
-from backbay_engine.cache.recurrent import SequenceStateRows
+from backbay_engine.cache.recurrent import SequenceStates
 from backbay_engine.errors import CacheShiftError
 from backbay_engine.steps.step import Step
 
@@ -300,9 +300,9 @@ def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    def first_cells(self: EncoderCache, run: TokenRun) -> list[VisibleRange]:
+    def first_cells(self: EncoderCache, run: TokenRun) -> list[VisibleCells]:
         cells = [(0, shown.rows) for shown in self.shown(run.sequence)]
-        return [VisibleRange(run.position, run.position + run.count, cells)] if cells else []
+        return [VisibleCells(run.position, run.position + run.count, cells)] if cells else []
 
     patch.setattr(EncoderCache, "_views", first_cells)
 
@@ -334,13 +334,13 @@ def advance_in_place(self: RecurrentCache, sequence: int, count: int) -> int:
 
 
 def going_back_finds_the_state_before(patch: pytest.MonkeyPatch) -> None:
-    at = SequenceStateRows.at
+    at = SequenceStates.at
 
-    def earlier(self: SequenceStateRows, position: int) -> int | None:
+    def earlier(self: SequenceStates, position: int) -> int | None:
         found = [row for n, row in self.states if n < position]
         return found[-1] if at(self, position) and len(found) > 1 else at(self, position)
 
-    patch.setattr(SequenceStateRows, "at", earlier)
+    patch.setattr(SequenceStates, "at", earlier)
 
 
 @pytest.mark.parametrize(

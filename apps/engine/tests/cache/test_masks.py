@@ -8,7 +8,7 @@ from cache_attention import Attention, opened, step_of
 
 from backbay import DType
 from backbay_engine.cache import CacheSizes, CausalCache
-from backbay_engine.cache.cells.bookkeeping import CellTable, token_runs
+from backbay_engine.cache.cells.cell_table import CellTable, token_runs
 from backbay_engine.cache.cells.masks import MaskRows, Visibility
 from backbay_engine.steps.step import Step
 

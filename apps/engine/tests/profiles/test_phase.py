@@ -11,7 +11,7 @@ from backbay import DType
 from backbay.internals import ProfiledRun
 from backbay.plugin import Timing
 from backbay_engine.profiles import PeakRates
-from backbay_engine.profiles.phase import OTHER, UNTOLD, MachineFacts, MeasuredSteps, ProfilePhase, phase_of
+from backbay_engine.profiles.phase import OTHER, UNTOLD, MachineFacts, ProfilePhase, ProfileRuns, phase_of
 
 MACHINE = MachineFacts(blocks=2, host="CPU:0", walls=PeakRates(reading=1000.0, multiplying=1e6))
 
@@ -29,7 +29,7 @@ def run() -> ProfiledRun:
 
 def phase(run: ProfiledRun, *timings: Timing, steps: int = 1, runs: int = 1) -> ProfilePhase:
     timed = replace(run, seconds=1.0, timings=timings)
-    return phase_of("a step", 0.9, MeasuredSteps(steps, 1.5, [timed] * runs), MACHINE)
+    return phase_of("a step", 0.9, ProfileRuns(steps, 1.5, [timed] * runs), MACHINE)
 
 
 def test_times_add_up_by_op_by_layer_and_by_device(run: ProfiledRun) -> None:

@@ -27,7 +27,7 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.runner import loop
-from backbay_engine.worker import restarting_link as worker_link
+from backbay_engine.worker import worker_link
 
 ENDLESS: dict[str, Any] = {"temperature": 0, "logit_bias": {EOS: float("-inf")}, "num_keep": 0}
 SIZES: dict[str, Any] = {"context": 64, "batch": 16, "num_threads": 1}

@@ -14,7 +14,7 @@ from small_llama import BOS, EOS, SUPPRESSED, write_small_llama
 import backbay
 from backbay import ClosedError, OptionError
 from backbay_engine import LLM, Handle, LogitsError, RequestError, load
-from backbay_engine.runner.requests.prompt_jobs import ScoreJob
+from backbay_engine.runner.requests.prompt_jobs import LogitsJob
 from backbay_engine.runner.slots import Slot
 
 ENDLESS = {"logit_bias": {EOS: float("-inf")}}
@@ -305,7 +305,7 @@ def test_the_logits_of_a_broken_model_are_an_error_too(tmp_path: Path) -> None:
 
 
 def test_logits_that_are_computed_again_replace_those_of_before(llm: LLM) -> None:
-    job = ScoreJob([1, 2, 3, 4])
+    job = LogitsJob([1, 2, 3, 4])
     job.handle = handle = Handle[Any](lambda: None)
     job.start(Slot(0))
     job.move_on(2)

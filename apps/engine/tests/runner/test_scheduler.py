@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backbay_engine.runner.requests.job import StepSpan
+from backbay_engine.runner.requests.job import AtomicSpan
 from backbay_engine.runner.scheduler import Scheduler
 
 
@@ -16,7 +16,7 @@ class Asked:
 
     prompt: int
     answer: int = 0
-    spans: list[StepSpan] = field(default_factory=list)
+    spans: list[AtomicSpan] = field(default_factory=list)
     done: int = 0
     skipped: int = 0
     steps: list[tuple[int, int]] = field(default_factory=list)  # (which step, how many tokens)
@@ -86,7 +86,7 @@ def test_a_span_is_never_cut_and_never_starves(
 ) -> None:
     spans, at = [], 0
     for gap, length in parts:
-        spans.append(StepSpan(at + gap, at + gap + length))
+        spans.append(AtomicSpan(at + gap, at + gap + length))
         at += gap + length
     one = Asked(prompt=at + 3, spans=spans)
     run(room, [one, *[Asked(prompt=1, answer=60) for _ in range(answering)]])
@@ -99,7 +99,7 @@ def test_a_span_is_never_cut_and_never_starves(
 
 
 def test_a_span_as_large_as_the_batch_goes_before_answers() -> None:
-    picture = Asked(prompt=8, spans=[StepSpan(0, 8)])
+    picture = Asked(prompt=8, spans=[AtomicSpan(0, 8)])
     run(8, [*[Asked(prompt=1, answer=1000) for _ in range(4)], picture])
     assert picture.steps[0][1] == 8
     assert picture.steps[0][0] <= 2

@@ -17,7 +17,7 @@ from small_llama import EOS, write_small_llama
 
 from backbay import ClosedError
 from backbay_engine import LLM, QueueFullError, SlotState, State, Totals, load
-from backbay_engine.worker import restarting_link as worker_link
+from backbay_engine.worker import worker_link
 
 ENDLESS: dict[str, Any] = {
     "temperature": 0,

@@ -11,7 +11,7 @@ from cache_lives import INSTALLED, LIVES, live, lives_on, permuted
 import backbay
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, Lab, lab_for, run_machine, walk
-from backbay_engine.cache.cells.bookkeeping import CellTable
+from backbay_engine.cache.cells.cell_table import CellTable
 from backbay_engine.cache.cells.storage import CellMover, CellStorage
 from backbay_engine.scenarios.causal_cache import CausalCacheMachine
 

@@ -26,7 +26,7 @@ def test_a_form_that_leaves_the_rotated_part_of_keys_out_is_found(form, monkeypa
     right = getattr(recurrent_rules, f"attend_{form}")
 
     def wrong(ctx, layer, parts, *rest):
-        without = recurrent_rules.LatentParts(
+        without = recurrent_rules.LatentOperands(
             parts.fixed, parts.turned.scale(ctx, 0.0), parts.latent, parts.key
         )
         return right(ctx, layer, without, *rest)

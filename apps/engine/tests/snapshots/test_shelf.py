@@ -29,7 +29,7 @@ from backbay_engine.local.prefix_folder import WORTH, PrefixFolder
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.runner.slots import Slot
 from backbay_engine.snapshots import Snapshot
-from backbay_engine.snapshots.shelf import Shelf
+from backbay_engine.snapshots.snapshot_folder import SnapshotFolder
 
 SIZES: dict[str, Any] = {"context": 256, "parallel": 2, "batch": 64, "num_threads": 1, "kv_dtype": "f32"}
 BACKENDS = sorted(backbay.backends())
@@ -86,14 +86,14 @@ def test_short_prompts_and_known_ones_are_not_written(path: Path, tmp_path: Path
 def test_what_is_being_written_is_not_written_again(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered, added, add = threading.Event(), list[Snapshot](), Shelf.add
+    answered, added, add = threading.Event(), list[Snapshot](), SnapshotFolder.add
 
-    def add_late(shelf: Shelf, snapshot: Snapshot) -> None:
+    def add_late(shelf: SnapshotFolder, snapshot: Snapshot) -> None:
         added.append(snapshot)
         assert answered.wait(300)
         add(shelf, snapshot)
 
-    monkeypatch.setattr(Shelf, "add", add_late)
+    monkeypatch.setattr(SnapshotFolder, "add", add_late)
     with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
         for n in range(3):
             llm.generate([*SYSTEM, n], **OPTIONS)
@@ -142,14 +142,14 @@ def test_a_damaged_file_is_removed_and_computed(path: Path, tmp_path: Path) -> N
 def test_a_file_that_cannot_be_read_now_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = Shelf(tmp_path, 1 << 20, "model", anywhere=True)
+    shelf = SnapshotFolder(tmp_path, 1 << 20, "model", anywhere=True)
     shelf.add(Snapshot("model", (1, 2, 3)))
     (file,) = files(tmp_path)
 
     def refuse(*_: object) -> bytes:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("backbay_engine.snapshots.shelf.read_file", refuse)
+    monkeypatch.setattr("backbay_engine.snapshots.snapshot_folder.read_file", refuse)
     assert shelf.read(file) is None
     monkeypatch.undo()
     found = shelf.read(file)
@@ -172,7 +172,7 @@ class ForgottenMeanwhile(dict[str, Any]):
 
 
 def test_two_threads_may_forget_the_same_files(tmp_path: Path) -> None:
-    shelf, tokens = Shelf(tmp_path, 1 << 20, "model", anywhere=True), np.array([1, 2, 3], np.int32)
+    shelf, tokens = SnapshotFolder(tmp_path, 1 << 20, "model", anywhere=True), np.array([1, 2, 3], np.int32)
     shelf.add(Snapshot("model", (1, 2, 3)))
     for _ in range(2):
         shelf._known = ForgottenMeanwhile(shelf._known)
@@ -210,12 +210,12 @@ def test_a_model_may_be_closed_in_the_thread_that_writes(
     [[0, 1 << 70], [1 << 70, 1 << 71], [0, 1 << 62], [0, 1 << 40], [8, 4], [0, None], [0, 3], {}, "ab"],
 )
 def test_a_header_that_cannot_be_hides_no_other_file(offsets: Any, tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, 1 << 20, "model", anywhere=True)
+    shelf = SnapshotFolder(tmp_path, 1 << 20, "model", anywhere=True)
     shelf.add(Snapshot("model", (1, 2, 3)))
     header = json.dumps({"tokens": {"data_offsets": offsets}}).encode()
     damaged = tmp_path / "model" / "damaged.safetensors"
     damaged.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    found = Shelf(tmp_path, 1 << 20, "model", anywhere=True).find(np.array([1, 2, 3], np.int32), 0)
+    found = SnapshotFolder(tmp_path, 1 << 20, "model", anywhere=True).find(np.array([1, 2, 3], np.int32), 0)
     assert not damaged.exists()
     assert found is not None
     assert found.length == 3
@@ -256,7 +256,7 @@ def test_a_worker_that_dies_computes_no_prompt_again(path: Path, tmp_path: Path)
 
 def write_many(folder: str, number: int) -> None:
     """What one of several processes does, at the top of a module, so that another process can import it."""
-    shelf = Shelf(Path(folder), 40_000, "model", anywhere=True)
+    shelf = SnapshotFolder(Path(folder), 40_000, "model", anywhere=True)
     chance = np.random.default_rng(number)
     for _ in range(25):
         tokens = tuple(int(n) for n in chance.integers(0, 3, 80))

@@ -20,7 +20,7 @@ from backbay_engine import estimate, load
 from backbay_engine.port.options import LoadOptions
 from backbay_engine.trials import backend_choice
 from backbay_engine.trials.backend_choice import fastest_backend, run_trial
-from backbay_engine.trials.model_speed import MeasuredSpeed
+from backbay_engine.trials.model_speed import TrialSpeed
 from backbay_engine.trials.trial_process import TrialLimits, TrialOutcome
 
 ENTRIES = [BackendEntry(name, f"backbay-{name}", "1.0", "nowhere") for name in ("first", "second", "third")]
@@ -39,7 +39,7 @@ class Trials:
         if isinstance(taken, TrialOutcome):
             return taken
         self.now += 10 * taken
-        return TrialOutcome(MeasuredSpeed(taken, {"answers": 1 / taken}), measuring=taken)
+        return TrialOutcome(TrialSpeed(taken, {"answers": 1 / taken}), measuring=taken)
 
     def hold(self, seconds: float = 1000.0) -> SpeedTrial:
         entries = ENTRIES[: len(self.seconds)]
@@ -127,7 +127,7 @@ class Installed:
     ) -> TrialOutcome:
         self.measured.append(task.backend)
         assert task.options.context == 64
-        return TrialOutcome(MeasuredSpeed(self.seconds[task.backend], {}))
+        return TrialOutcome(TrialSpeed(self.seconds[task.backend], {}))
 
 
 @pytest.fixture

@@ -14,11 +14,10 @@ from worker_processes import is_gone
 
 from backbay import BackendUnavailableError, CancelledError
 from backbay_engine import DeadlineError, load
-from backbay_engine.worker import process
-from backbay_engine.worker import restarting_link as worker_link
+from backbay_engine.worker import process, worker_link
 from backbay_engine.worker.frames import FrameKind, FrameSender, read_frames
 from backbay_engine.worker.process import BEAT, Watchdog
-from backbay_engine.worker.restarting_link import STOPPING
+from backbay_engine.worker.worker_link import STOPPING
 
 if not Path("/proc/self/stat").exists():
     pytest.skip("only Linux tells whether a process is stopped", allow_module_level=True)

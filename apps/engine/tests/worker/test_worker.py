@@ -31,8 +31,8 @@ from backbay import (
     UnknownBackendError,
 )
 from backbay_engine import LLM, RequestError, load
-from backbay_engine.port.questions import ForgetAll, SavePrompt, SaveRunning
-from backbay_engine.worker import restarting_link as worker_link
+from backbay_engine.port.questions import ForgetAll, SaveAnswer, SavePrompt
+from backbay_engine.worker import worker_link
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
 ENDLESS = {"temperature": 0, "num_keep": 0, "logit_bias": {EOS: float("-inf")}}
@@ -162,7 +162,7 @@ def test_a_format_does_not_wait_until_nothing_runs(llm):
 def test_a_running_request_is_saved_while_a_prompt_waits_for_a_sequence_to_be_saved(llm):
     running = [llm.submit(text, **ENDLESS) for text in ("a", "b")]  # as many as there are sequences
     waiting = llm._port.begin(SavePrompt([97, 98]))
-    saving = SaveRunning(running[0].number, running[0].request)
+    saving = SaveAnswer(running[0].number, running[0].request)
     assert llm._port.begin(saving).result(300)
     assert not any(handle.done for handle in (*running, waiting))
     running[1].cancel()

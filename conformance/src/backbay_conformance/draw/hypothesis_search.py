@@ -25,19 +25,19 @@ Example = Callable[[Source, bool], bool]
 sought."""
 
 
-class TurnProvider(HypothesisProvider):
+class UniformProvider(HypothesisProvider):
     """Choices of equal chance, as `flag(one_in)` promises, but for those that a new example takes by its turn."""
 
     wanted: int | None = None
 
     def draw_integer(self, min_value: Any = None, max_value: Any = None, **others: Any) -> int:
-        wanted, TurnProvider.wanted = TurnProvider.wanted, None
+        wanted, UniformProvider.wanted = UniformProvider.wanted, None
         assert self._random is not None
         return self._random.randint(min_value, max_value) if wanted is None else wanted
 
 
 NAME = "backbay"  # of this way of drawing, as Hypothesis' settings take it
-AVAILABLE_PROVIDERS[NAME] = f"{__name__}.{TurnProvider.__name__}"
+AVAILABLE_PROVIDERS[NAME] = f"{__name__}.{UniformProvider.__name__}"
 
 
 class FailingExamples(ExampleDatabase):
@@ -125,14 +125,14 @@ def find_failure(
         choices: list[int] = []
 
         def source(n: int, by_turn: int | None) -> int:
-            TurnProvider.wanted = (
+            UniformProvider.wanted = (
                 by_turn  # not drawn from a strategy, whose span would cost more than the choice
             )
             choices.append(int(data.conjecture_data.draw_integer(0, n - 1)))
             return choices[-1]
 
         source(2, 1)
-        new = TurnProvider.wanted is None  # a choice that is made again asks nobody
+        new = UniformProvider.wanted is None  # a choice that is made again asks nobody
         if not choices[0]:  # the simplest example, which Hypothesis tries before all others
             return False
         fails = example(source, new)

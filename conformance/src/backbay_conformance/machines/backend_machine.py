@@ -14,7 +14,7 @@ from ..numbers.comparison import Fault, must_equal, require
 from ..numbers.encoding import Array
 from ..suite.lab import GUARDED, Lab
 from .machine import ChoiceSource, Machine, action
-from .shadow import TRACED, WEIGHTS, WIDTH, ContextShadow, Shadow, small_model, weight
+from .shadow import TRACED, WEIGHTS, WIDTH, ShadowContext, ShadowTensor, small_model, weight
 
 PEAK = 4.0  # largest magnitude in a leaf
 CONTEXTS, NODES = 3, 24
@@ -39,7 +39,7 @@ class BackendMachine(Machine):
         super().__init__(lab, choose)
         self.kind = type(lab.backend)
         self.options = lab.backend.params.options
-        self.contexts: list[ContextShadow] = []
+        self.contexts: list[ShadowContext] = []
         self.count = 0
         self._open()
 
@@ -50,7 +50,7 @@ class BackendMachine(Machine):
         self.contexts.clear()
         self.tell("backend = open(small model)")
 
-    def open_contexts(self) -> list[ContextShadow]:
+    def open_contexts(self) -> list[ShadowContext]:
         return [ctx for ctx in self.contexts if not ctx.closed]
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class BackendMachine(Machine):
 
     @action(lambda machine: len(machine.open_contexts()) < CONTEXTS)
     def open_context(self, choose: ChoiceSource) -> None:
-        ctx = ContextShadow(self.backend.new_context(), self._name("c"))
+        ctx = ShadowContext(self.backend.new_context(), self._name("c"))
         self.contexts.append(ctx)
         self.tell(f"{ctx.name} = backend.new_context()")
 
@@ -86,7 +86,7 @@ class BackendMachine(Machine):
         data = self._data(choose, shape) if kind == "from_floats" else np.zeros(shape[::-1])
         at = (ctx.ctx, ctx.ctx.input(), ctx.ctx.layer(0), ctx.ctx.layer(1))[choose.below(4)]
         made = at.from_floats(data) if kind == "from_floats" else getattr(at, kind)(DType.F32, *shape)
-        leaf = Shadow(made, ctx, self._name("leaf"), PEAK, data=data, written=kind != "empty")
+        leaf = ShadowTensor(made, ctx, self._name("leaf"), PEAK, data=data, written=kind != "empty")
         ctx.nodes.append(leaf)
         if leaf.written:  # a new leaf's data may or may not invalidate the context's results
             ctx.doubt()
@@ -168,12 +168,12 @@ class BackendMachine(Machine):
         first = choose.below(leaf.tensor.dim(1) - rows + 1)
         view = leaf.tensor.slice(ctx.ctx, 1, first, first + rows)
         name, inside = f"{leaf.name}[{first}:{first + rows}]", slice(first, first + rows)
-        place = Shadow(view, ctx, name, leaf.peak, (leaf,), lambda a: a[inside], view=True)
+        place = ShadowTensor(view, ctx, name, leaf.peak, (leaf,), lambda a: a[inside], view=True)
         # Numbers that a graph writes and reads again must not grow from run to run.
         clamped = x.tensor.clamp(ctx.ctx, -PEAK, PEAK)
-        bounded = Shadow(clamped, ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK))
+        bounded = ShadowTensor(clamped, ctx, "", PEAK, (x,), lambda a: np.clip(a, -PEAK, PEAK))
         written = bounded.tensor.copy(ctx.ctx, place.tensor)
-        made = Shadow(written, ctx, self._name("w"), PEAK, (bounded, place), lambda a, _: a, target=1)
+        made = ShadowTensor(written, ctx, self._name("w"), PEAK, (bounded, place), lambda a, _: a, target=1)
         ctx.nodes.append(made)
         ctx.ctx.forward(made.tensor)
         ctx.root(made)
@@ -266,7 +266,7 @@ class BackendMachine(Machine):
 
     # -- parts -------------------------------------------------------------------------------------------
 
-    def _compute(self, ctx: ContextShadow, outputs: list[Shadow]) -> None:
+    def _compute(self, ctx: ShadowContext, outputs: list[ShadowTensor]) -> None:
         ctx.latest = outputs
         self.tell(f"{ctx.name}.compute({', '.join(o.name for o in outputs)})")
         for output in outputs:
@@ -297,7 +297,7 @@ class BackendMachine(Machine):
                 self._compare_kept(other, ctx, output, expected)
 
     def _compare_kept(
-        self, owner: ContextShadow, latest: ContextShadow, output: Shadow, expected: Array | None
+        self, owner: ShadowContext, latest: ShadowContext, output: ShadowTensor, expected: Array | None
     ) -> None:
         """Compare an earlier result. After another context moved the memory it may raise, but it is never stale."""
         if output.base.owner is not None and output.base.owner.closed:
@@ -308,13 +308,13 @@ class BackendMachine(Machine):
             if owner is latest or not owner.moved:
                 raise
 
-    def _compiled(self, ctx: ContextShadow) -> None:
+    def _compiled(self, ctx: ShadowContext) -> None:
         if ctx.stale:
             for other in self.contexts:
                 other.moved = other is not ctx
         ctx.stale = ctx.moved = False
 
-    def _why_not(self, ctx: ContextShadow) -> tuple[type[BackbayError], str] | None:
+    def _why_not(self, ctx: ShadowContext) -> tuple[type[BackbayError], str] | None:
         """The error that a compute must raise in the current state, if any."""
         if not self.loaded and any(leaf.owner is None for leaf in ctx.needs()):
             return NotComputedError, "the weights are not loaded"
@@ -322,40 +322,40 @@ class BackendMachine(Machine):
             return ClosedError, "a leaf of the graph belongs to a closed context"
         return None
 
-    def _closed_leaf(self, ctx: ContextShadow) -> bool:
+    def _closed_leaf(self, ctx: ShadowContext) -> bool:
         return any(leaf.owner is not None and leaf.owner.closed for leaf in ctx.needs())
 
-    def _forget_aliases(self, leaf: Shadow, keep: ContextShadow | None = None) -> None:
+    def _forget_aliases(self, leaf: ShadowTensor, keep: ShadowContext | None = None) -> None:
         """Mark results that are views of a leaf as unknown: they may show its new data or its old data."""
         for ctx in self.contexts:
             for output in ctx.results if ctx is not keep else ():
                 if output.base is leaf:
                     ctx.results[output] = None
 
-    def _close(self, ctx: ContextShadow) -> None:
+    def _close(self, ctx: ShadowContext) -> None:
         ctx.ctx.close()
         ctx.closed, ctx.results = True, {}
         self.tell(f"{ctx.name}.close()")
 
-    def _context(self, choose: ChoiceSource) -> ContextShadow:
+    def _context(self, choose: ChoiceSource) -> ShadowContext:
         found = self.open_contexts()
         return found[choose.below(len(found))]
 
-    def _leaf(self, choose: ChoiceSource) -> Shadow:
+    def _leaf(self, choose: ChoiceSource) -> ShadowTensor:
         leaves = [node for ctx in self.open_contexts() for node in ctx.nodes if node.is_leaf]
         return leaves[choose.below(len(leaves))]
 
-    def _node(self, ctx: ContextShadow, choose: ChoiceSource) -> Shadow:
+    def _node(self, ctx: ShadowContext, choose: ChoiceSource) -> ShadowTensor:
         """A node of a context; every second time one of the last three, so that chains grow."""
         recent = choose.below(2) * max(0, len(ctx.nodes) - 3)
         return ctx.nodes[recent + choose.below(len(ctx.nodes) - recent)]
 
-    def weight(self, choose: ChoiceSource) -> Shadow:
+    def weight(self, choose: ChoiceSource) -> ShadowTensor:
         name = list(WEIGHTS)[choose.below(len(WEIGHTS))]
         tensor = self.backend.get(name)
         if tensor is None or tensor.shape != WEIGHTS[name]:
             raise Fault("life", f"get({name!r}) gave {tensor!r}, the file holds {WEIGHTS[name]}")
-        return Shadow(tensor, None, name, 3.0, data=weight(name))
+        return ShadowTensor(tensor, None, name, 3.0, data=weight(name))
 
     def _data(self, choose: ChoiceSource, shape: tuple[int, ...]) -> Array:
         rng = np.random.default_rng(choose.below(1 << 16))
@@ -365,7 +365,7 @@ class BackendMachine(Machine):
         self.count += 1
         return f"{prefix}{self.count}"
 
-    def _compare_leaf(self, leaf: Shadow) -> None:
+    def _compare_leaf(self, leaf: ShadowTensor) -> None:
         self._compare(leaf.tensor, leaf.data if leaf.written else None, leaf.name)
 
     def _compare(self, tensor: Tensor, expected: Array | None, name: str) -> None:

@@ -14,7 +14,7 @@ from ..numbers.encoding import Array
 
 
 @dataclass(frozen=True)
-class CacheLayout:
+class CacheSettings:
     head: int
     heads: int
     kv_heads: int
@@ -36,7 +36,7 @@ class CacheLayout:
 class KeyValueCache:
     """Leaves for keys and values in a context of their own, and a kept context for each shape of a step."""
 
-    def __init__(self, backend: Backend, layout: CacheLayout) -> None:
+    def __init__(self, backend: Backend, layout: CacheSettings) -> None:
         self.backend, self.layout = backend, layout
         self.config = backend.cache_config()
         self.ctx = backend.new_context()

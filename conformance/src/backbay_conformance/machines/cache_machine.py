@@ -10,7 +10,7 @@ from ..numbers.comparison import Fault
 from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab
-from .cache_graph import CacheLayout, KeyValueCache
+from .cache_graph import CacheSettings, KeyValueCache
 from .machine import ChoiceSource, Machine, action
 from .token_history import Cell, TokenHistory, attend, attention_cost, number, require_close, rotated, stored
 
@@ -257,7 +257,7 @@ class CacheMachine(Machine):
         given = [Spec(dtype, (32, 8)), Spec(DType.F32, (32, 1)), Spec(DType.I32, (1,))]
         return self.backend.supports(ops.set_rows, given)
 
-    def _layout(self, choose: ChoiceSource) -> CacheLayout:
+    def _layout(self, choose: ChoiceSource) -> CacheSettings:
         """A drawn layout with heads of 32 elements, whole blocks of a quantized type."""
         config = self.backend.cache_config()
         dtypes = [
@@ -271,7 +271,7 @@ class CacheMachine(Machine):
         values = plain if config.permuted_v else dtypes
         kv_heads = 1 + choose.below(2)
         step = int(np.lcm(8, config.cache_padding))
-        return CacheLayout(
+        return CacheSettings(
             head=32,
             heads=kv_heads * (1 + choose.below(2)),
             kv_heads=kv_heads,

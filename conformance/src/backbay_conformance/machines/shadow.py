@@ -55,7 +55,7 @@ def small_model() -> Path:
 
 
 @dataclass(eq=False)
-class Shadow:
+class ShadowTensor:
     """A tensor and the data that it must hold.
 
     A leaf holds `data`. A view is a NumPy view of its first operand's array. Any other node computes an array from
@@ -63,10 +63,10 @@ class Shadow:
     """
 
     tensor: Tensor
-    owner: ContextShadow | None  # None for a weight
+    owner: ShadowContext | None  # None for a weight
     name: str
     peak: float  # bound of all elements, so that sums stay exact
-    operands: tuple[Shadow, ...] = ()
+    operands: tuple[ShadowTensor, ...] = ()
     function: Callable[..., Array] | None = None
     view: bool = False
     target: int | None = None
@@ -78,7 +78,7 @@ class Shadow:
         return self.function is None
 
     @property
-    def base(self) -> Shadow:
+    def base(self) -> ShadowTensor:
         """The node whose storage this node shares; the node itself if it has its own."""
         if self.target is not None:
             return self.operands[self.target].base
@@ -88,7 +88,7 @@ class Shadow:
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape
 
-    def leaves(self) -> Iterator[Shadow]:
+    def leaves(self) -> Iterator[ShadowTensor]:
         """All leaves and weights that the node depends on, or the node itself if it is a leaf."""
         if self.is_leaf:
             yield self
@@ -97,21 +97,23 @@ class Shadow:
 
 
 @dataclass(eq=False)
-class ContextShadow:
+class ShadowContext:
     """A context, and the data that its tensors must hold."""
 
     ctx: Context
     name: str
-    nodes: list[Shadow] = field(default_factory=list)
-    roots: list[Shadow] = field(default_factory=list)
-    results: dict[Shadow, Array | None] = field(default_factory=dict)  # None: readable, but with unknown data
-    latest: list[Shadow] = field(default_factory=list)  # the outputs of the last compute
-    doubtful: set[Shadow] = field(default_factory=set)  # may be readable or not
+    nodes: list[ShadowTensor] = field(default_factory=list)
+    roots: list[ShadowTensor] = field(default_factory=list)
+    results: dict[ShadowTensor, Array | None] = field(
+        default_factory=dict
+    )  # None: readable, but with unknown data
+    latest: list[ShadowTensor] = field(default_factory=list)  # the outputs of the last compute
+    doubtful: set[ShadowTensor] = field(default_factory=set)  # may be readable or not
     closed: bool = False
     stale: bool = True  # the next compute compiles
     moved: bool = False  # another context has compiled since, and may have moved shared memory
 
-    def root(self, shadow: Shadow) -> None:
+    def root(self, shadow: ShadowTensor) -> None:
         if shadow not in self.roots:
             self.roots.append(shadow)
             self.stale = True
@@ -121,23 +123,23 @@ class ContextShadow:
         self.doubtful |= set(self.results)
         self.results = {}
 
-    def needs(self) -> Iterator[Shadow]:
+    def needs(self) -> Iterator[ShadowTensor]:
         for root in self.roots:
             yield from root.leaves()
 
     def run(self) -> None:
         """Evaluate each root in order, after its operands. A view shows its storage's data at the time of reading."""
-        self.values: dict[Shadow, Array] = {}
-        self.known: dict[Shadow, bool] = {}
+        self.values: dict[ShadowTensor, Array] = {}
+        self.known: dict[ShadowTensor, bool] = {}
         for root in self.roots:
             self._evaluate(root)
 
-    def is_known(self, shadow: Shadow) -> bool:
+    def is_known(self, shadow: ShadowTensor) -> bool:
         """Whether the node's data depend on no unwritten leaf."""
         base = shadow.base
         return base.written if base.is_leaf else self.known[base]
 
-    def _evaluate(self, shadow: Shadow) -> Array:
+    def _evaluate(self, shadow: ShadowTensor) -> Array:
         if shadow in self.values:
             return self.values[shadow]
         operands = [self._evaluate(operand) for operand in shadow.operands]
@@ -157,7 +159,7 @@ class ContextShadow:
         return result
 
 
-class ShadowedGraph(ContextShadow):
+class ShadowGraph(ShadowContext):
     """A graph in a context, with the expected data of each node; `log` tells how it was built."""
 
     def __init__(self, ctx: Context) -> None:
@@ -165,38 +167,47 @@ class ShadowedGraph(ContextShadow):
         self.log: list[str] = []
         self._count = 0
 
-    def leaf(self, numbers: Array, peak: float) -> Shadow:
-        shadow = Shadow(self.ctx.from_floats(numbers), self, self._name("leaf"), peak, data=numbers.copy())
+    def leaf(self, numbers: Array, peak: float) -> ShadowTensor:
+        shadow = ShadowTensor(
+            self.ctx.from_floats(numbers), self, self._name("leaf"), peak, data=numbers.copy()
+        )
         return self._keep(shadow, f"leaf {numbers.shape[::-1]}")
 
-    def ids(self, numbers: Array) -> Shadow:
-        return Shadow(self.ctx.from_ints(numbers), self, "ids", numbers.max(initial=0), data=numbers.copy())
+    def ids(self, numbers: Array) -> ShadowTensor:
+        return ShadowTensor(
+            self.ctx.from_ints(numbers), self, "ids", numbers.max(initial=0), data=numbers.copy()
+        )
 
     def op(
-        self, name: str, x: Shadow, *args: Any, evaluate: Callable[..., Array], peak: float | None = None
-    ) -> Shadow:
+        self,
+        name: str,
+        x: ShadowTensor,
+        *args: Any,
+        evaluate: Callable[..., Array],
+        peak: float | None = None,
+    ) -> ShadowTensor:
         """Trace an op by its name; shadows in `args` are operands. Without a `peak`, it is that of x."""
-        given = [arg.tensor if isinstance(arg, Shadow) else arg for arg in args]
+        given = [arg.tensor if isinstance(arg, ShadowTensor) else arg for arg in args]
         tensor = getattr(x.tensor, name)(self.ctx, *given)
-        operands = (x, *[arg for arg in args if isinstance(arg, Shadow)])
-        shown = ", ".join(arg.name if isinstance(arg, Shadow) else str(arg) for arg in args)
+        operands = (x, *[arg for arg in args if isinstance(arg, ShadowTensor)])
+        shown = ", ".join(arg.name if isinstance(arg, ShadowTensor) else str(arg) for arg in args)
         peak, own = x.peak if peak is None else peak, self._name("t")
         # A view, or an array that the function makes.
-        shadow = Shadow(tensor, self, own, peak, operands, evaluate, view=True)
+        shadow = ShadowTensor(tensor, self, own, peak, operands, evaluate, view=True)
         return self._keep(shadow, f"{own} = {x.name}.{name}({shown}) {tensor.shape}")
 
-    def forward(self, shadow: Shadow) -> None:
+    def forward(self, shadow: ShadowTensor) -> None:
         if shadow not in self.roots:
             self.ctx.forward(shadow.tensor)
             self.root(shadow)
             self.log.append(f"forward({shadow.name})")
 
-    def rewrite(self, leaf: Shadow, numbers: Array) -> None:
+    def rewrite(self, leaf: ShadowTensor, numbers: Array) -> None:
         assert leaf.data is not None
         leaf.tensor.from_floats(numbers)
         leaf.data[...] = numbers
 
-    def check(self, outputs: Iterable[Shadow], states: Iterable[Shadow], when: str) -> None:
+    def check(self, outputs: Iterable[ShadowTensor], states: Iterable[ShadowTensor], when: str) -> None:
         """Compute on the backend and in NumPy, and compare the readable results; each output is a root."""
         named = list(outputs)
         self.ctx.compute(*[shadow.tensor for shadow in named])
@@ -209,7 +220,7 @@ class ShadowedGraph(ContextShadow):
         self._count += 1
         return f"{prefix}{self._count}"
 
-    def _keep(self, shadow: Shadow, line: str) -> Shadow:
+    def _keep(self, shadow: ShadowTensor, line: str) -> ShadowTensor:
         self.nodes.append(shadow)
         self.log.append(line)
         return shadow
@@ -221,25 +232,29 @@ EXACT = 2048.0  # integers up to this are exact in every type that a backend may
 class MachineContexts(Protocol):
     """The contexts and weights of a BackendMachine, which its actions use."""
 
-    def open_contexts(self) -> list[ContextShadow]: ...
+    def open_contexts(self) -> list[ShadowContext]: ...
 
-    def weight(self, choose: ChoiceSource) -> Shadow: ...
+    def weight(self, choose: ChoiceSource) -> ShadowTensor: ...
 
 
-Traced = Callable[[MachineContexts, ContextShadow, Shadow, ChoiceSource], Shadow | None]
+Traced = Callable[[MachineContexts, ShadowContext, ShadowTensor, ChoiceSource], ShadowTensor | None]
 
 
 def _unary(
     peak: Callable[[float], float], trace: Callable[..., Tensor], function: Callable[[Array], Array]
 ) -> Traced:
-    def made(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+    def made(
+        machine: MachineContexts, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+    ) -> ShadowTensor | None:
         top = peak(x.peak)
-        return Shadow(trace(x.tensor, ctx.ctx), ctx, "", top, (x,), function) if top <= EXACT else None
+        return ShadowTensor(trace(x.tensor, ctx.ctx), ctx, "", top, (x,), function) if top <= EXACT else None
 
     return made
 
 
-def _binary(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+def _binary(
+    machine: MachineContexts, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+) -> ShadowTensor | None:
     """add or mul with a node of the same shape, from this context or a leaf of another context."""
     others = [n for n in ctx.nodes if n.shape == x.shape]
     elsewhere = [n for c in machine.open_contexts() if c is not ctx for n in c.nodes]
@@ -248,36 +263,40 @@ def _binary(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: Cho
         return None
     y = others[choose.below(len(others))]
     if choose.below(2):
-        made = Shadow(x.tensor.mul(ctx.ctx, y.tensor), ctx, "", x.peak * y.peak, (x, y), np.multiply)
+        made = ShadowTensor(x.tensor.mul(ctx.ctx, y.tensor), ctx, "", x.peak * y.peak, (x, y), np.multiply)
     else:
-        made = Shadow(x.tensor.add(ctx.ctx, y.tensor), ctx, "", x.peak + y.peak, (x, y), np.add)
+        made = ShadowTensor(x.tensor.add(ctx.ctx, y.tensor), ctx, "", x.peak + y.peak, (x, y), np.add)
     return made if made.peak <= EXACT else None
 
 
-def _rows(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+def _rows(
+    machine: MachineContexts, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+) -> ShadowTensor | None:
     extent = x.tensor.dim(1)
     if x.tensor.rank < 2 or extent < 2:
         return None
     low = choose.below(extent)
     high = low + 1 + choose.below(extent - low)
     view = x.tensor.slice(ctx.ctx, 1, low, high)
-    return Shadow(view, ctx, "", x.peak, (x,), lambda a: a[low:high], view=True)
+    return ShadowTensor(view, ctx, "", x.peak, (x,), lambda a: a[low:high], view=True)
 
 
 def _transposed(
-    machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource
-) -> Shadow | None:
+    machine: MachineContexts, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+) -> ShadowTensor | None:
     if x.tensor.rank != 2:
         return None
-    return Shadow(x.tensor.permute(ctx.ctx, 1, 0), ctx, "", x.peak, (x,), np.transpose, view=True)
+    return ShadowTensor(x.tensor.permute(ctx.ctx, 1, 0), ctx, "", x.peak, (x,), np.transpose, view=True)
 
 
-def _product(machine: MachineContexts, ctx: ContextShadow, x: Shadow, choose: ChoiceSource) -> Shadow | None:
+def _product(
+    machine: MachineContexts, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+) -> ShadowTensor | None:
     w = machine.weight(choose)
     peak = w.peak * x.peak * WIDTH
     if x.tensor.dim(0) != WIDTH or x.tensor.rank != 2 or peak > EXACT:
         return None
-    return Shadow(w.tensor.mulmat(ctx.ctx, x.tensor), ctx, "", peak, (w, x), lambda a, b: b @ a.T)
+    return ShadowTensor(w.tensor.mulmat(ctx.ctx, x.tensor), ctx, "", peak, (w, x), lambda a, b: b @ a.T)
 
 
 TRACED: dict[str, Traced] = {

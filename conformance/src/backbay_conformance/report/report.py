@@ -11,7 +11,7 @@ from ..numbers.comparison import ENOUGH, Extremes, Shares, WorstElement, keep_wo
 from ..suite.lab import PLAIN, OpenSettings
 from ..suite.profiles import FIRST_ROUND, SUITE_VERSION
 from .digests import digest
-from .model_calls import ModelCallCounts
+from .model_call_coverage import ModelCallCoverage
 
 
 @dataclass
@@ -197,7 +197,7 @@ class Report:
     complaints: list[str] = field(default_factory=list)  # about the file of known failures, or about the run
     slowest: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
-    like: ModelCallCounts | None = None
+    like: ModelCallCoverage | None = None
     planned: int = 0  # the number of calls of a whole run
     opening: OpenSettings = PLAIN
     stopped: str = ""  # why the run ended before its end

@@ -14,7 +14,7 @@ from backbay.discovery import entry
 
 from ..checks.witness import witness_name
 from ..report.known_failures import KnownFailure, set_known_apart
-from ..report.model_calls import ModelCallCounts
+from ..report.model_call_coverage import ModelCallCoverage
 from ..report.report import Outcome, Report
 from ..suite.case import CASES
 from ..suite.extensions import load_extensions
@@ -176,7 +176,7 @@ def _of_the_model(
         raise SelectionError(f"--like: there is no file {settings.like!r}")
     load_extensions()
     found = read_model_calls(lab, path) if lab else ask_worker(settings)[1]
-    report.like = ModelCallCounts(path.name, found.left_out, found.nodes, found.unmapped)
+    report.like = ModelCallCoverage(path.name, found.left_out, found.nodes, found.unmapped)
     return like_items(found.calls, ops, expression)
 
 

@@ -28,7 +28,7 @@ from ..suite.profiles import WORKER
 from ..workloads.model_calls import LIKE, ModelCalls
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
-from .process_clock import ProcessClock
+from .process_time_limit import ProcessTimeLimit
 from .selection import Item, RunSettings, in_rounds
 
 STARTING = 120.0
@@ -116,12 +116,12 @@ class Worker:
 
     def hear(self, seconds: float) -> dict[str, Any]:
         """The next message but warnings, which are passed on; WorkerDiedError if the process ends first, or takes longer."""
-        clock = ProcessClock(self.process.pid, seconds)
+        clock = ProcessTimeLimit(self.process.pid, seconds)
         while "warning" in (message := self._message(clock, seconds)):
             logger.warning("%s", message["warning"])
         return message
 
-    def _message(self, clock: ProcessClock, seconds: float) -> dict[str, Any]:
+    def _message(self, clock: ProcessTimeLimit, seconds: float) -> dict[str, Any]:
         while b"\n" not in self._pending:
             if not select.select([self._reading], [], [], clock.pause)[0]:
                 if clock.over:

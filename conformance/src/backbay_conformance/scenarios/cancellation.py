@@ -13,7 +13,7 @@ from ..draw.draw import Draw
 from ..numbers.comparison import Fault, must_equal, must_raise
 from ..suite.lab import Lab, scenario
 from .graphs import numbers
-from .threads import DelayedCancel, cancelled
+from .threads import CancelCountdown, cancelled
 from .weights.drawn_weights import load_and_compare, open_drawn_weights
 
 MORE_PARTS = 3  # a load looks at its cancellation at least once in so many parts that its progress tells
@@ -35,7 +35,7 @@ def a_cancelled_compute_leaves_nothing_behind(lab: Lab, draw: Draw) -> None:
         for looks in (draw.below(3), draw.below(layers * 3), draw.below(layers * 6)):
             draw.note(f"{layers} layers, cancelled after {looks} looks")
             x.from_floats(numbers(draw, (n, 3)))
-            if cancelled(partial(ctx.compute, total, cancel=DelayedCancel(looks))):
+            if cancelled(partial(ctx.compute, total, cancel=CancelCountdown(looks))):
                 must_raise("a read after a cancelled compute", NotComputedError, total.floats, "life")
             data = numbers(draw, (n, 3))
             x.from_floats(data)
@@ -59,7 +59,7 @@ def a_cancelled_compute_is_given_back(lab: Lab, draw: Draw) -> None:
                 y = x = ctx.from_floats(numbers(draw, (n, 3)))
                 for _ in range(layers):
                     y = y.add(ctx, x).clamp(ctx, -99.0, 99.0)
-                cancelled(partial(ctx.compute, y, cancel=None if looks is None else DelayedCancel(looks)))
+                cancelled(partial(ctx.compute, y, cancel=None if looks is None else CancelCountdown(looks)))
             booked.append(backend.memory().total())
             draw.note(f"cancelled after {looks} looks; {booked} bytes are booked")
     if len(set(booked)) > 1:
@@ -74,7 +74,7 @@ def a_cancelled_load_can_be_repeated(lab: Lab, draw: Draw) -> None:
         looks = draw.by_turn(1, 2, 3, 0, 5, 9, 4, 17)
         for at in (looks, *[draw.below(looks + 2)] * draw.below(2)):
             draw.note(f"load cancelled after {at} looks")
-            if not cancelled(partial(backend.load, cancel=DelayedCancel(at))):
+            if not cancelled(partial(backend.load, cancel=CancelCountdown(at))):
                 break
             tensor = backend.get("output.weight")
             if tensor is not None:

@@ -14,7 +14,7 @@ from backbay.internals import composite_kernels
 from ..checks.judgement import cost_of, judge
 from ..checks.traced_call import TracedCall, make
 from ..draw.draw import MODES, Draw
-from ..machines.shadow import Shadow, ShadowedGraph
+from ..machines.shadow import ShadowGraph, ShadowTensor
 from ..numbers.encoding import Array, round_to
 from ..suite.case import CASES, Case
 from ..suite.lab import Lab, scenario
@@ -34,7 +34,7 @@ def numbers(draw: Draw, shape: tuple[int, ...], peak: int = 9) -> Array:
 def random_graph(lab: Lab, draw: Draw) -> None:
     """Build a graph, compute it, compute it again with new data, then grow it."""
     with lab.backend.new_context() as ctx:
-        wiring = ShadowedGraph(ctx)
+        wiring = ShadowGraph(ctx)
         n, m = draw.pick(4, 1, 3, 8, 17, 32, 33), draw.pick(3, 1, 2, 5, 16)
         leaves = [wiring.leaf(numbers(draw, (n, m)), 9) for _ in range(1 + draw.below(3))]
         states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]
@@ -58,13 +58,13 @@ def random_graph(lab: Lab, draw: Draw) -> None:
             wiring.check(outputs, states, "after tracing more")
 
 
-def forward(draw: Draw, wiring: ShadowedGraph, outputs: list[Shadow]) -> None:
+def forward(draw: Draw, wiring: ShadowGraph, outputs: list[ShadowTensor]) -> None:
     for output in outputs:
         wiring.forward(output)
     draw.note("; ".join(wiring.log))
 
 
-def grow(draw: Draw, wiring: ShadowedGraph, states: list[Shadow], steps: int) -> None:
+def grow(draw: Draw, wiring: ShadowGraph, states: list[ShadowTensor], steps: int) -> None:
     """About half of so many steps."""
     for _ in range(steps):
         nodes = wiring.nodes
@@ -78,7 +78,7 @@ def grow(draw: Draw, wiring: ShadowedGraph, states: list[Shadow], steps: int) ->
         draw.pick(*STEPS)(draw, wiring, x)
 
 
-def read_again(draw: Draw, wiring: ShadowedGraph) -> None:
+def read_again(draw: Draw, wiring: ShadowGraph) -> None:
     """A result with one more reader, then a view of views of it that is read last: memory that was taken too early shows."""
     made = [node for node in wiring.nodes if not node.is_leaf] or wiring.nodes
     x = seen = made[draw.below(len(made))]
@@ -90,7 +90,7 @@ def read_again(draw: Draw, wiring: ShadowedGraph) -> None:
     draw.pick(binary, unary)(draw, wiring, seen)
 
 
-def viewed(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> Shadow:
+def viewed(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> ShadowTensor:
     n, m = x.shape
     way = draw.pick("permute", "slice", "reshape")
     if way == "slice":
@@ -100,7 +100,7 @@ def viewed(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> Shadow:
     return wiring.op("reshape", x, m, n, evaluate=lambda a: a.reshape(n, m))
 
 
-def chosen(draw: Draw, wiring: ShadowedGraph) -> list[Shadow]:
+def chosen(draw: Draw, wiring: ShadowGraph) -> list[ShadowTensor]:
     """The outputs: the last node and a few others, which may be inputs of other nodes, or views; or all that nothing
     reads; or all.
     """
@@ -112,7 +112,7 @@ def chosen(draw: Draw, wiring: ShadowedGraph) -> list[Shadow]:
     return sorted(picked, key=wiring.nodes.index)
 
 
-def small(wiring: ShadowedGraph, x: Shadow, most: float) -> Shadow:
+def small(wiring: ShadowGraph, x: ShadowTensor, most: float) -> ShadowTensor:
     """x, or x clamped if it may be larger than `most`."""
     if x.peak <= most:
         return x
@@ -122,7 +122,7 @@ def small(wiring: ShadowedGraph, x: Shadow, most: float) -> Shadow:
 # -- steps -----------------------------------------------------------------------------------------------
 
 
-def unary(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def unary(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     name = draw.pick("neg", "relu", "contiguous", "duplicate", "sqr")
     function: Callable[[Array], Array] = {
         "neg": lambda a: -a,
@@ -134,12 +134,12 @@ def unary(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
     wiring.op(name, x, evaluate=function, peak=x.peak**2 if name == "sqr" else x.peak)
 
 
-def scaled(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def scaled(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     s, x = draw.pick(2.0, -1.0, 3.0), small(wiring, x, WHOLE / 3)
     wiring.op("scale", x, s, evaluate=lambda a: a * s, peak=x.peak * 3)
 
 
-def narrowed(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def narrowed(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     """x cast to another float type and back; in half of the cases the type cannot hold x, and the loss is used."""
     kind, x = draw.pick(DType.F16, DType.BF16), small(wiring, x, PEAK)
     if draw.flag():
@@ -155,7 +155,7 @@ WIDE = 257.0
 """Multiples of it up to WIDE * PEAK need more bits than f16 has, and end below 65504; f16 and bf16 lose at most 128."""
 
 
-def binary(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def binary(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     """Two results, in either order, or one twice; the second may be repeated."""
     shapes = (x.shape, (x.shape[0], 1), (1, x.shape[1]), (1, 1))
     partners = [node for node in wiring.nodes if node.shape in shapes and node.tensor.dtype is DType.F32]
@@ -178,32 +178,32 @@ def binary(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
     wiring.op(name, x, y, evaluate=functions[name], peak=peak)
 
 
-def pair(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def pair(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     """Two ops in a row, which an optimizer may merge; other nodes may read the first one's result, too."""
     draw.pick(binary, binary, scaled, product)(draw, wiring, x)
     draw.pick(binary, binary, scaled, unary, narrowed)(draw, wiring, wiring.nodes[-1])
 
 
-def product(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def product(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     x, n = small(wiring, x, PEAK), x.shape[0]
     weight = wiring.leaf(numbers(draw, (n, draw.pick(n, 1, 3, 16)), 2), 2)
     wiring.op("mulmat", weight, x, evaluate=lambda w, a: a @ w.T, peak=2 * n * x.peak)
 
 
-def folded(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def folded(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     n = x.shape[0]
     x, summed = small(wiring, x, WHOLE / n), draw.flag()
     evaluate = partial(np.sum, axis=-1, keepdims=True) if summed else partial(np.cumsum, axis=-1)
     wiring.op("sum_rows" if summed else "cumsum", x, evaluate=evaluate, peak=n * x.peak)
 
 
-def transposed(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def transposed(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     y = wiring.op("permute", x, 1, 0, evaluate=lambda a: a.T)
     if draw.flag():
         wiring.op("contiguous", y, evaluate=np.array)
 
 
-def reshaped(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def reshaped(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     """A view of another shape, an op on it, and a view of the first shape."""
     n, m = x.shape
     if not x.tensor.is_contiguous:
@@ -214,7 +214,7 @@ def reshaped(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
     wiring.op("reshape", y, n, m, evaluate=lambda a: a.reshape(m, n))
 
 
-def sliced(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> Shadow:
+def sliced(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> ShadowTensor:
     dim = draw.below(2)
     low = draw.below(x.shape[dim])
     high = low + 1 + draw.below(x.shape[dim] - low)
@@ -223,7 +223,7 @@ def sliced(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> Shadow:
     return wiring.op("slice", x, dim, low, high, step, evaluate=lambda a: a[index])
 
 
-def joined(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def joined(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     floats = [t for t in wiring.nodes if t.tensor.dtype is DType.F32 and t.shape[1] < 40]
     partners = [t for t in floats if t.shape[0] == x.shape[0]]
     if x in partners:
@@ -231,13 +231,13 @@ def joined(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
         wiring.op("concat", x, y, 1, evaluate=lambda a, b: np.concatenate([a, b]), peak=max(x.peak, y.peak))
 
 
-def gathered(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def gathered(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     rng = np.random.default_rng(draw.below(1 << 16))
     ids = rng.integers(0, x.shape[1], draw.pick(1, 2, 5)).astype(np.int32)
     wiring.op("rows", x, wiring.ids(ids), evaluate=lambda a, i: a[i])
 
 
-def routed(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
+def routed(draw: Draw, wiring: ShadowGraph, x: ShadowTensor) -> None:
     """Rows of a table, with ids that sort a row of x."""
     n = x.shape[0]
     if x.tensor.dtype is not DType.F32 or n > 128:
@@ -258,7 +258,7 @@ def routed(draw: Draw, wiring: ShadowedGraph, x: Shadow) -> None:
     wiring.op("reshape", taken, *taken.shape[:2], evaluate=lambda a: a[0])
 
 
-STEPS: tuple[Callable[[Draw, ShadowedGraph, Shadow], object], ...] = (
+STEPS: tuple[Callable[[Draw, ShadowGraph, ShadowTensor], object], ...] = (
     unary,
     scaled,
     binary,
@@ -280,26 +280,26 @@ STEPS: tuple[Callable[[Draw, ShadowedGraph, Shadow], object], ...] = (
 # -- writes ----------------------------------------------------------------------------------------------
 
 
-def write(draw: Draw, wiring: ShadowedGraph, state: Shadow) -> None:
+def write(draw: Draw, wiring: ShadowGraph, state: ShadowTensor) -> None:
     rows = [t for t in wiring.nodes if t.shape[0] == state.shape[0] and 0 < t.shape[1] <= state.shape[1]]
     rows = [t for t in rows if t.tensor.dtype is DType.F32]
     x = small(wiring, rows[draw.below(len(rows))], PEAK)  # states must not grow from run to run
     draw.pick(copied, placed, scattered)(draw, wiring, state, x)
 
 
-def copied(draw: Draw, wiring: ShadowedGraph, state: Shadow, x: Shadow) -> None:
+def copied(draw: Draw, wiring: ShadowGraph, state: ShadowTensor, x: ShadowTensor) -> None:
     low = draw.below(state.shape[1] - x.shape[1] + 1)
     target = wiring.op("slice", state, 1, low, low + x.shape[1], evaluate=lambda a: a[low : low + x.shape[1]])
     wiring.forward(wiring.op("copy", x, target, evaluate=lambda a, dst: replaced(dst, ..., a)))
 
 
-def placed(draw: Draw, wiring: ShadowedGraph, state: Shadow, x: Shadow) -> None:
+def placed(draw: Draw, wiring: ShadowGraph, state: ShadowTensor, x: ShadowTensor) -> None:
     low = draw.below(state.shape[1] - x.shape[1] + 1)
     offset, rows = low * state.tensor.stride(1), slice(low, low + x.shape[1])
     wiring.forward(wiring.op("set", state, x, offset, evaluate=lambda dst, a: replaced(dst, rows, a)))
 
 
-def scattered(draw: Draw, wiring: ShadowedGraph, state: Shadow, x: Shadow) -> None:
+def scattered(draw: Draw, wiring: ShadowGraph, state: ShadowTensor, x: ShadowTensor) -> None:
     order = np.random.default_rng(draw.below(1 << 16)).permutation(state.shape[1])[: x.shape[1]]
     ids = wiring.ids(order.astype(np.int32))
     wiring.forward(wiring.op("set_rows", state, x, ids, evaluate=lambda dst, a, at: replaced(dst, at, a)))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from backbay.internals import ProfiledRun
 
 from ..draw.draw import Draw
-from ..machines.shadow import ShadowedGraph
+from ..machines.shadow import ShadowGraph
 from ..numbers.comparison import require
 from ..suite.lab import Lab, scenario
 from .graphs import PEAK, chosen, forward, grow, numbers
@@ -20,7 +20,7 @@ CLOCKS = 1e-4  # seconds by which the clocks of a backend and of core may differ
 def a_profiled_compute(lab: Lab, draw: Draw) -> None:
     """Profile a graph between two computes as ever: results are right each time, times fit into their runs."""
     with lab.backend.new_context() as ctx:
-        wiring = ShadowedGraph(ctx)
+        wiring = ShadowGraph(ctx)
         n, m = draw.pick(4, 1, 17, 32), draw.pick(3, 1, 16)
         leaf = wiring.leaf(numbers(draw, (n, m)), 9)
         states = [wiring.leaf(numbers(draw, (n, m + draw.below(3))), PEAK) for _ in range(draw.below(3))]

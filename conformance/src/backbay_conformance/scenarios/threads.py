@@ -31,7 +31,7 @@ from ..numbers.comparison import Fault, must_equal, require
 from ..suite.lab import Lab, scenario
 
 
-class DelayedCancel:
+class CancelCountdown:
     """A cancellation that becomes set after so many looks."""
 
     def __init__(self, looks: int) -> None:
@@ -207,7 +207,7 @@ def product_chain(ctx: Context, n: int, length: int) -> Tensor:
     return y
 
 
-class CancelLookTimes:
+class CancelRecorder:
     """An event that is never set, and the times of all looks at it."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ def watched(ctx: Context, y: Tensor) -> tuple[float, float]:
 
     The part is 0 for an engine that nothing can interrupt, which looks before and after its run only.
     """
-    looks = CancelLookTimes()
+    looks = CancelRecorder()
     started = time.perf_counter()
     ctx.compute(y, cancel=looks)
     seconds = time.perf_counter() - started
@@ -261,7 +261,7 @@ def a_compute_is_cancelled_while_it_runs(lab: Lab, draw: Draw) -> None:
 def must_end_early(ctx: Context, y: Tensor, seconds: float, blind: float) -> None:
     """Raise Fault unless a long compute ends when it is cancelled, and looks often whether it is."""
     # On a busy machine the thread that checks may get no time, but not in each of three tries.
-    if not any(cancelled(lambda: ctx.compute(y, cancel=DelayedCancel(1))) for _ in range(3)):
+    if not any(cancelled(lambda: ctx.compute(y, cancel=CancelCountdown(1))) for _ in range(3)):
         raise Fault("threads", f"a compute of {seconds:.1f} s was cancelled, but ran to its end")
     # A busy machine may stop the compute between two looks, but not in each of several tries.
     tries = 1

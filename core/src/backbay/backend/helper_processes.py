@@ -31,7 +31,7 @@ REASON = "; it was opened before a fork: load it in the child process, or start 
 _opened: WeakSet[Any] = WeakSet()
 
 
-class ClosesAfterFork(Protocol):
+class ForkListener(Protocol):
     """An object that stops working in a forked child: its threads and locks stay behind in the parent."""
 
     def after_fork(self, reason: str) -> None:
@@ -41,7 +41,7 @@ class ClosesAfterFork(Protocol):
         """
 
 
-def close_after_fork(opened: ClosesAfterFork) -> None:
+def close_after_fork(opened: ForkListener) -> None:
     """Call `opened.after_fork(reason)` in every child that this process forks from now on."""
     _opened.add(opened)
 
@@ -53,7 +53,7 @@ def never_free(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-class ForkGate:
+class ForkLock:
     """Keeps forks apart from kernels over arrays, imports, and the locks of libraries.
 
     A process that forks stops the threads of NumPy's BLAS first. A product that another thread runs just then waits for
@@ -122,7 +122,7 @@ class ForkGate:
             opened.after_fork(REASON)
 
 
-GATE = ForkGate()
+GATE = ForkLock()
 without_forks = GATE.without_forks
 
 if hasattr(os, "register_at_fork"):

@@ -114,17 +114,17 @@ class TypedGetter(Protocol[T_co]):
 
 
 @final
-class TypedLookup(Generic[T]):
+class ConfigLookup(Generic[T]):
     """A typed lookup as a method of Config; `convert` gives None for a value of another type."""
 
     def __init__(self, expected: str, convert: Callable[[object], T | None]) -> None:
         self.expected, self.convert = expected, convert
 
     @overload
-    def __get__(self, config: None, owner: type[Config]) -> TypedLookup[T]: ...
+    def __get__(self, config: None, owner: type[Config]) -> ConfigLookup[T]: ...
     @overload
     def __get__(self, config: Config, owner: type[Config]) -> TypedGetter[T]: ...
-    def __get__(self, config: Config | None, owner: type[Config]) -> TypedLookup[T] | TypedGetter[T]:
+    def __get__(self, config: Config | None, owner: type[Config]) -> ConfigLookup[T] | TypedGetter[T]:
         return self if config is None else partial(self._look_up, config)
 
     def _look_up(self, config: Config, key: str, default: Any = _REQUIRED) -> Any:
@@ -159,14 +159,14 @@ class Config:
     ) -> None:
         self._values, self._path, self._offsets = values, fspath(path), offsets
 
-    string = TypedLookup("a string", as_string)
-    int = TypedLookup("an integer", as_int)
-    float = TypedLookup("a number", as_float)
-    bool = TypedLookup("a boolean", as_bool)
-    strings = TypedLookup("an array of strings", as_strings)
-    ints = TypedLookup("an array of integers", as_ints)
-    floats = TypedLookup("an array of numbers", as_floats)
-    bools = TypedLookup("an array of booleans", as_bools)
+    string = ConfigLookup("a string", as_string)
+    int = ConfigLookup("an integer", as_int)
+    float = ConfigLookup("a number", as_float)
+    bool = ConfigLookup("a boolean", as_bool)
+    strings = ConfigLookup("an array of strings", as_strings)
+    ints = ConfigLookup("an array of integers", as_ints)
+    floats = ConfigLookup("an array of numbers", as_floats)
+    bools = ConfigLookup("an array of booleans", as_bools)
 
     @cached_property
     def architecture(self) -> str:

@@ -18,7 +18,7 @@ from backbay.types.dtype import DType
 
 from .config import Config
 from .content import MAX_SIGNED, Content, Cursor, ValueType, open_content, unsigned
-from .metadata import Metadata, MetadataEntry, read_entries
+from .metadata import Metadata, ValuePosition, read_entries
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)  # in little-endian files they are the same
@@ -195,7 +195,7 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
-def _alignment(cursor: Cursor, entry: MetadataEntry | None) -> int:
+def _alignment(cursor: Cursor, entry: ValuePosition | None) -> int:
     if entry is None:
         return DEFAULT_ALIGNMENT
     if entry.type is not ValueType.UINT32 or entry.count is not None:

@@ -100,7 +100,7 @@ Value: TypeAlias = bool | int | float | str | Strings | npt.NDArray[Any]
 
 @final
 @dataclass(frozen=True, slots=True)
-class MetadataEntry:
+class ValuePosition:
     """The position of a value in the file. For an array, `type` is the element type; otherwise `count` is None."""
 
     type: ValueType
@@ -113,7 +113,7 @@ class MetadataEntry:
 class Metadata(Mapping[str, Value]):
     """The keys and values of one file, in its order. Numeric arrays are views of its header, strings decode on access."""
 
-    def __init__(self, path: Path, buffer: bytes, entries: Mapping[str, MetadataEntry]) -> None:
+    def __init__(self, path: Path, buffer: bytes, entries: Mapping[str, ValuePosition]) -> None:
         self._path, self._buffer, self._entries = path, buffer, entries
         self._strings: dict[str, Strings] = {}  # cached, so that each array's offsets are scanned once
 
@@ -142,7 +142,7 @@ class Metadata(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _numbers(self, key: str, entry: MetadataEntry, count: int) -> npt.NDArray[Any]:
+    def _numbers(self, key: str, entry: ValuePosition, count: int) -> npt.NDArray[Any]:
         dtype = np.dtype(SCALARS[entry.type].format)
         numbers: npt.NDArray[Any] = np.frombuffer(self._buffer, dtype, count, entry.offset)
         if entry.type is not ValueType.BOOL:
@@ -154,9 +154,9 @@ class Metadata(Mapping[str, Value]):
         return numbers.view(np.bool_)
 
 
-def read_entries(cursor: Cursor, count: int) -> dict[str, MetadataEntry]:
+def read_entries(cursor: Cursor, count: int) -> dict[str, ValuePosition]:
     """Read and check all keys and values. No value is decoded; only the entries take memory."""
-    entries: dict[str, MetadataEntry] = {}
+    entries: dict[str, ValuePosition] = {}
     room = MAX_ELEMENTS
     for index in range(count):
         at = cursor.offset
@@ -169,7 +169,7 @@ def read_entries(cursor: Cursor, count: int) -> dict[str, MetadataEntry]:
     return entries
 
 
-def _read_value(cursor: Cursor, key: str, room: int) -> MetadataEntry:
+def _read_value(cursor: Cursor, key: str, room: int) -> ValuePosition:
     kind = _value_type(cursor, f"the type of {key!r}")
     if kind is ValueType.ARRAY:
         return _read_array(cursor, key, room)
@@ -180,10 +180,10 @@ def _read_value(cursor: Cursor, key: str, room: int) -> MetadataEntry:
         start = cursor.skip(SCALARS[kind].size, f"the value of {key!r}")
     if kind is ValueType.BOOL and cursor.buffer[start] > 1:
         raise cursor.error(start, f"0 or 1 as the boolean {key!r}", str(cursor.buffer[start]))
-    return MetadataEntry(kind, start, cursor.offset, None)
+    return ValuePosition(kind, start, cursor.offset, None)
 
 
-def _read_array(cursor: Cursor, key: str, room: int) -> MetadataEntry:
+def _read_array(cursor: Cursor, key: str, room: int) -> ValuePosition:
     at = cursor.offset
     kind = _value_type(cursor, f"the element type of {key!r}")
     if kind is ValueType.ARRAY:
@@ -201,7 +201,7 @@ def _read_array(cursor: Cursor, key: str, room: int) -> MetadataEntry:
         skip_strings(cursor, count, repr(key))
     else:
         cursor.skip(count * width, f"the elements of {key!r}")
-    return MetadataEntry(kind, start, cursor.offset, count)
+    return ValuePosition(kind, start, cursor.offset, count)
 
 
 def _value_type(cursor: Cursor, what: str) -> ValueType:

@@ -46,7 +46,7 @@ from .plans.cpu_plan import CpuPlan, PlanArena
 from .plans.graph_plan import GgmlResources
 from .plans.multi_device_plan import MultiDevicePlan, PlanScheduler
 from .plans.thread_choice import ThreadChoice
-from .tensors.buffers import DeviceLeaf, LeafBuffer
+from .tensors.buffers import DeviceLeafBuffer, LeafBuffer
 from .tensors.tensor_builder import four_dimensions
 from .weights.model_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, ModelWeights, is_tied
 
@@ -172,7 +172,7 @@ class Ggml(Backend):
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         device = self.assignment.device(placement)
-        kind = LeafBuffer if device.is_cpu else DeviceLeaf
+        kind = LeafBuffer if device.is_cpu else DeviceLeafBuffer
         return kind(self.library, device, spec, self.params.debug)
 
     def precision(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> Precision:

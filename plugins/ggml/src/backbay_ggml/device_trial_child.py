@@ -20,7 +20,7 @@ from backbay.internals import Array, Bytes, reporter
 
 from .backend import Ggml
 from .devices import device_trial
-from .devices.trial_cases import CASES, TrialLeaves
+from .devices.trial_cases import CASES, TrialLeafMaker
 
 CLOSE = 2e-2  # of numbers near 1; faults give other numbers altogether
 MEASURED = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)
@@ -60,7 +60,7 @@ class DeviceTrial:
 
     def _run(self, backend: Ggml, name: str) -> Array:
         with backend.new_context() as ctx:
-            result = CASES[name](TrialLeaves(ctx, self.quantized))
+            result = CASES[name](TrialLeafMaker(ctx, self.quantized))
             ctx.compute(result)
             return result.numpy().reshape(-1).astype(np.float64)
 
@@ -92,7 +92,7 @@ class DeviceTrial:
 
     def _error_of_product(self, dtype: DType, weight: Array, x: Array, multiply: Product) -> float:
         with self._device.new_context() as ctx:
-            bench = TrialLeaves(ctx, self.quantized)
+            bench = TrialLeafMaker(ctx, self.quantized)
             w, columns = bench.leaf(weight, dtype), bench.leaf(x)
             y = multiply(w, ctx, columns)
             ctx.compute(y)
@@ -111,7 +111,7 @@ class DeviceTrial:
 
     def _error_of_attention(self, dtype: DType, q: Array, k: Array, v: Array) -> float:
         with self._device.new_context() as ctx:
-            bench = TrialLeaves(ctx, self.quantized)
+            bench = TrialLeafMaker(ctx, self.quantized)
             query, key, value = bench.leaf(q), bench.leaf(k, dtype), bench.leaf(v, dtype)
             y = query.scaled_dot_product_attention(ctx, key, value, None, scale=0.125)
             ctx.compute(y)

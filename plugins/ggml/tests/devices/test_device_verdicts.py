@@ -24,7 +24,7 @@ from backbay_ggml.devices.known_faults import (
     REPEATED_IDS,
     SLICES_APART,
 )
-from backbay_ggml.devices.trial_cases import CASES, TrialLeaves
+from backbay_ggml.devices.trial_cases import CASES, TrialLeafMaker
 from backbay_ggml.library.abi import FULL_PRECISION, NULL
 from backbay_ggml.library.library import load_library
 
@@ -59,7 +59,7 @@ def judged(server):
 def run_case(backend: Ggml, name: str) -> tuple[np.ndarray, list[str]]:
     """The result of a case, and the ops that ran, with their devices."""
     with backend.new_context() as ctx, Ggml(None, ON_CPU) as cpu:
-        made = CASES[name](TrialLeaves(ctx, DeviceTrial(backend, cpu).quantized))
+        made = CASES[name](TrialLeafMaker(ctx, DeviceTrial(backend, cpu).quantized))
         ctx.compute(made)
         return made.numpy(), ctx.recording._plan.report()
 

@@ -10,8 +10,8 @@ from gguf_files import write_gguf
 import backbay
 from backbay import BackendParams
 from backbay_ggml.ops import matrix
+from backbay_ggml.weights.arrangement_trial_child import COLUMN_TYPES
 from backbay_ggml.weights.arrangements import EXTRA_ROWS, REPACK, TYPES
-from backbay_ggml.weights.trial_child import COLUMN_TYPES
 
 RNG = np.random.default_rng(3)
 IN, OUT = 1024, 2048

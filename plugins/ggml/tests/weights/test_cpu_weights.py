@@ -12,8 +12,8 @@ from gguf_files import write_gguf
 import backbay
 from backbay import BackendParams, CancelledError, OptionError
 from backbay_ggml.library.library import load_library
+from backbay_ggml.weights.arrangement_trial_child import LARGER
 from backbay_ggml.weights.arrangements import AMX, REPACK, buffer_types, trial_result, usable_arrangements
-from backbay_ggml.weights.trial_child import LARGER
 
 RNG = np.random.default_rng(11)
 repacking = pytest.mark.skipif(

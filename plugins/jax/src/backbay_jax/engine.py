@@ -28,7 +28,7 @@ Storages = dict[Any, Array]
 PART = 500  # steps that are compiled at once
 
 
-class XLA(ArrayEngine):
+class XlaEngine(ArrayEngine):
     """XLA on a device: one jit for each program, or each primitive by itself."""
 
     xp = jnp
@@ -117,9 +117,9 @@ def in_place(part: Callable[..., Storages]) -> Callable[..., Any]:
 
 
 @cache
-def engine_for(device: Device, *, compiles: bool, precision: str) -> XLA:
+def engine_for(device: Device, *, compiles: bool, precision: str) -> XlaEngine:
     """The one engine of these settings: backends that share it share its compiled programs."""
-    return XLA(device, compiles=compiles, precision=precision)
+    return XlaEngine(device, compiles=compiles, precision=precision)
 
 
 @cache

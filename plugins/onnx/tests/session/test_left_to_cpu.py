@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from backbay_onnx.lowering.model_builder import ModelBuilder
-from backbay_onnx.session.providers import HOST_PROVIDER, ExecutionProvider
+from backbay_onnx.session.providers import HOST_PROVIDER, ProviderInfo
 from backbay_onnx.session.session import cpu_nodes
 
 PROVIDER = replace(HOST_PROVIDER, left_to_cpu=("Tanh", "Pieces"), cpu_nodes_setting="nodes")
@@ -33,7 +33,7 @@ def model() -> ModelBuilder:
     return b
 
 
-def labels(model: ModelBuilder, provider: ExecutionProvider, *, float16: bool) -> list[str]:
+def labels(model: ModelBuilder, provider: ProviderInfo, *, float16: bool) -> list[str]:
     found = cpu_nodes(model.build(), provider, float16=float16)
     return sorted(name.rpartition("_")[0] for name in found)
 

@@ -29,7 +29,7 @@ def factor_numbers(raw: Array, dtype: DType) -> Array:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Factors:
+class AdapterFactors:
     """Two narrow matrices: up @ down is added to a matrix, f16 or f32. `up` is scaled as the adapter asks for.
 
     down  (rank, in), or (experts, rank, in)
@@ -40,7 +40,7 @@ class Factors:
     up: Array
 
     @classmethod
-    def scaled(cls, down: Array, up: Array, scale: float) -> Factors:
+    def scaled(cls, down: Array, up: Array, scale: float) -> AdapterFactors:
         """The factors with a scale in `up`; in f32 if f16 could not hold it, or if only one is in f16."""
         if down.dtype != up.dtype:
             down, up = down.astype(np.float32), up.astype(np.float32)
@@ -70,7 +70,7 @@ class Adapter:
     """The factors of an adapter's file or folder, by the names of the matrices."""
 
     path: Path
-    factors: Mapping[str, Factors]
+    factors: Mapping[str, AdapterFactors]
 
     def __post_init__(self) -> None:
         for name, each in self.factors.items():

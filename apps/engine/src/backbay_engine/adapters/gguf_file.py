@@ -9,7 +9,7 @@ from backbay import ModelFileError, gguf
 from backbay.gguf import ModelFile
 from backbay.internals import numpy_view
 
-from .adapter import Adapter, Array, Factors, factor_numbers
+from .adapter import Adapter, AdapterFactors, Array, factor_numbers
 
 TYPE, KIND = gguf.text("general.type"), gguf.text("adapter.type")
 ARCHITECTURE, ALPHA = gguf.text("general.architecture"), gguf.number("adapter.lora.alpha")
@@ -36,9 +36,9 @@ def read_gguf(path: Path, model: ModelFile) -> Adapter:
         return Adapter(path, {name: _factors(file, name, alpha) for name in sorted(pairs)})
 
 
-def _factors(file: ModelFile, name: str, alpha: float) -> Factors:
+def _factors(file: ModelFile, name: str, alpha: float) -> AdapterFactors:
     down, up = _numbers(file, name + DOWN), _numbers(file, name + UP)
-    return Factors.scaled(down, up, alpha / max(up.shape[-1], 1) if alpha else 1.0)
+    return AdapterFactors.scaled(down, up, alpha / max(up.shape[-1], 1) if alpha else 1.0)
 
 
 def _numbers(file: ModelFile, name: str) -> Array:

@@ -20,7 +20,7 @@ from ..checkpoints.json_files import read_object
 from ..checkpoints.module_names import ModuleNames
 from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_file
 from ..checkpoints.tensor_names import joined_experts
-from .adapter import Adapter, Array, Factors, factor_numbers
+from .adapter import Adapter, AdapterFactors, Array, factor_numbers
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 UNSUPPORTED: Final = (
@@ -37,16 +37,16 @@ def read_peft(folder: Path, model: ModelFile) -> Adapter:
     """The adapter in a folder of PEFT, for a model whatever its format."""
     settings, checkpoint = _PeftSettings.of(folder), read_file(folder / TENSORS)
     modules = {
-        module: Factors.scaled(down, up, settings.scale(module, up.shape[-1]))
+        module: AdapterFactors.scaled(down, up, settings.scale(module, up.shape[-1]))
         for module, (down, up) in _pairs(checkpoint)
     }
-    names, found = ModuleNames(model), dict[str, Factors]()
+    names, found = ModuleNames(model), dict[str, AdapterFactors]()
     for module, own in _joined_experts(folder, modules).items():
         for target, up in names.of(f"{module}.weight", own.up).items():
             if target in found or up.shape[-1] != own.rank or up.ndim != own.up.ndim:
                 expected = f"a change of one matrix by {module!r}"
                 raise ModelFileError(folder / TENSORS, None, expected, f"one of {target!r} in another form")
-            found[target] = Factors(own.down, up)
+            found[target] = AdapterFactors(own.down, up)
     return Adapter(folder, found)
 
 
@@ -134,13 +134,13 @@ def _pairs(checkpoint: Checkpoint) -> Iterator[tuple[str, tuple[Array, Array]]]:
     content.check()
 
 
-def _joined_experts(folder: Path, modules: dict[str, Factors]) -> dict[str, Factors]:
+def _joined_experts(folder: Path, modules: dict[str, AdapterFactors]) -> dict[str, AdapterFactors]:
     """With one pair of stacks in place of the pairs of a block's experts."""
 
-    def join(found: list[Factors]) -> Factors:
-        return Factors(np.stack([each.down for each in found]), np.stack([each.up for each in found]))
+    def join(found: list[AdapterFactors]) -> AdapterFactors:
+        return AdapterFactors(np.stack([each.down for each in found]), np.stack([each.up for each in found]))
 
-    def misfit(module: str, _: Factors) -> ModelFileError:
+    def misfit(module: str, _: AdapterFactors) -> ModelFileError:
         expected = f"factors of one shape for all experts of {module!r}"
         return ModelFileError(folder / TENSORS, None, expected, "others")
 

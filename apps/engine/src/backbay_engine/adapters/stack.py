@@ -13,7 +13,7 @@ from backbay.internals import naming_limits
 
 from ..arguments import AdapterMix
 from ..steps.step import StepAdapters
-from .adapter import Adapter, Array, Factors
+from .adapter import Adapter, AdapterFactors, Array
 
 BESIDE: Final = 256  # columns that factors of all adapters may have beside each other
 
@@ -58,7 +58,7 @@ class AdapterStack:
         placement = backend.placement_of(name)
         return self._ctx.input() if placement.layer is None else self._ctx.layer(placement.layer)
 
-    def _stacked(self, ctx: Context, found: Sequence[Factors | None]) -> StackedFactors:
+    def _stacked(self, ctx: Context, found: Sequence[AdapterFactors | None]) -> StackedFactors:
         own = [each for each in found if each is not None]
         rank, experts = max(each.rank for each in own), own[0].down.ndim == 3
         half = all(each.down.dtype == np.float16 for each in own)

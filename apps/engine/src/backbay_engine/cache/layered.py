@@ -15,7 +15,7 @@ from ..steps.step import Step
 from .attention.causal import BoundCausalCache, CausalCache
 from .attention.encoder import BoundEncoderCache, EncoderCache
 from .attention.pictures import PictureCrossAttentionCache
-from .cells.bookkeeping import token_runs
+from .cells.cell_table import token_runs
 from .cells.contents import CacheContents, join_contents
 from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, own_plan
 

@@ -14,7 +14,7 @@ from backbay import BackbayError, Backend, Context, DType, ShapeError, Tensor
 
 from ..errors import CacheShiftError
 from ..steps.step import Ints, Step
-from .cells.bookkeeping import token_runs
+from .cells.cell_table import token_runs
 from .cells.contents import CacheContents
 from .contract import (
     AttentionOperands,
@@ -46,7 +46,7 @@ class StoredState(NamedTuple):
 
 
 @dataclass
-class SequenceStateRows:
+class SequenceStates:
     """A sequence: its length, and its states after some positions, ascending."""
 
     end: int
@@ -99,7 +99,7 @@ class RecurrentCache(SingleCache):
         self._backend, self._ctx, self._sizes = backend, backend.new_context(), sizes
         self.rows = 1 + sizes.sequences * (self.checkpoints + 2)  # the latest state, and the next one
         self._users = [0] * self.rows
-        self._sequences = [SequenceStateRows(0, []) for _ in range(sizes.sequences)]
+        self._sequences = [SequenceStates(0, []) for _ in range(sizes.sequences)]
         self._leaves: dict[tuple[int, str], tuple[Tensor, tuple[int, ...]]] = {}
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class RecurrentCache(SingleCache):
         self._replace(held, [*held.states, StoredState(held.end, row, count)])
         return row
 
-    def _is_checkpoint(self, held: SequenceStateRows, state: StoredState, after: StoredState) -> bool:
+    def _is_checkpoint(self, held: SequenceStates, state: StoredState, after: StoredState) -> bool:
         """Whether a state is at least `interval` positions after the previous one, or ends a prompt."""
         if state.tokens > 1 == after.tokens:
             return True
@@ -225,11 +225,11 @@ class RecurrentCache(SingleCache):
         held.end = end
         self._replace(held, [StoredState(end, row, RESTORED)] if end else [])
 
-    def _sequence(self, sequence: int) -> SequenceStateRows:
+    def _sequence(self, sequence: int) -> SequenceStates:
         self.check(sequence)
         return self._sequences[sequence]
 
-    def _replace(self, held: SequenceStateRows, states: list[StoredState]) -> None:
+    def _replace(self, held: SequenceStates, states: list[StoredState]) -> None:
         for state in states:
             self._users[state.row] += 1
         for state in held.states:

@@ -9,7 +9,7 @@ from backbay import gguf
 from backbay.gguf import ModelFile
 
 from .listing import models_in
-from .locations import ModelPaths, Name, locate, projector_beside
+from .model_stores import ModelPaths, Name, locate, projector_beside
 
 __all__ = ["ModelPaths", "locate", "models_in", "open_checkpoint", "projector_beside"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from backbay import ModelFileError
 
-from . import locations
-from .locations import ModelPaths, Name
+from . import model_stores
+from .model_stores import ModelPaths, Name
 
 DEPTH = 3  # of folders below: LM Studio has publisher/model/file.gguf
 MOST_FOLDERS = 10_000
@@ -36,7 +36,7 @@ def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, ModelPath
         if each.startswith("models--"):
             name = each.removeprefix("models--").replace("--", "/")
             try:
-                snapshot = locations.snapshot_of(name, cache / each, "main")
+                snapshot = model_stores.snapshot_of(name, cache / each, "main")
             except (ModelFileError, OSError):
                 continue  # a download that has only begun
             found = dict(_in_folder(snapshot)).values()
@@ -45,9 +45,9 @@ def _in_cache(cache: Path, children: list[str]) -> Iterator[tuple[str, ModelPath
 
 
 def _in_store(store: Path) -> Iterator[tuple[str, ModelPaths]]:
-    for name, manifest in locations.manifest_names(store / "manifests"):
+    for name, manifest in model_stores.manifest_names(store / "manifests"):
         try:
-            located = locations.ollama_layers(store, manifest)
+            located = model_stores.ollama_layers(store, manifest)
         except (ModelFileError, OSError):
             continue
         if Path(located.path).exists():
@@ -62,9 +62,9 @@ def _in_folder(root: Path) -> Iterator[tuple[str, ModelPaths]]:
             yield _free(folder.name, folder, root, taken), ModelPaths(folder)
             continue
         found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
-        models, projectors = locations.models_and_projectors(each for each in found if each.is_file())
+        models, projectors = model_stores.models_and_projectors(each for each in found if each.is_file())
         for path in models:
-            located = locations.locate_in(path, models, projectors)
+            located = model_stores.locate_in(path, models, projectors)
             yield _free(located.stem, path.parent / located.stem, root, taken), located
 
 

@@ -12,7 +12,7 @@ from backbay.cli import add_json, say, say_json, table
 from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
-from ..profiles import MeasuredLoad, PeakRates, ProfileLine, ProfilePhase, measure_peak_rates, measure_phases
+from ..profiles import PeakRates, ProfileLine, ProfilePhase, Workload, measure_peak_rates, measure_phases
 from .model_arguments import (
     add_backend_arguments,
     add_model_arguments,
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    load = MeasuredLoad(args.prompt, args.depth, args.parallel, args.steps)
+    load = Workload(args.prompt, args.depth, args.parallel, args.steps)
     if not (load.prompt or load.steps):
         raise OptionError("--prompt 0 and --steps 0 leave nothing to profile; set one above 0")
     if args.context is None:

@@ -12,7 +12,7 @@ from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 from backbay.internals import human_bytes
 
-from ..checkpoints.locations import name_of
+from ..checkpoints.model_stores import name_of
 from ..writing import RECIPES, QuantizationRecipe, write_model
 from .model_arguments import ProgressBar, set_up_logging
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arguments import token_ids
 from ..errors import RequestError, TemplateError
-from ..steps.tokens import Picture, PictureToken, Token
+from ..steps.tokens import PictureFacts, PictureToken, Token
 from ..text.tokenizers import Tokenizer
 from .contract import PlacedRows
 from .picture import Image, image_of
@@ -86,7 +86,7 @@ class PlacedPicture:
         """The tokens of the picture; where a row replaces a token, it has the row's number."""
         placed = self.placed
         rows = self.picture.tokens if placed.crosses else 0
-        here = Picture(
+        here = PictureFacts(
             self.picture.content,
             len(placed.ids),
             placed.sees_itself,

@@ -15,7 +15,7 @@ from ..runner.requests.answer import Timings
 from ..runner.requests.generation import AnswerText, GenerationJob, check_generation
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job, PictureRowSource, picture_spans
-from ..runner.requests.prompt_jobs import ScoreJob, TokenScoreJob
+from ..runner.requests.prompt_jobs import LogitsJob, TokenScoreJob
 from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
 from ..steps.tokens import Token, picture_places
 from ..text.formats import ConstraintMaker
@@ -98,7 +98,7 @@ class JobMaker:
                     vocabulary_size=size,
                 )
             case Score():
-                return ScoreJob(tokens, rows)
+                return LogitsJob(tokens, rows)
             case ScoreTokens():
                 return TokenScoreJob(tokens, top=request.top, vocabulary_size=size)
 

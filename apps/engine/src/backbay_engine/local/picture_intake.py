@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendParams, ClosedError
 from backbay.discovery import open_model
-from backbay.internals import Flag, close_after_fork
+from backbay.internals import SafeEvent, close_after_fork
 
 from ..checkpoints import locate
 from ..errors import DeadlineError, RequestError
@@ -27,7 +27,7 @@ from ..images.contract import VisionFamily
 from ..images.encoder import ImageEncoder
 from ..images.encoder_file import has_encoder, text_file, vision_family, vision_file
 from ..images.picture import Image
-from ..images.picture_row_store import ImageStore, RowsLease
+from ..images.picture_row_store import PictureLease, PictureStore
 from ..images.prepared_picture import Prepared
 from ..images.processor_turns import ProcessorTurns, share_processors
 from ..images.prompts import PlacedPicture, PromptParts, placeholder_tokens, prompt_tokens
@@ -64,7 +64,7 @@ class PendingPictures:
     handle: Receiver[Any] = field(init=False)
     begun: float = field(default_factory=perf_counter)
     tokens: list[Token] = field(default_factory=list)
-    lease: RowsLease | None = None
+    lease: PictureLease | None = None
     job: Job | None = None
     over: bool = False
     watch: Timer | None = None
@@ -96,7 +96,7 @@ class PictureIntake:
         self._tokenizer = tokenizer
         self._plain = placeholder_tokens(family.placeholder, tokenizer)
         turn = nullcontext if turns is None else turns.part
-        self.store = ImageStore(partial(encoder.embed, turn=turn), budget, family.width)
+        self.store = PictureStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
         self._arrivals: list[PendingPictures] = []
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
@@ -125,10 +125,10 @@ class PictureIntake:
 
     def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""
-        prepared, there = self.prepare(picture), Flag()
+        prepared, there = self.prepare(picture), SafeEvent()
         errors: list[BaseException] = []
 
-        def done(lease: RowsLease, error: BaseException | None) -> None:
+        def done(lease: PictureLease, error: BaseException | None) -> None:
             if error is not None:
                 errors.append(error)
             there.set()
@@ -261,13 +261,13 @@ class PictureIntake:
         if over:
             lease.release()
 
-    def _encoded(self, arrival: PendingPictures, lease: RowsLease, error: BaseException | None) -> None:
+    def _encoded(self, arrival: PendingPictures, lease: PictureLease, error: BaseException | None) -> None:
         if error is not None:
             self._end(arrival, error)
         else:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
-    def _submit(self, arrival: PendingPictures, lease: RowsLease) -> None:
+    def _submit(self, arrival: PendingPictures, lease: PictureLease) -> None:
         job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:

@@ -31,7 +31,7 @@ from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
 from ..runner.requests.job import UnstoredPictureRows
-from ..runner.requests.prompt_jobs import ScoreJob
+from ..runner.requests.prompt_jobs import LogitsJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
@@ -267,7 +267,7 @@ class LocalPort(Port):
         sight = self.require_sight()
         prepared = [sight.prepare(picture) for picture in prompt.pictures]
         rows = UnstoredPictureRows({picture.content: sight.embed(picture) for picture in prepared})
-        job = ScoreJob(sight.tokens(prompt, prepared), rows)
+        job = LogitsJob(sight.tokens(prompt, prepared), rows)
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:
             job.slot = self.runner.slots.all[0]

@@ -18,7 +18,7 @@ from ..cache.attention.causal import CausalCache
 from ..port.options import LoadOptions
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
-from ..snapshots.shelf import Shelf, begins_with
+from ..snapshots.snapshot_folder import SnapshotFolder, begins_with
 from ..steps.tokens import Token
 from .snapshot_saver import SlotSnapshots
 
@@ -40,7 +40,7 @@ class PrefixFolder:
         anywhere = isinstance(cache, CausalCache) and cache.keep is None
         folder = Path(options.cache_dir).absolute()
         try:
-            self._shelf = Shelf(folder, options.cache_bytes, snapshots.model, anywhere=anywhere)
+            self._shelf = SnapshotFolder(folder, options.cache_bytes, snapshots.model, anywhere=anywhere)
         except OSError as error:
             raise OptionError(f"cache_dir {folder} cannot be used: {error.strerror}") from error
         self._snapshots, self._cache = snapshots, cache
@@ -73,7 +73,9 @@ class PrefixFolder:
     def keep(self, slot: Slot) -> None:
         """Write what a slot holds, unless most of it is on the shelf, or will be soon."""
         tokens = _plain(slot.tokens)
-        if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or len(self._waiting) >= PENDING:
+        if tokens is None or len(tokens) < WORTH or slot.exact < len(tokens) or slot.restored:
+            return
+        if len(self._waiting) >= PENDING:
             return
         try:
             soon = any(begins_with(held, tokens, WORTH) for held in list(self._waiting))

@@ -189,7 +189,7 @@ class Encoder(Model):
 
 
 @final
-class TextDecoder(Encoder):
+class EmbeddingDecoder(Encoder):
     """A decoder whose file asks for vectors or scores of texts instead of next tokens."""
 
     def __init__(self, decoder: Decoder, head: TextHead) -> None:

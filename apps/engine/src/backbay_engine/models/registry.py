@@ -136,10 +136,10 @@ def load_model(backend: Backend, context: int | None = None) -> Model:
         kind = "" if alike is None else f"; its tensors are of the kind of {alike.example!r}: {alike.name}"
         raise ModelFileError(backend.model.path, offset, expected, f"{name!r}{nearest(name, known)}{kind}")
     model = find_architecture(name, known[name])(backend)
-    from .bases import Decoder, TextDecoder
+    from .bases import Decoder, EmbeddingDecoder
 
     if isinstance(model, Decoder) and model.text_head is not None:  # the file asks for vectors or scores
-        model = TextDecoder(model, model.text_head)
+        model = EmbeddingDecoder(model, model.text_head)
     if context is not None:
         model.fit(context)
     return model

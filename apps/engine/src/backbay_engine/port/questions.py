@@ -16,7 +16,7 @@ from backbay.plugin import Cancel
 
 from ..arguments import AdapterMix
 from ..images.picture import Image
-from ..images.picture_row_store import StoreCounters
+from ..images.picture_row_store import PictureCounters
 from ..images.prepared_picture import Prepared
 from ..images.prompts import PromptParts
 from ..runner.requests.handle import require_elsewhere
@@ -146,10 +146,10 @@ class EmbedPicture(Question[NDArray[np.float32]]):
 
 @final
 @dataclass(frozen=True)
-class GetPictureCounters(Question[StoreCounters]):
+class GetPictureCounters(Question[PictureCounters]):
     """Asks for the counters of the store of pictures."""
 
-    def answer(self, port: LocalPort, cancel: Cancel | None) -> StoreCounters:
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> PictureCounters:
         return port.require_sight().store.counters
 
 
@@ -187,7 +187,7 @@ class ForgetAll(Question[None]):
 
 @final
 @dataclass(frozen=True)
-class SaveRunning(Question[Snapshot | None]):
+class SaveAnswer(Question[Snapshot | None]):
     """Asks for the snapshot of a request for text, by its number; None if it is over."""
 
     number: int

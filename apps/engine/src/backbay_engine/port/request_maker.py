@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, final
 from ..arguments import conversation_messages, require_fitting_prompt, token_ids
 from ..errors import ImageError, RequestError
 from ..images.picture import Image, image_of
-from ..images.picture_row_store import StoreCounters
+from ..images.picture_row_store import PictureCounters
 from ..images.prepared_picture import Prepared
 from ..images.prompts import (
     PictureConversation,
@@ -175,6 +175,6 @@ class PictureStoreView:
         self._port = port
 
     @property
-    def counters(self) -> StoreCounters:
+    def counters(self) -> PictureCounters:
         """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
         return self._port.ask(GetPictureCounters())

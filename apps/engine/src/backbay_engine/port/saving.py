@@ -14,7 +14,7 @@ from ..runner.requests.request import Generate, Prompt
 from ..snapshots import Snapshot
 from ..snapshots.snapshot import continuation_options
 from .contract import Port
-from .questions import SavePrompt, SaveRunning
+from .questions import SaveAnswer, SavePrompt
 
 
 def save_snapshot(
@@ -28,7 +28,7 @@ def save_snapshot(
         raise RequestError("only requests for text can be saved")
     prompt = require_no_pictures(request.prompt)
     continuation_options(request, 0, ())  # refuses what cannot be saved
-    if not source.done and (running := port.ask(SaveRunning(source.number, request))) is not None:
+    if not source.done and (running := port.ask(SaveAnswer(source.number, request))) is not None:
         return running
     answer, seed = source.result().tokens, request.options.sampling.seed or 0
     saved = port.ask(SavePrompt(prompt, answer, request.options.adapter))

@@ -17,7 +17,7 @@ from backbay.internals import ProfiledRun
 
 from ..llm import LLM
 from .op_costs import PeakRates, multiplications
-from .phase import MachineFacts, MeasuredSteps, ProfilePhase, phase_of
+from .phase import MachineFacts, ProfilePhase, ProfileRuns, phase_of
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
@@ -25,7 +25,7 @@ SPARE = 4  # steps in which only some of the sequences take part
 
 
 @dataclass(frozen=True)
-class MeasuredLoad:
+class Workload:
     """What is measured: a prompt, and steps of sequences at the same time after a past; 0 leaves one of them out."""
 
     prompt: int
@@ -44,16 +44,16 @@ class MeasuredLoad:
         return max(self.prompt, self.depth + self.generated if self.steps else 0) + 1
 
 
-def measure_phases(llm: LLM, load: MeasuredLoad, walls: PeakRates) -> tuple[list[ProfilePhase], PeakRates]:
+def measure_phases(llm: LLM, load: Workload, walls: PeakRates) -> tuple[list[ProfilePhase], PeakRates]:
     """The profiles of the prompt and of the steps; and the walls, if some product was faster than they say."""
-    found: list[tuple[str, MeasuredSteps, MeasuredSteps]] = []
+    found: list[tuple[str, ProfileRuns, ProfileRuns]] = []
     if load.prompt:
 
         def prompt() -> None:
             llm.generate(_ids(llm, load.prompt, 0), max_tokens=1, temperature=0, reuse=False)
 
-        def whole(runs: Sequence[ProfiledRun]) -> MeasuredSteps:  # as one step
-            return MeasuredSteps(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
+        def whole(runs: Sequence[ProfiledRun]) -> ProfileRuns:  # as one step
+            return ProfileRuns(1, runs[-1].begun + runs[-1].seconds - runs[0].begun, runs)
 
         found.append((f"prompt of {load.prompt}", *_both(llm, 1, prompt, whole)))
     if load.steps:
@@ -85,12 +85,12 @@ def _both(
     llm: LLM,
     steps: int,
     work: Callable[[], None],
-    chosen: Callable[[Sequence[ProfiledRun]], MeasuredSteps | None],
-) -> tuple[MeasuredSteps, MeasuredSteps]:
+    chosen: Callable[[Sequence[ProfiledRun]], ProfileRuns | None],
+) -> tuple[ProfileRuns, ProfileRuns]:
     """The work as ever, and profiled; again where fewer of its steps than asked for were chosen."""
 
-    def measured(*, nodes: bool) -> MeasuredSteps:
-        best: MeasuredSteps | None = None
+    def measured(*, nodes: bool) -> ProfileRuns:
+        best: ProfileRuns | None = None
         for _ in range(TRIES):
             with llm.backend.profiling(nodes=nodes) as runs:
                 work()  # compiles
@@ -108,7 +108,7 @@ def _both(
     return measured(nodes=False), measured(nodes=True)
 
 
-def _steps(llm: LLM, load: MeasuredLoad) -> None:
+def _steps(llm: LLM, load: Workload) -> None:
     endless: dict[str, Any] = {"logit_bias": dict.fromkeys(llm.end_ids, float("-inf"))}
     ids = [_ids(llm, load.depth, number) for number in range(load.parallel)]
     handles = [llm.submit(each, max_tokens=load.generated, temperature=0, **endless) for each in ids]
@@ -116,14 +116,14 @@ def _steps(llm: LLM, load: MeasuredLoad) -> None:
         handle.result()
 
 
-def _alike(load: MeasuredLoad, runs: Sequence[ProfiledRun]) -> MeasuredSteps | None:
+def _alike(load: Workload, runs: Sequence[ProfiledRun]) -> ProfileRuns | None:
     """The latest steps, if any, that had a token of each sequence; a step lasts until the next begins."""
     followed = [(run, later.begun - run.begun) for run, later in pairwise(runs)]
     of_all = [each for each in followed if each[0].graph.batch_size == load.parallel][-load.steps :]
     if not of_all:
         return None
     mean = sum(seconds for _, seconds in of_all) / len(of_all)
-    return MeasuredSteps(len(of_all), mean, [run for run, _ in of_all])
+    return ProfileRuns(len(of_all), mean, [run for run, _ in of_all])
 
 
 def _ids(llm: LLM, count: int, number: int) -> list[int]:

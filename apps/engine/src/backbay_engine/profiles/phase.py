@@ -64,7 +64,7 @@ class ProfilePhase:
 
 
 @dataclass(frozen=True)
-class MeasuredSteps:
+class ProfileRuns:
     """Runs that make up a number of steps, and the mean seconds of a step."""
 
     steps: int
@@ -81,7 +81,7 @@ class MachineFacts:
     walls: PeakRates
 
 
-def phase_of(name: str, usual: float, measured: MeasuredSteps, machine: MachineFacts) -> ProfilePhase:
+def phase_of(name: str, usual: float, measured: ProfileRuns, machine: MachineFacts) -> ProfilePhase:
     steps, runs = measured.steps, measured.runs
     told = sum(timing.seconds for run in runs for timing in run.timings)
     backend = sum(run.seconds for run in runs)

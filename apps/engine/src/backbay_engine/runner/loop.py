@@ -14,14 +14,14 @@ from typing import Any, TypeVar, final
 from numpy.typing import NDArray
 
 from backbay import BackbayError, CancelledError, ClosedError
-from backbay.internals import Flag, close_after_fork
+from backbay.internals import SafeEvent, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError, as_exception
 from ..images.processor_turns import ProcessorTurns
 from .requests.generation import GenerationJob
 from .requests.handle import Receiver, require_elsewhere, serve_here, serves_here
 from .requests.job import Job
-from .requests.masks import MaskThread
+from .requests.token_masks import MaskThread
 from .scheduler import Scheduler, StepShare, fitting_tokens
 from .slots import PrefixStore, Slots
 from .speculation import Speculation
@@ -68,7 +68,7 @@ class Runner:
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
-        self._cancel_step = Flag()
+        self._cancel_step = SafeEvent()
         self._closing = False
         self._closed_because = ""
         self._after: Callable[[], None] = lambda: None  # what its own threads have left to do when they end
@@ -158,7 +158,7 @@ class Runner:
         self._tasks.clear()
         self._closed_because = reason
         self._lock = RLock()
-        self._changed, self._cancel_step = Condition(self._lock), Flag()
+        self._changed, self._cancel_step = Condition(self._lock), SafeEvent()
         self._waiting.clear()
         self._active.clear()
         for job in lost:
@@ -357,11 +357,7 @@ class Runner:
         if not len(rows):
             return
         made = job.made if isinstance(job, GenerationJob) else 0
-        if (
-            self.shelf is not None
-            and isinstance(job, GenerationJob)
-            and not (made or job.adapters or job.slot.restored)
-        ):
+        if self.shelf is not None and isinstance(job, GenerationJob) and not (made or job.adapters):
             self.shelf.keep(job.slot)
         try:
             refused = job.receive(rows)

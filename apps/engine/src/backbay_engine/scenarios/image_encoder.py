@@ -15,7 +15,7 @@ from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..images.contract import EncoderInputs, EncoderNetwork
 from ..images.encoder import EncoderPass
-from ..images.picture_row_store import ImageStore
+from ..images.picture_row_store import PictureStore
 from ..images.prepared_picture import Prepared
 from ..models.batch import Batch
 from ..steps.step import PictureRows, Step
@@ -114,7 +114,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
                 found.append(made.rows().copy())
             return found
 
-        store = ImageStore(embed, 3 * 4 * patches * rows, rows)
+        store = PictureStore(embed, 3 * 4 * patches * rows, rows)
         try:
             for _ in range(6):
                 _ask(store, network, [pictures[draw.below(4)] for _ in range(1 + draw.below(2))])
@@ -127,7 +127,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
             network.home.close()
 
 
-def _ask(store: ImageStore, network: SmallEncoder, pictures: Sequence[Prepared]) -> None:
+def _ask(store: PictureStore, network: SmallEncoder, pictures: Sequence[Prepared]) -> None:
     """Lease pictures, and compare their rows; what is held already is not computed again."""
     answers = SimpleQueue[BaseException | None]()
     lease = store.lease(pictures, lambda lease, error: answers.put(error))

@@ -14,7 +14,7 @@ from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
 from ..cache import BoundCache, BoundRecurrentCache, Cache, CacheSizes, CausalCache, RecurrentCache
 from ..cache.contract import ROUNDOFFS
-from ..models.nn.latent import LatentParts, attend_absorbed, attend_plain
+from ..models.nn.latent import LatentOperands, attend_absorbed, attend_plain
 from ..steps.step import next_step
 
 Array: TypeAlias = NDArray[Any]
@@ -164,7 +164,7 @@ class DeltaRule(StateRule):
 
 
 @final
-class GatedRule(DeltaRule):
+class GatedDeltaRule(DeltaRule):
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
         lead = (sequences, tokens, self.heads)
         q, k = (rng.standard_normal((*lead, self.key)) for _ in range(2))
@@ -181,7 +181,7 @@ class GatedRule(DeltaRule):
 
 
 @final
-class LowRankRule(DeltaRule):
+class Rwkv7Rule(DeltaRule):
     """The rule of RWKV 7."""
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
@@ -232,13 +232,13 @@ class StateSpaceRule(StateRule):
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_delta_rule(lab: Lab, draw: Draw) -> None:
     """The gated delta rule: chunks of prompts that are cut anywhere, and single tokens, agree."""
-    cut_prompts(lab, draw, GatedRule(draw))
+    cut_prompts(lab, draw, GatedDeltaRule(draw))
 
 
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_low_rank_rule(lab: Lab, draw: Draw) -> None:
     """The rule of RWKV 7, with a decay for each channel: chunks and single tokens agree."""
-    cut_prompts(lab, draw, LowRankRule(draw))
+    cut_prompts(lab, draw, Rwkv7Rule(draw))
 
 
 @scenario("cache", smoke=3, default=20, nightly=200)
@@ -270,13 +270,13 @@ class LatentRule(RecurrentRule[BoundCache]):
         return CausalCache(None)
 
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
-        """The parts of LatentParts, reversed."""
+        """The parts of LatentOperands, reversed."""
         shapes = (self.heads, self.fixed), (self.heads, self.rotated), (self.latent,), (1, self.rotated)
         return [rng.standard_normal((sequences, tokens, *shape)) for shape in shapes]
 
     def trace(self, ctx: Context, bound: BoundCache, inputs: Sequence[Tensor]) -> Tensor:
         tokens = inputs[0].dim(2) * inputs[0].dim(3)
-        parts = LatentParts(*(x.reshape(ctx, *x.shape[:-2], tokens) for x in inputs))
+        parts = LatentOperands(*(x.reshape(ctx, *x.shape[:-2], tokens) for x in inputs))
         if self.absorbed:
             keys, values = (leaf_of(ctx, each) for each in (self.keys.transpose(0, 2, 1), self.values))
             return attend_absorbed(ctx, 0, parts, keys, values, bound, self.scale)

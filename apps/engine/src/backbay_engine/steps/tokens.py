@@ -15,7 +15,7 @@ LAST = 1 << 30  # marks the last token of a text for an encoder: a text that goe
 
 @final
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PictureFacts:
     """A picture's place in a prompt, without its rows. Pictures of one content are equal, wherever they stand.
 
     count        tokens of the place, separators between rows included
@@ -45,7 +45,7 @@ class PictureToken:
     """
 
     id: int
-    picture: Picture
+    picture: PictureFacts
     index: int
     row: int | None
 
@@ -64,12 +64,12 @@ Token: TypeAlias = int | PictureToken | CrossAttentionToken
 
 @final
 @dataclass(frozen=True)
-class PicturePlace:
+class PictureSpan:
     """Tokens [begin, end) of a sequence that belong to one picture."""
 
     begin: int
     end: int
-    picture: Picture
+    picture: PictureFacts
 
 
 def ids_of(tokens: Sequence[Token]) -> list[int]:
@@ -77,14 +77,14 @@ def ids_of(tokens: Sequence[Token]) -> list[int]:
     return [token if isinstance(token, int) else token.id for token in tokens]
 
 
-def picture_places(tokens: Sequence[Token]) -> Iterator[PicturePlace]:
+def picture_places(tokens: Sequence[Token]) -> Iterator[PictureSpan]:
     """The pictures of a sequence, or the parts of them that are in it, in their order."""
     at = 0
     while at < len(tokens):
         token = tokens[at]
         if isinstance(token, PictureToken):
             end = min(len(tokens), at + token.picture.count - token.index)
-            yield PicturePlace(at, end, token.picture)
+            yield PictureSpan(at, end, token.picture)
             at = end
         else:
             at += 1

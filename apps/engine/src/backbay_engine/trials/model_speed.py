@@ -40,14 +40,14 @@ REQUEST_PROMPT, REQUEST_ANSWER = 256, 128  # tokens of the request that speeds a
 
 
 @dataclass(frozen=True)
-class MeasuredSpeed:
+class TrialSpeed:
     """The speed of a model in a trial: the seconds that the usual load takes, and rates such as tokens per second."""
 
     seconds: float
     rates: dict[str, float]
 
 
-def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> MeasuredSpeed:
+def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> TrialSpeed:
     """The speed of a model that is loaded for so many sequences."""
     facts = port.facts
     rng = np.random.default_rng(0)
@@ -60,11 +60,11 @@ def measure_speed(port: Port, parallel: int, clock: Clock = perf_counter) -> Mea
     if not facts.generates:
         texts = [ids(prompt) for _ in range(parallel)]
         seconds = _typical(lambda: port.ask(Embed(texts)), clock)
-        return MeasuredSpeed(seconds, {"texts": parallel / seconds})
+        return TrialSpeed(seconds, {"texts": parallel / seconds})
     read = _typical(lambda: _answer(port, ids(prompt)), clock) / prompt
     step = _step(port, [ids(min(SHORT, prompt)) for _ in range(parallel)], clock)
     seconds = parallel * REQUEST_PROMPT * read + REQUEST_ANSWER * step
-    return MeasuredSpeed(seconds, {"prompt": 1 / read, "answers": parallel / step})
+    return TrialSpeed(seconds, {"prompt": 1 / read, "answers": parallel / step})
 
 
 def _typical(work: Callable[[], object], clock: Clock) -> float:
@@ -132,7 +132,7 @@ def main() -> NoReturn:
     os._exit(0)  # without waiting for threads that a library left behind
 
 
-def run_task(task: TrialTask, loaded: Callable[[], None]) -> MeasuredSpeed:
+def run_task(task: TrialTask, loaded: Callable[[], None]) -> TrialSpeed:
     """The speed of a task; `loaded` is called once the model can answer."""
     port = LocalPort(task.path, task.backend, task.options)
     try:

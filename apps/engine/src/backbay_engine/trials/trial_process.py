@@ -14,7 +14,7 @@ from typing import Any
 
 from backbay.internals import kill_helper, start_helper
 
-from .model_speed import MeasuredSpeed, TrialTask
+from .model_speed import TrialSpeed, TrialTask
 
 POLL = 0.1  # seconds
 _PROGRAM = (
@@ -30,7 +30,7 @@ class TrialOutcome:
     measuring    seconds that it measured, after it had loaded the model
     """
 
-    speed: MeasuredSpeed | None = None
+    speed: TrialSpeed | None = None
     why_not: str = ""
     lasts: bool = True
     measuring: float = 0.0
@@ -87,7 +87,7 @@ def _outcome(said: bytes, status: int, measuring: float) -> TrialOutcome:
     try:
         told: dict[str, Any] = json.loads(lines[-1])
         if "speed" in told:
-            return TrialOutcome(MeasuredSpeed(**told["speed"]), measuring=measuring)
+            return TrialOutcome(TrialSpeed(**told["speed"]), measuring=measuring)
         return TrialOutcome(why_not=str(told["why_not"]), lasts=bool(told["lasts"]))
     except (IndexError, KeyError, TypeError, ValueError):
         return TrialOutcome(why_not=f"its process ended with status {status}", lasts=False)

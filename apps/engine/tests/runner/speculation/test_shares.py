@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backbay_engine.runner.requests.generation import GenerationJob
-from backbay_engine.runner.requests.job import Job, PromptLayout, StepSpan
+from backbay_engine.runner.requests.job import AtomicSpan, Job, PromptLayout
 from backbay_engine.runner.requests.request import GenerationOptions
 from backbay_engine.runner.scheduler import Scheduler, StepShare
 from backbay_engine.runner.slots import Slot
@@ -45,7 +45,7 @@ def test_the_last_token_of_each_sequence_gets_guesses(speculation: Speculation) 
 def test_a_prompt_that_a_picture_cuts_after_one_token_gets_no_guesses(speculation: Speculation) -> None:
     answering, prompt = begun(speculation, [1, 2, 3] * 4, 11), begun(speculation, [7, 8, 9] * 5, 0)
     prompt.layout = PromptLayout(
-        [StepSpan(1, 15)]
+        [AtomicSpan(1, 15)]
     )  # the tokens of a picture, for which the step has no room beside the answer
     jobs: list[Job] = [answering, prompt]
     shares = Scheduler(ROOM).split(jobs)

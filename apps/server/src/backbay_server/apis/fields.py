@@ -153,7 +153,7 @@ class AdapterScale(Struct, forbid_unknown_fields=True):
     scale: Annotated[float, taken("how much it changes the model; 0: not at all")]
 
 
-class UnservedFields(Struct, kw_only=True):
+class LlamaCppFields(Struct, kw_only=True):
     """Fields of llama.cpp's server that any request may have: adapters, and samplers, slots and limits that this server
     does not have, which clients send with values that ask for nothing.
     """
@@ -194,6 +194,6 @@ class UnservedFields(Struct, kw_only=True):
     return_progress: Annotated[bool | None, ignored("prompts tell no progress")] = None
 
 
-def scales_of(body: UnservedFields) -> list[tuple[int, float]] | None:
+def scales_of(body: LlamaCppFields) -> list[tuple[int, float]] | None:
     """The numbers and scales of the adapters that a body asks for; None: it names none."""
     return None if body.lora is None else [(each.id, each.scale) for each in body.lora]

@@ -30,7 +30,7 @@ from ...draw.operand import Operand
 from ...numbers.comparison import Fault
 from ...suite.lab import Lab, scenario
 from ...suite.profiles import WORKER
-from ..threads import DelayedCancel, cancelled
+from ..threads import CancelCountdown, cancelled
 from ..weights.drawn_weights import drawn_weight, product_of_each, write_weights
 from .bookings import mib, own_pages
 
@@ -60,7 +60,7 @@ def cancel(backend: Backend) -> None:
     with backend.new_context() as ctx:
         x = ctx.from_floats(np.ones((4, 4)))
         for looks in (0, 1, 3):
-            cancelled(partial(ctx.compute, x.mulmat(ctx, x), cancel=DelayedCancel(looks)))
+            cancelled(partial(ctx.compute, x.mulmat(ctx, x), cancel=CancelCountdown(looks)))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from backbay.plugin import host_memory
 from ..library.abi import NULL, Ptr, c_string, dtype_of, ffi, temporary_pool
 from ..library.library import Library
 from .device_trial import DeviceVerdict, is_known, verdict_of
-from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS, KnownFault
+from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS, DeviceFault
 from .rpc_servers import PATIENCE, RpcServer, find_server, free_server_memory, rpc_session, session_lock
 
 GPUS = (1, 2)  # of enum ggml_backend_dev_type: GPUs with memory of their own, and GPUs that share the host's
@@ -85,7 +85,7 @@ class Device:
         fits = all(max(*t.ne, *t.nb) < RPC_LIMIT for t in sent)
         return fits and bool(self._lib.ggml_backend_dev_supports_op(self._library.cpu, tensor))
 
-    def _fails(self, faults: Sequence[KnownFault], tensor: Ptr, source: Ptr) -> bool:
+    def _fails(self, faults: Sequence[DeviceFault], tensor: Ptr, source: Ptr) -> bool:
         if self.verdict is None or source == NULL:
             return False
         name = c_string(self._lib.ggml_op_desc(tensor))

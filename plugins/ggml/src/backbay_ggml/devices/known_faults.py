@@ -13,7 +13,7 @@ import numpy as np
 from backbay import DType, Tensor
 
 from ..library.abi import Ptr, dtype_of
-from .trial_cases import ROW, ROWS, Case, TrialLeaves, trial_case
+from .trial_cases import ROW, ROWS, Case, TrialLeafMaker, trial_case
 
 LARGE_MEAN = "a norm of numbers with a large mean"
 LONG_COPIES = "copies of i64"
@@ -30,7 +30,7 @@ PRODUCTS = "MUL_MAT MUL_MAT_ID"
 VECTOR = 16  # bytes that GPUs read at a time
 
 
-class KnownFault(NamedTuple):
+class DeviceFault(NamedTuple):
     """A case of the trials, and the ops, by ggml's names for them, that concern a device which fails it."""
 
     case: str
@@ -39,9 +39,9 @@ class KnownFault(NamedTuple):
     """Whether an op is concerned, by one of its operands."""
 
 
-KNOWN_FAULTS: list[KnownFault] = []
+KNOWN_FAULTS: list[DeviceFault] = []
 """Ops that a device computes wrongly, by their first operand: the CPU runs them instead."""
-KNOWN_MISREADINGS: list[KnownFault] = []
+KNOWN_MISREADINGS: list[DeviceFault] = []
 """Ops that take an operand for one that lies in another way: it is copied first."""
 
 
@@ -53,9 +53,9 @@ def _fault(
     case: str,
     ops: str,
     concerns: Callable[[Ptr, Ptr], bool] = _always,
-    known: list[KnownFault] = KNOWN_FAULTS,
+    known: list[DeviceFault] = KNOWN_FAULTS,
 ) -> Callable[[Case], Case]:
-    known.append(KnownFault(case, tuple(ops.split()), concerns))
+    known.append(DeviceFault(case, tuple(ops.split()), concerns))
     return trial_case(case)
 
 
@@ -111,31 +111,31 @@ def _are_ids_apart(tensor: Ptr, source: Ptr) -> bool:
 
 
 @trial_case(LARGE_MEAN)
-def _norm(b: TrialLeaves) -> Tensor:
+def _norm(b: TrialLeafMaker) -> Tensor:
     return b.leaf(np.tile(np.array([10002, 10000], np.float32), 8)[None]).layer_norm(
         b.ctx, None, None, eps=1e-5
     )
 
 
 @_fault("NaN as bf16", "CPY", concerns=_copies(DType.F32, DType.BF16))
-def _nan(b: TrialLeaves) -> Tensor:
+def _nan(b: TrialLeafMaker) -> Tensor:
     return b.leaf(np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)).cast(b.ctx, DType.BF16)
 
 
 @_fault("a large triangle", "SOLVE_TRI")
-def _triangle(b: TrialLeaves) -> Tensor:
+def _triangle(b: TrialLeafMaker) -> Tensor:
     lower = np.tril(b.numbers(96, 96)) / 96 + np.eye(96, dtype=np.float32)
     return b.leaf(lower).solve_tri(b.ctx, b.floats(3, 96))
 
 
 @_fault(LONG_COPIES, "CPY CONT", concerns=_copies(DType.I64, DType.I64))
-def _long(b: TrialLeaves) -> Tensor:
+def _long(b: TrialLeafMaker) -> Tensor:
     repeated = b.leaf(np.arange(6), DType.I64).repeat_4d(b.ctx, 6, 4).contiguous(b.ctx)
     return repeated.permute(b.ctx, 1, 0).contiguous(b.ctx)
 
 
 @_fault("tanh of small numbers", "TANH")
-def _small_tanh(b: TrialLeaves) -> Tensor:
+def _small_tanh(b: TrialLeafMaker) -> Tensor:
     return b.leaf(b.numbers(ROW) * np.float32(1e-6)).tanh(b.ctx).scale(b.ctx, 1e6)
 
 
@@ -144,12 +144,12 @@ def _small_tanh(b: TrialLeaves) -> Tensor:
     "NORM RMS_NORM L2_NORM ADD_ID",
     concerns=lambda tensor, _: max(tensor.ne[1:4]) > MOST_ROWS,
 )
-def _norms_of_many_rows(b: TrialLeaves) -> Tensor:
+def _norms_of_many_rows(b: TrialLeafMaker) -> Tensor:
     return b.floats(4, MOST_ROWS + 1).rms_norm(b.ctx, None, eps=1e-5)
 
 
 @trial_case(QUERIES_BETWEEN_VECTORS)
-def _queries_between_vectors(b: TrialLeaves) -> Tensor:
+def _queries_between_vectors(b: TrialLeafMaker) -> Tensor:
     step = ROW + 2  # numbers from one query to the next
     query = b.floats(step, 6).view(b.ctx, 0, (ROW, 2, 3), (4 * step, 8 * step))
     key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
@@ -157,20 +157,20 @@ def _queries_between_vectors(b: TrialLeaves) -> Tensor:
 
 
 @trial_case(PRODUCT_NAN)
-def _product_of_nan(b: TrialLeaves) -> Tensor:
+def _product_of_nan(b: TrialLeafMaker) -> Tensor:
     columns = b.numbers(ROW, 48)
     columns[::3, 5] = np.nan
     return b.floats(ROW, ROWS, dtype=DType.F16).mulmat(b.ctx, b.leaf(columns))
 
 
 @trial_case(REPEATED_IDS)
-def _repeated_ids(b: TrialLeaves) -> Tensor:
+def _repeated_ids(b: TrialLeafMaker) -> Tensor:
     ids = b.leaf(np.ones((12, 3), np.int32), DType.I32)
     return b.floats(ROW, 4, 2).mulmat_id(b.ctx, b.floats(ROW, 1, 12), ids)
 
 
 @_fault(SLICES_APART, PRODUCTS, concerns=_has_slices_apart, known=KNOWN_MISREADINGS)
-def _slices_apart(b: TrialLeaves) -> Tensor:
+def _slices_apart(b: TrialLeafMaker) -> Tensor:
     def apart(columns: int) -> Tensor:
         return b.floats(ROW, columns + 2, 3).slice(b.ctx, 1, 0, columns)
 
@@ -183,18 +183,18 @@ def _slices_apart(b: TrialLeaves) -> Tensor:
     "GET_ROWS",
     concerns=lambda tensor, _: dtype_of(tensor) is DType.I32 and tensor.ne[0] > SHORT_ROW,
 )
-def _long_integer_rows(b: TrialLeaves) -> Tensor:
+def _long_integer_rows(b: TrialLeafMaker) -> Tensor:
     held = b.leaf(np.arange(3 * 2000).reshape(3, 2000), DType.I32)
     return held.rows(b.ctx, b.leaf(np.array([2, 0]), DType.I32))
 
 
 @_fault("convolutions of long volumes", "IM2COL_3D", concerns=lambda tensor, _: tensor.ne[1] > MOST_ROWS)
-def _long_volumes(b: TrialLeaves) -> Tensor:
+def _long_volumes(b: TrialLeafMaker) -> Tensor:
     return b.floats(3, 1, 1, 1).conv3d(b.ctx, b.floats(MOST_ROWS + 1, 1, 1, 1), c=1, p0=1)
 
 
 @_fault("step of 0", "STEP")
-def _step(b: TrialLeaves) -> Tensor:
+def _step(b: TrialLeafMaker) -> Tensor:
     return b.leaf(np.array([0.0, -0.0, 1.0, -1.0], np.float32)).cast(b.ctx, DType.I64)  # made by steps
 
 
@@ -203,32 +203,32 @@ def _step(b: TrialLeaves) -> Tensor:
     "NORM RMS_NORM L2_NORM ADD_ID SOFT_MAX CUMSUM PAD MUL_MAT",
     concerns=lambda tensor, _: max(tensor.ne[2:4]) > MOST_ROWS,
 )
-def _many_slices(b: TrialLeaves) -> Tensor:
+def _many_slices(b: TrialLeafMaker) -> Tensor:
     padded = b.floats(1, 1, MOST_ROWS + 1).pad_ext(b.ctx, 0, 1, 0, 0, 0, 0, 0, 0)
     return padded.softmax(b.ctx).rms_norm(b.ctx, None, eps=1e-5)
 
 
 @_fault("copies into columns", "CPY", concerns=_writes_columns)
-def _copies_into_columns(b: TrialLeaves) -> Tensor:
+def _copies_into_columns(b: TrialLeafMaker) -> Tensor:
     column = b.floats(4, ROWS).slice(b.ctx, 0, 1, 2)
     return b.floats(1, ROWS).copy(b.ctx, column).contiguous(b.ctx)
 
 
 @_fault("running sums of infinities", "CUMSUM")
-def _running_sums(b: TrialLeaves) -> Tensor:
+def _running_sums(b: TrialLeafMaker) -> Tensor:
     data = b.numbers(ROW)
     data[[3, 40]] = 1e30, np.inf
     return b.leaf(data).cumsum(b.ctx)
 
 
 @_fault("rows by ids that do not adjoin", "GET_ROWS", concerns=_are_ids_apart, known=KNOWN_MISREADINGS)
-def _rows_by_ids_apart(b: TrialLeaves) -> Tensor:
+def _rows_by_ids_apart(b: TrialLeafMaker) -> Tensor:
     ids = b.leaf(np.array([[7, 1], [3, 1], [0, 1]], np.int32), DType.I32).slice(b.ctx, 0, 0, 1)
     return b.floats(ROW, ROWS).rows(b.ctx, ids.permute(b.ctx, 1, 0))
 
 
 @_fault("copies of blocks that do not adjoin", "CPY CONT", concerns=_copies_blocks_apart)
-def _copies_of_blocks_apart(b: TrialLeaves) -> Tensor:
+def _copies_of_blocks_apart(b: TrialLeafMaker) -> Tensor:
     return b.floats(ROW, ROWS, dtype=DType.Q4_0).slice(b.ctx, 0, 0, ROW // 2).contiguous(b.ctx)
 
 
@@ -238,13 +238,13 @@ def _copies_of_blocks_apart(b: TrialLeaves) -> Tensor:
     concerns=_has_rows_between_vectors,
     known=KNOWN_MISREADINGS,
 )
-def _products_of_rows_between_vectors(b: TrialLeaves) -> Tensor:
+def _products_of_rows_between_vectors(b: TrialLeafMaker) -> Tensor:
     apart = b.floats(41, 2, 2, dtype=DType.BF16).slice(b.ctx, 0, 0, 8).permute(b.ctx, 0, 2, 1)
     return apart.mulmat(b.ctx, b.floats(8, 65, 6))
 
 
 @trial_case(CAPPED_SHORT_HEADS)
-def _capped_attention(b: TrialLeaves) -> Tensor:
+def _capped_attention(b: TrialLeafMaker) -> Tensor:
     key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
     query = b.floats(ROW, 2, 3)
     return query.scaled_dot_product_attention(b.ctx, key, value, None, scale=0.125, softcap=30.0)
@@ -255,7 +255,7 @@ def _capped_attention(b: TrialLeaves) -> Tensor:
     "GATED_DELTA_NET",
     concerns=lambda tensor, _: tensor.src[2].ne[0] not in DELTA_HEADS,
 )
-def _delta_rule(b: TrialLeaves) -> Tensor:
+def _delta_rule(b: TrialLeafMaker) -> Tensor:
     query, key, value = (b.floats(LONG_HEAD, 1, 2, 1) for _ in range(3))
     decay, share = (b.leaf(-np.abs(b.numbers(1, 1, 2, 1))) for _ in range(2))
     state = b.leaf(np.zeros((1, 1, LONG_HEAD, LONG_HEAD), np.float32))

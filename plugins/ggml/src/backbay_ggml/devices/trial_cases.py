@@ -14,7 +14,7 @@ import numpy as np
 from backbay import Context, DType, Tensor
 from backbay.internals import Array, Bytes
 
-Case = Callable[["TrialLeaves"], Tensor]
+Case = Callable[["TrialLeafMaker"], Tensor]
 CASES: dict[str, Case] = {}
 """By what is tried: views that begin between a device's places for tensors, by the ggml op that reads or writes them,
 with the view's dtype unless it is f32 (`GET_ROWS`, `GET_ROWS i32`, `into CPY`), and other faults, in words."""
@@ -34,7 +34,7 @@ COPIED = (
 
 
 @final
-class TrialLeaves:
+class TrialLeafMaker:
     """Makes the leaves of a case on the device that is tried."""
 
     def __init__(self, ctx: Context, quantized: Callable[[Array, DType], Bytes]) -> None:
@@ -91,13 +91,13 @@ def _named(name: str, dtype: DType) -> str:
     return name if dtype is DType.F32 else f"{name} {dtype}"
 
 
-def _with_views(case: Case, dtype: DType, b: TrialLeaves) -> Tensor:
+def _with_views(case: Case, dtype: DType, b: TrialLeafMaker) -> Tensor:
     b.moved = dtype
     return case(b)
 
 
 @trial_case(PLAIN)
-def _plain(b: TrialLeaves) -> Tensor:
+def _plain(b: TrialLeafMaker) -> Tensor:
     return b.leaf(b.numbers(ROW, ROWS)).mulmat(b.ctx, b.leaf(b.numbers(ROW, 3)))
 
 
@@ -105,7 +105,7 @@ def _add_call(name: str, op: Callable[..., Tensor], *shapes: tuple[int, ...], **
     """An op of operands of these shapes."""
 
     @add_view_cases(name, DType.F32)
-    def case(b: TrialLeaves) -> Tensor:
+    def case(b: TrialLeafMaker) -> Tensor:
         first, *others = [b.floats(*shape) for shape in shapes]
         return op(first, b.ctx, *others, **attributes)
 
@@ -120,19 +120,19 @@ _add_call("CONCAT", Tensor.concat, (ROW, ROWS), (ROW, 3), dim=1)
 
 
 @add_view_cases("CPY", DType.F32)
-def _narrowed(b: TrialLeaves) -> Tensor:
+def _narrowed(b: TrialLeafMaker) -> Tensor:
     return b.floats(ROW, ROWS).cast(b.ctx, DType.F16)
 
 
 @add_view_cases("CPY", DType.F16)
-def _widened(b: TrialLeaves) -> Tensor:
+def _widened(b: TrialLeafMaker) -> Tensor:
     return b.floats(ROW, ROWS, dtype=DType.F16).cast(b.ctx, DType.F32)
 
 
 def _add_copies(dtype: DType) -> None:
     """Copies of and between tensors of a dtype, and rows of floats into one."""
 
-    def data(b: TrialLeaves) -> Array:
+    def data(b: TrialLeafMaker) -> Array:
         return (
             np.arange(ROW * ROWS, dtype=np.int32).reshape(ROWS, ROW)
             if dtype.is_integer
@@ -140,23 +140,23 @@ def _add_copies(dtype: DType) -> None:
         )
 
     @trial_case(_named("CONT", dtype))
-    def cont(b: TrialLeaves) -> Tensor:
+    def cont(b: TrialLeafMaker) -> Tensor:
         return b.shifted(data(b), dtype).contiguous(b.ctx)
 
     if _named("CPY", dtype) not in CASES:
 
         @trial_case(_named("CPY", dtype))
-        def copied(b: TrialLeaves) -> Tensor:
+        def copied(b: TrialLeafMaker) -> Tensor:
             return b.shifted(data(b), dtype).copy(b.ctx, b.leaf(data(b), dtype))
 
     @trial_case(_named("into CPY", dtype))
-    def into_copy(b: TrialLeaves) -> Tensor:
+    def into_copy(b: TrialLeafMaker) -> Tensor:
         return b.leaf(data(b), dtype).copy(b.ctx, b.shifted(data(b), dtype))
 
     if not dtype.is_integer:
 
         @trial_case(_named("into SET_ROWS", dtype))
-        def into_rows(b: TrialLeaves) -> Tensor:
+        def into_rows(b: TrialLeafMaker) -> Tensor:
             return b.shifted(data(b), dtype).set_rows(b.ctx, b.floats(ROW, 2), b.ids(4, 1))
 
 
@@ -165,37 +165,37 @@ for _dtype in COPIED:
 
 
 @add_view_cases("SET_ROWS", DType.F32, DType.I32)
-def _set_rows(b: TrialLeaves) -> Tensor:
+def _set_rows(b: TrialLeafMaker) -> Tensor:
     table = b.leaf(b.numbers(ROW, ROWS))
     return table.set_rows(b.ctx, b.floats(ROW, 2), b.ids(4, 1)).contiguous(b.ctx)
 
 
 @add_view_cases("GET_ROWS", DType.F32, DType.I32)
-def _rows(b: TrialLeaves) -> Tensor:
+def _rows(b: TrialLeafMaker) -> Tensor:
     return b.floats(ROW, ROWS).rows(b.ctx, b.ids(7, 3, 0))
 
 
 @add_view_cases("ADD_ID", DType.F32, DType.I32)
-def _add_id(b: TrialLeaves) -> Tensor:
+def _add_id(b: TrialLeafMaker) -> Tensor:
     ids = b.operand(np.array([[0, 2], [1, 0], [2, 1]], np.int32), DType.I32)
     return b.floats(ROW, 2, 3).add_id(b.ctx, b.floats(ROW, 3), ids)
 
 
 @add_view_cases("ROPE", DType.F32, DType.I32)
-def _rope(b: TrialLeaves) -> Tensor:
+def _rope(b: TrialLeafMaker) -> Tensor:
     factors = b.operand(np.linspace(1, 8, ROW // 2, dtype=np.float32))
     return b.floats(ROW, 2, 3).rope(b.ctx, b.ids(9, 5, 30), dim=ROW, base=10000.0, factors=factors)
 
 
 @add_view_cases("MUL_MAT", DType.F32, DType.F16)
-def _product(b: TrialLeaves) -> Tensor:
+def _product(b: TrialLeafMaker) -> Tensor:
     weight = b.floats(ROW, ROWS, dtype=DType.F16 if b.moved is DType.F16 else DType.F32)
     few, many = (weight.mulmat(b.ctx, b.floats(ROW, count)) for count in (1, 17))
     return few.concat(b.ctx, many, 1)
 
 
 @add_view_cases("FLASH_ATTN_EXT", DType.F32, DType.F16)
-def _attention(b: TrialLeaves) -> Tensor:
+def _attention(b: TrialLeafMaker) -> Tensor:
     query, halves = b.floats(ROW, 2, 3), b.moved is DType.F16
     key, value = (b.floats(ROW, 1, 40, dtype=DType.F16) for _ in range(2))
     mask, sinks = (b.floats(40, 3, dtype=DType.F16), None) if halves else (None, b.floats(2))
@@ -203,7 +203,7 @@ def _attention(b: TrialLeaves) -> Tensor:
 
 
 @add_view_cases("SOFT_MAX", DType.F32)
-def _softmax(b: TrialLeaves) -> Tensor:
+def _softmax(b: TrialLeafMaker) -> Tensor:
     key, value = (b.leaf(b.numbers(ROW, 1, 40)) for _ in range(2))
     attended = b.leaf(b.numbers(ROW, 2, 3)).scaled_dot_product_attention(
         b.ctx, key, value, b.floats(40, 3), scale=0.125, sinks=b.floats(2)

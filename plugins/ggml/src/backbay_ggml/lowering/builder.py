@@ -41,7 +41,7 @@ NEXT_WEIGHTS = 2
 
 
 @final
-class Builder(TensorBuilder):
+class GgmlBuilder(TensorBuilder):
     """The tensors of the nodes of one graph, on the CPU, or where an `op_placement` puts them.
 
     `raw`, `rows`, `dense` and `floats` give a node's tensor; each asks more of its layout than the one before.
@@ -213,7 +213,7 @@ class Builder(TensorBuilder):
         return made
 
 
-def lower_graph(g: Builder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
+def lower_graph(g: GgmlBuilder, graph: Graph, calls: Calls, bind: Callable[[Node], None]) -> None:
     """Lower a graph by kernels; `bind` gives a leaf or weight its tensor."""
     for node in graph.nodes:
         _check_extent(node)
@@ -236,7 +236,7 @@ def _check_extent(node: Node) -> None:
         )
 
 
-def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -> None:
+def _lower(g: GgmlBuilder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -> None:
     if op.writes is not None:
         if all(operand.size for operand in node.operands):
             g.wrote(node, call(g, *node.args))
@@ -248,7 +248,7 @@ def _lower(g: Builder, node: Node, op: Op[Any, Any], call: Callable[..., Ptr]) -
         g.finish(node, call(g, *node.args))
 
 
-def _has_empty_operand(g: Builder, node: Node, op: Op[Any, Any]) -> bool:
+def _has_empty_operand(g: GgmlBuilder, node: Node, op: Op[Any, Any]) -> bool:
     if op in (ops.mulmat, ops.mulmat_full_prec) and not g.avoids(NO_TERMS):
         return False
     if op in (ops.ssm_scan, ops.delta_rule):

@@ -16,7 +16,7 @@ from backbay_native import ATTENTION
 from ..devices.known_faults import CAPPED_SHORT_HEADS, QUERIES_BETWEEN_VECTORS
 from ..library.abi import NULL, Ptr, dtype_of, ffi
 from ..library.avoidance import CAPPED_TILES, PARTIAL_VECTORS
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 from .matrix import mul_mat
 
 MANY = 64  # queries, as many as a tile of ggml's flash attention has
@@ -37,7 +37,7 @@ MOST_PARTS = 32
 
 @kernel(ops.scaled_dot_product_attention)
 def scaled_dot_product_attention(
-    g: Builder,
+    g: GgmlBuilder,
     query: Node,
     key: Node,
     value: Node,
@@ -82,14 +82,14 @@ def scaled_dot_product_attention(
     return _times(g, vmla, result)
 
 
-def _times(g: Builder, vmla: Node | None, result: Ptr) -> Ptr:
+def _times(g: GgmlBuilder, vmla: Node | None, result: Ptr) -> Ptr:
     """(dv, tokens, heads, batch), times vmla if there is one, as (dv or e, heads, tokens, batch)."""
     if vmla is not None:
         result = mul_mat(g, g.rows(vmla), g.contiguous(result))
     return g.contiguous(g.permute(result, 0, 2, 1, 3))
 
 
-def _in_fours(g: Builder, rows: Ptr) -> Ptr:
+def _in_fours(g: GgmlBuilder, rows: Ptr) -> Ptr:
     """Rows that begin at whole vectors of four numbers: Vulkan reads others from wrong places."""
     dtype = dtype_of(rows)
     if dtype.is_quantized or not any(step % (4 * dtype.type_size) for step in list(rows.nb)[1:]):
@@ -97,7 +97,7 @@ def _in_fours(g: Builder, rows: Ptr) -> Ptr:
     return g.call("cont", rows)
 
 
-def _value(g: Builder, value: Node, permuted: bool) -> Ptr:
+def _value(g: GgmlBuilder, value: Node, permuted: bool) -> Ptr:
     if permuted:
         return g.rows(value)
     floats = g.cast(g.raw(value), DType.F32) if value.dtype.is_quantized else g.raw(value)
@@ -105,7 +105,7 @@ def _value(g: Builder, value: Node, permuted: bool) -> Ptr:
 
 
 def _weights(
-    g: Builder, q: Ptr, k: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
+    g: GgmlBuilder, q: Ptr, k: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
 ) -> Ptr:
     scores = mul_mat(g, k, q, full=True)  # (history, tokens, heads, batch)
     if softcap:
@@ -117,7 +117,7 @@ def _weights(
     return weights
 
 
-def _fits_native(g: Builder, query: Node, key: Node, value: Node) -> bool:
+def _fits_native(g: GgmlBuilder, query: Node, key: Node, value: Node) -> bool:
     return (
         {key.dtype, value.dtype} <= set(CACHES)
         and max(query.dim(0), value.dim(0)) <= MOST_FEATURES
@@ -127,7 +127,7 @@ def _fits_native(g: Builder, query: Node, key: Node, value: Node) -> bool:
 
 
 def _native(
-    g: Builder,
+    g: GgmlBuilder,
     query: Node,
     key: Node,
     value: Node,
@@ -149,7 +149,7 @@ def _native(
     return g.custom("attention_sum", shape, [made, *hidden[1:], *column], ffi.cast("void *", key.dim(2)))
 
 
-def _hidden(g: Builder, query: Node, key: Node, mask: Node) -> list[Ptr]:
+def _hidden(g: GgmlBuilder, query: Node, key: Node, mask: Node) -> list[Ptr]:
     """The mask, and the table of the cells that it shows."""
     raw, tokens, tile = g.raw(mask), query.dim(2), _tile(query, key)
 

@@ -7,12 +7,12 @@ from typing import Any
 from backbay import DType, Node, Op, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 
 
 def _binary(op: Op[Any, Any]) -> None:
     @kernel(op)
-    def lower(g: Builder, x: Node, t2: Node) -> Ptr:
+    def lower(g: GgmlBuilder, x: Node, t2: Node) -> Ptr:
         return g.call(op.name, g.rows(x, DType.F32), g.rows(t2, DType.F32))
 
 

@@ -9,25 +9,25 @@ import numpy as np
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 from .index import same_rows_of_slices
 
 TRIANGLES = {"upper-diag": 0, "upper": 1, "lower-diag": 2, "lower": 3}  # of enum ggml_tri_type
 
 
 @kernel(ops.diag)
-def diag(g: Builder, x: Node) -> Ptr:
+def diag(g: GgmlBuilder, x: Node) -> Ptr:
     return g.call("diag", g.floats(x))
 
 
 @kernel(ops.tri)
-def tri(g: Builder, x: Node, kind: Literal["upper-diag", "upper", "lower-diag", "lower"]) -> Ptr:
+def tri(g: GgmlBuilder, x: Node, kind: Literal["upper-diag", "upper", "lower-diag", "lower"]) -> Ptr:
     return g.call("tri", g.floats(x), TRIANGLES[kind])
 
 
 @kernel(ops.solve_tri)
 def solve_tri(
-    g: Builder, a: Node, b: Node, lower: bool = True, left: bool = True, unit_diagonal: bool = False
+    g: GgmlBuilder, a: Node, b: Node, lower: bool = True, left: bool = True, unit_diagonal: bool = False
 ) -> Ptr:
     """ggml solves lower triangles from the left only: other systems are transposed or reversed, and so is the answer."""
     matrix, sides = g.floats(a), g.floats(b)
@@ -43,7 +43,7 @@ def solve_tri(
     return solved if left else g.transposed(solved)
 
 
-def _reversed(g: Builder, x: Ptr) -> Ptr:
+def _reversed(g: GgmlBuilder, x: Ptr) -> Ptr:
     ne = tuple(x.ne)
     places = g.constant(np.arange(ne[1])[::-1].astype(np.int32), DType.I32)
     return g.reshape(same_rows_of_slices(g, g.reshape(x, ne[0], ne[1], ne[2] * ne[3]), places), *ne)

@@ -17,7 +17,7 @@ from backbay_native import ENTRY, MOST_ALONE
 from ..devices.known_faults import PRODUCT_NAN, REPEATED_IDS
 from ..library.abi import FULL_PRECISION, NULL, Ptr, ffi, view_owner
 from ..library.avoidance import HALF_SUMS, ROWS_OVERWRITTEN, SLOW_COLUMNS, VIEWS_OF_EXPERTS
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 from ..tensors.tensor_builder import four_dimensions
 from ..weights.arrangements import EXTRA_ROWS, REPACK, WeightArrangement, faster_in_llamafile
 
@@ -30,19 +30,19 @@ TILE = 4  # columns that repacked weights are multiplied with at a time; the res
 
 
 @kernel(ops.mulmat)
-def mulmat(g: Builder, w: Node, x: Node) -> Ptr:
+def mulmat(g: GgmlBuilder, w: Node, x: Node) -> Ptr:
     return _product(g, w, x, full=False)
 
 
 @kernel(ops.mulmat_full_prec)
-def mulmat_full_prec(g: Builder, w: Node, x: Node) -> Ptr:
+def mulmat_full_prec(g: GgmlBuilder, w: Node, x: Node) -> Ptr:
     if w.dtype is not DType.F16 or not g.library.sums_in_half or not g.avoids(HALF_SUMS):
         return _product(g, w, x, full=True)
     return mul_mat(g, g.rows(w, DType.F32), g.rows(x, DType.F32), full=True)
 
 
 @kernel(ops.mulmat_id)
-def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
+def mulmat_id(g: GgmlBuilder, w: Node, x: Node, ids: Node) -> Ptr:
     experts, columns, chosen = g.rows(w), _activation(g, w, x), g.raw(ids)
     if not g.on_cpu and g.avoids(VIEWS_OF_EXPERTS):
         # Vulkan's code reads all ids as if they adjoined, ends the process at columns that do not adjoin, and rounds experts
@@ -58,7 +58,7 @@ def mulmat_id(g: Builder, w: Node, x: Node, ids: Node) -> Ptr:
     return g.reshape(made, made.ne[0], used, tokens)
 
 
-def _by_experts(g: Builder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
+def _by_experts(g: GgmlBuilder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
     made = g.call("mul_mat_id", experts, columns, ids)
     if g.fails(PRODUCT_NAN):  # Vulkan's code heeds this for experts in f16 alone
         made.op_params[0] = FULL_PRECISION
@@ -66,14 +66,14 @@ def _by_experts(g: Builder, experts: Ptr, columns: Ptr, ids: Ptr) -> Ptr:
 
 
 @kernel(ops.add_id)
-def add_id(g: Builder, x: Node, t2: Node, ids: Node) -> Ptr:
+def add_id(g: GgmlBuilder, x: Node, t2: Node, ids: Node) -> Ptr:
     rows = g.floats(t2)
     if rows.op and g.avoids(ROWS_OVERWRITTEN):  # by the result, while ggml still reads them
         g.lib.ggml_set_output(view_owner(rows))
     return g.call("add_id", g.floats(x), rows, g.dense(ids))
 
 
-def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
+def _product(g: GgmlBuilder, w: Node, x: Node, *, full: bool) -> Ptr:
     """The product of two nodes; `full` asks for sums in f32 on every device."""
     weights = g.product(w) or g.rows(w)
     product = _multiply_native(g, w, weights, x)
@@ -91,7 +91,7 @@ def _product(g: Builder, w: Node, x: Node, *, full: bool) -> Ptr:
     return g.reshape(product, w.dim(1), *four_dimensions(x)[1:])
 
 
-def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
+def _multiply_native(g: GgmlBuilder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
     """The product by native code; None if that does not take it."""
     format_ = w.dtype.name if weights.extra == NULL else f"{w.dtype.name}_X8"
     if not g.on_cpu or format_ not in g.library.native.formats or four_dimensions(w)[2:] != (1, 1):
@@ -119,13 +119,13 @@ def _multiply_native(g: Builder, w: Node, weights: Ptr, x: Node) -> Ptr | None:
     return g.product_op("products", shape, [weights, codes], number)
 
 
-def _activation(g: Builder, w: Node, x: Node) -> Ptr:
+def _activation(g: GgmlBuilder, w: Node, x: Node) -> Ptr:
     """The second operand of a product: unchanged if the kernel takes its dtype, else as f32."""
     taken = x.dtype is DType.F32 or x.dtype is g.library.activation(w.dtype)
     return g.rows(x, None if taken else DType.F32)
 
 
-def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+def _few(g: GgmlBuilder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     count = columns.ne[1]
     kind = _arrangement(g, w, weights)
     if kind is not None and kind.name == REPACK and count % TILE >= 2:
@@ -138,7 +138,7 @@ def _few(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     return _multiply(g, w, weights, columns, full=full)
 
 
-def _wider(g: Builder, w: Node, weights: Ptr, columns: Ptr, count: int, *, full: bool) -> Ptr:
+def _wider(g: GgmlBuilder, w: Node, weights: Ptr, columns: Ptr, count: int, *, full: bool) -> Ptr:
     """A product with added columns, which hold any numbers and whose results are dropped."""
     held, rows = columns.ne[1], columns.ne[0]
 
@@ -152,7 +152,7 @@ def _wider(g: Builder, w: Node, weights: Ptr, columns: Ptr, count: int, *, full:
     return g.view(wide, DType.F32, ne, contiguous_strides(DType.F32, ne), 0)
 
 
-def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
+def _exchanged(g: GgmlBuilder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
     """A product of q8_0 weights and one column with the operands exchanged: the weights become the columns.
 
     ggml negates codes of columns, and -128 has no opposite: weights with such a code are not exchanged.
@@ -161,7 +161,7 @@ def _exchanged(g: Builder, weights: Ptr, column: Ptr, *, full: bool) -> Ptr:
     return g.reshape(mul_mat(g, row, weights, full=full), weights.ne[1])
 
 
-def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
+def _multiply(g: GgmlBuilder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) -> Ptr:
     """A product, with more rows if the columns would evict each other from the first cache."""
     kind = _arrangement(g, w, weights)
     evicting = columns.ne[1] > SET_COLUMNS and 4 * w.dim(1) % HALF_PAGE == 0
@@ -173,11 +173,11 @@ def _multiply(g: Builder, w: Node, weights: Ptr, columns: Ptr, *, full: bool) ->
     return g.call("cont", g.view(product, DType.F32, ne, tuple(product.nb), 0))
 
 
-def _arrangement(g: Builder, w: Node, weights: Ptr) -> WeightArrangement | None:
+def _arrangement(g: GgmlBuilder, w: Node, weights: Ptr) -> WeightArrangement | None:
     return g.arrangement(w) if weights.extra != NULL and g.on_cpu else None
 
 
-def mul_mat(g: Builder, w: Ptr, x: Ptr, *, full: bool = False) -> Ptr:
+def mul_mat(g: GgmlBuilder, w: Ptr, x: Ptr, *, full: bool = False) -> Ptr:
     """A product of ggml's; sums are in f32 if `full` asks for it, or the device's sums in f16 lose NaN."""
     product = g.call("mul_mat", w, x)
     if full or g.fails(PRODUCT_NAN):

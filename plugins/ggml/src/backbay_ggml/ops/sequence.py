@@ -14,7 +14,7 @@ from backbay_native import CONVOLUTION, MOST_KEYS, MOST_TAPS, RECURRENCE
 
 from ..library.abi import NULL, Ptr
 from ..library.avoidance import FACTORS_OUTSIDE, PARTIAL_BLOCKS_OF_HEADS, SLOW_CONVOLUTION
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 
 MODES = {"normal": 0, "neox": 2, "multi-section": 8, "vision": 24}
 VECTORS = 8
@@ -25,7 +25,7 @@ DELTA_HEAD = 64
 
 @kernel(ops.rope)
 def rope(
-    g: Builder,
+    g: GgmlBuilder,
     x: Node,
     positions: Node,
     dim: int,
@@ -44,7 +44,7 @@ def rope(
     return g.call("rope_ext", *operands, MODES[mode], *tail)
 
 
-def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
+def _factors(g: GgmlBuilder, x: Node, factors: Node | None) -> Ptr:
     """A factor for each pair of the head: ggml also reads factors of pairs that it does not rotate."""
     if factors is None:
         return NULL
@@ -53,7 +53,7 @@ def _factors(g: Builder, x: Node, factors: Node | None) -> Ptr:
 
 
 @kernel(ops.ssm_conv)
-def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
+def ssm_conv(g: GgmlBuilder, x: Node, weight: Node) -> Ptr:
     window, (taps, channels) = g.raw(x), map(weight.dim, range(2))
     tokens = x.dim(0) - taps + 1
     channels_adjoin = x.dtype is DType.F32 and window.nb[1] == DType.F32.type_size
@@ -75,7 +75,7 @@ def ssm_conv(g: Builder, x: Node, weight: Node) -> Ptr:
 
 
 @kernel(ops.ssm_scan)
-def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) -> Ptr:
+def ssm_scan(g: GgmlBuilder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) -> Ptr:
     if x.dim(2) == 0:
         states = g.reshape(g.floats(s), s.dim(0) * s.dim(1) * s.dim(2), s.dim(3))
         picked = g.call("get_rows", states, g.dense(ids))
@@ -88,7 +88,7 @@ def ssm_scan(g: Builder, s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, 
     return g.call("ssm_scan", *operands, 1)
 
 
-def _heads(g: Builder, x: Node) -> Ptr:
+def _heads(g: GgmlBuilder, x: Node) -> Ptr:
     """A node's tensor as f32, in which the heads of each token adjoin; the tokens need not."""
     tensor = g.rows(x, DType.F32)
     return tensor if tensor.nb[1] == tensor.nb[0] * tensor.ne[0] else g.contiguous(tensor)
@@ -96,7 +96,7 @@ def _heads(g: Builder, x: Node) -> Ptr:
 
 @kernel(ops.delta_rule)
 def delta_rule(
-    g: Builder, s: Node, q: Node, k: Node, v: Node, decay: Node, share: Node, removed: Node | None = None
+    g: GgmlBuilder, s: Node, q: Node, k: Node, v: Node, decay: Node, share: Node, removed: Node | None = None
 ) -> Ptr:
     """By native code, else by RWKV's kernel, which serves both forms, and is ggml's fastest on the CPU."""
     if v.dim(2) == 0:
@@ -127,18 +127,18 @@ def delta_rule(
     return _narrow(g, made, s, v, size)
 
 
-def _gated(g: Builder, q: Ptr, k: Ptr, v: Ptr, gate: Ptr, rate: Ptr, state: Ptr) -> Ptr:
+def _gated(g: GgmlBuilder, q: Ptr, k: Ptr, v: Ptr, gate: Ptr, rate: Ptr, state: Ptr) -> Ptr:
     """By the gated rule, which more devices have for more sizes of heads; it scales its result."""
     gate = gate if gate.ne[0] == 1 else g.padded(gate, q.ne[0] - gate.ne[0])
     return g.call("gated_delta_net", g.call("scale", q, sqrt(q.ne[0])), k, v, gate, rate, state, 1)
 
 
-def _for_each(g: Builder, x: Ptr, size: int) -> Ptr:
+def _for_each(g: GgmlBuilder, x: Ptr, size: int) -> Ptr:
     """Numbers for each element of a head. ggml multiplies by them faster than by one number for all."""
     return g.padded(x, size - x.ne[0]) if x.ne[0] > 1 else g.call("repeat_4d", x, size, *tuple(x.ne)[1:])
 
 
-def _narrow(g: Builder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:
+def _narrow(g: GgmlBuilder, made: Ptr, s: Node, v: Node, size: int) -> Ptr:
     """The result of padded heads without the padding, as one dimension."""
     (key, value, heads), (tokens, sequences) = map(s.dim, range(3)), map(v.dim, (2, 3))
     if key == value == size:

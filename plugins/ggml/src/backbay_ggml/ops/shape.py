@@ -8,25 +8,25 @@ from backbay import DType, Node, ops
 
 from ..library.abi import Ptr
 from ..library.avoidance import BLOCKS_JOINED
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 from ..tensors.tensor_builder import four_dimensions
 from .index import join_rows
 
 
 @kernel(ops.contiguous)
-def contiguous(g: Builder, x: Node, *shape: int) -> Ptr:
+def contiguous(g: GgmlBuilder, x: Node, *shape: int) -> Ptr:
     return g.reshape(g.call("cont", g.raw(x)), *(shape or x.shape))
 
 
 @kernel(ops.pad_ext)
 def pad_ext(
-    g: Builder, x: Node, lp0: int, rp0: int, lp1: int, rp1: int, lp2: int, rp2: int, lp3: int, rp3: int
+    g: GgmlBuilder, x: Node, lp0: int, rp0: int, lp1: int, rp1: int, lp2: int, rp2: int, lp3: int, rp3: int
 ) -> Ptr:
     return g.call("pad_ext", g.floats(x), lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
 
 
 @kernel(ops.concat)
-def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
+def concat(g: GgmlBuilder, x: Node, t2: Node, dim: int) -> Ptr:
     parts = [node for node in (x, t2) if node.size]
     if len(parts) == 1:
         return g.call("cont", g.raw(parts[0]))
@@ -38,23 +38,23 @@ def concat(g: Builder, x: Node, t2: Node, dim: int) -> Ptr:
     return g.bitcast(made, x.dtype, (ne[0] // x.dtype.type_size * x.dtype.block_size, *ne[1:]))
 
 
-def _bytes(g: Builder, x: Node) -> Ptr:
+def _bytes(g: GgmlBuilder, x: Node) -> Ptr:
     return g.bitcast(g.dense(x), DType.I8, (x.row_nbytes, *four_dimensions(x)[1:]))
 
 
 @kernel(ops.repeat)
-def repeat(g: Builder, x: Node, dim: int, n: int) -> Ptr:
+def repeat(g: GgmlBuilder, x: Node, dim: int, n: int) -> Ptr:
     ne = list(four_dimensions(x))
     ne[dim] *= n
     return repeat_to_shape(g, x, tuple(ne))
 
 
 @kernel(ops.repeat_4d)
-def repeat_4d(g: Builder, x: Node, dim0: int, dim1: int = 1, dim2: int = 1, dim3: int = 1) -> Ptr:
+def repeat_4d(g: GgmlBuilder, x: Node, dim0: int, dim1: int = 1, dim2: int = 1, dim3: int = 1) -> Ptr:
     return repeat_to_shape(g, x, (dim0, dim1, dim2, dim3))
 
 
-def repeat_to_shape(g: Builder, x: Node, ne: tuple[int, ...]) -> Ptr:
+def repeat_to_shape(g: GgmlBuilder, x: Node, ne: tuple[int, ...]) -> Ptr:
     if x.dtype is not DType.I64:
         return g.call("repeat_4d", g.dense(x), *ne)
     made, have = g.dense(x), list(four_dimensions(x))

@@ -10,7 +10,7 @@ from backbay import DType, Node, UnsupportedOpError, ops
 
 from ..library.abi import Ptr
 from ..library.avoidance import CONV_IN_F16, NEAREST_IN_F32
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 from ..tensors.tensor_builder import LARGEST, four_dimensions
 from .index import same_rows_of_slices
 from .matrix import mul_mat
@@ -24,7 +24,7 @@ WIDEST_PADDING = (1 << 30) - 1  # so that twice the padding fits 32 bits
 
 @kernel(ops.im2col)
 def im2col(
-    g: Builder,
+    g: GgmlBuilder,
     weight: Node,
     data: Node,
     s0: int = 1,
@@ -39,7 +39,7 @@ def im2col(
 
 @kernel(ops.conv2d)
 def conv2d(
-    g: Builder,
+    g: GgmlBuilder,
     weight: Node,
     data: Node,
     s0: int = 1,
@@ -61,7 +61,7 @@ def conv2d(
 
 @kernel(ops.conv3d)
 def conv3d(
-    g: Builder,
+    g: GgmlBuilder,
     weight: Node,
     data: Node,
     c: int,
@@ -87,7 +87,7 @@ def conv3d(
 
 
 @kernel(ops.conv1d_dw)
-def conv1d_dw(g: Builder, x: Node, weight: Node, s: int = 1, p: int = 0, d: int = 1) -> Ptr:
+def conv1d_dw(g: GgmlBuilder, x: Node, weight: Node, s: int = 1, p: int = 0, d: int = 1) -> Ptr:
     time, channels, batch = (x.dim(n) for n in range(3))
     taps = weight.dim(0)
     lines = g.reshape(g.floats(x), time, 1, 1, channels * batch)
@@ -102,7 +102,7 @@ def conv1d_dw(g: Builder, x: Node, weight: Node, s: int = 1, p: int = 0, d: int 
 
 
 @kernel(ops.avg_pool2d)
-def avg_pool2d(g: Builder, x: Node, k: int, s: int, p: float = 0.0) -> Ptr:
+def avg_pool2d(g: GgmlBuilder, x: Node, k: int, s: int, p: float = 0.0) -> Ptr:
     if k > WIDEST_POOL or max(x.dim(0), x.dim(1)) + 2 * p > WIDEST_PLANE:
         raise UnsupportedOpError(
             f"avg_pool2d: ggml takes windows up to {WIDEST_POOL} and planes up to {WIDEST_PLANE}"
@@ -112,7 +112,7 @@ def avg_pool2d(g: Builder, x: Node, k: int, s: int, p: float = 0.0) -> Ptr:
 
 @kernel(ops.interpolate)
 def interpolate(
-    g: Builder, x: Node, dims: tuple[int, ...], mode: Literal["nearest", "bilinear"] = "nearest"
+    g: GgmlBuilder, x: Node, dims: tuple[int, ...], mode: Literal["nearest", "bilinear"] = "nearest"
 ) -> Ptr:
     ne = (*dims, 1, 1, 1, 1)[:4]
     made = g.floats(x)
@@ -123,7 +123,7 @@ def interpolate(
     return made if mode == "nearest" else g.call("interpolate", g.contiguous(made), *ne, SCALE_MODES[mode])
 
 
-def _nearest(g: Builder, x: Ptr, dim: int, extent: int) -> Ptr:
+def _nearest(g: GgmlBuilder, x: Ptr, dim: int, extent: int) -> Ptr:
     """Resample one dimension by picking rows: ggml's own resampling divides in f32, and may miss by one."""
     have = x.ne[dim]
     if have == extent:
@@ -138,7 +138,7 @@ def _nearest(g: Builder, x: Ptr, dim: int, extent: int) -> Ptr:
 
 
 def _windows(
-    g: Builder, kernels: Ptr, data: Ptr, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
+    g: GgmlBuilder, kernels: Ptr, data: Ptr, s0: int, s1: int, p0: int, p1: int, d0: int, d1: int
 ) -> Ptr:
     """(KW*KH*IC, OW, OH, N)"""
     _check_padding("convolution", p0, p1)
@@ -150,7 +150,7 @@ def _check_padding(what: str, *paddings: int) -> None:
         raise UnsupportedOpError(f"{what}: ggml takes paddings up to {WIDEST_PADDING}, got {list(paddings)}")
 
 
-def _product(g: Builder, kernels: Ptr, windows: Ptr, out: int, pixels: int, images: int) -> Ptr:
+def _product(g: GgmlBuilder, kernels: Ptr, windows: Ptr, out: int, pixels: int, images: int) -> Ptr:
     """Every window times every kernel: (pixels, out, images)."""
     inner, rows = windows.ne[0], windows.ne[1] * windows.ne[2] * windows.ne[3]
     if inner * rows > LARGEST:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from backbay import DType, Node, ops
 
 from ..library.abi import Ptr, dtype_of
-from ..lowering.builder import Builder, kernel
+from ..lowering.builder import GgmlBuilder, kernel
 from ..tensors.tensor_builder import four_dimensions
 from .index import put_rows
 
 
 @kernel(ops.copy)
-def copy(g: Builder, x: Node, dst: Node) -> Ptr:
+def copy(g: GgmlBuilder, x: Node, dst: Node) -> Ptr:
     if dst.dtype.is_quantized and dst.dtype.type_size % 2 == 0 and g.fails(f"into CPY {dst.dtype}"):
         return _copy_in_words(g, x, dst)
     target, source = g.raw(dst), g.raw(x)
@@ -25,7 +25,7 @@ def copy(g: Builder, x: Node, dst: Node) -> Ptr:
     return g.call("cpy", g.cast(source, dst.dtype), target)
 
 
-def _copy_in_words(g: Builder, x: Node, dst: Node) -> Ptr:
+def _copy_in_words(g: GgmlBuilder, x: Node, dst: Node) -> Ptr:
     """A copy of blocks as numbers of 16 bits, for a device that moves blocks to or from wrong places."""
     if x.dtype is dst.dtype:
         source = g.call("cont", _words(g, g.raw(x)))  # read all before anything is overwritten
@@ -36,7 +36,7 @@ def _copy_in_words(g: Builder, x: Node, dst: Node) -> Ptr:
     return g.call("cpy", g.reshape(source, *target.ne), target)
 
 
-def _words(g: Builder, blocks: Ptr) -> Ptr:
+def _words(g: GgmlBuilder, blocks: Ptr) -> Ptr:
     """A view of blocks, which begin at even addresses, as numbers of 16 bits; no bit of them changes when they move."""
     dtype = dtype_of(blocks)
     row = blocks.ne[0] // dtype.block_size * dtype.type_size // 2
@@ -44,7 +44,7 @@ def _words(g: Builder, blocks: Ptr) -> Ptr:
 
 
 @kernel(ops.set_rows)
-def set_rows(g: Builder, x: Node, src: Node, ids: Node) -> Ptr:
+def set_rows(g: GgmlBuilder, x: Node, src: Node, ids: Node) -> Ptr:
     target, overlaps = g.raw(x), src.storage is x.storage
     if not x.dtype.is_integer:
         rows = g.rows(src, DType.F32)

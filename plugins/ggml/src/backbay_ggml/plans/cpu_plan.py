@@ -17,7 +17,7 @@ from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 from ..library.abi import NULL, Ptr, c_string, ffi, tensor_address
 from ..library.library import Library
 from .callbacks import ABORTED, OpClock, TimedOp
-from .graph_plan import GgmlPlan, GgmlResources, SharedMemory, check_status
+from .graph_plan import ComputeMemory, GgmlPlan, GgmlResources, check_status
 from .thread_choice import ThreadChoice
 
 SPLIT = 512  # cells of a history that ggml divides between threads, if there is one row of queries
@@ -27,7 +27,7 @@ SPARE = 8  # a part of the memory that a graph needs
 
 
 @final
-class PlanArena(SharedMemory["CpuPlan"]):
+class PlanArena(ComputeMemory["CpuPlan"]):
     """One buffer for intermediate results, and one for the scratch memory of kernels.
 
     A larger buffer lies elsewhere and starts a new generation: plans of earlier ones must be placed again before they

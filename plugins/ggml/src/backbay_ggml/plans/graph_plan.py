@@ -17,7 +17,7 @@ from ..devices.device import Device, rounded_up
 from ..devices.op_placement import OpPlacement
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool, tensor_address, view_owner
 from ..library.library import Library
-from ..lowering.builder import Builder, lower_graph
+from ..lowering.builder import GgmlBuilder, lower_graph
 from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..weights.model_weights import ModelWeights
@@ -47,7 +47,7 @@ class GgmlResources:
         return self.weights.product_home(name) if self.weights is not None else None
 
 
-class SharedMemory(ABC, Generic[PlanType]):
+class ComputeMemory(ABC, Generic[PlanType]):
     """Compute memory of all plans of a backend, because one of them runs at a time.
 
     It is as large as the largest plan needs. A larger plan replaces it; the last plan to leave frees it.
@@ -105,7 +105,7 @@ class GgmlPlan(Plan):
         self._joined = False
         self._lying: dict[Node, Bytes] = {}  # outputs that were read, where each run puts them
         self._stand_ins: list[Ptr] = []  # tensors of a dry run, kept alive here
-        self._builder = Builder(
+        self._builder = GgmlBuilder(
             services.library, flash=services.flash, weights=services.weights, op_placement=op_placement
         )
 

@@ -17,14 +17,14 @@ from ..devices.op_placement import OpPlacement
 from ..devices.rpc_servers import free_server_memory, rpc_session, session_lock
 from ..library.abi import NULL, Ptr, ffi, tensor_address
 from .callbacks import OpClock, TimedOp
-from .graph_plan import GgmlPlan, GgmlResources, SharedMemory, check_status
+from .graph_plan import ComputeMemory, GgmlPlan, GgmlResources, check_status
 
 MOST_DEVICES = 16  # of one of ggml's schedulers
 OPS_PER_PART = 32  # a run that can be cancelled waits for the device after so many ops
 
 
 @final
-class PlanScheduler(SharedMemory["MultiDevicePlan"]):
+class PlanScheduler(ComputeMemory["MultiDevicePlan"]):
     """Plans over several devices, of which one at a time is placed; plans that take turns are placed again.
 
     On each device, its memory is as large as the largest need of any plan. A plan that needs more replaces all of it.

@@ -66,7 +66,7 @@ class LeafBuffer(TensorBuffer):
 
 
 @final
-class DeviceLeaf(TensorBuffer):
+class DeviceLeafBuffer(TensorBuffer):
     """A leaf on a device that is not the CPU; its bytes are copied when they are read or written."""
 
     def __init__(self, library: Library, device: Device, spec: Spec, debug: Debug) -> None:

@@ -175,7 +175,7 @@ def _recalled(kept: CachedValue) -> ArrangementVerdict | None:
 
 def run_trial(library: Library, name: str) -> ArrangementVerdict:
     """Run a trial in a child process: if the CPU lacks a promised instruction, only the child dies."""
-    command = [sys.executable, "-m", "backbay_ggml.weights.trial_child", name]
+    command = [sys.executable, "-m", "backbay_ggml.weights.arrangement_trial_child", name]
     environment = {**os.environ, VARIABLE: str(library.path), "GGML_NO_BACKTRACE": "1"}
     try:
         done = run_helper(command, env=environment, timeout=TIMEOUT)

@@ -30,7 +30,7 @@ from ..ops import KERNELS
 from .graphs import call_graph, widened, without_weights
 from .precision import MEASURED, parse_precision, precision_of
 from .provider import BUILTIN, Provider, find_provider
-from .provider_graph import ProviderGraph, SessionRequest, provider_graph
+from .provider_graph import ProviderGraph, SessionKey, provider_graph
 
 NOT_STANDARD = (ops.delta_rule,)  # ops whose kernels have no form in standard nodes; core has composites
 EACH, WHOLE = "each", "whole"
@@ -118,6 +118,6 @@ class OrtBackend(KernelBackend):
     def _session(self, graph: Graph, node: Node | None = None) -> ProviderGraph:
         threads = self.params.num_threads or usable_cores()
         try:
-            return provider_graph(SessionRequest(self.provider, threads, graph.shape_key(), graph))
+            return provider_graph(SessionKey(self.provider, threads, graph.shape_key(), graph))
         except RefusalError as refusal:
             raise RefusalError(refusal.reason, node) from None

@@ -27,7 +27,7 @@ from .provider import Provider
 
 
 @dataclass(frozen=True)
-class SessionRequest:
+class SessionKey:
     """A graph to run on a provider; equal if all that a session depends on is equal."""
 
     provider: Provider
@@ -37,7 +37,7 @@ class SessionRequest:
 
 
 @lru_cache(maxsize=512)  # a worker runs the same calls again and again, on backends that it opens anew
-def provider_graph(request: SessionRequest) -> ProviderGraph:
+def provider_graph(request: SessionKey) -> ProviderGraph:
     """The session of a graph: of the usual nodes, or of plainer ones if the provider refuses these."""
     try:
         return ProviderGraph(request, plain=False)
@@ -49,7 +49,7 @@ def provider_graph(request: SessionRequest) -> ProviderGraph:
 
 
 class ProviderGraph:
-    def __init__(self, request: SessionRequest, *, plain: bool) -> None:
+    def __init__(self, request: SessionKey, *, plain: bool) -> None:
         settings = LoweringSettings(exact=True, usual=False, exported=True, standard=True, plain=plain)
         self._graph = request.graph
         self._lowered: LoweredModel = lower_graph(request.graph, KERNELS, settings)

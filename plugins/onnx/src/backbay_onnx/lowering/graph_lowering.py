@@ -18,7 +18,7 @@ from .model_builder import values_read
 from .states import WrittenState
 
 
-class ValueFlow:
+class ValueDependencies:
     """Which values depend on which, in the nodes of a model."""
 
     def __init__(self, nodes: Iterable[NodeProto]) -> None:
@@ -43,7 +43,7 @@ class ValueFlow:
 
 def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutput, ...]]:
     """Make outputs of all written states; the other outputs are already made."""
-    flow = ValueFlow(b.nodes)
+    flow = ValueDependencies(b.nodes)
     ends = {value.name for value in b.outputs} | {state.latest for state in b.states.values()}
     chosen = [(state, _chain(flow, state, ends), _is_unread(flow, state)) for state in b.states.values()]
     wholes: list[StateOutput] = []
@@ -61,7 +61,7 @@ def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutpu
 # -- in place --------------------------------------------------------------------------------------------
 
 
-def _chain(flow: ValueFlow, state: WrittenState, ends: set[str]) -> list[int] | None:
+def _chain(flow: ValueDependencies, state: WrittenState, ends: set[str]) -> list[int] | None:
     """The versions before the last scatters, if all of these may write into the state's memory.
 
     The version that a scatter overwrites may only be used to compute its operands: all its readers then run before it.
@@ -75,7 +75,9 @@ def _chain(flow: ValueFlow, state: WrittenState, ends: set[str]) -> list[int] | 
     return chain
 
 
-def _overwritten(flow: ValueFlow, state: WrittenState, chain: Sequence[int], version: int) -> set[str]:
+def _overwritten(
+    flow: ValueDependencies, state: WrittenState, chain: Sequence[int], version: int
+) -> set[str]:
     """All values that depend on the state's memory before a scatter overwrites it, without passing through the scatter.
 
     Where a graph replaced the whole state, the first scatter copies the replacement into that memory.
@@ -85,7 +87,9 @@ def _overwritten(flow: ValueFlow, state: WrittenState, chain: Sequence[int], ver
     return flow.reached(state.values[version if version != chain[0] else 0], scatter)
 
 
-def _in_place(b: Lowering, flow: ValueFlow, state: WrittenState, chain: Sequence[int]) -> list[StateOutput]:
+def _in_place(
+    b: Lowering, flow: ValueDependencies, state: WrittenState, chain: Sequence[int]
+) -> list[StateOutput]:
     """Bind each version that the chain makes to the same memory, so that none is copied."""
     for version in chain:
         scatter = state.writers[version]
@@ -117,7 +121,7 @@ def _detach(b: Lowering, scatter: NodeProto, state: WrittenState) -> None:
 # -- as rows, or as a whole ------------------------------------------------------------------------------
 
 
-def _is_unread(flow: ValueFlow, state: WrittenState) -> bool:
+def _is_unread(flow: ValueDependencies, state: WrittenState) -> bool:
     """Whether nothing reads the state after a write, and only rows were written."""
     return all(
         writer is not None and all(_is_among(node, state.writers) for node in flow.readers(value))
@@ -142,7 +146,7 @@ def _as_rows(b: Lowering, state: WrittenState) -> list[RowsOutput]:
     return made
 
 
-def _as_whole(b: Lowering, flow: ValueFlow, state: WrittenState) -> StateOutput:
+def _as_whole(b: Lowering, flow: ValueDependencies, state: WrittenState) -> StateOutput:
     """A copy that is put into the state's memory after the run, or made in place if nothing reads the old value."""
     name, replaced = _out(b, state), state.writers[-1] is None
     in_place = b.binds(state) and replaced and not flow.readers(state.values[0])

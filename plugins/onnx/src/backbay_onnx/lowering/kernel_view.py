@@ -17,7 +17,7 @@ from backbay_native import NativeCode
 from ..memory.buffers import lies_on_device
 from ..session.native import NO_NATIVE
 from .emitter import Emitter
-from .lowered_model import Form, LeafInput, PartInput, onnx_type
+from .lowered_model import Form, LeafInput, WeightPartInput, onnx_type
 from .states import WrittenState, find_states, ids_are_checked
 from .views import strided_view
 
@@ -102,7 +102,7 @@ class Lowering(Emitter):
         self.packed: dict[int, int] = {}
         self.copied: set[int] = set()
         self.distinct: dict[int, None] = {}
-        self.resident_parts: list[PartInput] = []
+        self.resident_parts: list[WeightPartInput] = []
         self._constants_of: dict[tuple[int, str, tuple[int, ...], int | None], str] = {}
         self.leaves: dict[tuple[int, Form], LeafInput] = {}
         self._values: dict[tuple[int, int, Form], str] = {}
@@ -136,7 +136,7 @@ class Lowering(Emitter):
             shape, begin = (rows, *row), (expert or 0) * nbytes
             if self.settings.resident:
                 self.add_input(name, type, len(shape))
-                self.resident_parts.append(PartInput(name, node.index, part, type, shape, begin))
+                self.resident_parts.append(WeightPartInput(name, node.index, part, type, shape, begin))
             else:
                 self.parts[node.index, part] = file
                 self.add_external(name, type, shape, file, (begin, nbytes))

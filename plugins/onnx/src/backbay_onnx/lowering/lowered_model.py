@@ -117,7 +117,7 @@ class SizeArrays:
         return sum(8 * feed.size(values) for feed, values in self.values.values())
 
 
-class SizeValues(dict[Term, int]):
+class TermValues(dict[Term, int]):
     """Values by term; the value of a number is itself."""
 
     def __missing__(self, term: Term) -> int:
@@ -141,7 +141,7 @@ class LeafInput:
 
 
 @dataclass(frozen=True)
-class PartInput:
+class WeightPartInput:
     """A part of a packed weight as an input, for devices to which ONNX Runtime copies constants for each session."""
 
     name: str
@@ -185,7 +185,7 @@ class LoweredModel:
     states: tuple[StateOutput, ...]
     rows: tuple[RowsOutput, ...]
     parts: tuple[tuple[str, int, str], ...]  # constants handed over beside the model: file, node index, part
-    resident: tuple[PartInput, ...]
+    resident: tuple[WeightPartInput, ...]
     checks: tuple[
         tuple[int, Term, Term], ...
     ]  # ids by node index, and the rows they must be in: first and count
@@ -196,9 +196,9 @@ class LoweredModel:
     copied: frozenset[int]  # views, by index, that nodes copy
     owners: Mapping[str, int]  # the index of the node that an ONNX node belongs to, by its name
 
-    def sizes_of(self, graph: Graph) -> SizeValues:
+    def sizes_of(self, graph: Graph) -> TermValues:
         terms, values = self._sizes
-        return SizeValues(zip(terms, values(graph), strict=True))
+        return TermValues(zip(terms, values(graph), strict=True))
 
     @cached_property
     def _sizes(self) -> tuple[tuple[Term, ...], Callable[[Graph], Sequence[int]]]:

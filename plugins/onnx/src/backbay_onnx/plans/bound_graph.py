@@ -12,7 +12,7 @@ from backbay import Graph, Node
 from backbay.internals import Array, Bytes
 from backbay.plugin import HostBuffer, strided
 
-from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, SizeValues, StateOutput, binding_type
+from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, StateOutput, TermValues, binding_type
 from ..memory.buffers import DeviceBuffer, LeafBuffer
 from ..weights.store import decode_floats, named_data
 from .io_binding import DirectIOBinding, Memory
@@ -24,7 +24,7 @@ def stored_shape(node: Node) -> tuple[int, ...]:
     return (node.row_nbytes, *node.shape[1:]) if node.dtype.is_quantized else node.shape
 
 
-def bound_shape(leaf: LeafInput, graph: Graph, sizes: SizeValues) -> tuple[int, ...]:
+def bound_shape(leaf: LeafInput, graph: Graph, sizes: TermValues) -> tuple[int, ...]:
     """Innermost first."""
     if leaf.shape is not None:
         return sizes.all(leaf.shape)
@@ -32,7 +32,7 @@ def bound_shape(leaf: LeafInput, graph: Graph, sizes: SizeValues) -> tuple[int, 
     return node.shape if leaf.form == "floats" else stored_shape(node)
 
 
-def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: SizeValues) -> int:
+def bound_nbytes(output: StateOutput | RowsOutput, graph: Graph, sizes: TermValues) -> int:
     """Bytes of a state, or of its window, or of written rows."""
     return prod(sizes.all(output.shape)) * graph.nodes[output.index].dtype.type_size
 
@@ -63,7 +63,7 @@ class BoundGraph:
         graph: Graph,
         compiled: CompiledGraph,
         feeds: SizeArrays,
-        sizes: SizeValues,
+        sizes: TermValues,
     ) -> None:
         self._services, self._graph = services, graph
         self._session, self._sizes = compiled.session, sizes

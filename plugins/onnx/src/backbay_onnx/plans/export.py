@@ -15,7 +15,7 @@ from backbay.internals import Bytes, replacing
 
 from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
-from ..lowering.lowered_model import LeafInput, LoweredModel, SizeValues
+from ..lowering.lowered_model import LeafInput, LoweredModel, TermValues
 from ..lowering.model_builder import external_tensor
 from ..ops import KERNELS
 from ..weights.store import WeightStore, named_data
@@ -103,7 +103,7 @@ class _WeightsFile:
 
     def _place_input(self, model: ModelProto, leaf: LeafInput) -> None:
         node = self._graph.nodes[leaf.index]
-        shape = bound_shape(leaf, self._graph, SizeValues())
+        shape = bound_shape(leaf, self._graph, TermValues())
         floats = leaf.form == "floats"
         data = self._weights.floats(node).view(np.uint8) if floats else named_data(node)[1]
         declared = next(value for value in model.graph.input if value.name == leaf.name)

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from backbay import BackendUnavailableError, GPULayers, OptionError
 from backbay.plugin import CPU
 
-from .providers import GPU_PROVIDERS, HOST_PROVIDER, ExecutionProvider
+from .providers import GPU_PROVIDERS, HOST_PROVIDER, ProviderInfo
 from .runtime import load_runtime
 
 
@@ -26,7 +26,7 @@ class Device:
     """A device by our id, and by its provider and number in ONNX Runtime."""
 
     id: str
-    provider: ExecutionProvider
+    provider: ProviderInfo
     number: int = 0
 
     @property
@@ -61,7 +61,7 @@ _ALONE = threading.RLock()
 HOST = Device(CPU, HOST_PROVIDER)
 
 
-def provider_device(provider: ExecutionProvider, number: int = 0) -> Device:
+def provider_device(provider: ProviderInfo, number: int = 0) -> Device:
     return Device(f"{provider.prefix}:{number}", provider, number)
 
 

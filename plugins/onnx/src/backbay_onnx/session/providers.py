@@ -10,7 +10,7 @@ Settings = Callable[[int, int | None], dict[str, str]]
 
 
 @dataclass(frozen=True)
-class ExecutionProvider:
+class ProviderInfo:
     """An execution provider: the names it has here and in ONNX Runtime, what brings it, and what it can do."""
 
     option: str  # the value of the backend's option `provider`
@@ -44,7 +44,7 @@ def _cuda_settings(number: int, limit: int | None) -> dict[str, str]:
     return settings if limit is None else {**settings, "gpu_mem_limit": str(limit)}
 
 
-HOST_PROVIDER = ExecutionProvider(
+HOST_PROVIDER = ProviderInfo(
     option="cpu",
     name="CPUExecutionProvider",
     prefix="CPU",
@@ -56,7 +56,7 @@ HOST_PROVIDER = ExecutionProvider(
 )
 
 GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
-    ExecutionProvider(
+    ProviderInfo(
         option="cuda",
         name="CUDAExecutionProvider",
         prefix="CUDA",
@@ -68,7 +68,7 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         has_memory=True,
         automatic=True,
     ),
-    ExecutionProvider(
+    ProviderInfo(
         option="webgpu",
         name="WebGpuExecutionProvider",
         prefix="WebGPU",
@@ -84,7 +84,7 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         left_to_cpu=("TopK", "Tanh", "ConcatPieces", "CumSum", "Conv", "MultiHeadAttention"),
         cpu_nodes_setting="ep.webgpuexecutionprovider.forceCpuNodeNames",
     ),
-    ExecutionProvider(
+    ProviderInfo(
         option="openvino",
         name="OpenVINOExecutionProvider",
         prefix="OpenVINO",

@@ -16,7 +16,7 @@ from onnx import GraphProto, TensorProto, shape_inference
 from backbay.internals import Bytes, usable_cores, without_forks
 
 from .device import Device, lacks_float16
-from .providers import ExecutionProvider
+from .providers import ProviderInfo
 from .runtime import load_runtime, translate_errors
 
 RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories of ONNX Runtime's
@@ -117,7 +117,7 @@ class SharedThreadPool:
 POOL = SharedThreadPool()
 
 
-def cpu_nodes(model: Any, provider: ExecutionProvider, *, float16: bool) -> list[str]:
+def cpu_nodes(model: Any, provider: ProviderInfo, *, float16: bool) -> list[str]:
     """The nodes by name; without `float16`, also those that read or make such numbers."""
     if not provider.cpu_nodes_setting or (float16 and not provider.left_to_cpu):
         return []

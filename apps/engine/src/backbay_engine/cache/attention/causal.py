@@ -14,7 +14,7 @@ from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 from ...errors import CacheShiftError, DroppedHistoryError, ForeignSnapshotError, SharedCellsError
 from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import FEW, CellTable, TokenRun, token_runs
+from ..cells.cell_table import FEW, CellTable, TokenRun, token_runs
 from ..cells.contents import CacheContents, read_cells, write_cells
 from ..cells.masks import HIDDEN, NUMPY, MaskRows, Rows, Visibility
 from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up

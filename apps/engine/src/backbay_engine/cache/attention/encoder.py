@@ -9,7 +9,7 @@ import numpy as np
 from backbay import BackbayError, Backend, CacheFullError, Context, Tensor
 
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import TokenRun, token_runs
+from ..cells.cell_table import TokenRun, token_runs
 from ..cells.contents import CacheContents, read_cells, write_cells
 from ..contract import CachePlan, CacheSizes, own_plan
 from .cross_attention import (
@@ -17,7 +17,7 @@ from .cross_attention import (
     BoundCrossAttentionCache,
     CrossAttentionCache,
     CrossAttentionPlan,
-    VisibleRange,
+    VisibleCells,
     VisibleRows,
 )
 
@@ -84,9 +84,9 @@ class EncoderCache(CrossAttentionCache):
         self._shown[sequence] = [(VisibleRows(b"", position, rows, rows), region)]
         return self.cells_of(region, rows)
 
-    def _views(self, run: TokenRun) -> list[VisibleRange]:
+    def _views(self, run: TokenRun) -> list[VisibleCells]:
         cells = [self.range_of(region, shown.rows) for shown, region in self._of(run.sequence)]
-        return [VisibleRange(run.position, run.position + run.count, cells)] if cells else []
+        return [VisibleCells(run.position, run.position + run.count, cells)] if cells else []
 
     def contents(self, sequence: int) -> CacheContents:
         if not (held := self._of(sequence)):

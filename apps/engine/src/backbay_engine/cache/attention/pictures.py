@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Backend, CacheFullError, Context, DType, Tensor
 
 from ...steps.step import Ints, Step
-from ..cells.bookkeeping import TokenRun, token_runs
+from ..cells.cell_table import TokenRun, token_runs
 from ..cells.contents import CacheContents
 from ..cells.storage import pad_cells
 from ..contract import CachePlan, CacheSizes, own_plan
@@ -20,7 +20,7 @@ from .cross_attention import (
     BoundCrossAttentionCache,
     CrossAttentionCache,
     CrossAttentionPlan,
-    VisibleRange,
+    VisibleCells,
     VisibleRows,
 )
 
@@ -113,7 +113,7 @@ class PictureCrossAttentionCache(CrossAttentionCache):
     def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCrossAttentionCache:
         return BoundPictureCrossAttentionCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
-    def _views(self, run: TokenRun) -> Iterator[VisibleRange]:
+    def _views(self, run: TokenRun) -> Iterator[VisibleCells]:
         """What the tokens of a run see, in parts that see the same."""
         held = self._of(run.sequence)
         if not held:
@@ -122,7 +122,7 @@ class PictureCrossAttentionCache(CrossAttentionCache):
         places = [shown.position for shown, _ in held]
         if run.position < places[0]:
             every = [self.range_of(region, shown.rows) for shown, region in held]
-            yield VisibleRange(run.position, min(end, places[0]), every, after=False)
+            yield VisibleCells(run.position, min(end, places[0]), every, after=False)
         group = 0  # the first of the pictures that stand side by side
         for n, place in enumerate(places):
             if n and place != places[n - 1] + 1:
@@ -130,7 +130,7 @@ class PictureCrossAttentionCache(CrossAttentionCache):
             low, high = max(run.position, place), min([end, *places[n + 1 : n + 2]])
             if low < high:
                 cells = [self.range_of(region, shown.visible) for shown, region in held[group : n + 1]]
-                yield VisibleRange(low, high, cells)
+                yield VisibleCells(low, high, cells)
 
 
 @final

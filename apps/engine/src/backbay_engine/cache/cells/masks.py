@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from backbay import DType
 
 from ...steps.step import Ints
-from .bookkeeping import CellTable, TokenRun
+from .cell_table import CellTable, TokenRun
 
 SEEN, HIDDEN = 0.0, -np.inf
 Rows: TypeAlias = NDArray[Any]

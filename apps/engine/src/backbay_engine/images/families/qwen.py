@@ -27,8 +27,8 @@ from ..contract import EncoderInputs, EncoderNetwork, Pictures
 from ..parts.block import AttentionGroups
 from ..parts.patch_grids import (
     MERGE,
-    GridFamily,
     PatchMerger,
+    QwenFamily,
     TimeSlicedEmbedding,
     patch_coordinates,
     rotary_positions,
@@ -55,7 +55,7 @@ DEEP_TEXTS = "qwen3vl", "qwen3vlmoe"
 
 
 @final
-class Qwen25VLFamily(GridFamily):
+class Qwen25VLFamily(QwenFamily):
     """A projector file, or a single file."""
 
     texts = ("qwen2vl", "qwen25vl")
@@ -157,7 +157,7 @@ class _Qwen25VL(VisionTower):
 
 
 @final
-class Qwen3VLFamily(GridFamily):
+class Qwen3VLFamily(QwenFamily):
     """A projector file, or a single file."""
 
     texts = ("qwen35", "qwen35moe", *DEEP_TEXTS)

@@ -29,7 +29,7 @@ Order: TypeAlias = "slice | NDArray[np.int64]"
 """The numbers of the squares in the encoder's order; those of a picture go row by row."""
 
 
-class GridFamily(VisionFamily):
+class QwenFamily(VisionFamily):
     """A family of Qwen: a picture is a grid of patches, and so are the positions of its rows in the text."""
 
     placeholder = PAD

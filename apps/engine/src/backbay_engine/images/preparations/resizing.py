@@ -50,7 +50,7 @@ FILTERS: dict[Filter, tuple[float, Callable[[Floats], Floats]]] = {
 
 
 @dataclass(frozen=True)
-class ResizingTaps:
+class ResizeWeights:
     """For each output the first input of its window, and its weights in units of 2**-precision."""
 
     inputs: int
@@ -63,11 +63,11 @@ class ResizingTaps:
         """The inputs in any window."""
         return slice(int(self.first[0]), min(int(self.first[-1]) + self.weights.shape[1], self.inputs))
 
-    def part(self, wanted: slice) -> ResizingTaps:
+    def part(self, wanted: slice) -> ResizeWeights:
         """The taps of some outputs."""
         return replace(self, first=self.first[wanted], weights=self.weights[wanted])
 
-    def near(self, low: int, high: int) -> tuple[slice, ResizingTaps, slice]:
+    def near(self, low: int, high: int) -> tuple[slice, ResizeWeights, slice]:
         """The outputs that see any of the inputs [low, high), their taps over the inputs that they see, and these."""
         seeing = np.flatnonzero((self.first < high) & (self.first + self.weights.shape[1] > low))
         outputs = slice(int(seeing[0]), int(seeing[-1]) + 1)
@@ -93,7 +93,7 @@ class ResizingTaps:
 
 
 @lru_cache(maxsize=16)
-def resizing_taps(inputs: int, outputs: int, filter: Filter) -> ResizingTaps:
+def resizing_taps(inputs: int, outputs: int, filter: Filter) -> ResizeWeights:
     """The windows and weights of all outputs of a line."""
     reach, weigh = FILTERS[filter]
     scale = inputs / outputs
@@ -107,7 +107,7 @@ def resizing_taps(inputs: int, outputs: int, filter: Filter) -> ResizingTaps:
     weights /= weights.sum(axis=1, keepdims=True)
     precision = _precision(float(weights.max()))
     scaled = weights * 2.0**precision
-    return ResizingTaps(inputs, first, np.trunc(scaled + np.copysign(0.5, scaled)), precision)
+    return ResizeWeights(inputs, first, np.trunc(scaled + np.copysign(0.5, scaled)), precision)
 
 
 def _precision(largest: float) -> int:
@@ -150,7 +150,7 @@ def plain_picture(colour: tuple[int, ...], size: Size) -> Planes:
     return planes
 
 
-def _rows(pixels: Planes, columns: ResizingTaps) -> Planes:
+def _rows(pixels: Planes, columns: ResizeWeights) -> Planes:
     planes, height, width = pixels.shape
     lines = pixels.reshape(-1, width)
     out = np.empty((len(lines), len(columns.first)), np.uint8)
@@ -163,7 +163,7 @@ def _rows(pixels: Planes, columns: ResizingTaps) -> Planes:
     return out.reshape(planes, height, -1)
 
 
-def _columns(pixels: Planes, rows: ResizingTaps) -> Planes:
+def _columns(pixels: Planes, rows: ResizeWeights) -> Planes:
     out = np.empty((len(pixels), len(rows.first), pixels.shape[2]), np.uint8)
     for outputs, inputs, matrix in rows.blocks():
         for plane in range(len(pixels)):

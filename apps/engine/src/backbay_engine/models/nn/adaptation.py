@@ -24,7 +24,7 @@ class BoundAdapters(Protocol):
 
 
 @final
-class Adaptations:
+class AdapterTargets:
     """The matrices of one model by name, and the adapters of each context that is being traced with some."""
 
     def __init__(self) -> None:
@@ -51,9 +51,9 @@ class Adaptations:
         return y if adapters is None else adapters.changed(ctx, name, x, y, ids)
 
 
-_OF_BACKENDS: WeakKeyDictionary[Backend, Adaptations] = WeakKeyDictionary()
+_OF_BACKENDS: WeakKeyDictionary[Backend, AdapterTargets] = WeakKeyDictionary()
 
 
-def adaptations_of(backend: Backend) -> Adaptations:
+def adaptations_of(backend: Backend) -> AdapterTargets:
     """Those of the model on a backend."""
-    return _OF_BACKENDS.setdefault(backend, Adaptations())
+    return _OF_BACKENDS.setdefault(backend, AdapterTargets())

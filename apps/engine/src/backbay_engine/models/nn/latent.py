@@ -20,7 +20,7 @@ from .weights import Weights
 
 @final
 @dataclass(frozen=True)
-class LatentParts:
+class LatentOperands:
     """What the forms of latent attention share: a key begins with its rotated part, which all heads share."""
 
     fixed: Tensor  # (fixed, heads, tokens), the part of the queries that is not rotated
@@ -79,7 +79,7 @@ class LatentAttention:
         latent, key = self.norm(ctx, latent), key.reshape(ctx, self.rotated, 1, tokens)
         if self.rope is not None:
             turned, key = (self.rope(ctx, part, batch.positions) for part in (turned, key))
-        parts = LatentParts(fixed, turned, latent, key)
+        parts = LatentOperands(fixed, turned, latent, key)
         if self.keys is not None and self.values is not None:
             a = attend_absorbed(ctx, layer, parts, self.keys, self.values, batch.cache, self.scale)
         else:
@@ -93,7 +93,7 @@ class LatentAttention:
 def attend_absorbed(
     ctx: Context,
     layer: int,
-    parts: LatentParts,
+    parts: LatentOperands,
     keys: Tensor,
     values: Tensor,
     cache: BoundCache | None,
@@ -113,7 +113,7 @@ def attend_absorbed(
 
 
 def attend_plain(
-    ctx: Context, layer: int, parts: LatentParts, both: Tensor, cache: BoundCache | None, scale: float
+    ctx: Context, layer: int, parts: LatentOperands, both: Tensor, cache: BoundCache | None, scale: float
 ) -> Tensor:
     """The heads attend to keys and values of their own; both is (fixed + value_head, heads, tokens)."""
     fixed = parts.fixed.dim(0)

@@ -22,8 +22,8 @@ from ..slots import Slot, shift_range
 from .answer import Completion, FinishReason, Timings, TokenStep
 from .handle import Receiver
 from .job import Job, PictureRowSource
-from .masks import MaskThread
 from .request import GenerationOptions
+from .token_masks import MaskThread
 
 if TYPE_CHECKING:
     from ..speculation import GuessConfidence

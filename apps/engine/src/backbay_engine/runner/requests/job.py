@@ -17,7 +17,7 @@ from ...steps.step import Ints
 from ...steps.tokens import PictureToken, Token, encoder_length, ids_of, mrope_positions, picture_places
 from ..slots import Slot
 from .handle import Receiver
-from .masks import MaskThread
+from .token_masks import MaskThread
 
 
 class PictureRowSource(Protocol):
@@ -52,7 +52,7 @@ class UnstoredPictureRows:
 
 
 @dataclass(frozen=True)
-class StepSpan:
+class AtomicSpan:
     """Tokens [begin, end) of a prompt that must go through the model in one step, and see each other."""
 
     begin: int
@@ -69,7 +69,7 @@ class PromptLayout:
     axes    M-RoPE's positions of its tokens, (3, tokens), and the position after them; None: the tokens' places
     """
 
-    spans: Sequence[StepSpan] = ()
+    spans: Sequence[AtomicSpan] = ()
     shown: Sequence[VisibleRows] = ()
     axes: tuple[Ints, int] | None = None
 
@@ -77,7 +77,7 @@ class PromptLayout:
     def of(cls, sequence: Sequence[Token], *, pictures: bool) -> PromptLayout:
         if not pictures:
             text = encoder_length(sequence)
-            return cls([StepSpan(0, text + 1)] if text else ())
+            return cls([AtomicSpan(0, text + 1)] if text else ())
         shown, moves = list[VisibleRows](), False
         for place in picture_places(sequence):
             picture, moves = place.picture, moves or place.picture.positions is not None
@@ -129,7 +129,7 @@ class Job(ABC):
         return len(self.todo)
 
     @property
-    def spans(self) -> Sequence[StepSpan]:
+    def spans(self) -> Sequence[AtomicSpan]:
         return self.layout.spans
 
     def start(self, slot: Slot) -> None:
@@ -191,12 +191,12 @@ class Job(ABC):
         """Give the job's handle the result or the error."""
 
 
-def picture_spans(tokens: Sequence[Token]) -> list[StepSpan]:
+def picture_spans(tokens: Sequence[Token]) -> list[AtomicSpan]:
     """The tokens of pictures that see each other: those that rows replace; separators around them are text."""
     spans = []
     for place in picture_places(tokens):
         if place.picture.sees_itself:
             here = range(place.begin, place.end)
             replaced = [at for at in here if isinstance(t := tokens[at], PictureToken) and t.row is not None]
-            spans += [StepSpan(replaced[0], replaced[-1] + 1)] if replaced else []
+            spans += [AtomicSpan(replaced[0], replaced[-1] + 1)] if replaced else []
     return spans

@@ -40,7 +40,7 @@ class PromptJob(Job):
 
 
 @final
-class ScoreJob(PromptJob):
+class LogitsJob(PromptJob):
     """Collects the logits of all tokens, except of a text for an encoder. Nothing is reused: cached tokens have none."""
 
     def __init__(self, prompt: Sequence[Token], pictures: PictureRowSource | None = None) -> None:

@@ -95,7 +95,7 @@ def _properties(llm: LLM, name: str) -> ModelProperties:
     )
 
 
-class ContentRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+class EmbedContentRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts to embed."""
 
     model: Model = None
@@ -109,7 +109,7 @@ class NestedEmbedding(Struct):
     embedding: list[list[float]]
 
 
-async def embed(call: EndpointCall, body: ContentRequest) -> JsonAnswer:
+async def embed(call: EndpointCall, body: EmbedContentRequest) -> JsonAnswer:
     """Embed texts, in the older form of llama.cpp's server."""
     texts = texts_of(body.content, "content")
     found = await call.services.generator.embed(body.model, texts)
@@ -122,7 +122,7 @@ class PromptText(Struct):
     prompt: str
 
 
-class PromptTokens(Struct):
+class PromptTokenCount(Struct):
     """The number of a prompt's tokens."""
 
     input_tokens: int
@@ -141,14 +141,14 @@ async def apply_template(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
 async def count_tokens(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
     """Count the tokens of a conversation's prompt."""
     asked = await call.converted(chat_conversation, body)
-    return JsonAnswer(PromptTokens(await call.services.generator.count(body.model, asked)))
+    return JsonAnswer(PromptTokenCount(await call.services.generator.count(body.model, asked)))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
-    Endpoint("POST", "/embedding", embed, ContentRequest, list[NestedEmbedding]),
+    Endpoint("POST", "/embedding", embed, EmbedContentRequest, list[NestedEmbedding]),
     Endpoint("POST", "/apply-template", apply_template, ChatRequest, PromptText),
-    Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
-    Endpoint("POST", "/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokens),
+    Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokenCount),
+    Endpoint("POST", "/chat/completions/input_tokens", count_tokens, ChatRequest, PromptTokenCount),
     Endpoint("GET", "/props", show_properties, answers=ModelProperties),
     Endpoint("GET", "/slots", list_slots, answers=list[Slot]),
 )

@@ -12,7 +12,7 @@ from ..fields import ignored, taken
 from ..options import format_of_fields
 
 
-class GenerationRequest(fields.UnservedFields, kw_only=True, forbid_unknown_fields=True):
+class GenerationRequest(fields.LlamaCppFields, kw_only=True, forbid_unknown_fields=True):
     """How text is generated."""
 
     model: fields.Model = None

@@ -99,23 +99,23 @@ class ToolName(Struct):
     name: Annotated[str, taken("the function")]
 
 
-class NamedTool(Struct, tag="function", tag_field="type"):
+class NamedToolChoice(Struct, tag="function", tag_field="type"):
     """The choice of one tool."""
 
     function: Annotated[ToolName, taken("the function")]
 
 
-class AllowedToolsChoice(Struct):
+class ToolSubset(Struct):
     """Some of the tools, and whether one of them must be called."""
 
     mode: Annotated[Literal["auto", "required"], taken("required: the answer is a call")]
-    tools: Annotated[Annotated[list[NamedTool], Meta(max_length=fields.MOST_TOOLS)], taken("the tools")]
+    tools: Annotated[Annotated[list[NamedToolChoice], Meta(max_length=fields.MOST_TOOLS)], taken("the tools")]
 
 
-class AllowedTools(Struct, tag="allowed_tools", tag_field="type"):
+class AllowedToolChoice(Struct, tag="allowed_tools", tag_field="type"):
     """The choice among some of the tools; the model sees no others."""
 
-    allowed_tools: Annotated[AllowedToolsChoice, taken("the tools, and the mode")]
+    allowed_tools: Annotated[ToolSubset, taken("the tools, and the mode")]
 
 
 class ChatRequest(ReasoningFields, kw_only=True):
@@ -133,7 +133,7 @@ class ChatRequest(ReasoningFields, kw_only=True):
     ] = None
     tools: Annotated[ToolList | None, taken("functions that the model may call")] = None
     tool_choice: Annotated[
-        Choice | NamedTool | AllowedTools | None,
+        Choice | NamedToolChoice | AllowedToolChoice | None,
         taken("whether the model may call a tool, must call one, must call the named one, or may call some"),
     ] = None
     parallel_tool_calls: fields.OneCall = None

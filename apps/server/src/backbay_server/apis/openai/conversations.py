@@ -13,13 +13,13 @@ from ...generation import Conversation, Request
 from ...transport.bodies import mend_surrogates
 from ..options import tools_of
 from .chat_requests import (
-    AllowedTools,
+    AllowedToolChoice,
     ChatRequest,
     Choice,
     Function,
     ImagePart,
     Message,
-    NamedTool,
+    NamedToolChoice,
     Part,
     TextPart,
     ToolCall,
@@ -49,9 +49,9 @@ def chat_conversation(body: ChatRequest) -> Conversation:
 def _chat_tools(body: ChatRequest) -> Tools:
     functions = [tool.function for tool in body.tools or ()]
     match body.tool_choice:
-        case NamedTool(named):
+        case NamedToolChoice(named):
             return functions_tools(functions, None, named.name, body.parallel_tool_calls)
-        case AllowedTools(allowed):
+        case AllowedToolChoice(allowed):
             names = {tool.function.name for tool in allowed.tools}
             if unknown := names - {each.name for each in functions}:
                 raise InvalidRequestError(

@@ -11,7 +11,7 @@ from ...errors import InvalidRequestError
 from ...generation.requests import Format, schema_format
 from .. import fields
 from ..fields import ignored, refused, taken
-from .ignored_fields import IgnoredFields
+from .service_fields import OpenAIServiceFields
 
 Ids: TypeAlias = Annotated[list[fields.Count], Meta(max_length=1024)]
 GuidedJson: TypeAlias = Annotated[
@@ -32,7 +32,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True):
     json_object: Annotated[bool | None, taken("whether the answer is any JSON object")] = None
 
 
-class ForeignFields(IgnoredFields, kw_only=True):
+class ForeignFields(OpenAIServiceFields, kw_only=True):
     """Fields of other servers that chat and completions may have."""
 
     n_predict: Annotated[fields.Length | None, taken("another name of max_tokens")] = None

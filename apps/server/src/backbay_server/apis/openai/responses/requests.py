@@ -12,7 +12,7 @@ from ...fields import check_refused, ignored, refused, taken
 from .. import chat_requests as chat
 from ..chat_requests import Choice, Function
 from ..generation_fields import FORMAT, ResponsesFormat
-from ..ignored_fields import IgnoredFields
+from ..service_fields import OpenAIServiceFields
 
 Kind: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
 STATE: Final = "the server keeps no state; send the whole conversation"
@@ -103,7 +103,7 @@ class ReasoningOptions(Struct):
     generate_summary: Annotated[str | None, ignored("the whole reasoning is given")] = None
 
 
-class ResponsesRequest(IgnoredFields, kw_only=True, forbid_unknown_fields=True):
+class ResponsesRequest(OpenAIServiceFields, kw_only=True, forbid_unknown_fields=True):
     """A conversation to answer."""
 
     input: Annotated[

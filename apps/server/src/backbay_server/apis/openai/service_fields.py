@@ -8,7 +8,7 @@ from .. import fields
 from ..fields import ignored, refused
 
 
-class IgnoredFields(fields.UnservedFields, kw_only=True):
+class OpenAIServiceFields(fields.LlamaCppFields, kw_only=True):
     """Fields of OpenAI's service: what it stores, for whom, and how it is paid for."""
 
     user: Annotated[str | None, ignored("nothing is kept by user")] = None

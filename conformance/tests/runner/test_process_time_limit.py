@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backbay_conformance.runner import process_clock
-from backbay_conformance.runner.process_clock import ProcessClock, waited
+from backbay_conformance.runner import process_time_limit
+from backbay_conformance.runner.process_time_limit import ProcessTimeLimit, waited
 
 CHILDREN = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
@@ -22,17 +22,17 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.held = 0.0, {"1": 0.0, "2": 5.0}
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(process_clock, "waited", lambda process: dict(self.held))
+        monkeypatch.setattr(process_time_limit, "waited", lambda process: dict(self.held))
 
     def pass_by(self, seconds: float, *, held: float = 0.0) -> None:
         self.now += seconds
         self.held["1"] += held
 
 
-def after_the_first_look(clock: Clock, seconds: float = 2.0) -> ProcessClock:
-    patience = ProcessClock(0, seconds)
-    assert patience.pause == process_clock.FIRST_LOOK
-    clock.pass_by(process_clock.FIRST_LOOK)
+def after_the_first_look(clock: Clock, seconds: float = 2.0) -> ProcessTimeLimit:
+    patience = ProcessTimeLimit(0, seconds)
+    assert patience.pause == process_time_limit.FIRST_LOOK
+    clock.pass_by(process_time_limit.FIRST_LOOK)
     assert not patience.over
     return patience
 
@@ -64,7 +64,7 @@ def test_a_pause_of_the_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> N
     patience = after_the_first_look(clock)
     clock.pass_by(3600.0)
     assert not patience.over
-    assert 0 < patience.pause <= process_clock.LOOK
+    assert 0 < patience.pause <= process_time_limit.LOOK
 
 
 def test_threads_that_begin_and_end_are_counted_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

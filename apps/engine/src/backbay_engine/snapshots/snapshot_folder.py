@@ -29,7 +29,7 @@ SUFFIX: Final = ".safetensors"
 ABANDONED: Final = 3600.0  # seconds after which what another process was writing counts as abandoned
 
 
-class ShelfMatch(NamedTuple):
+class SnapshotMatch(NamedTuple):
     """A file whose tokens begin as a prompt does, and how many of them are those of the prompt."""
 
     path: Path
@@ -37,7 +37,7 @@ class ShelfMatch(NamedTuple):
 
 
 @final
-class Shelf:
+class SnapshotFolder:
     """The snapshots of one model in a folder. A file is complete or not there; a damaged one is removed.
 
     anywhere   whether a sequence can go on after any of its tokens; else only after all tokens of a file
@@ -49,12 +49,12 @@ class Shelf:
         self._known: dict[str, NDArray[np.int32]] = {}  # by the name of a file: its tokens
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def find(self, tokens: NDArray[np.int32], more_than: int) -> ShelfMatch | None:
+    def find(self, tokens: NDArray[np.int32], more_than: int) -> SnapshotMatch | None:
         """The file that has the most of these tokens, if it has more than so many."""
         found = [(_common(held, tokens), len(held), name) for name, held in self._listed()]
         usable = [(common, name) for common, length, name in found if self._anywhere or common == length]
         common, name = max(usable, default=(0, ""))
-        return ShelfMatch(self._folder / name, common) if common > more_than else None
+        return SnapshotMatch(self._folder / name, common) if common > more_than else None
 
     def read(self, path: Path) -> Snapshot | None:
         """The snapshot of a file, which counts as used now; None if it is gone, damaged, or cannot be read now."""

@@ -20,7 +20,7 @@ from .link import ReplicaLostError, Replicas, ReplicasBusyError
 
 
 @final
-class ServeReplicas(Replicas):
+class RayServeReplicas(Replicas):
     """The replicas of a deployment."""
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ModelCallCounts:
+class ModelCallCoverage:
     """How many calls of a model a run with `--like` made, of which kinds, and which kinds the suite has, too."""
 
     model: str

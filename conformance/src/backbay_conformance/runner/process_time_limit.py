@@ -13,7 +13,7 @@ FIRST_LOOK = 0.02
 """Seconds until the first look: most answers come sooner, and the system need not be asked about their process."""
 
 
-class ProcessClock:
+class ProcessTimeLimit:
     """A limit of a process's seconds. Those in which it, its child, or this process got no processor do not count.
 
     Where the system does not tell how long a process waits for a processor, all seconds count.

@@ -58,7 +58,7 @@ News: TypeAlias = ModelDescription | float | BaseException | None
 
 
 @final
-class RestartingLink(ProcessLink):
+class WorkerLink(ProcessLink):
     """Sends calls to a worker, as frames over two pipes.
 
     retries  how often a request for text goes on in the next worker; other calls fail with the worker that begins them
