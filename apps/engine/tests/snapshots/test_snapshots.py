@@ -378,7 +378,7 @@ def test_a_snapshot_goes_from_this_process_into_a_worker(tmp_path: Path) -> None
         answered = here.submit([97, 98, 99], max_tokens=4)
         answered.result(300)
         snapshot = replace(here.save(answered), notes={"of the caller": threading.Lock()})
-        there.restore(snapshot)
+        there.restore(snapshot, shared=True)
         found = there.generate(list(snapshot.prompt), max_tokens=1)
         assert found.timings.reused_tokens == 2
 

@@ -85,7 +85,7 @@ class SavedConversation:
     def restore(self, llm: LLM) -> None:
         """Let the model's cache hold the conversation."""
         if self._snapshot is not None:
-            llm.restore(self._snapshot)
+            llm.restore(self._snapshot, shared=True)
             self._snapshot = None  # the model has it
 
     def prompt(self, llm: LLM, text: str) -> str | list[int]:
