@@ -22,8 +22,9 @@ AnySize = Size | int
 class Emitter(ModelBuilder):
     """A model builder that knows sizes: they become constants, or small inputs if they differ within a structure."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, plain: bool = False) -> None:
         super().__init__()
+        self._plain = plain
         self.symbols = Symbols(graph)
         self.feeds: dict[Feed, str] = {}
         self._before: dict[str, str] = {}  # reshaped values: from each to its original
@@ -121,7 +122,23 @@ class Emitter(ModelBuilder):
         if all(fits):
             return value
         times = [self._size(1) if fits[n] else self._size(want[n]) // sizes[n] for n in range(len(want))]
-        return self.add("Tile", value, self.vector(times[::-1]))
+        return self.tiled(value, sizes, times)
+
+    def tiled(self, value: str, have: Sequence[AnySize], times: Sequence[AnySize]) -> str:
+        """A value repeated so many times along each dimension. In plain nodes, an axis beside each is stretched."""
+        if not self._plain:
+            return self.add("Tile", value, self.vector(times[::-1]))
+        sizes = [self._size(size) for size in have]
+        for n, count in enumerate(map(self._size, times)):
+            if not count.same(1):
+                inner, outer = self.product(sizes[: n + 1]), self.product(sizes[n + 1 :])
+                value = self.shaped(value, [inner, 1, outer])
+                if count.same(0):  # ONNX Runtime expands no 1 to 0
+                    value = self.sliced(value, 1, 0, 0)
+                else:
+                    value = self.expanded(value, [inner, count, outer])
+                sizes[n] = sizes[n] * count
+        return self.shaped(value, sizes)
 
     def expanded(self, value: str, sizes: Sequence[AnySize]) -> str:
         """Extents of 1 stretched to a shape given innermost first."""

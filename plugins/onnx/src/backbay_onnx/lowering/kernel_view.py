@@ -78,9 +78,7 @@ class LoweringSettings:
     native: NativeCode = NO_NATIVE
     exported: bool = False  # the model is to run without this backend's buffers
     standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these
-    plain: bool = (
-        False  # of these, those that all engines know: no norms, Gelu, Softplus, Softmax, rotary embeddings
-    )
+    plain: bool = False  # of these, those that all engines know: no norms, Gelu, Softplus, Softmax, Tile, rotary embeddings
     names: Mapping[int, str] = field(default_factory=dict)  # of inputs and outputs, by node index
 
 
@@ -94,7 +92,7 @@ class Lowering(Emitter):
     def __init__(
         self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: LoweringSettings
     ) -> None:
-        super().__init__(graph)
+        super().__init__(graph, plain=settings.plain)
         self.settings = settings
         self.states = find_states(self, graph, windows=settings.usual)
         self.parts: dict[tuple[int, str], str] = {}

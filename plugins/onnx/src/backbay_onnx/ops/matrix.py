@@ -213,6 +213,8 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
     places = used * tokens
     if n.same(0) or places.same(0):
         return b.zeros([n, used, tokens])
+    if b.settings.plain:
+        return _gathered_products(b, w, x, ids)
     one_row = x.dim(1).same(1) and not used.same(1)
     chosen = b.cast_to(b.shaped(ids.stored, [places]), TensorProto.INT64)
     rows = b.shaped(x.floats, [k, tokens if one_row else places])
@@ -232,6 +234,13 @@ def mulmat_id(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
     index = b.shaped(_joined(b, found), [1, -1])
     y = b.add("ScatterND", blank, index, _joined(b, made))
     return b.shaped(y, [n, used, tokens])
+
+
+def _gathered_products(b: Lowering, w: Operand, x: Operand, ids: Operand) -> str:
+    """A product for each place, with its own copy of the weights: much memory, but nodes that all engines know."""
+    weights = b.add("Gather", w.of_rank(3), b.cast_to(ids.stored, TensorProto.INT64))  # (tokens, used, n, k)
+    columns = b.shaped(x.floats, [1, x.dim(0), x.dim(1), x.dim(2)])
+    return b.shaped(b.add("MatMul", weights, columns), [w.dim(1), ids.dim(0), ids.dim(1)])
 
 
 def _joined(b: Lowering, pieces: list[str]) -> str:

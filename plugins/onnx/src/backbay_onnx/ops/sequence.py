@@ -50,7 +50,8 @@ def rope(
     cos, sin = _turns(b, place, rates, factors, factor)
     head, heads, tokens, batch = x.dims(4)
     if not batch.same(1):
-        cos, sin = (b.add("Tile", angles, b.vector([batch, 1, 1])) for angles in (cos, sin))
+        pairs = [len(rates), 1, tokens]
+        cos, sin = (b.tiled(angles, pairs, [1, 1, batch]) for angles in (cos, sin))
     value = b.shaped(x.floats, [head, 1, heads, tokens * batch])
     turning = 2 * dim if mode == "vision" else dim
     if b.settings.plain:

@@ -97,4 +97,4 @@ def _tiled(b: Lowering, x: Operand, rank: int, times: list[Size]) -> str:
     """Tile has no kernels for 16-bit floats; float32 holds them exactly."""
     moved = DType.F32 if x.dtype.is_float else x.dtype
     value = b.ranked(b.cast(x.stored, x.dtype, moved), x.rank, rank)
-    return b.cast(b.add("Tile", value, b.vector(times[::-1])), moved, x.dtype)
+    return b.cast(b.tiled(value, x.dims(rank), times), moved, x.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 
 import numpy as np
 from onnx import TensorProto
@@ -123,8 +124,19 @@ def avg_pool2d(b: Lowering, x: Operand, k: int, s: int, p: float) -> str:
     value = x.of_rank(4)
     if far:
         value = _padded(b, value, 4, {2: (near, far), 3: (near, far)})
-    y = b.add("AveragePool", value, kernel_shape=[k, k], strides=[s, s])
+    if b.settings.plain:
+        y = _window_means(b, value, [width, height], k, s)
+    else:
+        y = b.add("AveragePool", value, kernel_shape=[k, k], strides=[s, s])
     return b.ranked(y, 4, rank)
+
+
+def _window_means(b: Lowering, value: str, extents: list[Size], k: int, s: int) -> str:
+    """Sums of slices, first along a row, then of rows."""
+    for n, extent in enumerate(extents):
+        taps = [b.sliced(value, 3 - n, tap, (extent - 1) * s + tap + 1, s) for tap in range(k)]
+        value = reduce(partial(b.add, "Add"), taps)
+    return b.add("Div", value, b.number(k * k))
 
 
 @kernel(ops.interpolate, working_memory=times(2, results))

@@ -1,9 +1,8 @@
-"""A Conv of two dimensions without `kernel_shape`, an attribute that may be left out, is claimed, and then fails as
-one of one dimension.
+"""A Conv of two or three dimensions is claimed, and then fails as one of one dimension, with `kernel_shape` and without.
 
 project: onnxruntime-ggml
 needs: onnxruntime-ggml
-effect: models that leave it out do not run, though the CPU would take the node
+effect: models of images do not run, though the CPU would take the node
 workaround: none, only judged by the adapter ort
 thread: none found
 shown: 0.2.0
@@ -24,7 +23,7 @@ except ImportError as error:
     sys.exit(77)
 
 MODEL = """<ir_version: 10, opset_import: ["": 20]>
-g (float[1, 1, 3, 3] x, float[1, 1, 2, 2] w) => (float[1, 1, 2, 2] y) { y = Conv(x, w) }"""
+g (float[1, 1, 3, 3] x, float[1, 1, 2, 2] w) => (float[1, 1, 2, 2] y) { y = Conv<kernel_shape = [2, 2]>(x, w) }"""
 
 
 def attempt() -> None:
