@@ -19,7 +19,16 @@ from backbay_onnx.adapter.provider import Provider, assignment, find_provider
 from backbay_onnx.adapter.provider_graph import provider_graph
 
 CPU, DECLINING = "builtin:CPUExecutionProvider", "builtin:AzureExecutionProvider"
-UNKNOWN = {"RMSNormalization", "Gelu", "Softplus", "Softmax", "RotaryEmbedding", "Tile", "NonZero", "AveragePool"}
+UNKNOWN = {
+    "RMSNormalization",
+    "Gelu",
+    "Softplus",
+    "Softmax",
+    "RotaryEmbedding",
+    "Tile",
+    "NonZero",
+    "AveragePool",
+}
 """Nodes that some providers do not take."""
 FOLDED = "ONNX Runtime finds a constant, and leaves no node to CPUExecutionProvider"
 
