@@ -175,6 +175,16 @@ def test_a_snapshot_serves_only_prompts_that_begin_with_all_of_it(llm: LLM, othe
         assert of_another.timings.reused_tokens == (len(beginning) if shared else 0)
 
 
+def test_after_a_shift_nothing_of_a_snapshot_serves_other_prompts(path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES) as llm:
+        snapshot = llm.save(TEXT)
+        llm.forget()
+        llm.restore(snapshot)
+        llm.generate(list(snapshot.tokens), max_tokens=90, num_keep=8, temperature=0, **ENDLESS)
+        other = llm.generate([*snapshot.tokens[:8], 120, 121], max_tokens=1, temperature=0)
+        assert other.timings.reused_tokens == 0
+
+
 def test_what_a_snapshot_brought_is_not_kept_for_other_processes(path: Path, tmp_path: Path) -> None:
     text = "x" * 70
     with load(path, "cpu_ref", **SIZES) as one:

@@ -89,3 +89,11 @@ def test_files_in_a_folder_come_and_go(tmp_path: Path, monkeypatch: pytest.Monke
     gguf(tmp_path / "b.gguf")
     (tmp_path / "a.gguf").unlink()
     assert names(catalogue) == ["b"]
+
+
+@pytest.mark.parametrize("name", ["a:" * 2000, "a@onnx" * 2000])
+def test_names_without_end_are_unknown(name: str, tmp_path: Path) -> None:
+    catalogue = Catalogue([gguf(tmp_path / "tiny.gguf")], further_backends=["onnx"])
+    with pytest.raises(ModelNotFoundError) as error:
+        catalogue.find(name)
+    assert len(str(error.value)) < 1000

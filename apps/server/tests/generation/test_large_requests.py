@@ -77,7 +77,12 @@ def test_more_messages_than_tokens_are_counted_alone(
     "a tool's schema, or a variable of a template, has millions of numbers or keys", "413 before any work"
 )
 @pytest.mark.parametrize(
-    "large", [{"enum": [1] * (1 << 21)}, {f"{number:x}" * 4: 1 for number in range(1 << 16)}]
+    "large",
+    [
+        {"enum": [1] * (1 << 21)},
+        {f"{number:x}" * 4: 1 for number in range(1 << 16)},
+        {"image_url": "x" * (1 << 21)},
+    ],
 )
 def test_numbers_and_keys_count_as_text(model: Path, large: Any, work: list[str]) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": large}}]
@@ -85,6 +90,34 @@ def test_numbers_and_keys_count_as_text(model: Path, large: Any, work: list[str]
         status, _ = ask(model, "/v1/chat/completions", {"model": "scripted", "messages": [SAID], **more})
         assert status == 413
     assert not work
+
+
+def test_arguments_of_a_call_count_whatever_they_are_named(model: Path, work: list[str]) -> None:
+    function = {"name": "f", "arguments": msgspec.json.encode({"image_url": "x" * (1 << 21)}).decode()}
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    status, _ = ask(model, "/v1/chat/completions", {"model": "scripted", "messages": [SAID, called]})
+    assert status == 413
+    assert not work
+
+
+def test_as_many_ids_as_letters_may_come(model: Path) -> None:
+    status, found = ask(model, "/v1/completions", {"model": "scripted", "prompt": [97] * 600_000})
+    assert (status, found["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_biases_of_many_texts_wait_in_the_lane_of_long_prompts(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, real = set[str](), Tokenizer.encode
+
+    def noted(self: Tokenizer, *given: Any, **more: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Tokenizer, "encode", noted)
+    biases = {f"some text {number}": 1 for number in range(8000)}
+    ask(model, "/v1/completions", {"model": "scripted", "prompt": "x", "logit_bias": biases, "max_tokens": 1})
+    assert {name.rpartition("_")[0] for name in threads} == {"backbay long prompt"}
 
 
 def test_a_conversation_is_counted_though_it_fits_no_context(model: Path) -> None:

@@ -24,7 +24,7 @@ ended = threading.Event()
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Reads the body; /endless answers until the client leaves."""
+    """Reads the body; /endless answers until the client leaves, /long for a second."""
     if scope["type"] == "lifespan":
         for kind in ("startup", "shutdown"):
             await receive()
@@ -36,6 +36,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/endless":
         await endless(receive, send)
+    if scope["path"] == "/long":
+        for _ in range(20):
+            await send({"type": "http.response.body", "body": b"part", "more_body": True})
+            await asyncio.sleep(0.05)
     if scope["path"] == "/parts":
         for part in (b"one", b"", b"two"):
             await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -153,6 +157,29 @@ def test_a_client_that_sends_all_first_sees_the_refusal(chunked: bool, address: 
         found += data
     assert found.startswith(b"HTTP/1.1 413 ")
     connection.close()
+
+
+@pytest.mark.fault("a body begins behind an answer that runs, and stops", "the answer is whole, then 408")
+def test_a_body_behind_an_answer_does_not_end_it(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("slow_seconds", "body_seconds"):
+        monkeypatch.setattr(BoundedConnection, name, 0.2)
+    long = GET.replace(b"/health", b"/long") + b"\r\n"
+    found = rest(connected(address, long + GET + b"content-length: 5000\r\n\r\n{"))
+    whole, _, after = found.partition(b"fine\r\n0\r\n\r\n")
+    assert whole.count(b"part") == 20
+    assert after.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_refused_body_that_is_whole_is_not_waited_for(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_checks, "LINGER_SECONDS", 2 * PATIENCE)
+    size = (1 << 20) + 1
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (size, b"x" * size)
+    connection = connected(address, GET + b"transfer-encoding: chunked\r\n\r\n" + body)
+    assert rest(connection).startswith(b"HTTP/1.1 413 ")
 
 
 def test_a_refused_body_is_not_taken_for_ever(

@@ -112,7 +112,7 @@ class Slots:
             if crosses:
                 slot.exact = 0  # its first tokens no longer see the pictures that are gone
             return left
-        slot.tokens, slot.exact = left, 0 if crosses else min(slot.exact, keep)
+        slot.tokens, slot.exact = left, 0 if crosses or keep < slot.restored else min(slot.exact, keep)
         return []
 
     def _choose(

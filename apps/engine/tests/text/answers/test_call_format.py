@@ -12,7 +12,7 @@ import pytest
 from backbay_engine import Tools
 from backbay_engine.errors import ResponseFormatError, ToolsError
 from backbay_engine.text.answers import AnswerForm, AnswerRule, call_format, form_of
-from backbay_engine.text.formats import format_rule, response_format_of
+from backbay_engine.text.formats import ResponseFormat, format_rule, response_format_of
 
 llguidance = pytest.importorskip("llguidance")
 CITY = {"type": "object", "properties": {"city": {"enum": ['K"\u00f6}', "a/b\n"]}}, "required": ["city"]}
@@ -397,3 +397,22 @@ def test_calls_of_gemma_are_loose_beside_a_format() -> None:
 def test_a_format_that_is_no_grammar_is_refused() -> None:
     with pytest.raises(ResponseFormatError):
         format_of(CASES["Hermes"], forced=False, wanted='root ::= "a')
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ("a/b", r"/a\/b/"),
+        (r"a\/b", r"/a\/b/"),
+        ("a\nb", r"/a\nb/"),
+        ("a\\\nb", r"/a\nb/"),
+        (r"a\\/", r"/a\\\//"),
+    ],
+)
+def test_a_regex_stands_between_slashes(given: str, rule: str) -> None:
+    assert format_rule(ResponseFormat("regex", given)) == rule
+
+
+def test_guidance_that_is_none_is_left_out() -> None:
+    rule = format_rule(ResponseFormat("schema", '{"type": "object", "x-guidance": 5}'))
+    assert list(json.loads(rule.removeprefix("%json "))["x-guidance"]) == ["whitespace_pattern"]

@@ -20,6 +20,7 @@ from ..settings import ServerSettings
 
 FRESH = 1.0  # seconds for which a look at files and folders holds
 SCHEMES = ("hf", "ollama", "lmstudio")
+MOST_LETTERS = 256  # of a name
 Stamp: TypeAlias = tuple[int, int, int]  # inode, bytes, time of change
 
 
@@ -145,8 +146,9 @@ class Catalogue:
 
     def find(self, name: str) -> CatalogueEntry:
         """The model that a client asks for; ModelNotFoundError if there is none."""
-        found = self._lookup(name)
+        found = None if len(name) > MOST_LETTERS else self._lookup(name)
         if found is None:
+            name = name[:MOST_LETTERS]
             known = [each.name for each in self.listed()]
             raise ModelNotFoundError(f"the model {name!r} does not exist{nearest(name, known)}")
         return found

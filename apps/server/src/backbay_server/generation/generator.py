@@ -63,7 +63,9 @@ class Generator:
             try:
                 ready = await self._ready(lease.llm, *request.prompts)
                 scores = request.echo and request.options.logprobs is not None  # of the prompts themselves
-                threads = self._waiting if scores else self._lane(*ready)
+                threads = (
+                    self._waiting if scores else self._lane(*ready, [*(request.options.logit_bias or ())])
+                )
                 adapter = lease.mix(request.options.lora)
                 await _run(threads, _submit, lease.llm, replace(request, prompts=ready), answer, adapter)
                 operation = "chat" if isinstance(ready[0], Conversation) else "text_completion"

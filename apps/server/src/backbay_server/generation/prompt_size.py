@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from backbay_engine import LLM
@@ -26,10 +26,10 @@ def count_letters(given: Any, most: int) -> int:
             count += len(value) or 1
         elif isinstance(value, dict):
             count += sum(map(len, value)) or 1
-            values += [each for key, each in value.items() if key != "image_url"]
+            values += value.values()
         elif isinstance(value, list | tuple):
-            count += len(value) or 1
-            values += value if count <= most else ()
+            count += 0 if value else 1
+            values += value[: most - count + 1]
         else:
             count += 1
     return count
@@ -63,8 +63,15 @@ def require_short(llm: LLM, *given: Any) -> None:
 
 def _texts(prompt: Prompt) -> Any:
     if isinstance(prompt, Conversation):
-        return [prompt.messages, prompt.tools.definitions, prompt.variables]
+        return [[*map(_without_pictures, prompt.messages)], prompt.tools.definitions, prompt.variables]
     return [prompt.before, prompt.after, prompt.others] if isinstance(prompt, InfillGap) else prompt
+
+
+def _without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [part for part in content if part["type"] != "image_url"]}
 
 
 def _require_few_parts(llm: LLM, asked: Conversation, most: int) -> None:

@@ -178,10 +178,19 @@ function asked({ text, pictures }) {
   return { role: "user", content: images.length ? [...images, { type: "text", text }] : text };
 }
 
+function isJson(words) {
+  try {
+    return JSON.parse(words || "{}") !== undefined;
+  } catch {
+    return false;
+  }
+}
+
 function answered(given) {
   if (!given || !(given.text || given.calls.length)) return [];
-  if (!given.calls.length) return [{ role: "assistant", content: given.text }];
-  const calls = given.calls.map(({ id, name, arguments: words }) => ({ id, type: "function", function: { name, arguments: words } }));
-  const results = given.calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result }));
+  const whole = given.calls.filter(({ arguments: words }) => isJson(words)); // an answer may end in the midst of a call
+  if (!whole.length) return given.text ? [{ role: "assistant", content: given.text }] : [];
+  const calls = whole.map(({ id, name, arguments: words }) => ({ id, type: "function", function: { name, arguments: words } }));
+  const results = whole.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result }));
   return [{ role: "assistant", content: given.text, tool_calls: calls }, ...results];
 }

@@ -41,15 +41,17 @@ export class Conversations {
     return this.transact("readwrite", (store) => result(store.delete(id)));
   }
 
-  // If another tab has gone on with the conversation, this one becomes a conversation of its own.
-  save(conversation) {
-    return this.transact("readwrite", async (store) => {
+  // If another tab has gone on with the conversation, this one becomes a conversation of its own; one that is deleted stays so.
+  async save(conversation) {
+    const facts = await this.transact("readwrite", async (store) => {
       const kept = await result(store.get(conversation.id));
-      if (kept && kept.changed !== conversation.changed) conversation.id = newId();
-      else if (kept) conversation.name = kept.name;
-      conversation.changed = Math.max(Date.now(), conversation.changed + 1);
-      await result(store.put(conversation));
+      if (!kept && conversation.changed) return {};
+      const changed = Math.max(Date.now(), conversation.changed + 1), own = kept && kept.changed !== conversation.changed;
+      const saved = { ...conversation, changed, id: own ? newId() : conversation.id, name: own || !kept ? conversation.name : kept.name };
+      await result(store.put(saved));
+      return { id: saved.id, name: saved.name, changed };
     });
+    Object.assign(conversation, facts); // not before all is kept
   }
 
   rename(id, name) {

@@ -21,7 +21,7 @@ export class Markdown {
   }
 
   show(text, whole = true) {
-    const found = {}, blocks = blocksOf(PARSER.parse(text, found)), lines = text.split("\n");
+    const found = {}, blocks = blocksOf(PARSER.parse(text, found)), lines = text.split(/\r\n?|\n/);
     const sources = blocks.map(([{ type, map }]) => `${type} ${lines.slice(...map).join("\n")}`);
     let same = 0;
     while (same < sources.length && sources[same] === this.sources[same]) same += 1;
@@ -61,7 +61,7 @@ function build(tokens, place) {
 
 function begin(token, place) {
   const element = token.tag === "a" ? link(token.attrGet("href")) : make(tagOf(token.tag));
-  if (token.tag === "ol" && token.attrGet("start")) element.start = token.attrGet("start");
+  if (token.tag === "ol" && token.attrGet("start") !== null) element.start = token.attrGet("start");
   const align = /^text-align:(left|center|right)$/.exec(token.attrGet("style"));
   if (align) element.style.textAlign = align[1];
   place.append(element);

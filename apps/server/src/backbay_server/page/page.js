@@ -127,8 +127,11 @@ const acts = {
     if (id === chat.conversation.id) chat.conversation.name = name;
   }),
   remove: act(async (id) => {
-    gone.add(id);
-    await store.remove(id);
+    gone.add(id); // before, as an answer that runs is saved in between
+    await store.remove(id).catch((error) => {
+      gone.delete(id);
+      throw error;
+    });
     if (id === chat.conversation.id) show(newConversation());
   }),
   export: act(async (id) => {

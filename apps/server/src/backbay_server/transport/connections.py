@@ -106,7 +106,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _look_at_rate(self) -> None:
         """End a connection whose body comes so slowly that it only holds the connection."""
-        if self._fresh < LEAST_BYTES:
+        if self._fresh < LEAST_BYTES and not self.pipeline:
             self._late()
         else:
             self._expect_body()
@@ -117,6 +117,10 @@ class BoundedConnection(HttpToolsProtocol):
             self._writing = None
 
     def _late(self) -> None:
+        if self.pipeline:  # nothing is read while an earlier answer runs: the time begins after it
+            self._body_end = self.loop.time() + self.body_seconds
+            self._expect_body()
+            return
         self._reading = None
         self._refuse(b"408 Request Timeout")
 

@@ -209,17 +209,21 @@ class BodySizeCheck(RequestCheck):
         return None if fits else self._error()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
+        received, ended = 0, False
 
         async def receive_limited() -> Message:
-            nonlocal received
+            nonlocal received, ended
             message = await receive()
             received += len(message.get("body", b""))
+            ended = not message.get("more_body")
             if received > self._most:
                 raise self._error()
             return message
 
-        linger = lingering(receive, send)
+        async def receive_rest() -> Message:
+            return {"type": "http.disconnect"} if ended else await receive()
+
+        linger = lingering(receive_rest, send)
 
         async def send_closing(message: Message) -> None:
             if received <= self._most:

@@ -14,6 +14,8 @@ from .response_format import ResponseFormat
 # as in llama.cpp: without a limit, a model may write spaces for ever
 SPACE: Final = r"( |\n{1,2}[ \t]{0,20})"
 
+_ESCAPED: Final = re.compile(r"\\?\n|\\.|/")
+
 
 def format_rule(wanted: ResponseFormat) -> str:
     """What an answer must be, as the right side of a rule; ResponseFormatError if it is no format."""
@@ -21,15 +23,21 @@ def format_rule(wanted: ResponseFormat) -> str:
     match wanted.kind:
         case "schema":
             schema = json.loads(text)
-            spaces = {"whitespace_pattern": SPACE, **(schema.get("x-guidance") or {})}
+            guidance = schema.get("x-guidance")
+            spaces = {"whitespace_pattern": SPACE, **(guidance if isinstance(guidance, dict) else {})}
             return f"%json {json.dumps({**schema, 'x-guidance': spaces})}"
         case "choice":
             return choice_rule(text)
         case "regex":
-            escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", text, flags=re.DOTALL)
-            return f"/{escaped}/".replace("\n", r"\n")
+            return f"/{_ESCAPED.sub(_in_slashes, text)}/"
         case "grammar":
             return f"%lark {{\n{as_lark(text)}\n}}"
+
+
+def _in_slashes(found: re.Match[str]) -> str:
+    if found[0].endswith("\n"):
+        return r"\n"
+    return r"\/" if found[0] == "/" else found[0]
 
 
 def choice_rule(text: str) -> str:

@@ -120,7 +120,7 @@ def _part(part: Part) -> Mapping[str, Any]:
 def _called(called: ToolCall, place: str) -> Mapping[str, Any]:
     """A call with its arguments as a mapping, which is what templates write out as JSON."""
     try:
-        arguments = json.loads(mend_surrogates(called.function.arguments.encode() or b"{}"))
+        arguments = json.loads(mend_surrogates(called.function.arguments.encode() or b"{}").decode())
     except (ValueError, RecursionError) as error:
         told = f"{place}: the arguments of the call {called.id!r} are not JSON: {error}"
         raise InvalidRequestError(told, param=f"{place}.tool_calls") from None

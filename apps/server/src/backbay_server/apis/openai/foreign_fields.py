@@ -80,7 +80,7 @@ def guided_formats(body: ForeignFields) -> list[Format]:
     for schema, regex, choice, grammar in given:
         if schema is not None:
             found.append(schema_format(_decoded(schema) if isinstance(schema, str) else schema))
-        named = {"regex": regex, "choice": choice, "grammar": grammar}
+        named = {"regex": regex, "choice": choice, "grammar": grammar or None}
         found += [{"type": name, name: value} for name, value in named.items() if value is not None]
     return found
 
