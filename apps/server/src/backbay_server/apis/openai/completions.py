@@ -33,7 +33,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     logprobs: TopLogprobs = None
     echo: Annotated[bool | None, taken("whether the answer begins with the prompt")] = None
     suffix: Suffix = None
-    best_of: Annotated[int | None, refused("all answers are given; use n", (1,))] = None
+    best_of: Annotated[int | None, refused("all answers are given; use n", (0, 1))] = None
 
 
 class CompletionLogprobs(Struct):
