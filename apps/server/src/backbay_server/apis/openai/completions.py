@@ -90,14 +90,14 @@ async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | 
 
 
 def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[str | Sequence[int]]:
-    """The prompts: one, or several of one kind."""
+    """The prompts: one, or several."""
     if isinstance(given, str):
         return [given]
     if not given:
         raise InvalidRequestError(f"{name} is empty", param=name)
     if all(isinstance(each, int) for each in given):
         return [given]  # type: ignore[list-item]  # the ids of one prompt
-    if len({type(each) for each in given}) > 1:
+    if any(isinstance(each, int) for each in given):
         raise InvalidRequestError(f"{name} must be a text, token ids, or several of either", param=name)
     return given  # type: ignore[return-value]  # texts, or lists of ids
 
