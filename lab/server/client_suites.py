@@ -106,10 +106,11 @@ def run_openai(outcomes: Outcomes, folder: Path, more: list[str]) -> None:
 
 
 def run_anthropic(outcomes: Outcomes, folder: Path, more: list[str]) -> None:
-    sys.path.insert(0, str(folder / "src"))
-    from anthropic.resources.messages import DEPRECATED_MODELS
-
-    names = {"model_id", "claude-opus-4-6", *DEPRECATED_MODELS}
+    source = (
+        folder / "src/anthropic/resources/messages/messages.py"
+    ).read_text()  # imported by pytest, not here
+    deprecated = source[source.index("DEPRECATED_MODELS = {") :].partition("}")[0]
+    names = {"model_id", "claude-opus-4-6", *re.findall(r'"(claude-[^"]+)":', deprecated)}
     with serving_scripted(*(f"{name}=scripted" for name in sorted(names))) as url:
         run_sdk(outcomes, folder, url, ANTHROPIC, more)
 

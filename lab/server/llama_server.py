@@ -14,11 +14,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import backbay_cpu_ref.plugin  # noqa: F401  (imported before the first fork)
 import numpy as np
 from gguf.scripts import gguf_new_metadata
 from scripted_model import says, write_embedder, write_reranker, write_scripted_model
 
+import backbay_cpu_ref.plugin  # noqa: F401  (imported before the first fork)
 import backbay_server.application
 import backbay_server.transport.server  # noqa: F401
 from backbay.cli import main as backbay
@@ -34,10 +34,42 @@ BY_REPOSITORY = {
     "bert-bge-small/ggml-model-f16.gguf": "vectors.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "scores.gguf",
 }
-ASKED = "test", "gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "gpt-4.1", "davinci-002", "codellama70b", "text-embedding-3-small"
+ASKED = (
+    "test",
+    "gpt-3.5-turbo",
+    "gpt-3.5-turbo-instruct",
+    "gpt-4.1",
+    "davinci-002",
+    "codellama70b",
+    "text-embedding-3-small",
+)
 """Names of models in requests: llama-server takes any, this server those that it was given."""
-WORDS = "once upon a time there was an engine that could pull every train".split()
-FLAGS = "offline", "cont-batching", "jinja", "no-jinja", "slots", "no-slots", "embedding", "reranking", "verbose"
+WORDS = [
+    "once",
+    "upon",
+    "a",
+    "time",
+    "there",
+    "was",
+    "an",
+    "engine",
+    "that",
+    "could",
+    "pull",
+    "every",
+    "train",
+]
+FLAGS = (
+    "offline",
+    "cont-batching",
+    "jinja",
+    "no-jinja",
+    "slots",
+    "no-slots",
+    "embedding",
+    "reranking",
+    "verbose",
+)
 """What the server does without being told, or shows elsewhere."""
 HINTS = "temp", "seed", "batch-size", "ubatch-size", "n-predict", "pooling", "fa", "reasoning-format"
 """Defaults of requests, and choices that the model or the backend makes here."""
@@ -71,7 +103,16 @@ def serve(models: Path, given: list[str]) -> None:
     args = parse(given)
     with tempfile.TemporaryDirectory(prefix="llama-server-") as made:
         folder = Path(made)
-        words = ["--host", args.host, "--port", args.port, "--backend", "cpu_ref", "--parallel", args.parallel]
+        words = [
+            "--host",
+            args.host,
+            "--port",
+            args.port,
+            "--backend",
+            "cpu_ref",
+            "--parallel",
+            args.parallel,
+        ]
         words += ["--metrics"] if args.metrics else []
         words += ["--no-page"] if args.no_ui else []
         if args.api_key is not None:
@@ -82,7 +123,17 @@ def serve(models: Path, given: list[str]) -> None:
 
 def parse(given: list[str]) -> Namespace:
     parser = ArgumentParser("llama-server", allow_abbrev=False)
-    for name in ("host", "port", "model", "hf-repo", "hf-file", "alias", "ctx-size", "api-key", "chat-template-file"):
+    for name in (
+        "host",
+        "port",
+        "model",
+        "hf-repo",
+        "hf-file",
+        "alias",
+        "ctx-size",
+        "api-key",
+        "chat-template-file",
+    ):
         parser.add_argument(f"--{name}")
     parser.add_argument("--parallel", default="4")
     for name in (*FLAGS, "metrics", "no-ui"):
@@ -127,4 +178,3 @@ def write_models(folder: Path) -> None:
     axes = np.eye(8, dtype=np.float32)
     write_embedder(folder / "vectors.gguf", {"north": axes[0], "east": axes[1]})
     write_reranker(folder / "scores.gguf", {"good": 1.0})
-
