@@ -182,11 +182,12 @@ def test_responses_and_messages_take_tools_with_a_format(model: Path) -> None:
     assert json.loads(found["output"][0]["content"][0]["text"]) == {"answer": 42}
     used = {"name": "get_weather", "input_schema": CITY, "strict": True}
     body = {"model": "scripted", "tools": [used], "temperature": 0, "max_tokens": 400}
-    body["output_config"] = {"format": {"type": "json_schema", "schema": ANSWERED}}
-    for script, kind in (("weather", "tool_use"), ("json", "text")):
-        messages = [{"role": "user", "content": f"[{script}]"}]
-        _, found = ask(model, "/v1/messages", {**body, "messages": messages})
-        assert [block["type"] for block in found["content"]] == [kind]
+    wanted = {"type": "json_schema", "schema": ANSWERED}
+    for place in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+        for script, kind in (("weather", "tool_use"), ("json", "text")):
+            messages = [{"role": "user", "content": f"[{script}]"}]
+            _, found = ask(model, "/v1/messages", {**body, **place, "messages": messages})
+            assert [block["type"] for block in found["content"]] == [kind]
 
 
 def test_a_wrong_format_beside_tools_is_named(model: Path) -> None:

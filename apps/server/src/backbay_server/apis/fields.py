@@ -192,6 +192,7 @@ class LlamaCppFields(Struct, kw_only=True):
     t_max_predict_ms: Annotated[int | None, ignored("a client that waits no longer disconnects")] = None
     timings_per_token: Annotated[bool | None, ignored("the end of an answer has the timings")] = None
     return_progress: Annotated[bool | None, ignored("prompts tell no progress")] = None
+    verbose: Annotated[bool | None, ignored("/apply-template shows the prompt")] = None
 
 
 def scales_of(body: LlamaCppFields) -> list[tuple[int, float]] | None:

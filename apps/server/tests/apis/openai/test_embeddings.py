@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask
-from scripted_model import write_embedder, write_scripted_model
+from scripted_model import write_embedder, write_reranker, write_scripted_model
 
 VECTORS = {"east": np.array([1, 0, 0, 0], np.float32), "north": np.array([0, 1, 0, 0], np.float32)}
 
@@ -52,3 +52,18 @@ def test_what_is_wrong_is_a_400(model: Path, given: Any):
 def test_a_model_that_writes_embeds_nothing(tmp_path: Path):
     status, body = embed(write_scripted_model(tmp_path / "scripted.gguf"), "x")
     assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_texts_and_lists_of_tokens_stand_in_one_list(model: Path) -> None:
+    status, body = embed(model, ["[east]", [5, 6], "[north]"])
+    assert (status, [each["index"] for each in body.get("data", ())]) == (200, [0, 1, 2])
+
+
+def test_texts_are_scored_in_the_form_of_tei(tmp_path: Path) -> None:
+    model = write_reranker(tmp_path / "scores.gguf", {"best": 3.0, "good": 1.0})
+    asked: dict[str, Any] = {"query": "?", "texts": ["bad", "a [best]", "a [good]"], "top_n": 2}
+    status, found = ask(model, "/rerank", {**asked, "return_text": True, "truncate": False})
+    assert (status, [each["text"] for each in found]) == (200, ["a [best]", "a [good]"])
+    assert [(each["index"], round(each["score"], 2)) for each in found] == [(1, 3.0), (2, 1.0)]
+    assert ask(model, "/rerank", {**asked, "documents": ["x"]})[0] == 400
+    assert ask(model, "/rerank", {"query": "?"})[0] == 400

@@ -147,3 +147,25 @@ def test_a_header_names_the_fields_that_are_ignored(model: Path, stream: bool) -
     told = asyncio.run(asked(**fields))
     assert told is not None
     assert set(told.split(", ")) == {"user", "return_progress", "thinking.budget_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "told"),
+    [
+        ("/v1/responses", {"input": "[ok]", "personality": "friendly"}, "personality"),
+        ("/v1/messages", {"fallbacks": [{"model": "other"}]}, "fallbacks"),
+        ("/v1/messages", {"fallback_credit_token": "token"}, "fallback_credit_token"),
+        ("/v1/completions", {"prompt": "[ok]", "best_of": 0}, None),
+    ],
+)
+def test_fields_of_the_newest_clients_are_hints(
+    model: Path, path: str, fields: dict[str, Any], told: str | None
+) -> None:
+    async def asked() -> Any:
+        async with client_of(model) as client:
+            messages = {"max_tokens": 9, "messages": [{"role": "user", "content": "[ok]"}]}
+            body = {"model": "scripted", **(messages if path == "/v1/messages" else {}), **fields}
+            return await client.post(path, json=body)
+
+    answer = asyncio.run(asked())
+    assert (answer.status_code, answer.headers.get("x-backbay-ignored")) == (200, told)

@@ -43,7 +43,8 @@ def conversation_of(body: given.Conversation) -> Conversation:
 
 
 def options_of(body: given.MessagesRequest) -> AnswerOptions:
-    wanted = None if body.output_config is None else body.output_config.format
+    config = body.output_config or given.OutputConfig()
+    wanted = config.format or body.output_format
     return AnswerOptions(
         max_tokens=body.max_tokens,
         stop=body.stop_sequences,

@@ -135,6 +135,7 @@ class Conversation(Struct, kw_only=True):
     tool_choice: Annotated[ToolChoice | None, taken("which tools the model may or must call")] = None
     thinking: Annotated[ThinkingOptions | None, taken("whether the model reasons")] = None
     output_config: Annotated[OutputConfig | None, taken("what the answer is like")] = None
+    output_format: Annotated[SchemaFormat | None, taken("the older place of output_config.format")] = None
     cache_control: Annotated[dict[str, Any] | None, ignored("prefixes are always cached")] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", ([],))] = None
     context_management: Annotated[
@@ -163,3 +164,5 @@ class MessagesRequest(Conversation, forbid_unknown_fields=True, kw_only=True):
     inference_geo: Annotated[str | None, ignored("there is one place")] = None
     diagnostics: Annotated[Any, ignored("nothing is kept to compare with")] = None
     container: Annotated[Any, refused("the server runs no code")] = None
+    fallbacks: Annotated[Any, ignored("the model that is asked for answers, or nobody")] = None
+    fallback_credit_token: Annotated[Any, ignored("nothing is paid for")] = None

@@ -33,7 +33,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     logprobs: TopLogprobs = None
     echo: Annotated[bool | None, taken("whether the answer begins with the prompt")] = None
     suffix: Suffix = None
-    best_of: Annotated[int | None, refused("all answers are given; use n", (1,))] = None
+    best_of: Annotated[int | None, refused("all answers are given; use n", (0, 1))] = None
 
 
 class CompletionLogprobs(Struct):
@@ -90,14 +90,14 @@ async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | 
 
 
 def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[str | Sequence[int]]:
-    """The prompts: one, or several of one kind."""
+    """The prompts: one, or several."""
     if isinstance(given, str):
         return [given]
     if not given:
         raise InvalidRequestError(f"{name} is empty", param=name)
     if all(isinstance(each, int) for each in given):
         return [given]  # type: ignore[list-item]  # the ids of one prompt
-    if len({type(each) for each in given}) > 1:
+    if any(isinstance(each, int) for each in given):
         raise InvalidRequestError(f"{name} must be a text, token ids, or several of either", param=name)
     return given  # type: ignore[return-value]  # texts, or lists of ids
 

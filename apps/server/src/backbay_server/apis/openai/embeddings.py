@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ...errors import InvalidRequestError
 from ...transport.answers import JsonAnswer
 from ..endpoint import Endpoint, EndpointCall
-from ..fields import MOST_TEXTS, Model, Positive, ignored, taken
+from ..fields import MOST_TEXTS, Model, Positive, ignored, refused, taken
 from .completions import texts_of
 
 
@@ -80,15 +80,22 @@ class Document(Struct):
 
 
 class RerankRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A query, and texts to rank."""
+    """A query, and texts to rank: `documents`, or `texts` for an answer in the form of Hugging Face's TEI."""
 
     model: Model = None
     query: Annotated[str, taken("what the texts should answer")]
     documents: Annotated[
-        Annotated[list[str | Document], Meta(min_length=1, max_length=MOST_TEXTS)], taken("the texts")
-    ]
+        Annotated[list[str | Document], Meta(min_length=1, max_length=MOST_TEXTS)] | None, taken("the texts")
+    ] = None
+    texts: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=MOST_TEXTS)] | None,
+        taken("the texts, in place of documents: the answer is a list of scores"),
+    ] = None
     top_n: Annotated[Positive | None, taken("the most results; by default all")] = None
     return_documents: Annotated[bool | None, taken("whether results have the texts")] = None
+    return_text: Annotated[bool | None, taken("another name of return_documents, beside texts")] = None
+    raw_scores: Annotated[bool | None, ignored("scores are the model's")] = None
+    truncate: Annotated[bool | None, refused("texts are not cut", (False,))] = None
     max_chunks_per_doc: Annotated[int | None, ignored("texts are not cut")] = None
     max_tokens_per_doc: Annotated[int | None, ignored("texts are not cut")] = None
     user: Annotated[str | None, ignored("nothing is kept by user")] = None
@@ -111,19 +118,36 @@ class Ranking(Struct):
     usage: TextsUsage
 
 
+class ScoredText(Struct):
+    """A text's place in the request, and its score, in the form of TEI."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
 async def rerank(call: EndpointCall, body: RerankRequest) -> JsonAnswer:
     """Rank texts by how well they answer a query."""
-    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    given = body.documents if body.texts is None else body.texts
+    if given is None or None not in (body.documents, body.texts):
+        raise InvalidRequestError("give documents, or texts", param="documents")
+    texts = [each if isinstance(each, str) else each.text for each in given]
     scores = await call.services.generator.rank(body.model, body.query, texts)
     values = scores.rows.tolist()
     order = sorted(range(len(texts)), key=lambda place: -values[place])[: body.top_n]
+    if body.texts is not None:
+        told = body.return_text or body.return_documents
+        return JsonAnswer(
+            [ScoredText(place, values[place], texts[place] if told else UNSET) for place in order]
+        )
     shown = [Document(text) if body.return_documents else UNSET for text in texts]
     results = [RankedDocument(place, values[place], shown[place]) for place in order]
     usage = TextsUsage(scores.tokens, scores.tokens)
     return JsonAnswer(Ranking(f"rerank-{call.id}", scores.model, results, usage))
 
 
+RANKED: Final[Any] = Ranking | list[ScoredText]
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     Endpoint("POST", "/v1/embeddings", embed, EmbeddingRequest, EmbeddingList),
-    *(Endpoint("POST", path, rerank, RerankRequest, Ranking) for path in ("/v1/rerank", "/v1/reranking")),
+    *(Endpoint("POST", path, rerank, RerankRequest, RANKED) for path in ("/v1/rerank", "/v1/reranking")),
 )

@@ -126,6 +126,7 @@ class ResponsesRequest(OpenAIServiceFields, kw_only=True, forbid_unknown_fields=
     ] = None
     parallel_tool_calls: fields.OneCall = None
     max_tool_calls: Annotated[int | None, ignored("it is for tools of OpenAI's own")] = None
+    personality: Annotated[str | None, ignored("the model knows no personalities")] = None
     text: Annotated[TextOptions | None, taken("the form of the text")] = None
     reasoning: Annotated[ReasoningOptions | None, taken("how the model reasons")] = None
     include: Annotated[
