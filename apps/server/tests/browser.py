@@ -121,7 +121,7 @@ def browser(program: str, folder: Path) -> Iterator[Page]:
         port = told.read_text().split()[0]
         with urlopen(f"http://127.0.0.1:{port}/json", timeout=300) as answer:
             tab = next(each for each in json.load(answer) if each["type"] == "page")
-        with connect(tab["webSocketDebuggerUrl"], max_size=1 << 26) as socket:
+        with connect(tab["webSocketDebuggerUrl"], max_size=1 << 26, ping_interval=None) as socket:
             yield Page(socket)
     finally:
         process.terminate()
