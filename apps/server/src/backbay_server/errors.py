@@ -23,6 +23,7 @@ from backbay_engine import (
 
 log = logging.getLogger(__name__)
 SOON: Final = 1  # seconds after which a client may try again
+REQUEST_ID: Final = "backbay_request_id"  # of a scope
 
 
 class ApiError(Exception):
@@ -213,6 +214,10 @@ def names_anthropic(scope: Scope) -> bool:
     return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
+def _form_for(scope: Scope) -> type[ErrorBody]:
+    return error_form(scope["path"], anthropic=names_anthropic(scope))
+
+
 def error_status(kind: type[ApiError], form: type[ErrorBody]) -> int:
     """The status of an error: 529 where Anthropic's clients are told to wait."""
     return 529 if issubclass(kind, BusyError) and form is AnthropicErrorBody else kind.status
@@ -220,11 +225,10 @@ def error_status(kind: type[ApiError], form: type[ErrorBody]) -> int:
 
 def error_body(error: ApiError, scope: Scope) -> bytes:
     """The body of an error, in the form of the API whose path was asked for."""
-    form = error_form(scope["path"], anthropic=names_anthropic(scope))
+    form = _form_for(scope)
     if form is AnthropicErrorBody:
         kind = _ANTHROPIC_TYPES.get(error_status(type(error), form), "invalid_request_error")
-        id = scope.get("backbay_request_id")
-        return json.encode(AnthropicErrorBody(AnthropicDetails(kind, error.message), id))
+        return json.encode(AnthropicErrorBody(AnthropicDetails(kind, error.message), scope.get(REQUEST_ID)))
     if form is OllamaErrorBody:
         return json.encode(OllamaErrorBody(error.message))
     told = OpenAIDetails(error.message, error.type, error.param, error.code, **error.details)
@@ -233,6 +237,6 @@ def error_body(error: ApiError, scope: Scope) -> bytes:
 
 def error_response(error: ApiError, scope: Scope) -> Response:
     """The answer to a request that goes wrong; an ASGI application."""
-    status = error_status(type(error), error_form(scope["path"], anthropic=names_anthropic(scope)))
+    status = error_status(type(error), _form_for(scope))
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     return Response(error_body(error, scope), status, headers, "application/json")

@@ -138,7 +138,8 @@ def in_breadth(planned: Sequence[Item]) -> list[Item]:
 
 def nearest_first(fault: PlantedFault, planned: Sequence[Item]) -> list[Item]:
     """The items of the ops whose kernels are wrong, then all others: most faults show at once, and an order hides none."""
-    return sorted(planned, key=lambda item: item.name not in fault.kernels)
+    ops = fault.kernels
+    return sorted(planned, key=lambda item: item.name not in ops)
 
 
 def detect(
@@ -194,12 +195,11 @@ def _search(fault: PlantedFault, planned: Sequence[Item], seed: int, budget: flo
 
 def _rivals(fault: PlantedFault, planned: Sequence[Item], seed: int) -> NoticedItems:
     """The rivals' findings; a fault of kernels is sought only in calls of their ops."""
-    kernels_only = len(fault.kernels) == len(fault.of) > 0
+    ops = fault.kernels
+    kernels_only = len(ops) == len(fault.of) > 0
     wrong, right = lab_for(fault.plant(reference())), lab_for(reference())
     try:
-        return noticed(
-            wrong, right, [i for i in planned if not kernels_only or i.name in fault.kernels], seed
-        )
+        return noticed(wrong, right, [i for i in planned if not kernels_only or i.name in ops], seed)
     finally:
         wrong.discard()
         right.discard()

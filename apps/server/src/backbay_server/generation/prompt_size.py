@@ -37,7 +37,7 @@ def count_letters(given: Any, most: int) -> int:
 
 def is_long(*prompts: Prompt) -> bool:
     """Whether prompts have so much text that it takes long to make them."""
-    return count_letters([_texts(each) for each in prompts], LONG) > LONG
+    return count_letters([_texts(each, LONG + 1) for each in prompts], LONG) > LONG
 
 
 def require_room(llm: LLM, *prompts: Prompt, parts: int = 0) -> None:
@@ -61,9 +61,11 @@ def require_short(llm: LLM, *given: Any) -> None:
         )
 
 
-def _texts(prompt: Prompt) -> Any:
+def _texts(prompt: Prompt, most: int | None = None) -> Any:
+    """What a prompt says: all of it, or what the first `most` messages say, each of which is a letter or more."""
     if isinstance(prompt, Conversation):
-        return [[*map(_without_pictures, prompt.messages)], prompt.tools.definitions, prompt.variables]
+        said = [*map(_without_pictures, prompt.messages[:most])]
+        return [said, prompt.tools.definitions, prompt.variables]
     return [prompt.before, prompt.after, prompt.others] if isinstance(prompt, InfillGap) else prompt
 
 

@@ -106,7 +106,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _look_at_rate(self) -> None:
         """End a connection whose body comes so slowly that it only holds the connection."""
-        if self._fresh < LEAST_BYTES and not self.pipeline:
+        if self._fresh < LEAST_BYTES:
             self._late()
         else:
             self._expect_body()

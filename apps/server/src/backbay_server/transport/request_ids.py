@@ -7,15 +7,16 @@ from typing import Final, final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HEADERS: Final = (
-    b"x-request-id",
-    b"request-id",
-)  # OpenAI's clients read the first one, Anthropic's the second
+from ..errors import REQUEST_ID
+
+HEADERS: Final = b"x-request-id", b"request-id"  # OpenAI's clients read the first one, Anthropic's the second
 
 
 def request_id(scope: Scope) -> str:
     """The id of a request; a new one if no middleware has given it one."""
-    found: str = scope.setdefault("backbay_request_id", secrets.token_hex(12))
+    if REQUEST_ID not in scope:
+        scope[REQUEST_ID] = secrets.token_hex(12)
+    found: str = scope[REQUEST_ID]
     return found
 
 
@@ -30,7 +31,8 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        named = [(name, request_id(scope).encode()) for name in HEADERS]
+        id = request_id(scope).encode()
+        named = [(name, id) for name in HEADERS]
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
