@@ -50,8 +50,9 @@ def rope(
     cos, sin = _turns(b, place, rates, factors, factor)
     head, heads, tokens, batch = x.dims(4)
     if not batch.same(1):
-        pairs = [len(rates), 1, tokens]
-        cos, sin = (b.tiled(angles, pairs, [1, 1, batch]) for angles in (cos, sin))
+        pairs: list[AnySize] = [len(rates), 1, tokens]
+        times: list[AnySize] = [1, 1, batch]
+        cos, sin = b.tiled(cos, pairs, times), b.tiled(sin, pairs, times)
     value = b.shaped(x.floats, [head, 1, heads, tokens * batch])
     turning = 2 * dim if mode == "vision" else dim
     if b.settings.plain:
