@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import index
 from typing import Any, TypeAlias, final
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AudioError
-from ..file_source import FileSource, SourceKind
+from ..file_source import FileSource, SourceKind, has_scheme
 
 Samples: TypeAlias = NDArray[np.float32]  # (samples,) of one channel
 Frames: TypeAlias = NDArray[np.float32]  # (samples, channels)
@@ -53,6 +53,37 @@ class Audio:
             return decode_sound(self.name, self._source.data())
         assert self.rate is not None  # as __init__ has checked
         return _resampled(self.name, [self._source], self.rate)
+
+
+def audio_of(part: object) -> Audio:
+    """The sound of a content part of a chat message, or of a part of a prompt.
+
+    A content part is {"type": "audio", "audio": ...}, or OpenAI's {"type": "input_audio", "input_audio": {"data": base64,
+    "format": "wav"}}, or {"type": "audio_url", "audio_url": {"url": "data:..."}}.
+    """
+    if isinstance(part, Audio):
+        return part
+    if not isinstance(part, Mapping):
+        return Audio(part)
+    if "audio" in part:
+        return audio_of(part["audio"])
+    if "input_audio" in part:
+        given = part["input_audio"]
+        data = given.get("data") if isinstance(given, Mapping) else None
+        if isinstance(data, str):
+            return Audio(data if has_scheme(data, "data") else SOUND.decoded(data, "the data of input_audio"))
+        raise AudioError(f'input_audio needs the key "data", a text in base64, got {reprlib.repr(given)}')
+    if "audio_url" in part:
+        given = part["audio_url"]
+        url = given.get("url") if isinstance(given, Mapping) else given
+        if isinstance(url, str) and has_scheme(url, "data"):
+            return Audio(url)
+        raise AudioError(
+            f"audio_url must be a data: URL, got {reprlib.repr(url)}; nothing is fetched from elsewhere"
+        )
+    raise AudioError(
+        f'a part of sound needs the key "audio", "input_audio" or "audio_url", got {sorted(map(str, part))}'
+    )
 
 
 def decode_sound(name: str, data: bytes) -> Samples:
