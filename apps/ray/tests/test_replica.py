@@ -13,7 +13,7 @@ from scripted_model import write_scripted_model
 
 from backbay import BackbayError, BackendUnavailableError, ClosedError
 from backbay_engine import RequestError, SlotState, State
-from backbay_engine.port.questions import PreparePicture, SavePrompt
+from backbay_engine.port.questions import PrepareMedia, SavePrompt
 from backbay_engine.remote import unpack_error
 from backbay_engine.runner.requests.request import Score, ScoreTokens
 from backbay_ray import replica as module
@@ -75,7 +75,7 @@ def test_only_questions_can_be_asked(path: Path):
 
 
 def test_an_error_is_told(path: Path):
-    assert isinstance(error_of(replica_of(path), PreparePicture(None)), RequestError)
+    assert isinstance(error_of(replica_of(path), PrepareMedia(None)), RequestError)
 
 
 def test_an_error_before_the_first_score_is_told(path: Path):

@@ -47,8 +47,8 @@ from converted import convert, save, write_llava
 from truths import SIZES, Truth, nmse, picture, truth
 
 import backbay
-from backbay_engine.images.encoder import ImageEncoder
-from backbay_engine.images.encoder_file import vision_family, vision_file
+from backbay_engine.media.encoder import MediaEncoder
+from backbay_engine.media.encoder_file import encoder_family, encoder_file
 
 KINDS = {
     **kinds.KINDS,
@@ -96,9 +96,9 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
 
 def compare(path: Path, backend: str, truths: dict[str, Truth], *, transcribed: bool) -> Iterator[str]:
     """The errors of each picture, of all together, and against the transcription; those over the limit in bold."""
-    file = vision_file(path)
+    file = encoder_file(path)
     assert file is not None
-    encoder = ImageEncoder(vision_family(file), backend)
+    encoder = MediaEncoder(encoder_family(file), backend)
     try:
         encoder.load()
         prepared = {name: encoder.family.prepare(each.rgb) for name, each in truths.items()}

@@ -4,6 +4,7 @@ from .checkpoints import ModelPaths as ModelPaths
 from .checkpoints import locate as locate
 from .checkpoints import models_in as models_in
 from .checkpoints import projector_beside as projector_beside
+from .errors import AudioError as AudioError
 from .errors import CacheShiftError as CacheShiftError
 from .errors import ContextOverflowError as ContextOverflowError
 from .errors import DamagedSnapshotError as DamagedSnapshotError
@@ -34,6 +35,8 @@ from .runner.state import SlotState as SlotState
 from .runner.state import State as State
 from .runner.state import Totals as Totals
 from .snapshots import Snapshot as Snapshot
+from .sound.prepared_sound import PreparedAudio as PreparedAudio
+from .sound.recording import Audio as Audio
 from .text.answers import AnswerReader as AnswerReader
 from .text.answers import CallArguments as CallArguments
 from .text.answers import CallBegun as CallBegun

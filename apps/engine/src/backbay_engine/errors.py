@@ -66,6 +66,10 @@ class ImageError(RequestError):
     """A picture that cannot be taken: damaged, too large, of an unknown kind, or of a size that the model refuses."""
 
 
+class AudioError(RequestError):
+    """A sound that cannot be taken: damaged, empty, too long, of an unknown kind, or with values that are no numbers."""
+
+
 class LogitsError(BackbayError):
     """A forward pass gave NaN, or logits of which no token can be chosen."""
 

@@ -17,27 +17,15 @@ from backbay.internals import naming_limits
 from .arguments import AdapterChoice, adapter_files, adapter_mix, moment, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
-from .images.encoder import ImageEncoder
-from .images.prepared_picture import Prepared
-from .images.prompts import PromptParts
 from .local.port import LocalPort
+from .media.encoder import MediaEncoder
+from .media.prompts import PromptParts
 from .models.contract import Model
+from .port import questions
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .port.contract import ModelFacts, Port
-from .port.questions import (
-    AddAdapter,
-    Embed,
-    EmbedPicture,
-    ForgetAll,
-    GetAdapters,
-    GetMemory,
-    PreparePicture,
-    RemoveAdapter,
-    RestoreSnapshot,
-    Tokenize,
-)
 from .port.remote import RemotePort
-from .port.request_maker import PictureStoreView, RequestMaker, require_one
+from .port.request_maker import RequestMaker, StoreView, require_one
 from .port.request_maker import UserPrompt as Prompt
 from .port.saving import require_no_pictures, save_snapshot
 from .runner.loop import Runner
@@ -66,7 +54,11 @@ class LLM:
     def __repr__(self) -> str:
         facts = self._port.facts
         purpose = "text" if facts.generates else "scores" if facts.ranks else "embeddings"
-        seen = " and pictures" if facts.sight is not None else ""
+        seen = (
+            ""
+            if facts.media is None
+            else {"image": " and pictures", "audio": " and sound"}[facts.media.modality]
+        )
         return f"LLM({facts.architecture}, {purpose}{seen}, context {facts.context})"
 
     @property
@@ -91,7 +83,7 @@ class LLM:
         return self._requests.tokenizer()
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """Continue a prompt: a text, token ids, or parts, which may be pictures. `submit` documents the options."""
+        """Continue a prompt: a text, token ids, or parts, which may be pictures or sounds. `submit` documents the options."""
         return wait_for(self.submit(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
@@ -108,8 +100,8 @@ class LLM:
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Answer a conversation: messages with a role and content, formatted by the model's chat template.
 
-        Content is a text, or parts such as {"type": "text", "text": ...}, {"type": "image", "image": ...} and OpenAI's
-        {"type": "image_url", "image_url": {"url": "data:..."}}. The options are those of `prepare_chat` (tools ...) and
+        Content is a text, or parts such as {"type": "text", "text": ...}, {"type": "image", "image": ...}, {"type": "audio",
+        "audio": ...} and OpenAI's {"type": "image_url", "image_url": {"url": "data:..."}} and {"type": "input_audio", ...}. The options are those of `prepare_chat` (tools ...) and
         of `submit`. Reasoning and calls of tools are apart from the text; `message` goes on with the conversation.
         """
         chat, given = self._prepared(messages, options)
@@ -164,8 +156,7 @@ class LLM:
     def chat_prompt(
         self, /, messages: Sequence[Mapping[str, Any]], **variables: Any
     ) -> list[int] | PromptParts:
-        """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has pictures."""
-
+        """The prompt of a conversation, ending where the model's answer begins: token ids; parts if it has more."""
         return self._requests.chat(messages, lambda said: self.template.render(said, **variables))
 
     @property
@@ -208,9 +199,11 @@ class LLM:
         return self._port.submit(Generate(checked_prompt, checked, begin_by), on_step)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt, a placeholder for each row of a picture; RequestError if the model cannot serve it."""
+        """The token ids of a prompt, a placeholder for each row of a picture or a sound; RequestError if the model cannot serve it."""
         checked = self._requests.checked(prompt)
-        return self._port.ask(Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
+        return (
+            self._port.ask(questions.Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -239,8 +232,9 @@ class LLM:
         """
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
-        needed = replace(snapshot, options={}, notes={})
-        self._port.ask(RestoreSnapshot(needed, shared))
+        self._port.ask(
+            questions.RestoreSnapshot(replace(snapshot, options={}, notes={}), shared)
+        )  # the cache needs neither
         return snapshot
 
     # -- adapters ----------------------------------------------------------------------------------------
@@ -248,44 +242,49 @@ class LLM:
     @property
     def adapters(self) -> Mapping[str, str]:
         """The files and folders of the adapters, by name."""
-        return self._port.ask(GetAdapters())
+        return self._port.ask(questions.GetAdapters())
 
     @naming_limits("an adapter")
     def add_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
         """Load an adapter while requests run: a file in GGUF, or a folder of PEFT. If that fails, nothing has changed."""
-        self._port.ask(AddAdapter(name, adapter_files({name: path})[name]))
+        self._port.ask(questions.AddAdapter(name, adapter_files({name: path})[name]))
 
     def remove_adapter(self, name: str) -> None:
         """Unload an adapter; RequestError if a request runs or waits that uses it."""
-        self._port.ask(RemoveAdapter(name))
+        self._port.ask(questions.RemoveAdapter(name))
 
-    # -- pictures ----------------------------------------------------------------------------------------
+    # -- pictures and sounds ----------------------------------------------------------------------------------------
 
     @property
     def modalities(self) -> frozenset[str]:
-        """What a prompt may hold: "text", and "image" if the model sees pictures."""
-        return frozenset({"text"} if self._port.facts.sight is None else {"text", "image"})
+        """What a prompt may hold: "text", and "image" if the model sees pictures, "audio" if it hears sound."""
+        return frozenset({"text", *((media.modality,) if (media := self._port.facts.media) else ())})
 
-    def prepare(self, picture: Any) -> Prepared:
-        """A picture as the model's encoder takes it; it may stand for the picture in any prompt."""
-        return self._port.ask(PreparePicture(self._requests.picture(picture)))
+    def prepare(self, given: Any) -> Any:
+        """A picture or a sound as the model's encoder takes it, Prepared or PreparedAudio; it may stand for it in any prompt."""
+        return self._port.ask(questions.PrepareMedia(self._requests.media(given)))
 
     @naming_limits("a request")
     def embed_image(self, picture: Any) -> NDArray[np.float32]:
         """The rows of a picture that enter the text, or that cross attention sees, (rows, width)."""
-        return self._port.ask(EmbedPicture(self._requests.picture(picture)))
+        return self._port.ask(questions.EmbedMedia(self._requests.media(picture, "image")))
+
+    @naming_limits("a request")
+    def embed_audio(self, audio: Any) -> NDArray[np.float32]:
+        """The rows of a sound that enter the text, (rows, width)."""
+        return self._port.ask(questions.EmbedMedia(self._requests.media(audio, "audio")))
 
     @property
-    def store(self) -> PictureStoreView:
-        """The store of the rows of pictures; RequestError if the model sees none."""
-        self._requests.require_sight()
-        return PictureStoreView(self._port)
+    def store(self) -> StoreView:
+        """The store of the rows of pictures or sounds; RequestError if the model takes none."""
+        self._requests.require_media()
+        return StoreView(self._port)
 
     # -- numbers -----------------------------------------------------------------------------------------
 
     @naming_limits("a request")
     def logits(self, prompt: Prompt, *, adapter: AdapterChoice = None) -> NDArray[np.float32]:
-        """The logits after each token of a prompt, (tokens, vocabulary), the tokens of pictures included."""
+        """The logits after each token of a prompt, (tokens, vocabulary), those of pictures and sounds included."""
         self._facts().require_text()
         return wait_for(self._port.submit(Score(self._requests.checked(prompt), adapter_mix(adapter))))
 
@@ -308,7 +307,7 @@ class LLM:
     ) -> NDArray[np.float32]:
         """A vector for each text, (texts, width), of length 1 unless `normalize` is False."""
         self._facts().require_numbers("embeddings")
-        found = self._port.ask(Embed(self._requests.several(texts), adapter_mix(adapter)))
+        found = self._port.ask(questions.Embed(self._requests.several(texts), adapter_mix(adapter)))
         return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
 
     @naming_limits("a request")
@@ -317,7 +316,7 @@ class LLM:
     ) -> NDArray[np.float32]:
         """A score for each text, (texts,), by how well it answers the query: higher is better."""
         self._facts().require_numbers("scores")
-        return self._port.ask(Embed(self._requests.pairs(query, texts), adapter_mix(adapter)))[:, 0]
+        return self._port.ask(questions.Embed(self._requests.pairs(query, texts), adapter_mix(adapter)))[:, 0]
 
     def state(self) -> State:
         """The requests and the sequences at this moment, and the tokens so far. Waits for no request."""
@@ -325,11 +324,11 @@ class LLM:
 
     def memory(self) -> BackendMemory:
         """The memory of the weights, the cache, the largest graph, and the host's share."""
-        return self._port.ask(GetMemory())
+        return self._port.ask(questions.GetMemory())
 
     def forget(self) -> None:
         """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""
-        self._port.ask(ForgetAll())
+        self._port.ask(questions.ForgetAll())
 
     # -- closing -----------------------------------------------------------------------------------------
 
@@ -380,10 +379,10 @@ class LLM:
         return self._local("runner").runner
 
     @property
-    def encoder(self) -> ImageEncoder | None:
-        """The encoder of pictures; None if the model sees none."""
-        sight = self._local("encoder").sight
-        return None if sight is None else sight.encoder
+    def encoder(self) -> MediaEncoder | None:
+        """The encoder of pictures or sound; None if the model has none."""
+        media = self._local("encoder").media
+        return None if media is None else media.encoder
 
     def step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""

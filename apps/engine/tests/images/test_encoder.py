@@ -13,8 +13,8 @@ from vision_files import ENCODERS, opened, pictures, unpacked
 import backbay
 from backbay import BackendParams, CancelledError
 from backbay_engine import ImageError, RequestError
-from backbay_engine.images import encoder as encoding
-from backbay_engine.images.parts import block as attention
+from backbay_engine.encoders import block as attention
+from backbay_engine.media import encoder as encoding
 
 BACKENDS = sorted(backbay.backends())
 

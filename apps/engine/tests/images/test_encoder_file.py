@@ -14,8 +14,8 @@ from vision_files import opened, unpacked
 import backbay.gguf
 from backbay import ModelFileError
 from backbay_engine import tokenizer_from_gguf
-from backbay_engine.images.encoder import ImageEncoder
-from backbay_engine.images.encoder_file import text_file, vision_family, vision_file
+from backbay_engine.media.encoder import MediaEncoder
+from backbay_engine.media.encoder_file import encoder_family, encoder_file, text_file
 
 TINY = Path(__file__).parents[4] / "examples" / "models" / "backbay-tiny-f16.gguf"
 
@@ -45,8 +45,8 @@ def changed(path, *, tensors=None, metadata=None, architecture=None):
 
 
 def family(path):
-    file = vision_file(path, path)
-    return vision_family(file)
+    file = encoder_file(path, path)
+    return encoder_family(file)
 
 
 @pytest.fixture
@@ -60,15 +60,15 @@ def llava(tmp_path):
 
 
 def test_a_model_of_text_alone_sees_nothing():
-    assert vision_file(stored("llama-llama3")) is None
+    assert encoder_file(stored("llama-llama3")) is None
 
 
 def test_one_file_holds_the_encoder_or_the_projector_does(tmp_path):
     single = unpacked("gemma3-single", tmp_path)
-    assert vision_family(vision_file(single)).name == "gemma3"
+    assert encoder_family(encoder_file(single)).name == "gemma3"
     assert not text_file(single).tensors
     llava = unpacked("llava-old", tmp_path)
-    assert vision_family(vision_file(single, llava)).name == "llava"
+    assert encoder_family(encoder_file(single, llava)).name == "llava"
 
 
 @pytest.mark.fault(
@@ -119,7 +119,7 @@ def test_a_projector_with_other_further_vectors_is_refused(tmp_path):
 )
 def test_a_model_of_text_is_no_projector():
     with pytest.raises(ModelFileError, match=r"a projector with an encoder of pictures.*'llama'"):
-        vision_file(stored("llama-llama3"), stored("llama-llama3"))
+        encoder_file(stored("llama-llama3"), stored("llama-llama3"))
 
 
 def test_a_projector_of_an_unknown_kind_is_refused_with_those_that_are_known(gemma):
@@ -168,7 +168,7 @@ def test_heads_that_two_axes_cannot_share_are_refused(tmp_path):
         unpacked("mistral3-projector", tmp_path), metadata={"clip.vision.attention.head_count": 16}
     )
     with pytest.raises(ModelFileError, match="heads of a multiple of 4 features"):
-        ImageEncoder(family(file), "cpu_ref")
+        MediaEncoder(family(file), "cpu_ref")
 
 
 def test_an_older_minicpmv_is_refused(tmp_path):
@@ -200,12 +200,12 @@ def test_queries_are_needed(tmp_path):
 )
 def test_tensors_that_do_not_fit_are_refused_when_the_encoder_opens(gemma, change, said):
     with pytest.raises(ModelFileError, match=said):
-        ImageEncoder(family(changed(gemma, **change)), "cpu_ref")
+        MediaEncoder(family(changed(gemma, **change)), "cpu_ref")
 
 
 def test_features_of_an_earlier_block_are_refused(llava):
     with pytest.raises(ModelFileError, match="the output of the last block"):
-        ImageEncoder(family(changed(llava, metadata={"clip.vision.feature_layer": [2]})), "cpu_ref")
+        MediaEncoder(family(changed(llava, metadata={"clip.vision.feature_layer": [2]})), "cpu_ref")
 
 
 OLDER = {

@@ -17,7 +17,7 @@ from small_vision import write_small_vision
 from backbay_engine import LLM, ContextOverflowError, DeadlineError, load
 from backbay_engine.images import picture
 from backbay_engine.images.picture import Image
-from backbay_engine.local.picture_intake import PictureIntake
+from backbay_engine.local.media_intake import MediaIntake
 
 PIL = pytest.importorskip("PIL.Image")
 SIZE = 400, 300  # width, height
@@ -130,17 +130,17 @@ def test_a_request_ends_at_its_deadline_while_its_picture_is_prepared(
     seeing: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()
-    prepare = PictureIntake.prepare
+    prepare = MediaIntake.prepare
 
-    def slow(self: PictureIntake, given: Any) -> Any:
+    def slow(self: MediaIntake, given: Any) -> Any:
         assert goes_on.wait(60)
         return prepare(self, given)
 
-    monkeypatch.setattr(PictureIntake, "prepare", slow)
+    monkeypatch.setattr(MediaIntake, "prepare", slow)
     begun = time.monotonic()
     handle = seeing.submit(["look ", Image(np.zeros((8, 8, 3), np.uint8))], max_tokens=2, deadline=0.2)
     try:
-        with pytest.raises(DeadlineError, match="its pictures were not ready"):
+        with pytest.raises(DeadlineError, match="its pictures or sounds were not ready"):
             handle.result(30)
         assert time.monotonic() - begun < 20
     finally:
@@ -158,14 +158,14 @@ def test_pictures_are_counted_before_all_are_prepared(
     seeing: LLM, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     prepared: list[int] = []
-    prepare = PictureIntake.prepare
+    prepare = MediaIntake.prepare
 
-    def counted(self: PictureIntake, given: Any) -> Any:
+    def counted(self: MediaIntake, given: Any) -> Any:
         prepared.append(1)
         time.sleep(0.01)
         return prepare(self, given)
 
-    monkeypatch.setattr(PictureIntake, "prepare", counted)
+    monkeypatch.setattr(MediaIntake, "prepare", counted)
     with pytest.raises(ContextOverflowError, match="the context holds 256"):
         seeing.generate([Image(np.full((8, 8, 3), n % 256, np.uint8)) for n in range(count)], max_tokens=2)
     assert len(prepared) < 90

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory
-from backbay_engine.images import processor_turns as module
-from backbay_engine.images.processor_turns import ProcessorTurns, share_processors
+from backbay_engine.media import processor_turns as module
+from backbay_engine.media.processor_turns import ProcessorTurns, share_processors
 
 
 class Clock:

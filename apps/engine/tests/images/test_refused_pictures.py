@@ -52,7 +52,7 @@ def test_parts_that_hold_nothing_are_an_empty_prompt(llm: LLM, prompt: list[Any]
 
 @pytest.mark.fault("a prompt with pictures is longer than the context", "RequestError with both numbers")
 def test_a_prompt_that_is_too_long_with_its_pictures_is_refused(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="tokens with its pictures, the context holds 128"):
+    with pytest.raises(RequestError, match="tokens with its pictures and sounds, the context holds 128"):
         llm.generate(["x" * 130, Image(picture(20, 20))])
     with pytest.raises(RequestError, match=r"token ids must be in \[0"):
         llm.submit([[-1], Image(picture(20, 20))])

@@ -11,7 +11,7 @@ from seeing_models import ENDLESS, Files, opened
 from small_vision import picture
 
 from backbay_engine import LLM, Completion, DeadlineError, Image, QueueFullError, TokenStep
-from backbay_engine.images.encoder import ImageEncoder
+from backbay_engine.media.encoder import MediaEncoder
 
 ASKED: list[Any] = ["what is this: ", Image(picture(20, 20))]
 
@@ -41,13 +41,13 @@ def test_steps_are_told_and_places_given_back(files: Files) -> None:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Holds encodings until it is set."""
-    go_on, embed = threading.Event(), ImageEncoder.embed
+    go_on, embed = threading.Event(), MediaEncoder.embed
 
-    def held(encoder: ImageEncoder, *args: Any, **how: Any) -> Any:
+    def held(encoder: MediaEncoder, *args: Any, **how: Any) -> Any:
         assert go_on.wait(300)
         return embed(encoder, *args, **how)
 
-    monkeypatch.setattr(ImageEncoder, "embed", held)
+    monkeypatch.setattr(MediaEncoder, "embed", held)
     return go_on
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from backbay import CancelledError, ClosedError
 from backbay_engine import LogitsError
-from backbay_engine.images.picture_row_store import PictureCounters, PictureLease, PictureStore
 from backbay_engine.images.prepared_picture import Prepared
+from backbay_engine.media.row_store import RowsLease, RowStore, StoreCounters
 
 WIDTH, ROWS = 4, 2
 EACH = 4 * WIDTH * ROWS
@@ -48,11 +48,11 @@ class Encodes:
 class Asked:
     """A lease, and what its request is told."""
 
-    def __init__(self, store: PictureStore, *pictures: Prepared) -> None:
+    def __init__(self, store: RowStore, *pictures: Prepared) -> None:
         self.pictures, self.told, self.errors = pictures, Event(), list[BaseException | None]()
         self.lease = store.lease(pictures, self._done)
 
-    def _done(self, lease: PictureLease, error: BaseException | None) -> None:
+    def _done(self, lease: RowsLease, error: BaseException | None) -> None:
         self.errors.append(error)
         self.told.set()
 
@@ -68,20 +68,20 @@ def encodes() -> Encodes:
 
 
 def test_rows_are_computed_once_and_found_by_content(encodes: Encodes) -> None:
-    store = PictureStore(encodes, 10 * EACH, WIDTH)
+    store = RowStore(encodes, 10 * EACH, WIDTH)
     for _ in range(3):
         asked = Asked(store, prepared(1), prepared(2), prepared(1))
         assert asked.rows() == [1, 2, 1]
         asked.lease.hand_out(5)
         asked.lease.release()
-    assert store.counters == PictureCounters(asked=9, computed=2, rows=15, bytes=2 * EACH)
+    assert store.counters == StoreCounters(asked=9, computed=2, rows=15, bytes=2 * EACH)
     store.clear()
     assert store.counters.bytes == 0
     store.close()
 
 
 def test_pictures_of_one_shape_that_wait_are_encoded_together(encodes: Encodes) -> None:
-    store = PictureStore(encodes, 10 * EACH, WIDTH)
+    store = RowStore(encodes, 10 * EACH, WIDTH)
     encodes.open.clear()
     first = Asked(store, prepared(0))
     assert encodes.reached.wait(300)
@@ -93,7 +93,7 @@ def test_pictures_of_one_shape_that_wait_are_encoded_together(encodes: Encodes) 
 
 
 def test_the_least_recently_used_go_first_and_those_in_use_never(encodes: Encodes) -> None:
-    store = PictureStore(encodes, 2 * EACH, WIDTH)
+    store = RowStore(encodes, 2 * EACH, WIDTH)
     used = Asked(store, prepared(1))
     used.rows()
     for n in (2, 3):
@@ -110,7 +110,7 @@ def test_the_least_recently_used_go_first_and_those_in_use_never(encodes: Encode
 
 
 def test_requests_wait_for_room_and_one_alone_may_exceed_the_budget(encodes: Encodes) -> None:
-    store = PictureStore(encodes, 2 * EACH, WIDTH)
+    store = RowStore(encodes, 2 * EACH, WIDTH)
     first = Asked(store, prepared(1), prepared(2))
     first.rows()
     large, small = Asked(store, *(prepared(n) for n in range(3, 7))), Asked(store, prepared(1))
@@ -126,7 +126,7 @@ def test_requests_wait_for_room_and_one_alone_may_exceed_the_budget(encodes: Enc
 
 
 def test_a_cancelled_request_ends_the_encoding_only_if_nobody_else_wants_it(encodes: Encodes) -> None:
-    store = PictureStore(encodes, 10 * EACH, WIDTH)
+    store = RowStore(encodes, 10 * EACH, WIDTH)
     encodes.open.clear()
     first, second = Asked(store, prepared(1)), Asked(store, prepared(1))
     assert encodes.reached.wait(300)
@@ -149,7 +149,7 @@ def test_a_cancelled_request_ends_the_encoding_only_if_nobody_else_wants_it(enco
 
 
 def test_a_faulty_picture_fails_alone(encodes: Encodes) -> None:
-    store = PictureStore(encodes, 10 * EACH, WIDTH)
+    store = RowStore(encodes, 10 * EACH, WIDTH)
     encodes.faulty = {2.0}
     encodes.open.clear()
     first = Asked(store, prepared(0))
@@ -177,7 +177,7 @@ def test_requests_that_wait_for_room_go_on_when_an_encoding_fails_that_nobody_wa
             raise ValueError("a faulty encoder")
         return found
 
-    store = PictureStore(fails_first, 2 * EACH, WIDTH)
+    store = RowStore(fails_first, 2 * EACH, WIDTH)
     first = Asked(store, prepared(1), prepared(2))
     assert encodes.reached.wait(300)
     second = Asked(store, prepared(3), prepared(4))
@@ -188,7 +188,7 @@ def test_requests_that_wait_for_room_go_on_when_an_encoding_fails_that_nobody_wa
 
 @pytest.mark.fault("an encoder gives NaN", "LogitsError from the request, and nothing of it is kept")
 def test_rows_that_are_not_finite_are_an_error(encodes: Encodes) -> None:
-    store = PictureStore(lambda pictures, cancel: [np.full((ROWS, WIDTH), np.nan, np.float32)], EACH, WIDTH)
+    store = RowStore(lambda pictures, cancel: [np.full((ROWS, WIDTH), np.nan, np.float32)], EACH, WIDTH)
     asked = Asked(store, prepared(1))
     assert asked.told.wait(300)
     assert [type(error) for error in asked.errors] == [LogitsError]
@@ -200,7 +200,7 @@ def test_rows_that_are_not_finite_are_an_error(encodes: Encodes) -> None:
     "no memory is left to look at the rows of a picture", "an error of its request; others go on"
 )
 def test_a_picture_without_memory_fails_alone(encodes: Encodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = PictureStore(encodes, 2 * EACH, WIDTH)
+    store = RowStore(encodes, 2 * EACH, WIDTH)
     finite = np.isfinite
 
     def short_of_memory(rows: np.ndarray) -> np.ndarray:
@@ -218,7 +218,7 @@ def test_a_picture_without_memory_fails_alone(encodes: Encodes, monkeypatch: pyt
 
 
 def test_closing_tells_all_that_wait(encodes: Encodes) -> None:
-    store = PictureStore(encodes, EACH, WIDTH)
+    store = RowStore(encodes, EACH, WIDTH)
     encodes.open.clear()
     asked = [Asked(store, prepared(n)) for n in range(3)]
     assert encodes.reached.wait(300)
@@ -233,7 +233,7 @@ def test_closing_tells_all_that_wait(encodes: Encodes) -> None:
 def test_leases_of_many_threads_leave_nothing_behind(encodes: Encodes) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    store = PictureStore(encodes, 3 * EACH, WIDTH)
+    store = RowStore(encodes, 3 * EACH, WIDTH)
 
     def request(n: int) -> None:
         rng = np.random.default_rng(n)

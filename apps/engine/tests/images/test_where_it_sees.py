@@ -65,18 +65,18 @@ from pathlib import Path
 from small_vision import picture, write_small_vision
 from backbay import ClosedError
 from backbay_engine import Image, load
-from backbay_engine.images.encoder import ImageEncoder
+from backbay_engine.media.encoder import MediaEncoder
 
 model, projector = write_small_vision(Path(sys.argv[2]), "llava")
 llm = load(model, "cpu_ref", projector=projector, context=128)
-reached, go_on, network = threading.Event(), threading.Event(), ImageEncoder._encoded
+reached, go_on, network = threading.Event(), threading.Event(), MediaEncoder._encoded
 
 def held(*given, **how):  # the encoder's lock is held
     reached.set()
     assert go_on.wait(300)
     return network(*given, **how)
 
-ImageEncoder._encoded = held
+MediaEncoder._encoded = held
 running = llm.submit(["a", Image(picture(20, 20))], max_tokens=2)
 assert reached.wait(300)
 child = os.fork()

@@ -10,7 +10,7 @@ import pytest
 from small_llama import EOS
 
 from backbay_engine import LLM, load
-from backbay_engine.images.encoder import ImageEncoder
+from backbay_engine.media.encoder import MediaEncoder
 
 ENDLESS: dict[str, Any] = {"logit_bias": {EOS: float("-inf")}, "temperature": 0}
 Files = dict[str, tuple[Path, Path | None]]
@@ -28,11 +28,11 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
-        embed = ImageEncoder.embed
+        embed = MediaEncoder.embed
 
-        def held(encoder: ImageEncoder, *args: Any, **how: Any) -> Any:
+        def held(encoder: MediaEncoder, *args: Any, **how: Any) -> Any:
             self.reached.set()
             assert self.open.wait(300)
             return embed(encoder, *args, **how)
 
-        monkeypatch.setattr(ImageEncoder, "embed", held)
+        monkeypatch.setattr(MediaEncoder, "embed", held)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from backbay import BackendParams
-from backbay_engine.images.encoder import ImageEncoder
-from backbay_engine.images.encoder_file import vision_family, vision_file
+from backbay_engine.media.encoder import MediaEncoder
+from backbay_engine.media.encoder_file import encoder_family, encoder_file
 
 VISION = Path(__file__).parents[1] / "data" / "vision"
 ENCODERS = sorted(path.name.removesuffix(".gguf.xz") for path in VISION.glob("*.gguf.xz"))
@@ -24,11 +24,11 @@ def unpacked(name: str, folder: Path) -> Path:
 
 def opened(
     path: Path, backend: str = "cpu_ref", params: BackendParams | None = None, image_tokens: int = 256
-) -> ImageEncoder:
+) -> MediaEncoder:
     """The encoder of a file, loaded if it holds memory."""
-    file = vision_file(path, path)
+    file = encoder_file(path, path)
     assert file is not None
-    encoder = ImageEncoder(vision_family(file, image_tokens), backend, params)
+    encoder = MediaEncoder(encoder_family(file, image_tokens), backend, params)
     if params is None or params.alloc_memory:
         encoder.load()
     return encoder

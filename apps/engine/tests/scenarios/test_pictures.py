@@ -15,7 +15,7 @@ from backbay_engine.cache.attention.pictures import (
     BoundPictureCrossAttentionCache,
     PictureCrossAttentionCache,
 )
-from backbay_engine.images.contract import EncoderInputs
+from backbay_engine.encoders.contract import EncoderInputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.image_encoder import engine_encoder_contexts, engine_mixed_steps
 from backbay_engine.scenarios.picture_cache import PictureCrossAttentionMachine

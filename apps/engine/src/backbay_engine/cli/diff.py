@@ -17,12 +17,11 @@ from backbay import BackbayError, Backend, Context, DType, Tensor, UnsupportedOp
 from backbay.cli import add_json, say, say_json, table
 
 from ..cache.contract import ROUNDOFFS
-from ..images.encoder import EncoderPass
 from ..images.picture import Image
-from ..images.prepared_picture import Prepared
-from ..images.prompts import prompt_parts
 from ..llm import LLM
 from ..local.load_checks import dtype_of
+from ..media.encoder import EncoderPass
+from ..media.prompts import Media, prompt_parts
 from ..port.request_maker import UserPrompt
 from .model_arguments import (
     add_image_arguments,
@@ -154,9 +153,9 @@ def op_differences(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[TensorDiffere
         yield from _compared(TracedPass(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
 
 
-def _pictures(prompt: UserPrompt) -> list[Image | Prepared]:
+def _pictures(prompt: UserPrompt) -> list[Media]:
     parts = prompt_parts(prompt)
-    return parts.pictures if parts is not None else []
+    return parts.media if parts is not None else []
 
 
 def _differences(
@@ -262,12 +261,13 @@ class TracedPass:
 
 
 @contextmanager
-def traced_encoder(llm: LLM, picture: Image | Prepared) -> Iterator[TracedPass]:
-    """The encoder of a model over a picture."""
+def traced_encoder(llm: LLM, picture: Media) -> Iterator[TracedPass]:
+    """The encoder of a model over a picture, or the first piece of a sound."""
     encoder = llm.encoder
     if encoder is None:
         raise BackbayError("the model has no encoder")
-    whole = EncoderPass(encoder.backend, encoder.network, [llm.prepare(picture)], whole=True)
+    pieces = encoder.family.pieces(llm.prepare(picture))[:1]
+    whole = EncoderPass(encoder.backend, encoder.network, pieces, whole=True)
     try:
         start, *blocks = whole.states
         taps = {"encoder start": start, **{f"encoder blk.{n}": x for n, x in enumerate(blocks)}}

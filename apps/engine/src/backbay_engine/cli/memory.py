@@ -11,8 +11,8 @@ from backbay import BackendMemory, DeviceInfo
 from backbay.cli import add_json, say, say_json
 from backbay.internals import human_bytes
 
-from ..images.encoder_file import vision_family, vision_file
 from ..loading import estimate
+from ..media.encoder_file import encoder_family, encoder_file
 from .model_arguments import (
     add_adapter_arguments,
     add_backend_arguments,
@@ -38,19 +38,27 @@ def run(args: Namespace) -> int:
     memory = estimate(args.model, name, **load_arguments(args, name), **guesses)
     with backbay.open(None, name) as backend:
         devices = backend.devices()
-    short, seen = shortfalls(memory, devices), picture_support(args)
+    short, seen = shortfalls(memory, devices), encoder_support(args)
     if args.json:
         fits = {"backend": name, "fits": not short, "short": short}
-        say_json({**fits, "memory": memory.as_dict(), "pictures": seen})
+        say_json(
+            {**fits, "memory": memory.as_dict(), "pictures": seen.get("image"), "sound": seen.get("audio")}
+        )
     else:
         say(f"{memory}")
-        if seen is not None:
-            say("sees pictures: {family}, {rows} rows of {width} for a picture at most".format(**seen))
+        for modality, support in seen.items():
+            say(TAKEN[modality].format(**support))
         for device, missing in short.items():
             say(f"does not fit: {device} is short of {human_bytes(missing)}")
         if not short:
             say(f"fits, on {name}")
     return 1 if short else 0
+
+
+TAKEN = {
+    "image": "sees pictures: {family}, {rows} rows of {width} for a picture at most",
+    "audio": "hears sound: {family}, {rows} rows of {width} for a piece of 30 seconds",
+}
 
 
 def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, int]:
@@ -64,11 +72,12 @@ def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, in
     return {id: size - known[id] for id, size in need.items() if id in known and size > known[id]}
 
 
-def picture_support(args: Namespace) -> dict[str, Any] | None:
-    """The pictures that a model takes; None if it takes none."""
-    file = vision_file(args.model, args.projector)
+def encoder_support(args: Namespace) -> dict[str, dict[str, Any]]:
+    """The pictures or the sound that a model takes, by modality."""
+    file = encoder_file(args.model, args.projector)
     if file is None:
-        return None
+        return {}
     with file:
-        family = vision_family(file, args.image_tokens)
-        return {"family": family.name, "rows": family.largest().tokens, "width": family.width}
+        family = encoder_family(file, args.image_tokens)
+        most = family.largest().tokens
+        return {family.modality: {"family": family.name, "rows": most, "width": family.width}}

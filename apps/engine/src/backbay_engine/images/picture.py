@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import math
-import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
-from urllib.parse import unquote_to_bytes
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay.internals import read_regular
-
 from ..errors import ImageError
+from ..file_source import FileSource, SourceKind, has_scheme
 from .prepared_picture import Size
 
 if TYPE_CHECKING:
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
 
 Fit = Literal["pad"]
 
-MOST_BYTES = 2**28  # of a file
+PICTURE = SourceKind("a picture", ImageError, 2**28)
 RGB = NDArray[np.uint8]  # (height, width, 3)
 
 MOST_PIXELS = 89_478_485  # Pillow's own limit: 256 MiB of RGB
@@ -61,24 +55,15 @@ class Image:
 
     def size(self) -> Size:
         """Height and width as the file's header has them, not turned by EXIF; ImageError if they are refused."""
-        if isinstance(self._source, np.ndarray):
-            return self._source.shape[0], self._source.shape[1]
-        return picture_size(self.name, self._data())
+        if isinstance(self._source, FileSource):
+            return picture_size(self.name, self._source.data())
+        return self._source.shape[0], self._source.shape[1]
 
     def rgb(self) -> RGB:
         """The decoded picture, (height, width, 3); ImageError if it cannot be decoded."""
-        if isinstance(self._source, np.ndarray):
-            return self._source
-        return decode_image(self.name, self._data())
-
-    def _data(self) -> bytes:
-        if isinstance(self._source, bytes):
-            return self._source
-        assert isinstance(self._source, Path)
-        try:
-            return read_regular(self._source, MOST_BYTES)
-        except OSError as error:
-            raise ImageError(f"{self.name} cannot be read: {error.strerror or error}") from error
+        if isinstance(self._source, FileSource):
+            return decode_image(self.name, self._source.data())
+        return self._source
 
 
 def image_of(part: object) -> Image:
@@ -95,7 +80,7 @@ def image_of(part: object) -> Image:
     if "image_url" in part:
         given = part["image_url"]
         url = given.get("url") if isinstance(given, Mapping) else given
-        if isinstance(url, str) and _has_scheme(url, "data"):
+        if isinstance(url, str) and has_scheme(url, "data"):
             return Image(url)
         raise ImageError(
             f"image_url must be a data: URL, got {reprlib.repr(url)}; nothing is fetched from elsewhere"
@@ -103,39 +88,19 @@ def image_of(part: object) -> Image:
     raise ImageError(f'an image part needs the key "image" or "image_url", got {sorted(map(str, part))}')
 
 
-def _taken(source: object) -> tuple[str, RGB | bytes | Path]:
+def _taken(source: object) -> tuple[str, RGB | FileSource]:
     """The name of a source in errors, and what is kept of it."""
-    if isinstance(source, str):
-        if _has_scheme(source, "data"):
-            return "the picture of a data: URL", _of_url(source)
-        if _has_scheme(source, "http") or _has_scheme(source, "https"):
-            raise ImageError(f"{reprlib.repr(source)} is not fetched; read it yourself, and give its bytes")
-    if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        return (shown := os.fsdecode(path)), Path(shown)
-    if isinstance(source, bytes | bytearray | memoryview):
-        data = bytes(source)
-        return f"a picture of {len(data)} bytes", _limited("a picture", data)
     if isinstance(source, np.ndarray):
         return "an array", _checked(source)
     if is_picture(source):
         return "a picture of Pillow's", rgb_image("a picture of Pillow's", source)  # type: ignore[arg-type]
-    if callable(read := getattr(source, "read", None)):
-        return _of_file(source, read)
+    found = PICTURE.source(source)
+    if found is not None:
+        return found.name, found
     raise ImageError(
         "an image must be a path, bytes, a binary file, a data: URL, a picture of Pillow's, or an array (height, width, "
         f"3) of uint8, got {type(source).__name__}"
     )
-
-
-def _has_scheme(text: str, scheme: str) -> bool:
-    return text[: len(scheme) + 1].lower() == scheme + ":"
-
-
-def _limited(name: str, data: bytes) -> bytes:
-    if len(data) > MOST_BYTES:
-        raise ImageError(f"{name} has more than {MOST_BYTES} bytes")
-    return data
 
 
 def _checked(array: np.ndarray[Any, Any]) -> RGB:
@@ -145,31 +110,6 @@ def _checked(array: np.ndarray[Any, Any]) -> RGB:
     kept = array.copy()
     kept.flags.writeable = False
     return kept
-
-
-def _of_file(file: object, read: Any) -> tuple[str, bytes]:
-    name = str(getattr(file, "name", "a file"))
-    try:
-        data = read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise ImageError(f"{name} cannot be read: {error}") from error
-    if not isinstance(data, bytes):
-        raise ImageError(f"{name} must be opened in binary mode")
-    return name, _limited(name, data)
-
-
-def _of_url(url: str) -> bytes:
-    header, comma, body = url.partition(",")
-    if not comma:
-        raise ImageError(f"{reprlib.repr(url)} is no data: URL: it has no comma")
-    if len(body) > MOST_BYTES * 4 // 3 + 4:
-        raise ImageError(f"a data: URL has more than {MOST_BYTES} bytes")
-    if not header.lower().rstrip().endswith(";base64"):
-        return unquote_to_bytes(body)
-    try:
-        return base64.b64decode("".join(body.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ImageError(f"the picture of a data: URL is no base64: {error}") from error
 
 
 def require_size(name: str, size: Size) -> None:

@@ -42,6 +42,14 @@ class Prepared:
         digest.update(pixels.data)
         object.__setattr__(self, "content", digest.digest())
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.pixels.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.pixels.nbytes
+
     def replace(self, *, pixels: NDArray[np.float32]) -> Self:
         """The same picture with other values in its pixels."""
         values = np.asarray(pixels)

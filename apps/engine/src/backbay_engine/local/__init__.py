@@ -1,1 +1,1 @@
-"""A model in this process: its port, its sight, its guesses, and what it saves."""
+"""A model in this process: its port, its media, its guesses, and what it saves."""

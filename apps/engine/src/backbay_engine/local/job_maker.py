@@ -52,8 +52,8 @@ class JobMaker:
             check_generation(tokens, request.options, self.tokenizer, context=context, vocabulary_size=size)
 
     def require_room(self, tokens: int) -> None:
-        """ContextOverflowError if a prompt has so many tokens with its pictures, or more."""
-        told = "the prompt has {} tokens or more with its pictures, the context holds {}"
+        """ContextOverflowError if a prompt has so many tokens with its pictures and sounds, or more."""
+        told = "the prompt has {} tokens or more with its pictures and sounds, the context holds {}"
         require_fitting_prompt(told, tokens, self.facts.context)
 
     def check_pictures(self, tokens: Sequence[Token]) -> None:
@@ -61,7 +61,7 @@ class JobMaker:
         context, batch = self.facts.context, self.facts.batch
         if not tokens:
             raise RequestError("the prompt is empty")
-        told = "the prompt has {} tokens with its pictures, the context holds {}"
+        told = "the prompt has {} tokens with its pictures and sounds, the context holds {}"
         require_fitting_prompt(told, len(tokens), context)
         crossing = sum(1 for place in picture_places(tokens) if place.picture.crosses)
         if crossing > self.pictures:

@@ -21,7 +21,7 @@ from backbay.plugin import Cancel, Entry, Progress
 from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, AdapterMix, require_cache_room, whole_number
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
-from ..images.prompts import PromptParts
+from ..media.prompts import PromptParts
 from ..models import load_model
 from ..models.contract import Model
 from ..port.admissions import Admissions
@@ -47,7 +47,7 @@ from .adapters import LoadedAdapters
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
 from .load_checks import context_of, dtype_of, tokenizer_of
-from .picture_intake import PictureIntake, open_image_encoder, open_text_backend, own_projector
+from .media_intake import MediaIntake, open_encoder, open_text_backend, own_projector
 from .prefix_folder import PrefixFolder
 from .snapshot_saver import SlotSnapshots, SnapshotSaver
 
@@ -65,7 +65,7 @@ class LocalPort(Port):
         batch = whole_number("batch", options.batch, 1, LARGEST_BATCH)
         self.places = Admissions(parallel, options.queue)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
-        self.sight: PictureIntake | None = None
+        self.media: MediaIntake | None = None
         self.source: GuessSource | None = None
         self._opened = ExitStack()
         self._saver: SnapshotSaver | None = None
@@ -79,10 +79,10 @@ class LocalPort(Port):
             batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
             if holds_encoder or options.projector is not None:
-                self.sight = open_image_encoder(path, self.backend, backend, options, self.tokenizer)
-            if self.sight is not None:
-                self._opened.callback(self.sight.close)
-                batch = max(batch, self.sight.family.span)
+                self.media = open_encoder(path, self.backend, backend, options, self.tokenizer)
+            if self.media is not None:
+                self._opened.callback(self.media.close)
+                batch = max(batch, self.media.family.span)
             self.cache: Cache | None = self.model.new_cache()
             if self.cache is not None:
                 self._opened.callback(self.cache.close)
@@ -102,7 +102,7 @@ class LocalPort(Port):
                 context,
                 batch,
                 generates=self.cache is not None,
-                sight=None if self.sight is None else self.sight.facts,
+                media=None if self.media is None else self.media.facts,
                 ranks=self.model.ranks,
             )
             if options.guesses:
@@ -141,7 +141,7 @@ class LocalPort(Port):
                 Slots(self.cache, parallel),
                 batch=batch,
                 context=context,
-                turns=None if self.sight is None else self.sight.turns,
+                turns=None if self.media is None else self.media.turns,
                 showing=showing,
                 speculation=None if self.source is None else Speculation(self.source),
                 shelf=keeping,
@@ -150,7 +150,7 @@ class LocalPort(Port):
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
-        encoder = [] if self.sight is None else [self.sight.encoder.backend]
+        encoder = [] if self.media is None else [self.media.encoder.backend]
         draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
         backends = [self.backend, *encoder, *draft]
         try:
@@ -198,7 +198,7 @@ class LocalPort(Port):
         request = self._jobs.compile(request)
         if isinstance(request.prompt, PromptParts):
             self._jobs.check(request)
-            return self.require_sight().begin(request, request.prompt, self._jobs, self.runner, receiver)
+            return self.require_media().begin(request, request.prompt, self._jobs, self.runner, receiver)
         job = self._jobs.make(request, self._laid_out(request.prompt))
         handle = receiver(partial(self.runner.cancel, job))
         self._receivers[number] = handle
@@ -246,8 +246,8 @@ class LocalPort(Port):
             task()
 
     def encode(self, parts: PromptParts) -> list[int]:
-        sight = self.require_sight()
-        tokens = sight.tokens(parts, [sight.prepare(picture) for picture in parts.pictures])
+        media = self.require_media()
+        tokens = media.tokens(parts, [media.prepare(picture) for picture in parts.media])
         self._jobs.check_pictures(tokens)
         return ids_of(tokens)
 
@@ -256,7 +256,7 @@ class LocalPort(Port):
         if self.runner is None:
             return State()
         state = self.runner.state()
-        coming = 0 if self.sight is None else self.sight.coming
+        coming = 0 if self.media is None else self.media.coming
         return replace(state, waiting=state.waiting + coming)
 
     def prompt_step(self, prompt: Prompt) -> Step:
@@ -264,10 +264,10 @@ class LocalPort(Port):
         if not isinstance(prompt, PromptParts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
-        sight = self.require_sight()
-        prepared = [sight.prepare(picture) for picture in prompt.pictures]
-        rows = UnstoredPictureRows({picture.content: sight.embed(picture) for picture in prepared})
-        job = LogitsJob(sight.tokens(prompt, prepared), rows)
+        media = self.require_media()
+        prepared = [media.prepare(picture) for picture in prompt.media]
+        rows = UnstoredPictureRows({picture.content: media.embed(picture) for picture in prepared})
+        job = LogitsJob(media.tokens(prompt, prepared), rows)
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:
             job.slot = self.runner.slots.all[0]
@@ -278,18 +278,18 @@ class LocalPort(Port):
         self.check_open()
         return replace(
             self.backend.memory(),
-            encoder=None if self.sight is None else self.sight.encoder.memory(),
+            encoder=None if self.media is None else self.media.encoder.memory(),
             draft=self.source.backend.memory() if isinstance(self.source, DraftModel) else None,
         )
 
     def forget(self) -> None:
         require_elsewhere(self.runner)
-        if self.sight is not None:
-            self.sight.wait_until_idle()
+        if self.media is not None:
+            self.media.wait_until_idle()
         if self.runner is not None:
             self.runner.forget()
-        if self.sight is not None:
-            self.sight.store.clear()
+        if self.media is not None:
+            self.media.store.clear()
 
     def close(self) -> None:
         # The rest stays open while the runner runs, even if Ctrl-C interrupts the waiting.
@@ -298,30 +298,30 @@ class LocalPort(Port):
         else:
             self.runner.close(self._opened.close)
 
-    def require_sight(self) -> PictureIntake:
+    def require_media(self) -> MediaIntake:
         """What brings pictures to the runner; RequestError if the model sees none."""
         self.check_open()
-        self.facts.require_sight()
-        assert self.sight is not None  # as the facts say
-        return self.sight
+        self.facts.require_media()
+        assert self.media is not None  # as the facts say
+        return self.media
 
     def _showing(self) -> PictureCacheWriter | None:
         """What writes pictures for cross attention; None if the model has no use for it."""
         pictures = None if self.cache is None else self.cache.pictures
-        if pictures is None or self.sight is None:
+        if pictures is None or self.media is None:
             return None
-        showing = PictureCacheWriter(self.model, pictures, self.sight.family.width)
+        showing = PictureCacheWriter(self.model, pictures, self.media.family.width)
         self._opened.callback(showing.close)
         return showing
 
     def _steps_with_pictures(self, steps: Sequence[Step]) -> list[Step]:
         """The largest of these steps, full of rows of pictures."""
-        sight, first = self.sight, steps[0]
-        if sight is None or sight.family.crosses:
+        media, first = self.media, steps[0]
+        if media is None or media.family.crosses:
             return []
         tokens = np.arange(first.size, dtype=np.int32)
-        rows = PictureRows(np.zeros((first.size, sight.family.width), np.float32), tokens)
-        spans = np.full(first.size, -1, np.int32) if sight.family.span else None
+        rows = PictureRows(np.zeros((first.size, media.family.width), np.float32), tokens)
+        spans = np.full(first.size, -1, np.int32) if media.family.span else None
         return [replace(first, rows=rows, spans=spans)]
 
     def _book_host(self, parallel: int) -> None:
@@ -329,7 +329,7 @@ class LocalPort(Port):
         records = self.cache.host_nbytes if self.cache is not None else 0
         vocabulary = self.tokenizer.nbytes if self.tokenizer is not None else 0
         logits = 2 * 4 * parallel * self.model.vocabulary_size
-        pictures = self.sight.store.budget if self.sight is not None else 0
+        pictures = self.media.store.budget if self.media is not None else 0
         ledger = self.backend.ledger
         ledger.take(
             Entry(ledger.devices[0][0], "host"), records + vocabulary + logits + pictures, lambda: None

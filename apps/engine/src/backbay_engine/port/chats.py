@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ..errors import RequestError
-from ..images.prompts import PromptParts
+from ..media.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..text.answers import (

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from ..encoders.contract import Modality
 from ..errors import RequestError
 from ..runner.requests.handle import Handle, OnStep
 from ..runner.requests.request import Request
@@ -15,21 +16,25 @@ from .questions import Question
 
 T = TypeVar("T")
 Numbers: TypeAlias = Literal["embeddings", "scores"]
+WANTS: Final[dict[Modality, str]] = {"image": "sees no pictures", "audio": "hears no sound"}
 _MADE: Final[dict[bool, tuple[Numbers, str]]] = {False: ("embeddings", "embed"), True: ("scores", "rerank")}
 
 
 @dataclass(frozen=True)
-class VisionFacts:
-    """The facts of a model that sees pictures.
+class MediaFacts:
+    """The facts of a model that sees pictures, or hears sound.
 
     family       the name of its preparation
-    placeholder  the text by which its chat template marks a picture
-    marker       the text that stands for a picture in a template that knows no pictures
+    placeholder  the text by which its chat template marks a picture or a sound
+    marker       the text that stands for it in a template that knows none
+    framed       the placeholder with marks around it that belong to the place
     """
 
     family: str
     placeholder: str
     marker: str
+    modality: Modality = "image"
+    framed: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class ModelFacts:
     batch       tokens of one step
     generates   whether it generates text; otherwise it makes embeddings, or scores of texts
     ranks       whether it makes scores of pairs, of a query and a text
-    sight       None: the model sees no pictures
+    media       None: the model sees no pictures and hears no sound
     """
 
     architecture: str
@@ -48,7 +53,7 @@ class ModelFacts:
     context: int
     batch: int
     generates: bool
-    sight: VisionFacts | None = None
+    media: MediaFacts | None = None
     ranks: bool = False
 
     def require_text(self) -> None:
@@ -66,14 +71,19 @@ class ModelFacts:
         if made != wanted:
             raise RequestError(f"this file of {self.architecture} makes {made}, no {wanted}; use {method}")
 
-    def require_sight(self) -> VisionFacts:
-        """RequestError unless the model sees pictures."""
-        if self.sight is None:
+    def require_media(self, modality: Modality | None = None) -> MediaFacts:
+        """RequestError unless the model sees pictures, or hears sound, whichever is wanted; None: one of these."""
+        wants = WANTS[modality or "image"]
+        if self.media is None:
             raise RequestError(
-                f"the model ({self.architecture}) sees no pictures: its file has no encoder; name the encoder's file "
+                f"the model ({self.architecture}) {wants}: its file has no encoder; name the encoder's file "
                 "with projector= (--projector), if the model has one"
             )
-        return self.sight
+        if modality is not None and modality != self.media.modality:
+            raise RequestError(
+                f"the model ({self.architecture}) {wants}: its encoder is {self.media.family}'s"
+            )
+        return self.media
 
 
 class Port(ABC):

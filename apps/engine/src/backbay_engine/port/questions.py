@@ -15,10 +15,8 @@ from backbay import BackendMemory
 from backbay.plugin import Cancel
 
 from ..arguments import AdapterMix
-from ..images.picture import Image
-from ..images.picture_row_store import PictureCounters
-from ..images.prepared_picture import Prepared
-from ..images.prompts import PromptParts
+from ..media.prompts import Media, PreparedMedia, PromptParts
+from ..media.row_store import StoreCounters
 from ..runner.requests.handle import require_elsewhere
 from ..runner.requests.request import Generate
 from ..runner.state import State
@@ -112,19 +110,19 @@ class RemoveAdapter(Question[None]):
 
 @final
 @dataclass(frozen=True)
-class PreparePicture(Question[Prepared]):
-    """Asks for the pixels of a picture, as the encoder takes them."""
+class PrepareMedia(Question[PreparedMedia]):
+    """Asks for a picture or a sound as the encoder takes it: Prepared or PreparedAudio."""
 
-    picture: Image | Prepared
+    given: Media
 
-    def answer(self, port: LocalPort, cancel: Cancel | None) -> Prepared:
-        return port.require_sight().prepare(self.picture)
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> PreparedMedia:
+        return port.require_media().prepare(self.given)
 
 
 @final
 @dataclass(frozen=True)
 class Tokenize(Question[list[int]]):
-    """Asks for the token ids of a prompt of parts, with placeholders where rows of pictures go."""
+    """Asks for the token ids of a prompt of parts, with placeholders where rows go."""
 
     parts: PromptParts
 
@@ -134,23 +132,23 @@ class Tokenize(Question[list[int]]):
 
 @final
 @dataclass(frozen=True)
-class EmbedPicture(Question[NDArray[np.float32]]):
-    """Asks for the rows of a picture, (rows, width)."""
+class EmbedMedia(Question[NDArray[np.float32]]):
+    """Asks for the rows of a picture or a sound, (rows, width)."""
 
-    picture: Image | Prepared
+    given: Media
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
         require_elsewhere(port.runner)
-        return port.require_sight().embed(self.picture)
+        return port.require_media().embed(self.given)
 
 
 @final
 @dataclass(frozen=True)
-class GetPictureCounters(Question[PictureCounters]):
-    """Asks for the counters of the store of pictures."""
+class GetStoreCounters(Question[StoreCounters]):
+    """Asks for the counters of the store of rows."""
 
-    def answer(self, port: LocalPort, cancel: Cancel | None) -> PictureCounters:
-        return port.require_sight().store.counters
+    def answer(self, port: LocalPort, cancel: Cancel | None) -> StoreCounters:
+        return port.require_media().store.counters
 
 
 @final
@@ -176,7 +174,7 @@ class GetMemory(Question[BackendMemory]):
 @final
 @dataclass(frozen=True)
 class ForgetAll(Question[None]):
-    """Empties the cache, and the store of pictures, as soon as no request runs."""
+    """Empties the cache, and the store of rows, as soon as no request runs."""
 
     lane = QuestionLane.IDLENESS
     needs_a_worker = False

@@ -15,7 +15,7 @@ from backbay.internals import close_after_fork
 from backbay.plugin import Cancel, Progress
 
 from ..errors import RequestError
-from ..images.prompts import PromptParts
+from ..media.prompts import PromptParts
 from ..runner.requests.generation import check_generation
 from ..runner.requests.handle import AdmittedPlace, Handle, OnStep, require_elsewhere, wait_for
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Request

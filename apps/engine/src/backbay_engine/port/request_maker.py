@@ -7,26 +7,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from ..arguments import conversation_messages, require_fitting_prompt, token_ids
-from ..errors import ImageError, RequestError
+from ..encoders.contract import Modality
+from ..errors import AudioError, ImageError, RequestError
 from ..images.picture import Image, image_of
-from ..images.picture_row_store import PictureCounters
 from ..images.prepared_picture import Prepared
-from ..images.prompts import (
-    PictureConversation,
+from ..media.prompts import (
+    Media,
+    MediaConversation,
     PromptParts,
-    has_pictures,
+    has_media,
+    modality_of,
     placeholder_tokens,
     prompt_parts,
     prompt_tokens,
 )
+from ..media.row_store import StoreCounters
+from ..sound.prepared_sound import PreparedAudio
+from ..sound.recording import audio_of
 from ..steps.tokens import ids_of
 from ..text.rerank_pairs import pair_ids
 from ..text.tokenizers import Tokenizer
-from .contract import ModelFacts, Port, VisionFacts
-from .questions import GetPictureCounters
+from .contract import MediaFacts, ModelFacts, Port
+from .questions import GetStoreCounters
 
-UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Image | Prepared | PromptParts
-"""A text, token ids, or parts: texts, lists of ids, and pictures, which are Image, Prepared, or what Image takes."""
+UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Media | PromptParts
+"""A text, token ids, or parts: texts, lists of ids, pictures, which are Image, Prepared, or what Image takes, and sounds,
+which are Audio or PreparedAudio.
+"""
 
 
 def require_one(prompt: object) -> None:
@@ -48,13 +55,13 @@ class RequestMaker:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], render: Callable[[Sequence[Mapping[str, Any]]], str]
     ) -> list[int] | PromptParts:
-        """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has pictures."""
+        """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
-        sight = self.require_sight() if has_pictures(said) else self._facts.sight
-        if sight is None:
+        media = self.require_media() if has_media(said) else self._facts.media
+        if media is None:
             return self.tokenizer().encode(render(said), add_special=False)
-        prompt = PictureConversation(said, sight.placeholder, sight.marker).rendered(render)
-        return prompt if prompt.pictures else self.texts(prompt)
+        prompt = MediaConversation(said, media.placeholder, media.marker, media.framed).rendered(render)
+        return prompt if prompt.media else self.texts(prompt)
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; RequestError if the file has no vocabulary."""
@@ -76,34 +83,43 @@ class RequestMaker:
         for item in parts.items:
             if isinstance(item, list):
                 self.check_ids(item)
-            elif isinstance(item, Image | Prepared):
-                self._check_picture(item)
-        return parts if parts.pictures else self._in_limits(self.texts(parts))
+            elif isinstance(item, Media):
+                self._check_media(item)
+        return parts if parts.media else self._in_limits(self.texts(parts))
 
-    def picture(self, picture: Any) -> Image | Prepared:
-        taken = picture if isinstance(picture, Prepared) else image_of(picture)
-        self._check_picture(taken)
+    def media(self, given: Any, modality: Modality | None = None) -> Media:
+        """A picture or a sound, whichever the model takes, as requests hold it; RequestError if another one is wanted."""
+        facts = self.require_media(modality)
+        if isinstance(given, Media):
+            taken: Media = given
+        else:
+            taken = audio_of(given) if facts.modality == "audio" else image_of(given)
+        self._check_media(taken)
         return taken
 
-    def _check_picture(self, picture: Image | Prepared) -> None:
-        """ImageError if it is known already that the model cannot take a picture."""
-        family = self.require_sight().family
-        if isinstance(picture, Image):
-            picture.size()
-        elif picture.family != family:
+    def _check_media(self, given: Media) -> None:
+        """RequestError if it is known already that the model cannot take a picture or a sound."""
+        family = self.require_media(modality_of(given)).family
+        if isinstance(given, Image):
+            given.size()
+        elif isinstance(given, Prepared) and given.family != family:
             raise ImageError(
-                f"the picture is prepared for {picture.family}, this model takes those of {family}"
+                f"the picture is prepared for {given.family}, this model takes those of {family}"
             )
+        elif isinstance(given, PreparedAudio) and given.family != family:
+            raise AudioError(f"the sound is prepared for {given.family}, this model takes those of {family}")
 
-    def require_sight(self) -> VisionFacts:
+    def require_media(self, modality: Modality | None = None) -> MediaFacts:
         self._port.check_open()
-        return self._facts.require_sight()
+        return self._facts.require_media(modality)
 
     def tokens(self, prompt: UserPrompt) -> list[int]:
         """The token ids of a prompt; RequestError if it has pictures."""
         checked = self._in_limits(self._ids(prompt)) if isinstance(prompt, str) else self.checked(prompt)
         if isinstance(checked, PromptParts):
-            raise RequestError("pictures have no log-probabilities and no embeddings of text; leave them out")
+            raise RequestError(
+                "pictures and sounds have no log-probabilities and no embeddings of text; leave them out"
+            )
         return checked
 
     def several(self, texts: str | Sequence[UserPrompt]) -> list[list[int]]:
@@ -132,15 +148,15 @@ class RequestMaker:
         return token_ids(prompt)
 
     def texts(self, parts: PromptParts) -> list[int]:
-        """The ids of parts without pictures."""
+        """The ids of parts of text."""
         tokenizer = self._port.tokenizer
         return ids_of(prompt_tokens(parts.items, tokenizer, begins=parts.begins, plain=self._plain))  # type: ignore[arg-type]
 
     @property
     def _plain(self) -> frozenset[int]:
-        """Tokens that users cannot write: those that stand for pictures."""
-        sight = self._facts.sight
-        return frozenset() if sight is None else placeholder_tokens(sight.placeholder, self._port.tokenizer)
+        """Tokens that users cannot write: those that stand for pictures or sounds."""
+        media = self._facts.media
+        return frozenset() if media is None else placeholder_tokens(media.placeholder, self._port.tokenizer)
 
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:
@@ -168,13 +184,13 @@ class RequestMaker:
 
 
 @final
-class PictureStoreView:
+class StoreView:
     """The store of a model's pictures, wherever it is."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
 
     @property
-    def counters(self) -> PictureCounters:
+    def counters(self) -> StoreCounters:
         """Pictures asked for and computed, rows handed out to steps, and bytes that are held now."""
-        return self._port.ask(GetPictureCounters())
+        return self._port.ask(GetStoreCounters())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..arguments import AdapterMix
 from ..errors import RequestError
-from ..images.prompts import PromptParts
+from ..media.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate, Prompt
@@ -44,5 +44,5 @@ def require_no_pictures(prompt: Prompt) -> Sequence[int]:
 
 def no_pictures() -> RequestError:
     return RequestError(
-        "a conversation with pictures cannot be saved: its pictures are not in the cache alone"
+        "a conversation with pictures or sounds cannot be saved: they are not in the cache alone"
     )

@@ -13,10 +13,10 @@ from backbay import Backend, Context, Tensor
 from backbay.plugin import Cancel
 from backbay_conformance.plugin import Draw, Fault, Lab, scenario
 
-from ..images.contract import EncoderInputs, EncoderNetwork
-from ..images.encoder import EncoderPass
-from ..images.picture_row_store import PictureStore
+from ..encoders.contract import EncoderInputs, EncoderNetwork
 from ..images.prepared_picture import Prepared
+from ..media.encoder import EncoderPass
+from ..media.row_store import RowStore
 from ..models.batch import Batch
 from ..steps.step import PictureRows, Step
 
@@ -105,7 +105,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
         made = EncoderPass(backend, network, pictures[:1])
         made.reserve()
 
-        def embed(given: Sequence[Prepared], cancel: Cancel) -> list[Array]:
+        def embed(given: Sequence[Any], cancel: Cancel) -> list[Array]:
             found = []
             for picture in given:
                 made.fill([picture])
@@ -114,7 +114,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
                 found.append(made.rows().copy())
             return found
 
-        store = PictureStore(embed, 3 * 4 * patches * rows, rows)
+        store = RowStore(embed, 3 * 4 * patches * rows, rows)
         try:
             for _ in range(6):
                 _ask(store, network, [pictures[draw.below(4)] for _ in range(1 + draw.below(2))])
@@ -127,7 +127,7 @@ def engine_encoder_contexts(lab: Lab, draw: Draw) -> None:
             network.home.close()
 
 
-def _ask(store: PictureStore, network: SmallEncoder, pictures: Sequence[Prepared]) -> None:
+def _ask(store: RowStore, network: SmallEncoder, pictures: Sequence[Prepared]) -> None:
     """Lease pictures, and compare their rows; what is held already is not computed again."""
     answers = SimpleQueue[BaseException | None]()
     lease = store.lease(pictures, lambda lease, error: answers.put(error))

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import Sequence, Split
 
 from backbay import ModelFileError
 from backbay_engine.errors import TokenizerError
-from backbay_engine.images.prompts import prompt_tokens
+from backbay_engine.media.prompts import prompt_tokens
 from backbay_engine.text.tokenizers import Tokenizer, tokenizer_from_gguf
 from backbay_engine.text.tokenizers.pretokenizers import PRETOKENIZERS
 

@@ -10,11 +10,12 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
+from ...encoders.block import Norm
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import HALF, as_f32, colour_scale, first_present, square_grid
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import EncoderInputs, EncoderNetwork, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
-from ..parts.block import Norm
-from ..parts.shape import HALF, as_f32, colour_scale, first_present, square_grid
+from ..contract import VisionFamily
 from ..parts.towers import SiglipTower
 from ..preparations.stretched import Squash
 from ..prepared_picture import Prepared
@@ -62,7 +63,7 @@ class Gemma3Family(VisionFamily):
         placed = rows_in_runs(placeholder_id(tokenizer, SOFT), picture.tokens, [[begin], [end]])
         return replace(placed, before="\n\n", after="\n\n", sees_itself=True)
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return self.grid**2
 
     def network(self, backend: Backend) -> EncoderNetwork:

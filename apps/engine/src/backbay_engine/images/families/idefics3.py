@@ -8,11 +8,12 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import HALF, colour_scale, square_grid
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import EncoderInputs, EncoderNetwork, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
+from ..contract import VisionFamily
 from ..parts.patches import pixel_shuffle
-from ..parts.shape import HALF, colour_scale, square_grid
 from ..parts.towers import SiglipTower
 from ..preparations.tiles import SplitTiles
 from ..prepared_picture import Prepared
@@ -53,7 +54,7 @@ class Idefics3Family(VisionFamily):
         between = [tokenizer.encode(each, add_special=False) for each in texts]
         return rows_in_runs(placeholder_id(tokenizer, IMAGE), picture.tokens // (len(texts) - 1), between)
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return int(picture.pixels.shape[1]) * self.grid**2
 
     def network(self, backend: Backend) -> EncoderNetwork:

@@ -13,21 +13,14 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole
 
+from ...encoders.block import Norm, TwoLayerPerceptron
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import HALF, EncoderShape, colour_scale, first_present, square_grid
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
 from ...text.tokenizers import Tokenizer
-from ..contract import (
-    EncoderInputs,
-    EncoderNetwork,
-    Pictures,
-    PlacedRows,
-    VisionFamily,
-    placeholder_id,
-    rows_in_runs,
-)
-from ..parts.block import Norm, TwoLayerPerceptron
+from ..contract import Pictures, VisionFamily
 from ..parts.patches import pixel_shuffle
-from ..parts.shape import HALF, EncoderShape, colour_scale, first_present, square_grid
 from ..parts.towers import ClipTower
 from ..preparations.tiles import CanvasAndWhole
 from ..prepared_picture import Prepared
@@ -74,7 +67,7 @@ class Llama4Family(VisionFamily):
         between[-1] = between[-1] + whole
         return rows_in_runs(placeholder_id(tokenizer, ROW), (self.grid // self.shuffle) ** 2, [*between, end])
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return len(picture.pixels) * (self.grid**2 + 1)
 
     def network(self, backend: Backend) -> EncoderNetwork:

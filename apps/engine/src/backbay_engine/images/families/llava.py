@@ -11,20 +11,13 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import flag, wholes
 
+from ...encoders.block import Norm, TwoLayerPerceptron
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import (
-    EncoderInputs,
-    EncoderNetwork,
-    Pictures,
-    PlacedRows,
-    VisionFamily,
-    placeholder_id,
-    rows_in_runs,
-)
-from ..parts.block import Norm, TwoLayerPerceptron
-from ..parts.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
+from ..contract import Pictures, VisionFamily
 from ..parts.towers import ClipTower
 from ..preparations.stretched import CentreCrop
 from ..preparations.tiles import Anyres
@@ -52,7 +45,7 @@ class ClipFamily(VisionFamily):
     def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
         return rows_in_runs(placeholder_id(tokenizer, "<image>"), picture.tokens, [[], []])
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return self.tiles(picture) * (self.grid**2 + 1)
 
     @staticmethod

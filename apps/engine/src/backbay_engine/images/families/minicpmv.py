@@ -17,19 +17,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import whole, wholes
 
-from ...models.nn import Linear, Projection, Weights
-from ...models.nn.feed_forward import gelu
-from ...text.tokenizers import Tokenizer
-from ..contract import (
-    EncoderInputs,
-    EncoderNetwork,
-    Pictures,
-    PlacedRows,
-    VisionFamily,
-    placeholder_id,
-    rows_in_runs,
-)
-from ..parts.block import (
+from ...encoders.block import (
     AttentionGroups,
     Norm,
     TwoLayerPerceptron,
@@ -38,8 +26,13 @@ from ..parts.block import (
     concatenate_pairwise,
     slice_positions,
 )
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import HALF, PATCH, SIDE, as_f32, colour_scale
+from ...models.nn import Linear, Projection, Weights
+from ...models.nn.feed_forward import gelu
+from ...text.tokenizers import Tokenizer
+from ..contract import Pictures, VisionFamily
 from ..parts.patches import Pixels
-from ..parts.shape import HALF, PATCH, SIDE, as_f32, colour_scale
 from ..parts.towers import SiglipTower, divided_fractions, stepped_fractions, stretched_places
 from ..preparations.slices import MergedSlices, MiniCPMVSlices, SlicedPreparation
 from ..prepared_picture import Prepared
@@ -81,7 +74,7 @@ class SlicedFamily(VisionFamily):
         known = tokenizer.token_id(NUMBER.partition("{")[0]) is not None
         return replace(placed, before=NUMBER, numbered=True) if known else placed
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return int(picture.pixels.shape[-1]) // self.patch
 
     def key(self, picture: Prepared) -> Hashable:

@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole, wholes
 
-from ...models.nn import Linear, Weights
-from ...models.nn.feed_forward import gelu_erf
-from ...text.tokenizers import Tokenizer
-from ..contract import EncoderInputs, EncoderNetwork, Pictures, PlacedRows, VisionFamily, placeholder_id
-from ..parts.block import (
+from ...encoders.block import (
     AttentionGroups,
     Norm,
     TowerBlock,
@@ -24,8 +20,13 @@ from ..parts.block import (
     concatenate_pairwise,
     slice_positions,
 )
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id
+from ...encoders.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
+from ...models.nn import Linear, Weights
+from ...models.nn.feed_forward import gelu_erf
+from ...text.tokenizers import Tokenizer
+from ..contract import Pictures, VisionFamily
 from ..parts.patches import PatchEmbedding, padded_patches, repeat_places
-from ..parts.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ..parts.towers import VisionTower
 from ..preparations.tiles import PaddedCanvas
 from ..prepared_picture import Prepared
@@ -70,7 +71,7 @@ class MllamaFamily(VisionFamily):
         """The tiles that hold the picture; the others are padding."""
         return picture.grid[0] * picture.grid[1]
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return self.tiles * self.padded
 
     def key(self, picture: Prepared) -> Hashable:
@@ -149,7 +150,7 @@ class _Network(VisionTower):
         groups: Sequence[AttentionGroups],
         inputs: EncoderInputs,
     ) -> Tensor:
-        each = self.family.patches(inputs.first)
+        each = self.family.cost(inputs.first)
         seen = self.family.filled(inputs.first) * self.family.positions
         scale, found = self.shape.head**-0.5, []
         for first in range(0, q.dim(2), each):

@@ -11,21 +11,14 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole
 
+from ...encoders.block import Norm, TwoLayerPerceptron
+from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import CLIP, PATCH, SIDE, EncoderShape, colour_scale, first_present, head_count_key
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import (
-    EncoderInputs,
-    EncoderNetwork,
-    Pictures,
-    PlacedRows,
-    VisionFamily,
-    placeholder_id,
-    rows_in_runs,
-)
-from ..parts.block import Norm, TwoLayerPerceptron
+from ..contract import Pictures, VisionFamily
 from ..parts.patch_grids import rope_axes, rotate, square_coordinates
 from ..parts.patches import PatchEmbedding, Pixels, cut_patches, stack_pixels
-from ..parts.shape import CLIP, HEADS, PATCH, SIDE, EncoderShape, colour_scale, first_present
 from ..parts.towers import VisionTower
 from ..preparations.stretched import LongestEdge
 from ..prepared_picture import Prepared
@@ -60,7 +53,7 @@ class PixtralFamily(VisionFamily):
         line, end = ([placeholder_id(tokenizer, word)] for word in self.words())
         return rows_in_runs(placeholder_id(tokenizer, ROW), columns, [[], *[line] * (rows - 1), end])
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return picture.tokens * self.merge**2
 
     def network(self, backend: Backend) -> EncoderNetwork:
@@ -76,7 +69,9 @@ class _Network(VisionTower):
         super().__init__(EncoderShape.of(backend, eps=EPSILON))
         shape = self.shape
         if shape.head % 4:
-            raise HEADS.refuse(family.config, f"heads of a multiple of 4 features of the width {self.width}")
+            raise head_count_key("vision").refuse(
+                family.config, f"heads of a multiple of 4 features of the width {self.width}"
+            )
         self.base = BASE.of(family.config, 1e4)
         v, mm = weights.at("v."), weights.at("mm.")
         self.embedding = PatchEmbedding(v, ("patch_embd", "patch_conv"), family.patch, self.width)

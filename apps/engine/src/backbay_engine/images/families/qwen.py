@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import ModelFile, number, whole, wholes
 
+from ...encoders.block import AttentionGroups
+from ...encoders.contract import EncoderInputs, EncoderNetwork
+from ...encoders.shape import CLIP, HALF, PATCH, EncoderShape, block_count_key, colour_scale, first_present
 from ...models.architectures.decoders.qwen import deepstack_blocks
 from ...models.keys import OLLAMA_DEEPSTACK
 from ...models.nn import Weights
 from ...models.nn.feed_forward import gelu
 from ...text.tokenizers import Tokenizer
-from ..contract import EncoderInputs, EncoderNetwork, Pictures
-from ..parts.block import AttentionGroups
+from ..contract import Pictures
 from ..parts.patch_grids import (
     MERGE,
     PatchMerger,
@@ -35,7 +37,6 @@ from ..parts.patch_grids import (
     rotate,
 )
 from ..parts.patches import repeat_places
-from ..parts.shape import BLOCKS, CLIP, HALF, PATCH, EncoderShape, colour_scale, first_present
 from ..parts.towers import VisionTower
 from ..preparations.stretched import Qwen3Resize, SmartResize
 from ..prepared_picture import Prepared
@@ -167,7 +168,7 @@ class Qwen3VLFamily(QwenFamily):
         config = self.config
         self.patch, self.merge = PATCH.of(config), MERGE.of(config, 2)
         listed = OLLAMA_DEEPSTACK.of(config, None)
-        marked = [n for n in range(BLOCKS.of(config)) if DEEP.of(config, 0, layer=n)]
+        marked = [n for n in range(block_count_key("vision").of(config)) if DEEP.of(config, 0, layer=n)]
         self.deep = tuple(marked if listed is None else map(int, listed))
         self.further = len(self.deep)
         least, most = self.limits(EDGES, ROWS3)

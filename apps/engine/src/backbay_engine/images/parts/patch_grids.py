@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from backbay import Context, Tensor
 from backbay.gguf import Key, whole
 
+from ...encoders.block import Norm, TwoLayerPerceptron
+from ...encoders.contract import EncoderInputs, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.shape import first_present
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import EncoderInputs, Pictures, PlacedRows, VisionFamily, placeholder_id, rows_in_runs
+from ..contract import Pictures, VisionFamily
 from ..prepared_picture import Prepared
-from .block import Norm, TwoLayerPerceptron
 from .patches import Pixels, stack_pixels
-from .shape import first_present
 
 FRAMES = 2  # a picture stands still in both slices of time
 MERGE = whole("vision.spatial_merge_size", 1, 64)
@@ -56,7 +57,7 @@ class QwenFamily(VisionFamily):
         placed = rows_in_runs(placeholder_id(tokenizer, PAD), picture.tokens, [[], []])
         return replace(placed, positions=grid.astype(np.int32), advance=max(rows, columns))
 
-    def patches(self, picture: Prepared) -> int:
+    def cost(self, picture: Prepared) -> int:
         return len(picture.pixels)
 
     def key(self, picture: Prepared) -> Hashable:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from backbay import Context, Tensor
 
+from ...encoders.shape import first_present
 from ...models.nn import Weights
 from ..contract import Pictures
-from .shape import first_present
 
 Pixels = NDArray[np.float32]
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from backbay import Backend, Context, Tensor
 
+from ...encoders.block import AttentionGroups, Norm, TowerBlock, attend
+from ...encoders.contract import EncoderInputs, EncoderNetwork
+from ...encoders.shape import EncoderShape, as_f32, first_present
 from ...models.nn import Activation, Module, Weights
 from ...models.nn.feed_forward import gelu
-from ..contract import EncoderInputs, EncoderNetwork
-from .block import AttentionGroups, Norm, TowerBlock, attend
 from .patches import PatchEmbedding, padded_patches
-from .shape import EncoderShape, as_f32, first_present
 
 
 class VisionTower(EncoderNetwork):

@@ -15,7 +15,7 @@ from backbay.gguf import nearest
 
 from ...arguments import AdapterMix, adapter_mix, stop_strings, token_ids, whole_number
 from ...errors import RequestError, UnknownOptionError
-from ...images.prompts import PromptParts
+from ...media.prompts import PromptParts
 from ...text.formats import ResponseFormat, response_format_of
 from ...text.sampling import Constraint, SamplingParams
 from .answer import Completion

@@ -8,8 +8,8 @@ from typing import TypeAlias, final
 
 from backbay import Context, Tensor
 
-from ...models.nn import Activation, GatedFeedForward, Linear, Module, Projection, Weights
-from ...models.nn.feed_forward import gelu_erf
+from ..models.nn import Activation, GatedFeedForward, Linear, Module, Projection, Weights
+from ..models.nn.feed_forward import gelu_erf
 from .shape import EncoderShape, first_present
 
 Attend: TypeAlias = Callable[[Context, Tensor, Tensor, Tensor], Tensor]

@@ -1,10 +1,11 @@
-"""The encoder: a model of its own, whose passes are kept and computed again for pictures of the same shape."""
+"""The encoder: a model of its own, whose passes are kept and computed again for pieces of the same shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain, islice
 from threading import RLock
 from typing import Any, TypeAlias, final
 
@@ -15,9 +16,8 @@ import backbay
 from backbay import Backend, BackendMemory, BackendParams, Context, DType, Tensor
 from backbay.plugin import Cancel, Progress
 
+from ..encoders.contract import EncoderFamily, EncoderInputs, EncoderNetwork, Prepared
 from ..steps.context_cache import ContextCache
-from .contract import EncoderInputs, EncoderNetwork, VisionFamily
-from .prepared_picture import Prepared
 
 Rows: TypeAlias = NDArray[np.float32]
 Turn: TypeAlias = Callable[[], AbstractContextManager[Any]]
@@ -28,15 +28,15 @@ STATE = -1  # among the leaves of kept states, which have the numbers of blocks
 
 
 @final
-class ImageEncoder:
+class MediaEncoder:
     """An encoder on a backend of its own. It is reserved when it is made, and encodes once it is loaded.
 
-    Pictures of one shape are encoded together, up to as many positions as the largest picture has.
+    Pieces of one shape are encoded together, up to as many positions as the largest has: pictures, or parts of sounds.
     """
 
     def __init__(
         self,
-        family: VisionFamily,
+        family: EncoderFamily[Any],
         backend: str | type[Backend] | None = None,
         params: BackendParams | None = None,
     ) -> None:
@@ -59,20 +59,23 @@ class ImageEncoder:
         self.backend.load(progress, cancel)
 
     def embed(
-        self, pictures: Sequence[Prepared], cancel: Cancel | None = None, turn: Turn = nullcontext
+        self, prepared: Sequence[Prepared], cancel: Cancel | None = None, turn: Turn = nullcontext
     ) -> list[Rows]:
-        """The rows of each picture, (rows, width). Any thread may call; each compute runs inside `with turn()`."""
-        for picture in pictures:
-            self.family.check_picture(picture)
+        """The rows of each picture or sound, (rows, width). Any thread may call; each compute runs inside `with turn()`."""
+        for each in prepared:
+            self.family.check_prepared(each)
+        pieces_of = [self.family.pieces(each) for each in prepared]
+        pieces = list(chain.from_iterable(pieces_of))
         found: dict[int, Rows] = {}
         with self._lock:
-            for group in self._groups(pictures):
-                rows = self._passes.run(partial(self._encoded, [pictures[n] for n in group], cancel, turn))
+            for group in self._groups(pieces):
+                rows = self._passes.run(partial(self._encoded, [pieces[n] for n in group], cancel, turn))
                 found.update(zip(group, np.split(rows, len(group)), strict=True))
-        return [found[n] for n in range(len(pictures))]
+        rows_of = iter(found[n] for n in range(len(pieces)))
+        return [np.concatenate(list(islice(rows_of, len(own)))) for own in pieces_of]
 
     def memory(self) -> BackendMemory:
-        """The memory of the weights, and of the largest picture's graph."""
+        """The memory of the weights, and of the largest piece's graph."""
         return self.backend.memory()
 
     def close(self) -> None:
@@ -82,61 +85,62 @@ class ImageEncoder:
             self.backend.close()
 
     def _reserve(self) -> None:
-        """Allocate the memory of the largest picture: all others stay within it, and within that of the smallest."""
-        self._pass([self.family.smallest()]).reserve()
-        picture = self.family.largest()
-        self._most = self.family.patches(picture)
-        largest = self._pass([picture])
+        """Allocate the memory of the largest piece: all others stay within it, and within that of the smallest."""
+        self._pass(self.family.pieces(self.family.smallest())[:1]).reserve()
+        most = self.family.largest()
+        pieces = self.family.pieces(most)[:1]
+        self._most = self.family.cost(pieces[0])
+        largest = self._pass(pieces)
         largest.reserve()
-        rows = 4 * picture.tokens * self.family.width
-        self._passes.reserve(largest.nodes, picture.pixels.nbytes + rows)
+        rows = 4 * most.tokens * self.family.width
+        self._passes.reserve(largest.nodes, most.nbytes + rows)
 
-    def _groups(self, pictures: Sequence[Prepared]) -> Iterator[list[int]]:
-        """Numbers of pictures that are encoded together."""
+    def _groups(self, pieces: Sequence[Any]) -> Iterator[list[int]]:
+        """Numbers of pieces that are encoded together."""
         by_key: dict[Hashable, list[int]] = {}
-        for n, picture in enumerate(pictures):
-            by_key.setdefault(self.family.key(picture), []).append(n)
+        for n, piece in enumerate(pieces):
+            by_key.setdefault(self.family.key(piece), []).append(n)
         for numbers in by_key.values():
-            most = max(1, self._most // self.family.patches(pictures[numbers[0]]))
+            most = max(1, self._most // self.family.cost(pieces[numbers[0]]))
             yield from (numbers[first : first + most] for first in range(0, len(numbers), most))
 
-    def _encoded(self, pictures: Sequence[Prepared], cancel: Cancel | None, turn: Turn) -> Rows:
-        """The rows of pictures of one shape."""
+    def _encoded(self, pieces: Sequence[Any], cancel: Cancel | None, turn: Turn) -> Rows:
+        """The rows of pieces of one shape."""
         with turn():
-            traced = self._pass(pictures)
+            traced = self._pass(pieces)
         for chunk in range(traced.chunks):
             with turn():
                 traced.compute(chunk, cancel)
         self._passes.keep_within()
         return traced.rows()
 
-    def _pass(self, pictures: Sequence[Prepared]) -> EncoderPass:
-        key = self.family.key(pictures[0]), len(pictures)
+    def _pass(self, pieces: Sequence[Any]) -> EncoderPass:
+        key = self.family.key(pieces[0]), len(pieces)
         traced = self._passes.get(key)
         if traced is None:
-            return self._passes.add(key, partial(EncoderPass, self.backend, self.network, pictures))
-        traced.fill(pictures)
+            return self._passes.add(key, partial(EncoderPass, self.backend, self.network, pieces))
+        traced.fill(pieces)
         return traced
 
 
 @final
 class EncoderPass:
-    """A pass over pictures of one shape, cut into chunks between which other work gets its turn: contexts computed one after the other. Leaves of the first carry the state from chunk to chunk.
+    """A pass over pieces of one shape, cut into chunks between which other work gets its turn: contexts computed one after the other. Leaves of the first carry the state from chunk to chunk.
 
     A whole pass is one chunk, to be looked into.
 
         states    the states of a whole pass: after the start, and after each block
-        result    the rows of all pictures, (width, rows)
+        result    the rows of all pieces, (width, rows)
     """
 
     def __init__(
-        self, backend: Backend, network: EncoderNetwork, pictures: Sequence[Prepared], *, whole: bool = False
+        self, backend: Backend, network: EncoderNetwork, pieces: Sequence[Any], *, whole: bool = False
     ) -> None:
         self.network, self._whole = network, whole
         self._contexts: list[Context] = []
         self.states: list[Tensor] = []
         try:
-            self._trace(backend, pictures)
+            self._trace(backend, pieces)
         except BaseException:
             self.close()
             raise
@@ -154,31 +158,31 @@ class EncoderPass:
     def nodes(self) -> int:
         return sum(ctx.counters.traced_nodes for ctx in self._contexts)
 
-    def fill(self, pictures: Sequence[Prepared]) -> None:
-        """Fill the leaves with as many other pictures of the same shape."""
-        self.inputs.fill(pictures)
+    def fill(self, pieces: Sequence[Any]) -> None:
+        """Fill the leaves with as many other pieces of the same shape."""
+        self.inputs.fill(pieces)
 
     def reserve(self) -> None:
         for ctx in self._contexts:
             ctx.reserve()
 
     def compute(self, chunk: int, cancel: Cancel | None = None) -> None:
-        """Compute one chunk; all chunks before it must have been computed with the same pictures."""
+        """Compute one chunk; all chunks before it must have been computed with the same pieces."""
         ctx = self._contexts[chunk]
         ctx.compute(*([self.result] if chunk == self.chunks - 1 else []), cancel=cancel)
 
     def rows(self) -> NDArray[np.float32]:
-        """(rows, width) of all pictures."""
+        """(rows, width) of all pieces."""
         return self.result.numpy().astype(np.float32, copy=False)
 
     def close(self) -> None:
         while self._contexts:
             self._contexts.pop().close()
 
-    def _trace(self, backend: Backend, pictures: Sequence[Prepared]) -> None:
+    def _trace(self, backend: Backend, pieces: Sequence[Any]) -> None:
         network = self.network
         ctx = self._next(backend)
-        self.inputs = inputs = EncoderInputs(ctx, pictures)
+        self.inputs = inputs = EncoderInputs(ctx, pieces)
         x = network.start(ctx.layer(0), inputs)
         ctx.set_batch_size(x.dim(1))
         self.states.append(x)

@@ -22,17 +22,15 @@ from backbay.discovery import open_model
 from backbay.internals import SafeEvent, close_after_fork
 
 from ..checkpoints import locate
+from ..encoders.contract import EncoderFamily
 from ..errors import DeadlineError, RequestError
-from ..images.contract import VisionFamily
-from ..images.encoder import ImageEncoder
-from ..images.encoder_file import has_encoder, text_file, vision_family, vision_file
-from ..images.picture import Image
-from ..images.picture_row_store import PictureLease, PictureStore
-from ..images.prepared_picture import Prepared
-from ..images.processor_turns import ProcessorTurns, share_processors
-from ..images.prompts import PlacedPicture, PromptParts, placeholder_tokens, prompt_tokens
+from ..media.encoder import MediaEncoder
+from ..media.encoder_file import encoder_family, encoder_file, has_encoder, text_file
+from ..media.processor_turns import ProcessorTurns, share_processors
+from ..media.prompts import Media, PlacedMedia, PreparedMedia, PromptParts, placeholder_tokens, prompt_tokens
+from ..media.row_store import RowsLease, RowStore
 from ..models.keys import WIDTH
-from ..port.contract import VisionFacts
+from ..port.contract import MediaFacts
 from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
@@ -50,7 +48,7 @@ R = TypeVar("R", bound=Receiver[Any])
 
 @final
 @dataclass(eq=False)
-class PendingPictures:
+class PendingMedia:
     """A request whose pictures are prepared or encoded; then it becomes a job of the runner.
 
     prepared    the request's pictures, in their order; None where one is not prepared yet
@@ -60,11 +58,11 @@ class PendingPictures:
     parts: PromptParts
     jobs: JobMaker
     runner: Runner
-    prepared: list[Prepared | None]
+    prepared: list[PreparedMedia | None]
     handle: Receiver[Any] = field(init=False)
     begun: float = field(default_factory=perf_counter)
     tokens: list[Token] = field(default_factory=list)
-    lease: PictureLease | None = None
+    lease: RowsLease | None = None
     job: Job | None = None
     over: bool = False
     watch: Timer | None = None
@@ -76,7 +74,7 @@ class PendingPictures:
 
 
 @final
-class PictureIntake:
+class MediaIntake:
     """Brings requests with pictures to the runner. Any thread may call any method.
 
     A pool of threads prepares pictures, the store's thread encodes them, and the runner gets a request once all its
@@ -85,20 +83,22 @@ class PictureIntake:
 
     def __init__(
         self,
-        family: VisionFamily,
-        encoder: ImageEncoder,
+        family: EncoderFamily[Any],
+        encoder: MediaEncoder,
         tokenizer: Tokenizer | None,
         budget: int,
         turns: ProcessorTurns | None,
     ) -> None:
         self.family, self.encoder, self.turns = family, encoder, turns
-        self.facts = VisionFacts(family.name, family.placeholder, family.marker)
+        self.facts = MediaFacts(
+            family.name, family.placeholder, family.marker, family.modality, family.framed
+        )
         self._tokenizer = tokenizer
         self._plain = placeholder_tokens(family.placeholder, tokenizer)
         turn = nullcontext if turns is None else turns.part
-        self.store = PictureStore(partial(encoder.embed, turn=turn), budget, family.width)
+        self.store = RowStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
-        self._arrivals: list[PendingPictures] = []
+        self._arrivals: list[PendingMedia] = []
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
         self._closing = False
@@ -107,28 +107,27 @@ class PictureIntake:
 
     # -- without a request -------------------------------------------------------------------------------
 
-    def prepare(self, picture: Image | Prepared) -> Prepared:
+    def prepare(self, picture: Media) -> PreparedMedia:
         """The pixels of a picture, in the caller's thread."""
-        if isinstance(picture, Prepared):
-            self.family.check_picture(picture)
+        if isinstance(picture, PreparedMedia):
+            self.family.check_prepared(picture)
             return picture
-        return self.family.prepare(picture.rgb(), picture.fit)
+        prepared: PreparedMedia = self.family.prepared(picture)
+        return prepared
 
-    def tokens(self, parts: PromptParts, prepared: Sequence[Prepared]) -> list[Token]:
+    def tokens(self, parts: PromptParts, prepared: Sequence[PreparedMedia]) -> list[Token]:
         """The tokens of a prompt, whose pictures are prepared."""
         left = iter(prepared)
-        items = [
-            self._place(next(left)) if isinstance(item, Image | Prepared) else item for item in parts.items
-        ]
+        items = [self._place(next(left)) if isinstance(item, Media) else item for item in parts.items]
         tokens = prompt_tokens(items, self._tokenizer, begins=parts.begins, plain=self._plain)
         return mark_visible_pictures(tokens) if self.family.crosses else tokens
 
-    def embed(self, picture: Image | Prepared) -> NDArray[np.float32]:
+    def embed(self, picture: Media) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""
         prepared, there = self.prepare(picture), SafeEvent()
         errors: list[BaseException] = []
 
-        def done(lease: PictureLease, error: BaseException | None) -> None:
+        def done(lease: RowsLease, error: BaseException | None) -> None:
             if error is not None:
                 errors.append(error)
             there.set()
@@ -153,9 +152,9 @@ class PictureIntake:
         receiver: Callable[[Callable[[], None]], R],
     ) -> R:
         """Prepare and encode the pictures of a request; then it becomes a job, which goes to the runner."""
-        pictures = parts.pictures
+        pictures = parts.media
         jobs.require_room(len(pictures))
-        arrival = PendingPictures(request, parts, jobs, runner, [None] * len(pictures))
+        arrival = PendingMedia(request, parts, jobs, runner, [None] * len(pictures))
         arrival.handle = handle = receiver(partial(self._cancel, arrival))
         with self._lock:
             if self._closing:
@@ -209,7 +208,7 @@ class PictureIntake:
 
     # -- in the threads of the pool and of the store -----------------------------------------------------
 
-    def _guarded(self, arrival: PendingPictures, work: Callable[[], None]) -> None:
+    def _guarded(self, arrival: PendingMedia, work: Callable[[], None]) -> None:
         """Do a part of a request's work; an error ends the request."""
         if arrival.over:
             return
@@ -220,12 +219,14 @@ class PictureIntake:
         except BaseException as error:  # noqa: BLE001  the request gets it
             self._end(arrival, error)
 
-    def _require_time(self, arrival: PendingPictures) -> None:
+    def _require_time(self, arrival: PendingMedia) -> None:
         """DeadlineError if the request should have begun by now."""
         if arrival.job is None and arrival.begin_by <= monotonic():
-            raise DeadlineError("the request had not begun by its deadline: its pictures were not ready")
+            raise DeadlineError(
+                "the request had not begun by its deadline: its pictures or sounds were not ready"
+            )
 
-    def _watch(self, arrival: PendingPictures) -> None:
+    def _watch(self, arrival: PendingMedia) -> None:
         """End a request at its deadline, even while one of its pictures is prepared or encoded."""
         left = arrival.begin_by - monotonic()
         if left < TIMEOUT_MAX:
@@ -233,7 +234,7 @@ class PictureIntake:
             arrival.watch.daemon = True
             arrival.watch.start()
 
-    def _prepare_one(self, arrival: PendingPictures, place: int, picture: Image | Prepared) -> None:
+    def _prepare_one(self, arrival: PendingMedia, place: int, picture: Media) -> None:
         prepared = self.prepare(picture)
         with self._lock:
             arrival.prepared[place] = prepared
@@ -243,11 +244,11 @@ class PictureIntake:
         if ready:
             self._arrange(arrival)
 
-    def _least(self, picture: Prepared) -> int:
+    def _least(self, picture: PreparedMedia) -> int:
         """The fewest tokens that a picture has in a prompt."""
         return 1 if self.family.crosses else max(1, picture.tokens)
 
-    def _arrange(self, arrival: PendingPictures) -> None:
+    def _arrange(self, arrival: PendingMedia) -> None:
         """Place the prepared pictures in the text, and ask for their rows."""
         prepared = [picture for picture in arrival.prepared if picture is not None]
         arrival.tokens = self.tokens(arrival.parts, prepared)
@@ -261,13 +262,13 @@ class PictureIntake:
         if over:
             lease.release()
 
-    def _encoded(self, arrival: PendingPictures, lease: PictureLease, error: BaseException | None) -> None:
+    def _encoded(self, arrival: PendingMedia, lease: RowsLease, error: BaseException | None) -> None:
         if error is not None:
             self._end(arrival, error)
         else:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
-    def _submit(self, arrival: PendingPictures, lease: PictureLease) -> None:
+    def _submit(self, arrival: PendingMedia, lease: RowsLease) -> None:
         job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:
@@ -278,7 +279,7 @@ class PictureIntake:
             arrival.job = job
             self._leave(arrival)
 
-    def _cancel(self, arrival: PendingPictures) -> None:
+    def _cancel(self, arrival: PendingMedia) -> None:
         with self._lock:
             job = arrival.job
         if job is not None:
@@ -286,7 +287,7 @@ class PictureIntake:
         else:
             self._end(arrival, None)
 
-    def _end(self, arrival: PendingPictures, error: BaseException | None) -> None:
+    def _end(self, arrival: PendingMedia, error: BaseException | None) -> None:
         """End a request that the runner has not got: with an error, or as cancelled."""
         with self._lock:
             if arrival.over or arrival.job is not None:
@@ -298,16 +299,16 @@ class PictureIntake:
             lease.release()
         arrival.jobs.end(arrival.request, arrival.handle, error)
 
-    def _leave(self, arrival: PendingPictures) -> None:
+    def _leave(self, arrival: PendingMedia) -> None:
         if arrival.watch is not None:
             arrival.watch.cancel()
         self._arrivals.remove(arrival)
         self._changed.notify_all()
 
-    def _place(self, picture: Prepared) -> PlacedPicture:
+    def _place(self, picture: PreparedMedia) -> PlacedMedia:
         if self._tokenizer is None:
             raise RequestError("the file has no vocabulary, so there are no tokens that stand for a picture")
-        return PlacedPicture(picture, self.family.place(picture, self._tokenizer))
+        return PlacedMedia(picture, self.family.place(picture, self._tokenizer))
 
 
 def open_text_backend(
@@ -328,28 +329,28 @@ def own_projector(path: Any, options: LoadOptions) -> LoadOptions:
     return replace(options, projector=locate(path).projector)
 
 
-def open_image_encoder(
+def open_encoder(
     path: Any,
     text: Backend,
     backend: str | type[Backend] | None,
     options: LoadOptions,
     tokenizer: Tokenizer | None,
-) -> PictureIntake | None:
+) -> MediaIntake | None:
     """The encoder of a projector's file, or of the model's own file; None if neither has one."""
     assert text.model is not None
-    file = vision_file(path, options.projector)
+    file = encoder_file(path, options.projector)
     if file is None:
         return None
     try:
-        family = vision_family(file, options.image_tokens)
+        family = encoder_family(file, options.image_tokens)
         family.check_text(text.model, WIDTH.of(text.config), tokenizer)
     except BaseException:
         file.close()
         raise
-    encoder = ImageEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
+    encoder = MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
     try:
         turns = ProcessorTurns() if share_processors(text.memory(), encoder.memory()) else None
-        return PictureIntake(family, encoder, tokenizer, options.store_bytes, turns)
+        return MediaIntake(family, encoder, tokenizer, options.store_bytes, turns)
     except BaseException:
         encoder.close()
         raise

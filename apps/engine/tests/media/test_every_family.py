@@ -1,5 +1,5 @@
-"""What the engine promises of pictures holds for every family: store, reuse, parallel requests, memory, cancelling,
-and an encoder on any backend.
+"""What the engine promises of pictures and sounds holds for every family: store, reuse, parallel requests, memory,
+cancelling, a worker, and an encoder on any backend.
 """
 
 from __future__ import annotations
@@ -11,17 +11,25 @@ import numpy as np
 import pytest
 from model_scripts import nmse
 from seeing_models import ENDLESS, Files, Gate, opened
+from small_sound import KINDS as HEARING
 from small_vision import FAMILIES, picture
+from sounds import heard
 
 import backbay
-from backbay_engine import LLM, Image, estimate, load
-from backbay_engine.images.encoder_file import ARCHITECTURES, PROJECTORS, vision_family, vision_file
-from backbay_engine.local.picture_intake import PictureIntake
+from backbay_engine import LLM, Audio, Image, estimate, load
+from backbay_engine.local.media_intake import MediaIntake
+from backbay_engine.media.encoder_file import (
+    ARCHITECTURES,
+    PROJECTORS,
+    SOUND_PROJECTORS,
+    encoder_family,
+    encoder_file,
+)
 
 BACKENDS = sorted(backbay.backends())
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=(*FAMILIES, *HEARING))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -32,21 +40,28 @@ def llm(files: Files, kind: str) -> Iterator[LLM]:
         yield model
 
 
+def given(kind: str, number: int) -> Image | Audio:
+    """A picture or a sound; those of equal numbers are equal."""
+    if kind in HEARING:
+        return Audio(heard(0.3 + 0.1 * (number % 4), seed=number), rate=16_000)
+    return Image(picture(20 + number % 5, 30, number))
+
+
 def test_no_family_is_left_out(files: Files) -> None:
     found = set()
     for model, projector in files.values():
-        file = vision_file(model, projector)
+        file = encoder_file(model, projector)
         assert file is not None
-        family = type(vision_family(file))
+        family = type(encoder_family(file))
         found.add(f"{family.__module__.rpartition('.')[2]}:{family.__name__}")
         file.close()
-    assert found == {*PROJECTORS.values(), *ARCHITECTURES.values()}
+    assert found == {*PROJECTORS.values(), *SOUND_PROJECTORS.values(), *ARCHITECTURES.values()}
 
 
 @pytest.mark.few(4)
-def test_rows_are_stored_and_read_by_another_question(llm: LLM) -> None:
+def test_rows_are_stored_and_read_by_another_question(llm: LLM, kind: str) -> None:
     llm.forget()
-    shown = Image(picture(30, 20, 7))
+    shown = given(kind, 7)
     llm.generate(["Here: ", shown, "What is it?"], max_tokens=3, **ENDLESS)
     before = llm.store.counters
     second = ["Here: ", shown, "What colour?"]
@@ -57,16 +72,23 @@ def test_rows_are_stored_and_read_by_another_question(llm: LLM) -> None:
 
 
 @pytest.mark.few(4)
-def test_one_pixel_is_a_picture_of_one_colour(llm: LLM) -> None:
-    dot, other = (llm.logits(["See ", Image(np.full((1, 1, 3), grey, np.uint8))]) for grey in (0, 255))
+def test_one_pixel_is_a_picture_of_one_colour_and_silence_is_a_sound(llm: LLM, kind: str) -> None:
+    if kind in HEARING:
+        dot, other = (
+            llm.logits(["Hear ", Audio(heard(0.1, how), rate=16_000)]) for how in ("silent", "usual")
+        )
+    else:
+        dot, other = (llm.logits(["See ", Image(np.full((1, 1, 3), grey, np.uint8))]) for grey in (0, 255))
     assert np.isfinite(dot).all()
     assert not np.array_equal(dot, other)
 
 
 @pytest.mark.few(6)
-def test_a_conversation_reuses_what_was_computed_before_and_with_its_picture(llm: LLM) -> None:
+def test_a_conversation_reuses_what_was_computed_before_and_with_what_it_was_given(
+    llm: LLM, kind: str
+) -> None:
     llm.forget()
-    first = ["Here: ", Image(picture(30, 20, 8)), "What?"]
+    first = ["Here: ", given(kind, 8), "What?"]
     answer = llm.generate(first, max_tokens=4, **ENDLESS)
     going_on = [*first, answer.tokens, " And?"]
     again = llm.generate(going_on, max_tokens=5, **ENDLESS)
@@ -75,10 +97,8 @@ def test_a_conversation_reuses_what_was_computed_before_and_with_its_picture(llm
 
 
 @pytest.mark.few(4)
-def test_many_at_once_get_what_each_gets_alone(llm: LLM) -> None:
-    prompts = [["See ", Image(picture(20 + n, 30, n % 3)), f" number {n}"] for n in range(6)] + [
-        ["text only"]
-    ]
+def test_many_at_once_get_what_each_gets_alone(llm: LLM, kind: str) -> None:
+    prompts = [["See ", given(kind, n % 4), f" number {n}"] for n in range(6)] + [["text only"]]
     alone = [llm.generate(prompt, max_tokens=6, reuse=False, **ENDLESS).tokens for prompt in prompts]
     llm.forget()
     handles = [llm.submit(prompt, max_tokens=6, **ENDLESS) for prompt in prompts]
@@ -97,14 +117,14 @@ def test_a_dry_run_takes_what_a_real_one_takes(files: Files, kind: str, backend:
         assert planned.allocated() == 0
         reserved = llm.memory().total()
         for n in range(3):
-            llm.generate(["a", Image(picture(20, 20 + 9 * n, n)), "b"], max_tokens=3)
+            llm.generate(["a", given(kind, n), "b"], max_tokens=3)
         assert llm.memory().total() <= reserved
 
 
 @pytest.mark.few(4)
 def test_a_request_that_is_cancelled_costs_nobody_else_anything(files: Files, kind: str, gate: Gate) -> None:
     with opened(files, kind) as llm:
-        shown, other = Image(picture(20, 20)), Image(picture(20, 20, 1))
+        shown, other = given(kind, 0), given(kind, 1)
         first = llm.submit(["a", shown], max_tokens=3, **ENDLESS)
         assert gate.reached.wait(300)
         second = llm.submit(["b", shown], max_tokens=3, **ENDLESS)
@@ -122,10 +142,19 @@ def test_a_request_that_is_cancelled_costs_nobody_else_anything(files: Files, ki
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.few(4)
 def test_the_encoder_may_be_on_another_backend(files: Files, kind: str, llm: LLM, backend: str) -> None:
-    prompt = ["Look ", Image(picture(20, 30)), " here"]
+    prompt = ["Look ", given(kind, 0), " here"]
     expected = llm.logits(prompt)
     params = backbay.BackendParams(num_threads=1)
     with opened(files, kind, encoder_backend=backend, encoder_params=params) as other:
-        assert isinstance(other._port.sight, PictureIntake)  # type: ignore[attr-defined]
-        assert other._port.sight.encoder.backend.name == backend  # type: ignore[attr-defined]
+        assert isinstance(other._port.media, MediaIntake)  # type: ignore[attr-defined]
+        assert other._port.media.encoder.backend.name == backend  # type: ignore[attr-defined]
         assert nmse(other.logits(prompt), expected) < 1e-5
+
+
+@pytest.mark.few(4)
+def test_a_worker_answers_as_this_process_does(files: Files, kind: str, llm: LLM) -> None:
+    prompt = ["Look ", given(kind, 2), " here"]
+    with opened(files, kind, worker=True) as other:
+        assert other.encode(prompt) == llm.encode(prompt)
+        assert nmse(other.logits(prompt), llm.logits(prompt)) < 1e-9
+        assert other.prepare(given(kind, 2)).content == llm.prepare(given(kind, 2)).content

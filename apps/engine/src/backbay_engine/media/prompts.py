@@ -1,4 +1,4 @@
-"""The parts of a prompt or a conversation: texts, token ids and pictures, and the tokens that they become."""
+"""The parts of a prompt or a conversation: texts, token ids, pictures and sounds, and the tokens that they become."""
 
 from __future__ import annotations
 
@@ -14,16 +14,27 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ..arguments import token_ids
+from ..encoders.contract import Modality, PlacedRows
 from ..errors import RequestError, TemplateError
+from ..images.picture import Image, image_of
+from ..images.prepared_picture import Prepared
+from ..sound.prepared_sound import PreparedAudio
+from ..sound.recording import Audio, audio_of
 from ..steps.tokens import PictureFacts, PictureToken, Token
 from ..text.tokenizers import Tokenizer
-from .contract import PlacedRows
-from .picture import Image, image_of
-from .prepared_picture import Prepared
 
 Message: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message]], str]
-Part: TypeAlias = str | list[int] | Image | Prepared
+PreparedMedia: TypeAlias = Prepared | PreparedAudio
+Media: TypeAlias = Image | Audio | PreparedMedia
+Part: TypeAlias = str | list[int] | Media
+SHOWN: dict[Modality, dict[str, str]] = {"image": {"type": "image"}, "audio": {"type": "audio", "audio": ""}}
+"""What a template gets instead of a picture or a sound; that of Qwen2-Audio asks for a key "audio"."""
+WORDS: dict[Modality, tuple[str, ...]] = {
+    "image": ("image", "image_url"),
+    "audio": ("audio", "input_audio", "audio_url"),
+}
+"""Types and keys of content parts."""
 
 
 @final
@@ -39,15 +50,20 @@ class PromptParts:
     begins: bool = True
 
     @property
-    def pictures(self) -> list[Image | Prepared]:
-        return [item for item in self.items if isinstance(item, Image | Prepared)]
+    def media(self) -> list[Media]:
+        """The pictures and sounds."""
+        return [item for item in self.items if isinstance(item, Media)]
+
+
+def modality_of(given: Media) -> Modality:
+    return "image" if isinstance(given, Image | Prepared) else "audio"
 
 
 def prompt_parts(prompt: object) -> PromptParts | None:
     """The parts of a prompt; None if the prompt is a text or token ids."""
     if isinstance(prompt, PromptParts):
         return prompt
-    if isinstance(prompt, Image | Prepared):
+    if isinstance(prompt, Media):
         return PromptParts((prompt,))
     if isinstance(prompt, str | bytes | np.ndarray | Mapping) or not isinstance(prompt, Sequence):
         return None
@@ -57,14 +73,14 @@ def prompt_parts(prompt: object) -> PromptParts | None:
 
 
 def _part(item: object) -> Part:
-    if isinstance(item, str | Image | Prepared):
+    if isinstance(item, str | Media):
         return item
     if isinstance(item, Mapping) and "role" in item:
         raise RequestError(
-            "a prompt holds texts, lists of token ids and pictures, no messages; give messages to chat"
+            "a prompt holds texts, lists of token ids, pictures and sounds, no messages; give messages to chat"
         )
     if isinstance(item, bytes | bytearray | memoryview | os.PathLike | Mapping):
-        return image_of(item)
+        return media_of(item)
     if isinstance(item, np.ndarray):
         return token_ids(item) if item.ndim == 1 and item.dtype.kind in "iu" else Image(item)
     if isinstance(item, Iterable) and not hasattr(item, "read"):
@@ -76,18 +92,18 @@ def _part(item: object) -> Part:
 
 @final
 @dataclass(frozen=True)
-class PlacedPicture:
-    """A prepared picture, and its place in a prompt."""
+class PlacedMedia:
+    """A prepared picture or sound, and its place in a prompt."""
 
-    picture: Prepared
+    prepared: PreparedMedia
     placed: PlacedRows
 
     def tokens(self) -> list[Token]:
-        """The tokens of the picture; where a row replaces a token, it has the row's number."""
+        """The tokens of the place; where a row replaces a token, it has the row's number."""
         placed = self.placed
-        rows = self.picture.tokens if placed.crosses else 0
+        rows = self.prepared.tokens if placed.crosses else 0
         here = PictureFacts(
-            self.picture.content,
+            self.prepared.content,
             len(placed.ids),
             placed.sees_itself,
             placed.positions,
@@ -104,20 +120,20 @@ class PlacedPicture:
 
 
 def prompt_tokens(
-    items: Iterable[str | list[int] | PlacedPicture],
+    items: Iterable[str | list[int] | PlacedMedia],
     tokenizer: Tokenizer | None,
     *,
     begins: bool,
     plain: Collection[int] = (),
 ) -> list[Token]:
-    """The tokens of a prompt. Texts that meet, those around pictures included, are tokenized as one.
+    """The tokens of a prompt. Texts that meet, those around pictures and sounds included, are tokenized as one.
 
-    plain   control tokens whose text in the prompt is only text: users cannot write pictures
+    plain   control tokens whose text in the prompt is only text: users cannot write pictures or sounds
     """
     items, numbers = list(items), count()
     pieces: list[str | Sequence[Token]] = []
     for item in items:
-        if isinstance(item, PlacedPicture):
+        if isinstance(item, PlacedMedia):
             placed, number = item.placed, next(numbers)
             before = placed.before.format(number) if placed.numbered else placed.before
             pieces += [before, item.tokens(), placed.after]
@@ -146,7 +162,7 @@ def _encode(text: str, tokenizer: Tokenizer | None, plain: Collection[int]) -> l
 
 
 def placeholder_tokens(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """The control tokens of the placeholder for pictures: their text in a prompt is only text."""
+    """The control tokens of the placeholder for pictures or sounds: their text in a prompt is only text."""
     if tokenizer is None:
         return frozenset()
     ids, plain = (
@@ -156,48 +172,49 @@ def placeholder_tokens(placeholder: str, tokenizer: Tokenizer | None) -> frozens
 
 
 @final
-class PictureConversation:
+class MediaConversation:
     """Messages whose content may have parts.
 
-    placeholder  the text by which the model's template marks a picture
-    marker       the text that stands for a picture in the template of a model that knows no pictures
+    placeholder  the text by which the model's template marks a picture or a sound
+    framed       the same with marks that belong to the place, which some templates write
+    marker       the text that stands for it in the template of a model that knows none
     """
 
-    def __init__(self, messages: Sequence[Message], placeholder: str, marker: str) -> None:
-        self.pictures: list[Image | Prepared] = []
-        self._placeholder, self._marker = placeholder, marker
-        # What users write must not look as if the template had marked a picture.
+    def __init__(self, messages: Sequence[Message], placeholder: str, marker: str, framed: str = "") -> None:
+        self.media: list[Media] = []
+        self._placeholder, self._marker, self._framed = placeholder, marker, framed or placeholder
+        # What users write must not look as if the template had marked something.
         self._instead = f"\ue000{token_hex(8)}\ue000"
         self._messages = [self._taken(message) for message in messages]
 
     def rendered(self, render: Render) -> PromptParts:
-        """The prompt, by a template's `render`: its texts, and the pictures where it marks them."""
+        """The prompt, by a template's `render`: its texts, and what stands between them where it marks that."""
         texts = self._texts(render, self._messages)
         if texts is None:
             texts = self._texts(render, [self._flat(message) for message in self._messages])
         if texts is None:
             raise TemplateError(
-                f"the chat template does not mark {len(self.pictures)} pictures by {self._placeholder!r}; write the "
+                f"the chat template does not mark {len(self.media)} {self._nouns} by {self._placeholder!r}; write the "
                 "prompt out, and use generate"
             )
-        mixed: list[Part | None] = list(chain.from_iterable(zip_longest(texts, self.pictures)))
+        mixed: list[Part | None] = list(chain.from_iterable(zip_longest(texts, self.media)))
         return PromptParts(tuple(item for item in mixed if item is not None and item != ""), begins=False)
 
     def _texts(self, render: Render, messages: Sequence[Message]) -> list[str] | None:
-        """The texts between the pictures; None if the template does not write as many pictures as there are."""
+        """The texts between the marks; None if the template does not write as many as there are."""
         try:
             text = render(messages)
         except TemplateError:
-            if not self.pictures or messages is not self._messages:
+            if not self.media or messages is not self._messages:
                 raise
             return None
-        texts = text.split(self._placeholder)
-        if len(texts) != len(self.pictures) + 1:
+        texts = text.replace(self._framed, self._placeholder).split(self._placeholder)
+        if len(texts) != len(self.media) + 1:
             return None
         return [text.replace(self._instead, self._placeholder) for text in texts]
 
     def _taken(self, message: Message) -> Message:
-        """A message as a template takes it: without its pictures, which are collected."""
+        """A message as a template takes it: without its pictures and sounds, which are collected."""
         taken = {key: self._hidden(value) for key, value in message.items() if key != "content"}
         if "content" in message:
             content = message["content"]
@@ -208,12 +225,19 @@ class PictureConversation:
     def _part(self, part: Any) -> Any:
         if isinstance(part, str):
             return {"type": "text", "text": self._hidden(part)}
-        if isinstance(part, Image | Prepared) or is_picture_part(part):
-            self.pictures.append(picture_of(part))
-            return {"type": "image"}
+        if isinstance(part, Media) or is_media_part(part):
+            self.media.append(given := media_of(part))
+            return SHOWN[modality_of(given)]
         if isinstance(part, Mapping) and part.get("type", "text") == "text" and "text" not in part:
             raise RequestError(f'a text part needs the key "text", got {reprlib.repr(part)}')
         return self._hidden(part)
+
+    @property
+    def _nouns(self) -> str:
+        kinds = {modality_of(each) for each in self.media}
+        return " and ".join(
+            noun for kind, noun in (("image", "pictures"), ("audio", "sounds")) if kind in kinds
+        )
 
     def _hidden(self, value: Any) -> Any:
         """A value without the placeholder in its texts."""
@@ -230,23 +254,32 @@ class PictureConversation:
         content = message.get("content")
         if not isinstance(content, list):
             return message
-        texts = [self._marker if part == {"type": "image"} else str(part.get("text", "")) for part in content]
+        texts = [self._marker if part in SHOWN.values() else str(part.get("text", "")) for part in content]
         return {**message, "content": "".join(texts)}
 
 
-def has_pictures(messages: Sequence[Message]) -> bool:
-    """Whether a part of a conversation is a picture."""
+def has_media(messages: Sequence[Message]) -> bool:
+    """Whether a part of a conversation is a picture or a sound."""
     contents = [message.get("content") for message in messages]
     parts = chain.from_iterable(content for content in contents if isinstance(content, list | tuple))
-    return any(isinstance(part, Image | Prepared) or is_picture_part(part) for part in parts)
+    return any(isinstance(part, Media) or is_media_part(part) for part in parts)
 
 
-def is_picture_part(part: object) -> bool:
-    return isinstance(part, Mapping) and (
-        part.get("type") in ("image", "image_url") or "image" in part or "image_url" in part
-    )
+def is_media_part(part: object) -> bool:
+    """Whether a content part is one of a picture or a sound."""
+    return isinstance(part, Mapping) and (_says(part, "image") or _says(part, "audio"))
 
 
-def picture_of(part: Any) -> Image | Prepared:
-    held = part.get("image") if isinstance(part, Mapping) else part
-    return held if isinstance(held, Prepared) else image_of(part)
+def _says(part: Mapping[Any, Any], modality: Modality) -> bool:
+    return part.get("type") in WORDS[modality] or any(word in part for word in WORDS[modality])
+
+
+def media_of(part: Any) -> Media:
+    """The picture of a part, or the sound if it is of that type; bytes and paths are those of pictures."""
+    if isinstance(part, Media):
+        return part
+    sound = isinstance(part, Mapping) and _says(part, "audio") and not _says(part, "image")
+    held = part.get("audio" if sound else "image") if isinstance(part, Mapping) else part
+    if isinstance(held, PreparedMedia):
+        return held
+    return audio_of(part) if sound else image_of(part)

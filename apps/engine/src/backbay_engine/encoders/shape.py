@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, DType, Tensor
 from backbay.gguf import Config, Key, number, numbers, whole
 
-from ...models.nn import Shape, Weights
+from ..models.nn import Shape, Weights
 
 MOST = 1 << 20
-BLOCKS = whole("vision.block_count", 1, 1 << 10)
-WIDTH = whole("vision.embedding_length", 1, MOST)
-HIDDEN = whole("vision.feed_forward_length", 1, MOST)
-HEADS = whole("vision.attention.head_count", 1, MOST)
-EPSILON = number("vision.attention.layer_norm_epsilon", 0, 1)
+KIND = {"v.": "vision", "a.": "audio"}
+"""The first part of keys, by that of the names of tensors."""
 SIDE = whole("vision.image_size", 1, 1 << 14)
 PATCH = whole("vision.patch_size", 1, 1 << 10)
 MEAN = numbers("vision.image_mean")
@@ -48,18 +45,37 @@ class EncoderShape:
         return Shape(self.width, self.heads, self.heads, self.head, self.head, self.hidden, 0, 0)
 
     @classmethod
-    def of(cls, backend: Backend, hidden: int | None = None, eps: float | None = None) -> Self:
-        """The shape that a file states; some files state no `hidden`, which their tensors then tell, or no `eps`."""
-        config = backend.config
-        width, heads, blocks = WIDTH.of(config), HEADS.of(config), BLOCKS.of(config)
+    def of(
+        cls, backend: Backend, hidden: int | None = None, eps: float | None = None, *, prefix: str = "v."
+    ) -> Self:
+        """The shape that a file states; some files state no `hidden`, which their tensors then tell, or no `eps`.
+
+        prefix  of the names of the encoder's tensors
+        """
+        config, kind = backend.config, KIND[prefix]
+        block_count, head_count = block_count_key(kind), head_count_key(kind)
+        width = whole(f"{kind}.embedding_length", 1, MOST).of(config)
+        heads, blocks = head_count.of(config), block_count.of(config)
         if width % heads:
-            raise HEADS.refuse(config, f"a divisor of the width {width}")
-        beyond = f"v.blk.{blocks}."
+            raise head_count.refuse(config, f"a divisor of the width {width}")
+        beyond = f"{prefix}blk.{blocks}."
         if backend.model is not None and any(name.startswith(beyond) for name in backend.model.tensors):
-            raise BLOCKS.refuse(config, f"a count that includes {beyond}*")  # without it, rows are garbage
-        stated = HIDDEN.of(config) if hidden is None else hidden
-        epsilon = EPSILON.of(config) if eps is None else EPSILON.of(config, eps)
-        return cls(blocks, width, heads, stated, epsilon)
+            raise block_count.refuse(
+                config, f"a count that includes {beyond}*"
+            )  # without it, rows are garbage
+        stated = whole(f"{kind}.feed_forward_length", 1, MOST).of(config) if hidden is None else hidden
+        epsilon = number(f"{kind}.attention.layer_norm_epsilon", 0, 1)
+        return cls(
+            blocks, width, heads, stated, epsilon.of(config) if eps is None else epsilon.of(config, eps)
+        )
+
+
+def block_count_key(kind: str) -> Key[int]:
+    return whole(f"{kind}.block_count", 1, 1 << 10)
+
+
+def head_count_key(kind: str) -> Key[int]:
+    return whole(f"{kind}.attention.head_count", 1, MOST)
 
 
 def square_grid(config: Config) -> tuple[int, int, int]:

@@ -16,18 +16,18 @@ from backbay import CancelledError, ClosedError
 from backbay.internals import SafeEvent
 from backbay.plugin import Cancel
 
+from ..encoders.contract import Prepared
 from ..errors import LogitsError, as_exception
-from .prepared_picture import Prepared
 
 log = logging.getLogger(__name__)
 
 Rows: TypeAlias = NDArray[np.float32]
 Embed: TypeAlias = Callable[[Sequence[Prepared], Cancel], Sequence[Rows]]
-Done: TypeAlias = Callable[["PictureLease", BaseException | None], None]
+Done: TypeAlias = Callable[["RowsLease", BaseException | None], None]
 TOGETHER = 4  # pictures of one shape that are encoded at once
 
 
-class PictureCounters(NamedTuple):
+class StoreCounters(NamedTuple):
     """What a store did, and what it holds."""
 
     asked: int  # pictures in requests
@@ -45,14 +45,14 @@ class _Entry:
     picture: Prepared | None
     rows: Rows | None = None
     alone: bool = False  # encoded without others, after an encoding of several failed
-    holders: set[PictureLease] = field(default_factory=set)
+    holders: set[RowsLease] = field(default_factory=set)
 
 
 @final
-class PictureLease:
+class RowsLease:
     """A request's pictures in the store: they stay until the lease is released."""
 
-    def __init__(self, store: PictureStore, pictures: Sequence[Prepared], done: Done) -> None:
+    def __init__(self, store: RowStore, pictures: Sequence[Prepared], done: Done) -> None:
         self.pictures = {picture.content: picture for picture in pictures}
         self.done = done
         self.entries: dict[bytes, _Entry] = {}
@@ -76,7 +76,7 @@ class PictureLease:
 
 
 @final
-class PictureStore:
+class RowStore:
     """Rows by content. A thread of its own encodes what is not there; a picture that several ask for is encoded once.
 
     budget  most bytes: the least recently used pictures go first, those in use stay. Requests wait until their
@@ -89,7 +89,7 @@ class PictureStore:
         self.budget = budget
         self._embed, self._width = embed, width
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # the least recently used first
-        self._waiting: deque[PictureLease] = deque()  # for room
+        self._waiting: deque[RowsLease] = deque()  # for room
         self._todo: deque[_Entry] = deque()
         self._encoded: list[_Entry] = []  # just now
         self._cancel = SafeEvent()
@@ -100,13 +100,13 @@ class PictureStore:
         self._closing = False
 
     @property
-    def counters(self) -> PictureCounters:
+    def counters(self) -> StoreCounters:
         with self._lock:
-            return PictureCounters(self._asked, self._computed, self._rows, self._bytes)
+            return StoreCounters(self._asked, self._computed, self._rows, self._bytes)
 
-    def lease(self, pictures: Sequence[Prepared], done: Done) -> PictureLease:
+    def lease(self, pictures: Sequence[Prepared], done: Done) -> RowsLease:
         """Ask for the rows of pictures; `done` gets the lease when all are there, perhaps at once, or the error."""
-        lease = PictureLease(self, pictures, done)
+        lease = RowsLease(self, pictures, done)
         with self._lock:
             if self._closing:
                 raise ClosedError("the model is closed")
@@ -126,8 +126,8 @@ class PictureStore:
         with self._lock:
             self._rows += count
 
-    def release(self, lease: PictureLease) -> None:
-        """Take back a lease: `PictureLease.release` calls it, once."""
+    def release(self, lease: RowsLease) -> None:
+        """Take back a lease: `RowsLease.release` calls it, once."""
         with self._lock:
             if lease in self._waiting:
                 self._waiting.remove(lease)
@@ -163,9 +163,9 @@ class PictureStore:
 
     # -- with the lock held ------------------------------------------------------------------------------
 
-    def _admit(self) -> list[PictureLease]:
+    def _admit(self) -> list[RowsLease]:
         """Give leases their entries, in their order, as long as there is room; the leases that have all rows."""
-        ready: list[PictureLease] = []
+        ready: list[RowsLease] = []
         while self._waiting:
             lease = self._waiting[0]
             missing = [picture for content, picture in lease.pictures.items() if content not in self._entries]
@@ -187,7 +187,7 @@ class PictureStore:
                 ready.append(lease)
         return ready
 
-    def _begin(self, picture: Prepared, lease: PictureLease) -> None:
+    def _begin(self, picture: Prepared, lease: RowsLease) -> None:
         entry = self._entries[picture.content] = _Entry(
             picture.content, self._nbytes(picture), picture, holders={lease}
         )
@@ -207,11 +207,11 @@ class PictureStore:
                 self._drop(entry)
         return self._bytes + need <= self.budget
 
-    def _in_use(self, lease: PictureLease) -> bool:
+    def _in_use(self, lease: RowsLease) -> bool:
         """Whether other leases hold pictures, which makes it worth to wait."""
         return any(entry.holders - {lease} or entry in self._encoded for entry in self._entries.values())
 
-    def _let_go(self, lease: PictureLease) -> None:
+    def _let_go(self, lease: RowsLease) -> None:
         """Take a lease from its pictures; nobody needs to encode those that only it wanted."""
         for entry in lease.entries.values():
             entry.holders.discard(lease)
@@ -314,10 +314,10 @@ class PictureStore:
 def _shape(entry: _Entry) -> object:
     """What pictures must share to be encoded together."""
     assert entry.picture is not None
-    return id(entry) if entry.alone else entry.picture.pixels.shape
+    return id(entry) if entry.alone else entry.picture.shape
 
 
-def _tell(leases: Sequence[PictureLease], error: BaseException | None) -> None:
+def _tell(leases: Sequence[RowsLease], error: BaseException | None) -> None:
     for lease in leases:
         try:
             lease.done(lease, error)

@@ -1,0 +1,149 @@
+"""The file that holds an encoder: a projector, or the model's own file; and the family that it belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, final
+
+from backbay import ModelFileError
+from backbay.discovery import open_model
+from backbay.gguf import Key, ModelFile, nearest, text
+
+from ..encoders.contract import EncoderFamily
+from ..errors import RequestError
+
+Path = str | os.PathLike[str]
+
+
+@final
+@dataclass(frozen=True)
+class EncoderKind:
+    """Encoders of pictures, or of sound.
+
+    mark      the beginning of names that only such an encoder's tensors have
+    names     the beginnings of names of its tensors
+    unused    those of tensors that are not needed
+    keys      the keys of a projector's type
+    """
+
+    folder: str
+    mark: str
+    names: tuple[str, ...]
+    unused: tuple[str, ...]
+    keys: tuple[Key[str], ...]
+
+    def has(self, name: str) -> bool:
+        """Whether a tensor of this name belongs to the encoder."""
+        return name.startswith(self.names) and not name.startswith(self.unused)
+
+    def is_in(self, file: ModelFile) -> bool:
+        return any(name.startswith(self.mark) for name in file.tensors)
+
+
+VISION: Final = EncoderKind(
+    "images",
+    "v.",
+    ("v.", "mm.", "model.image_newline", "resampler."),
+    ("mm.a.", "v.token_embd.", "resampler.pos_embed"),  # audio, copies of the text's embeddings, sines
+    (text("vision.projector_type"), text("projector_type")),
+)
+SOUND: Final = EncoderKind(
+    "sound", "a.", ("a.", "mm.a."), (), (text("audio.projector_type"), text("projector_type"))
+)
+KINDS: Final = VISION, SOUND
+"""A file that holds both is one of pictures."""
+PROJECTORS: Mapping[str, str] = {
+    "gemma3": "gemma3:Gemma3Family",
+    "idefics3": "idefics3:Idefics3Family",
+    "ldp": "llava:MobileVLMFamily",
+    "ldpv2": "llava:MobileVLMFamily",
+    "llama4": "llama4:Llama4Family",
+    "minicpmv4_6": "minicpmv:MiniCPMV46Family",
+    "mlp": "llava:LlavaFamily",
+    "pixtral": "pixtral:PixtralFamily",
+    "qwen2.5vl_merger": "qwen:Qwen25VLFamily",
+    "qwen3vl_merger": "qwen:Qwen3VLFamily",
+    "resampler": "minicpmv:MiniCPMVFamily",
+}
+"""Families by the type of a projector, each with its module."""
+SOUND_PROJECTORS: Mapping[str, str] = {
+    "qwen2a": "qwen2_audio:Qwen2AudioFamily",
+    "ultravox": "ultravox:UltravoxFamily",
+    "voxtral": "voxtral:VoxtralFamily",
+}
+ARCHITECTURES: Mapping[str, str] = {
+    "gemma3": "gemma3:Gemma3Family",
+    "llama4": "llama4:Llama4Family",
+    "mistral3": "pixtral:PixtralFamily",
+    "mllama": "mllama:MllamaFamily",
+    "qwen25vl": "qwen:Qwen25VLFamily",
+    "qwen35": "qwen:Qwen3VLFamily",
+    "qwen35moe": "qwen:Qwen3VLFamily",
+    "qwen3vl": "qwen:Qwen3VLFamily",
+    "qwen3vlmoe": "qwen:Qwen3VLFamily",
+}
+"""Families by the architecture of a file that holds all."""
+
+
+def encoder_file(path: Path, projector: Path | None = None) -> ModelFile | None:
+    """The file of a model's encoder, open with the encoder's tensors only; None if the model has none.
+
+    It is the projector's file, or the model's own, in Ollama's layout.
+    """
+    for kind in KINDS:
+        file = open_model(path if projector is None else projector, kind.has)
+        if kind.is_in(file):
+            return file
+        file.close()
+    if projector is None:
+        return None
+    expected = "a projector with an encoder of pictures or sound, tensors v.* or a.*,"
+    found = f"none of them, and the architecture {file.metadata.architecture!r}"
+    raise ModelFileError(file.path, None, expected, found)
+
+
+def has_encoder(file: ModelFile) -> bool:
+    """Whether a file holds an encoder."""
+    return any(kind.is_in(file) for kind in KINDS)
+
+
+def text_file(path: Path) -> ModelFile:
+    """A model's file, open without the tensors of encoders."""
+    return open_model(path, lambda name: not name.startswith((*VISION.names, *SOUND.names)))
+
+
+def encoder_family(file: ModelFile, image_tokens: int | None = None) -> EncoderFamily[Any]:
+    """The family of an encoder; ModelFileError names the families that are known."""
+    if not VISION.is_in(file) and SOUND.is_in(file):
+        if image_tokens is not None:
+            raise RequestError(f"image_tokens={image_tokens} is for models that see; this one hears")
+        hearing: EncoderFamily[Any] = _family(file, SOUND, SOUND_PROJECTORS)(file)
+        return hearing
+    if file.metadata.architecture == "clip":
+        made = _family(file, VISION, PROJECTORS)
+    else:
+        made = _known(file, text("general.architecture"), "", VISION, ARCHITECTURES)
+    seeing: EncoderFamily[Any] = made(file, image_tokens)
+    return seeing
+
+
+def _family(file: ModelFile, encoder: EncoderKind, known: Mapping[str, str]) -> type[Any]:
+    key = next((key for key in encoder.keys if key.name in file.metadata), encoder.keys[-1])
+    return _known(file, key, "mlp" if encoder is VISION else "", encoder, known)
+
+
+def _known(
+    file: ModelFile, key: Key[str], default: str, encoder: EncoderKind, known: Mapping[str, str]
+) -> type[Any]:
+    """The class of a family by the value of a key."""
+    kind = key.of(file.metadata, default) if default else key.of(file.metadata)
+    if kind not in known:
+        expected = f"an encoder of a kind that is known: {', '.join(sorted(known))}"
+        found = f"{kind!r}{nearest(kind, known)}"
+        raise ModelFileError(file.path, file.metadata.offset(key.name), expected, found)
+    module, _, name = known[kind].partition(":")
+    family: type[Any] = getattr(import_module(f"..{encoder.folder}.families.{module}", __package__), name)
+    return family

@@ -1,0 +1,1 @@
+"""Families of encoders of sound, by the type of their projectors."""

@@ -1,0 +1,54 @@
+"""A sound as its encoder takes it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import AudioError
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedAudio:
+    """The log-mel spectrogram of one sound, and what it becomes in a prompt. It may stand for the sound in any prompt."""
+
+    mel: NDArray[np.float32]
+    """(bins, frames), or (pieces, bins, frames): the very values of transformers' feature extractor for one sound."""
+    tokens: int
+    """Rows that the encoder makes of the sound."""
+    samples: int
+    """The length of the sound, without padding, in samples of which a second has 16000."""
+    family: str
+    """The name of the preparation, such as "ultravox"; a model takes only sounds of its own."""
+    content: bytes = field(init=False, repr=False)
+    """A digest of the spectrogram and of all that describes it: equal sounds have equal rows."""
+
+    def __post_init__(self) -> None:
+        mel = np.ascontiguousarray(self.mel, np.float32).view()
+        mel.flags.writeable = False
+        object.__setattr__(self, "mel", mel)
+        described = repr(("sound", self.family, self.tokens, self.samples, mel.shape))
+        digest = hashlib.blake2b(described.encode(), digest_size=32)
+        digest.update(mel.data)
+        object.__setattr__(self, "content", digest.digest())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.mel.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.mel.nbytes
+
+    def replace(self, *, mel: NDArray[np.float32]) -> Self:
+        """The same sound with other values in its spectrogram."""
+        values = np.asarray(mel)
+        if values.shape != self.mel.shape:
+            raise AudioError(f"mel must have the shape {self.mel.shape}, got {values.shape}")
+        if not np.issubdtype(values.dtype, np.floating) or not np.isfinite(values).all():
+            raise AudioError(f"mel must be finite floats, got {values.dtype} values that are not")
+        return replace(self, mel=values.astype(np.float32))
