@@ -49,8 +49,8 @@ class VisionFamily(EncoderFamily[Prepared]):
     def prepared(self, given: Image) -> Prepared:
         return self.prepare(given.rgb(), given.fit)
 
-    def key(self, piece: Prepared) -> Hashable:
-        return piece.pixels.shape
+    def key(self, picture: Prepared) -> Hashable:
+        return picture.pixels.shape
 
     def prepare(self, rgb: NDArray[np.uint8], fit: Fit | None = None) -> Prepared:
         """The pixels of a picture, (height, width, 3), as the encoder takes them."""

@@ -100,9 +100,10 @@ def encoder_file(path: Path, projector: Path | None = None) -> ModelFile | None:
         file.close()
     if projector is None:
         return None
-    expected = "a projector with an encoder of pictures or sound, tensors v.* or a.*,"
-    found = f"none of them, and the architecture {file.metadata.architecture!r}"
-    raise ModelFileError(file.path, None, expected, found)
+    with open_model(projector) as file:
+        expected = "a projector with an encoder of pictures or sound, tensors v.* or a.*,"
+        found = f"none of them, and the architecture {file.metadata.architecture!r}"
+        raise ModelFileError(file.path, None, expected, found)
 
 
 def has_encoder(file: ModelFile) -> bool:
