@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_llama import EOS
+from small_llama import EOS, SUPPRESSED
 
 from backbay import OptionError
 from backbay_engine import LLM, RequestError, ResponseFormat, ResponseFormatError, load
@@ -97,6 +97,14 @@ def test_formats_hold_everywhere(llm: LLM) -> None:
     choices = ["yes", "nö\n", 'say "no"', "\\"]
     assert {whole_answer(llm, choices, seed) for seed in range(10)} <= set(choices)
     assert [whole_answer(llm, [choice], 0) for choice in choices] == choices
+
+
+def test_a_choice_may_have_thousands_of_texts(llm: LLM) -> None:
+    """More than a grammar may have alternatives, which are 2000; every character of ASCII stands for itself."""
+    choices = [f"{number:x} {chr(32 + number % 95)}" for number in range(5000)]
+    assert {whole_answer(llm, choices, seed) for seed in range(5)} <= set(choices)
+    ascii = "".join(chr(number) for number in range(1, 128) if number != SUPPRESSED)
+    assert whole_answer(llm, [ascii], 0) == ascii
 
 
 def test_requests_with_different_formats_share_their_steps(llm: LLM) -> None:

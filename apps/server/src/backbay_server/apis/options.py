@@ -16,10 +16,11 @@ def format_of_fields(
 ) -> Format | None:
     """What the answer must be, by one of llama.cpp's fields `grammar` and `json_schema`, or by another format."""
     found = [each for each in others if each is not None]
-    found += [{"type": "grammar", "grammar": grammar}] if grammar else []
-    found += [] if schema is None else [schema_format(schema)]
+    found += [Format({"type": "grammar", "grammar": grammar}, "grammar")] if grammar else []
+    found += [] if schema is None else [schema_format(schema, "json_schema")]
     if len(found) > 1:
-        raise InvalidRequestError("an answer has one format: give response_format, json_schema or grammar")
+        names = " and ".join(each.field for each in found)
+        raise InvalidRequestError(f"an answer has one format, got {names}", param=found[1].field)
     return found[0] if found else None
 
 

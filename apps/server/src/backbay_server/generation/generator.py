@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -26,7 +26,7 @@ from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
 from .prompt_size import COUNTED, is_long, require_room, require_short
 from .prompts import EnginePrompt, prepare_prompt, session_name
-from .requests import SEEDS, AnswerOptions, Conversation, Prompt, Request
+from .requests import SEEDS, AnswerOptions, Conversation, Format, Prompt, Request
 
 T = TypeVar("T")
 BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
@@ -159,9 +159,10 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
     options = {**request.options.given(), "adapter": adapter, **_biases(llm, request.options)}
     if request.options.ignore_end:
         options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
-    wanted = options.pop("response_format", None)
+    wanted = request.options.response_format
     waited_for = takewhile(lambda _: not answer.closed, request.prompts)
-    ready = [prepare_prompt(llm, asked, wanted) for asked in waited_for]
+    with _naming_format(wanted, request.prompts):
+        ready = [prepare_prompt(llm, asked, None if wanted is None else wanted.value) for asked in waited_for]
     answer.prompts = [each.prompt for each in ready]
     for asked, each in zip(request.prompts, ready, strict=not answer.closed):
         echo = _echo(llm, asked, each.prompt, request, answer, adapter) if request.echo else None
@@ -172,12 +173,19 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
                 own["seed"] = (options["seed"] + number) % SEEDS
             submit = partial(llm.submit, each.prompt, session=session, **own)
             writes = request.options.max_tokens != 0
-            try:
+            with _naming_format(wanted, [asked]):
                 answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
-            except ResponseFormatError as error:
-                calls = isinstance(asked, Conversation) and asked.tools.definitions and wanted is None
-                param = "tools" if calls else "response_format"
-                raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
+
+
+@contextmanager
+def _naming_format(wanted: Format | None, prompts: Sequence[Prompt]) -> Iterator[None]:
+    """Errors of a format with the field that gave it; without a format, those of tools, whose calls have one."""
+    try:
+        yield
+    except ResponseFormatError as error:
+        calls = any(isinstance(each, Conversation) and each.tools.definitions for each in prompts)
+        param = wanted.field if wanted else "tools" if calls else "response_format"
+        raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
 
 def _biases(llm: LLM, options: AnswerOptions) -> dict[str, Any]:

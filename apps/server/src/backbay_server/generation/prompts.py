@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any, Final, TypeAlias
 
@@ -11,13 +12,13 @@ import msgspec
 from backbay_engine import LLM, ChatRequest, PlainReader
 
 from ..errors import InvalidRequestError
-from .requests import Conversation, Format, InfillGap, Prompt
+from .requests import Conversation, InfillGap, Prompt
 
 EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
 LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter one has little to find again
 
 
-def prepare_prompt(llm: LLM, asked: Prompt, wanted: Format | None = None) -> ChatRequest:
+def prepare_prompt(llm: LLM, asked: Prompt, wanted: Mapping[str, Any] | None = None) -> ChatRequest:
     """What a client gave, for the engine, and the reader of its answers."""
     if not isinstance(asked, Conversation):
         prompt = gap_prompt(llm, asked) if isinstance(asked, InfillGap) else llm.encode(asked)

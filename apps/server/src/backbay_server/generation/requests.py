@@ -9,7 +9,13 @@ from typing import Any, Final, TypeAlias, final
 from backbay_engine import Tools
 
 SEEDS: Final = 2**63  # clients give negative ones, too
-OWN: Final = "ignore_end", "lora", "stop_ids", "logit_bias"  # options that the engine has in another form
+OWN: Final = (
+    "ignore_end",
+    "lora",
+    "stop_ids",
+    "logit_bias",
+    "response_format",
+)  # options that the engine has in another form
 LEAST_SHARE: Final = 1e-9  # clients give a top_p of 0 for the most likely token alone
 
 
@@ -23,8 +29,13 @@ class Conversation:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
 
-Format: TypeAlias = Mapping[str, Any]
-"""What an answer must be: a mapping with a type, as the engine's response_format takes it."""
+@final
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What an answer must be, as the engine's response_format takes it, and the field of the request that says so."""
+
+    value: Mapping[str, Any]
+    field: str
 
 
 @final
@@ -41,8 +52,12 @@ class InfillGap:
 Prompt: TypeAlias = Conversation | InfillGap | str | Sequence[int]
 
 
-def schema_format(schema: Mapping[str, Any]) -> Format:
-    return {"type": "json_schema", "json_schema": {"schema": schema}}
+def schema_format(schema: Mapping[str, Any], field: str) -> Format:
+    return Format({"type": "json_schema", "json_schema": {"schema": schema}}, field)
+
+
+def object_format(field: str) -> Format:
+    return Format({"type": "json_object"}, field)
 
 
 @final

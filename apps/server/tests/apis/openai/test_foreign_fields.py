@@ -111,6 +111,29 @@ def test_what_would_change_the_answer_in_silence_is_refused(model: Path, fields:
     assert any(name in body["error"]["message"] for name in (*fields, "format", "unknown"))
 
 
+@FORMATS
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_json": "{"}, "guided_json"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": {"type": "nothing"}}}, "structured_outputs.json"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ({"guided_grammar": "root :="}, "guided_grammar"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a"], "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+        ({"json_schema": {"type": "nothing"}}, "json_schema"),
+        ({"response_format": {"type": "regex", "regex": "("}}, "response_format"),
+    ],
+)
+def test_an_error_names_the_field_that_gave_the_format(
+    model: Path, fields: dict[str, Any], param: str
+) -> None:
+    status, body = ask_chat(model, "ok", **fields)
+    assert (status, body["error"]["param"]) == (400, param)
+    assert param in body["error"]["message"]
+
+
 def test_values_that_ask_for_nothing_are_taken(model: Path) -> None:
     end = ask(model, "/tokenize", {"model": "scripted", "content": "</s>"})[1]["tokens"]
     status, body = ask_chat(

@@ -16,7 +16,7 @@ from ..bounded_process import BoundedProcess, BoundedProcessError
 from ..sampling.constraint import Constraint
 from ..tokenizers import Tokenizer
 from . import format_task
-from .format_rule import SPACE, as_lark, choice_rule
+from .format_rule import SPACE, as_lark, choice_pattern
 from .format_task import NO_ANSWER, format_fault
 from .response_format import ResponseFormat
 
@@ -149,7 +149,7 @@ def _compiled(wanted: ResponseFormat) -> str:
             case "regex":
                 return LLMatcher.grammar_from_regex(text)
             case "choice":
-                text = f"start: {choice_rule(text)}"
+                return LLMatcher.grammar_from_regex(choice_pattern(text))
         return LLMatcher.grammar_from_lark(text)
     except Exception as error:
         raise _refused(str(error)) from error

@@ -27,7 +27,7 @@ def format_rule(wanted: ResponseFormat) -> str:
             spaces = {"whitespace_pattern": SPACE, **(guidance if isinstance(guidance, dict) else {})}
             return f"%json {json.dumps({**schema, 'x-guidance': spaces})}"
         case "choice":
-            return choice_rule(text)
+            return f"/{_ESCAPED.sub(_in_slashes, choice_pattern(text))}/"
         case "regex":
             return f"/{_ESCAPED.sub(_in_slashes, text)}/"
         case "grammar":
@@ -40,9 +40,9 @@ def _in_slashes(found: re.Match[str]) -> str:
     return r"\/" if found[0] == "/" else found[0]
 
 
-def choice_rule(text: str) -> str:
-    """One of the texts of a list in JSON."""
-    return " | ".join(json.dumps(choice) for choice in json.loads(text))
+def choice_pattern(text: str) -> str:
+    """A regular expression of the texts of a list in JSON: a grammar has a limit of alternatives, an expression none."""
+    return "|".join(map(re.escape, json.loads(text)))
 
 
 def as_lark(text: str) -> str:

@@ -45,13 +45,14 @@ def conversation_of(body: given.Conversation) -> Conversation:
 def options_of(body: given.MessagesRequest) -> AnswerOptions:
     config = body.output_config or given.OutputConfig()
     wanted = config.format or body.output_format
+    name = "output_config.format" if config.format else "output_format"
     return AnswerOptions(
         max_tokens=body.max_tokens,
         stop=body.stop_sequences,
         temperature=body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,
-        response_format=None if wanted is None else schema_format(wanted.schema),
+        response_format=None if wanted is None else schema_format(wanted.schema, name),
     )
 
 

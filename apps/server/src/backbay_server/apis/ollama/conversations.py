@@ -16,6 +16,7 @@ from ...generation.requests import (
     InfillGap,
     Prompt,
     Request,
+    object_format,
     schema_format,
 )
 from ..options import reasoning_variables
@@ -57,7 +58,9 @@ def options_of(body: given.GenerationBody) -> AnswerOptions:
     most = options.num_predict
     response_format: Format | None = None
     if wanted:
-        response_format = {"type": "json_object"} if isinstance(wanted, str) else schema_format(wanted)
+        response_format = (
+            object_format("format") if isinstance(wanted, str) else schema_format(wanted, "format")
+        )
     return AnswerOptions(
         max_tokens=None if most is None or most < 0 else most,
         stop=options.stop,

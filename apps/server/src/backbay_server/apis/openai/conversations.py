@@ -37,7 +37,9 @@ def request_of(body: ChatRequest) -> Request:
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    options = options_of(body, None if most == -1 else most, logprobs, format_of(body.response_format))
+    options = options_of(
+        body, None if most == -1 else most, logprobs, format_of(body.response_format, "response_format")
+    )
     return Request(body.model, [chat_conversation(body)], options, body.n or 1)
 
 

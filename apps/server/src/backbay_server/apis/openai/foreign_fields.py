@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...errors import InvalidRequestError
-from ...generation.requests import Format, schema_format
+from ...generation.requests import Format, object_format, schema_format
 from .. import fields
 from ..fields import ignored, refused, taken
 from .service_fields import OpenAIServiceFields
@@ -19,6 +19,7 @@ GuidedJson: TypeAlias = Annotated[
 ]
 Pattern: TypeAlias = Annotated[str | None, taken("the regular expression, which the whole answer matches")]
 Texts: TypeAlias = Annotated[list[str] | None, taken("the texts, one of which is the answer")]
+KINDS: Final = "json", "regex", "choice", "grammar"
 NO_BEAMS: Final = "answers are sampled token by token"
 
 
@@ -72,21 +73,19 @@ class ForeignFields(OpenAIServiceFields, kw_only=True):
 def guided_formats(body: ForeignFields) -> list[Format]:
     """What the answer must be, by the fields of vLLM."""
     outputs = body.structured_outputs or StructuredOutputs()
-    given = [
-        (body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar),
-        (outputs.json, outputs.regex, outputs.choice, outputs.grammar),
-    ]
-    found: list[Format] = [{"type": "json_object"}] if outputs.json_object else []
-    for schema, regex, choice, grammar in given:
-        if schema is not None:
-            found.append(schema_format(_decoded(schema) if isinstance(schema, str) else schema))
-        named = {"regex": regex, "choice": choice, "grammar": grammar or None}
-        found += [{"type": name, name: value} for name, value in named.items() if value is not None]
+    found = [object_format("structured_outputs.json_object")] if outputs.json_object else []
+    values = [(kind, f"guided_{kind}", getattr(body, f"guided_{kind}")) for kind in KINDS]
+    values += [(kind, f"structured_outputs.{kind}", getattr(outputs, kind)) for kind in KINDS]
+    for kind, field, value in values:
+        if kind == "json" and value is not None:
+            found.append(schema_format(_decoded(value, field) if isinstance(value, str) else value, field))
+        elif value or (value is not None and kind != "grammar"):
+            found.append(Format({"type": kind, kind: value}, field))
     return found
 
 
-def _decoded(schema: str) -> dict[str, Any]:
+def _decoded(schema: str, field: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(schema, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise InvalidRequestError(f"guided_json is no JSON schema: {error}", param="guided_json") from None
+        raise InvalidRequestError(f"{field} is no JSON schema: {error}", param=field) from None

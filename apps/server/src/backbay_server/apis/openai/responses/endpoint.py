@@ -53,7 +53,7 @@ def _request(body: ResponsesRequest) -> Request:
         temperature=body.temperature,
         top_p=body.top_p,
         logprobs=logprobs,
-        response_format=None if body.text is None else format_of(body.text.format),
+        response_format=None if body.text is None else format_of(body.text.format, "text.format"),
     )
     choice = body.tool_choice
     choice, named = (None, choice.name) if isinstance(choice, NamedFunction) else (choice, None)
