@@ -225,14 +225,18 @@ $(VENV)/.cpus: $(VENV)/.test-tools
 
 # While the compiler works on ggml, pip installs the rest, and compiles native code. Objects of an earlier build are used again.
 $(VENV)/.installed: $(addsuffix /pyproject.toml,$(FOLDERS)) $(COMPILED_FILES)
-	@echo "Making an environment in $(VENV), and compiling ggml for this CPU: about two minutes on two cores."
+	@echo "Making an environment in $(VENV), and compiling ggml for this CPU: two or three minutes on two cores."
 	@$(PYTHON) -m venv $(VENV)
 	@$(call quietly,$(VENV)/build-tools.log,$(BIN)/python -m pip install "setuptools>=77" "scikit-build-core>=1.1" cmake ninja)
 	@$(call quietly,$(VENV)/ggml.log,$(BIN)/python -m pip wheel -v --no-deps --no-build-isolation -w $(VENV)/wheels ./$(LIBGGML)) & \
 		compiler=$$!; \
-		while sleep 20; do sed -nE 's|.*\[([0-9]+)/([0-9]+)\].*|  \1 of \2 files compiled|p' $(VENV)/ggml.log | tail -n 1; done & \
+		while sleep 20; do \
+			now=$$(sed -nE 's|.*\[([0-9]+)/([0-9]+)\].*|  \1 of \2 files compiled|p' $(VENV)/ggml.log | tail -n 1); \
+			[ "$$now" = "$$last" ] || echo "$$now"; last=$$now; \
+		done & \
 		trap "kill $$!" EXIT; \
 		{ $(call quietly,$(VENV)/install.log,$(BIN)/python -m pip install --no-build-isolation $(patsubst %,-e "./%",$(filter-out plugins/ggml,$(PACKAGES)))); } && \
 		wait $$compiler
+	@echo "Installing what was compiled: some seconds."
 	@$(call quietly,$(VENV)/install.log,$(BIN)/python -m pip install --no-build-isolation -e ./plugins/ggml $(VENV)/wheels/backbay_ggml_lib-*.whl)
 	@rm -rf $(VENV)/wheels && touch $@

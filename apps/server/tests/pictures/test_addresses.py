@@ -8,20 +8,20 @@ import pytest
 
 from backbay import OptionError
 from backbay_server.errors import InvalidRequestError
-from backbay_server.pictures.addresses import AllowedHosts, PictureAddress, is_public
+from backbay_server.pictures.addresses import AllowedHosts, PictureUrl, is_public
 
 
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("http://pictures.test/a.png", PictureAddress("http", "pictures.test", 80, "/a.png")),
-        ("HTTPS://Pictures.Test./a?b=c#d", PictureAddress("https", "pictures.test", 443, "/a?b=c")),
-        ("https://cdn.example.test", PictureAddress("https", "cdn.example.test", 443, "/")),
-        ("http://local.test:8000/", PictureAddress("http", "local.test", 8000, "/")),
-        ("http://[2001:db8::1]/x", PictureAddress("http", "2001:db8::1", 80, "/x")),
+        ("http://pictures.test/a.png", PictureUrl("http", "pictures.test", 80, "/a.png")),
+        ("HTTPS://Pictures.Test./a?b=c#d", PictureUrl("https", "pictures.test", 443, "/a?b=c")),
+        ("https://cdn.example.test", PictureUrl("https", "cdn.example.test", 443, "/")),
+        ("http://local.test:8000/", PictureUrl("http", "local.test", 8000, "/")),
+        ("http://[2001:db8::1]/x", PictureUrl("http", "2001:db8::1", 80, "/x")),
     ],
 )
-def test_allowed_hosts_are_taken(url: str, address: PictureAddress) -> None:
+def test_allowed_hosts_are_taken(url: str, address: PictureUrl) -> None:
     allowed = AllowedHosts(["pictures.test", "*.example.test", "local.test:8000", "2001:db8::1"])
     assert allowed.checked(url) == address
 

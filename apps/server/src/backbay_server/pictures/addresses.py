@@ -18,8 +18,8 @@ _PORTS: Final = {"http": 80, "https": 443}
 _MORE: Final = (IPv4Network("192.0.0.0/24"), IPv4Network("192.88.99.0/24"), IPv6Network("fec0::/10"))
 
 
-class PictureAddress(NamedTuple):
-    """An address in its parts."""
+class PictureUrl(NamedTuple):
+    """An http or https URL in its parts."""
 
     scheme: str
     host: str
@@ -46,7 +46,7 @@ class AllowedHosts:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def checked(self, url: str) -> PictureAddress:
+    def checked(self, url: str) -> PictureUrl:
         """The parts of an address; InvalidRequestError if nothing may be fetched from it."""
         found = _parsed(url)
         if not any(self._names(found, host, port) for host, port in self._entries):
@@ -54,7 +54,7 @@ class AllowedHosts:
         return found
 
     @staticmethod
-    def _names(address: PictureAddress, host: str, port: int | None) -> bool:
+    def _names(address: PictureUrl, host: str, port: int | None) -> bool:
         if address.port != (_PORTS[address.scheme] if port is None else port):
             return False
         below = host.startswith("*.") and address.host.endswith(host[1:])
@@ -77,7 +77,7 @@ def parse_ip(text: str) -> IP:
     return ip_address(text.partition("%")[0])
 
 
-def _parsed(url: str) -> PictureAddress:
+def _parsed(url: str) -> PictureUrl:
     wrong = f"the address of a picture must be http(s)://HOST/PATH, of at most {LONGEST} letters"
     if len(url) > LONGEST or not url.isascii() or any(letter <= " " or letter in "\\\x7f" for letter in url):
         raise InvalidRequestError(f"{wrong}, in ASCII without spaces and backslashes")
@@ -91,7 +91,7 @@ def _parsed(url: str) -> PictureAddress:
     if "@" in parts.netloc:
         raise InvalidRequestError("the address of a picture must have no user or password")
     query = f"?{parts.query}" if parts.query else ""
-    return PictureAddress(scheme, host.rstrip("."), port or _PORTS[scheme], (parts.path or "/") + query)
+    return PictureUrl(scheme, host.rstrip("."), port or _PORTS[scheme], (parts.path or "/") + query)
 
 
 def _entry(text: str) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 from httptools import HttpParserError, HttpResponseParser
 
 from ..errors import InvalidRequestError
-from .addresses import IP, AllowedHosts, PictureAddress, is_public, parse_ip
+from .addresses import IP, AllowedHosts, PictureUrl, is_public, parse_ip
 
 MOST_BYTES: Final = 64 << 20  # of all pictures of a request
 MOST_REDIRECTS: Final = 3
@@ -85,7 +85,7 @@ class PictureFetcher:
                 raise InvalidRequestError("the picture's host sends on from https to an address without it")
         raise InvalidRequestError(f"the picture's host sends on more than {MOST_REDIRECTS} times")
 
-    async def _asked(self, address: PictureAddress, budget: ByteBudget) -> tuple[HttpAnswerReader, bytes]:
+    async def _asked(self, address: PictureUrl, budget: ByteBudget) -> tuple[HttpAnswerReader, bytes]:
         try:
             reader, writer = await self._connected(address)
         except (OSError, UnicodeError):  # no such name, nobody listens, or a wrong certificate
@@ -102,7 +102,7 @@ class PictureFetcher:
         finally:
             writer.transport.abort()  # nothing more is wanted, and nobody waits for it
 
-    async def _connected(self, address: PictureAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connected(self, address: PictureUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         found = [ip for ip in await self._resolve(address.host, address.port) if self._may_reach(ip)]
         secure: dict[str, Any] = {}
         if address.scheme == "https":
