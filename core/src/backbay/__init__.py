@@ -45,7 +45,7 @@ from .ops.op_declaration import Op as Op
 from .trace.context import Context as Context
 from .trace.tensor import Tensor as Tensor
 from .trace.tensor import dump as dump
-from .trace.tracing import Counters as Counters
+from .trace.traced_graph import Counters as Counters
 from .types.backend_declarations import DeviceInfo as DeviceInfo
 from .types.backend_declarations import Level as Level
 from .types.backend_declarations import Precision as Precision

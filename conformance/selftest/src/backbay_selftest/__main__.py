@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def detect_all(names: Sequence[str], options: argparse.Namespace) -> list[Detection]:
-    """Try every fault, and report each result at once."""
+    """Try every fault in a fresh process, since some leave memory behind, and report each result at once."""
     one = partial(
         detect,
         size=options.size,
@@ -121,10 +121,10 @@ def detect_all(names: Sequence[str], options: argparse.Namespace) -> list[Detect
         rivals=not options.no_rivals,
         budget=options.budget,
     )
-    if options.jobs == 1:
-        return [reported(one(name)) for name in names]
+    if len(names) == 1:
+        return [reported(one(*names))]
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+    with spawn.Pool(options.jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN), 1) as pool:
         return [reported(row) for row in pool.imap(one, names)]
 
 

@@ -288,8 +288,9 @@ def concat(draw: Draw) -> Call:
     extent = x.shape[dim] if dim < len(x.shape) else 1
     unit = x.dtype.block_size if dim == 0 else 1
     other = [*x.shape, 1, 1, 1, 1][: max(len(x.shape), dim + 1)]
-    other[dim] = draw.pick(extent, unit, 2 * unit, 0)
-    while len(other) > 1 and other[-1] == 1 and draw.flag():  # dim may lie beyond both ranks
+    beyond = draw.on_turn(3, 8)  # dim, beyond both ranks where it can be; two operands of one shape
+    other[dim] = extent if beyond else draw.pick(extent, unit, 2 * unit, 0)
+    while len(other) > 1 and other[-1] == 1 and (beyond or draw.flag()):
         other.pop()
     t2 = x if draw.on_turn(13, 16) else draw.operand(x.dtype, other, Bits())
     if states:

@@ -292,6 +292,7 @@ def set_rows_call(draw: Draw, target: DType | None) -> Call:
     src, kind = written_pair(draw, (n, k, *outer), target)
     repeated = target is None and large is None and draw.on_turn(1, 4)
     if repeated:  # in any order, and mostly a few rows again and again
+        outer = draw.by_turn((), outer, each=20)
         kind = draw.by_turn(DType.F32, DType.F16, DType.F32, DType.BF16, DType.I32, each=4)
         src = draw.operand(kind, (n, max(k, 2), *outer), Bits())
     x = draw.operand(kind, (n, count, *outer), Bits(), stays=True)

@@ -30,10 +30,10 @@ class ModelCallCoverage:
 
     def __str__(self) -> str:
         more = f"; {len(self.left_out)} too large to be judged" if self.left_out else ""
-        met = len(self.kinds & self.drawn)
+        met = f"; {len(self.kinds & self.drawn)} of these kinds are also among the suite's own calls"
         return (
             f"{self.calls} calls that {self.model} makes, of {len(self.kinds)} kinds (op, dtypes, layouts, size "
-            f"classes){more}; {met} of these kinds are also among the suite's own calls{self._graph}"
+            f"classes){more}{met if self.drawn else ''}{self._graph}"
         )
 
     @property

@@ -28,7 +28,7 @@ from ..memory.report import BackendMemory, human_bytes
 from ..trace.context import Context
 from ..trace.recording import DEFAULT_MAX_NODES, Recording
 from ..trace.tensor import Tensor
-from ..trace.tracing import Counters, leaf_tensor
+from ..trace.traced_graph import Counters, leaf_tensor
 from ..types.dtype import CONTRACT
 from ..types.gpu_layers import Placement
 from ..types.params import COMMON_OPTIONS, COPIED, BackendParams, parse_options

@@ -19,7 +19,7 @@ from ..types.gpu_layers import MAX_LAYERS, Placement
 from ..types.spec import Spec, check_shape
 from .recording import Recording
 from .tensor import Tensor
-from .tracing import Counters
+from .traced_graph import Counters
 
 if TYPE_CHECKING:
     from ..backend.backend import Backend

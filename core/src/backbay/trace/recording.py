@@ -25,7 +25,7 @@ from ..errors import (
 from ..graph.graph import Cancel, Graph, Plan, require_cancel
 from ..memory.host_memory import raise_if_starved
 from .tensor import Tensor
-from .tracing import Tracing
+from .traced_graph import TracedGraph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def run_if_free(lock: Lock | RLock, step: Callable[[], object]) -> bool:
             lock.release()
 
 
-class Recording(Tracing):
+class Recording(TracedGraph):
     """A traced graph, with its plan and the results of its latest compute."""
 
     def __init__(self, backend: Backend, max_nodes: int) -> None:

@@ -18,7 +18,7 @@ from ..types.spec import Spec, span
 
 if TYPE_CHECKING:
     from .context import Context
-    from .tracing import Tracing
+    from .traced_graph import TracedGraph
 
 P = ParamSpec("P")
 
@@ -141,7 +141,7 @@ class Tensor(Spec):
 
     op: Op[Any, Any] | None  # None for a leaf or weight
     args: tuple[Any, ...]  # complete, in the op's declared order
-    home: Tracing | None  # the recording it belongs to; None for a weight
+    home: TracedGraph | None  # the recording it belongs to; None for a weight
     placement: Placement
     storage: Tensor | None  # of a view or alias: the tensor that holds its bytes; None otherwise
     leaf: Leaf | None

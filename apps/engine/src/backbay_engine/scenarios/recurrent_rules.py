@@ -165,6 +165,8 @@ class DeltaRule(StateRule):
 
 @final
 class GatedDeltaRule(DeltaRule):
+    """The rule of Qwen 3 Next: a state decays, then a token takes what it holds for its key, and puts its value there."""
+
     def inputs(self, rng: np.random.Generator, sequences: int, tokens: int) -> list[Array]:
         lead = (sequences, tokens, self.heads)
         q, k = (rng.standard_normal((*lead, self.key)) for _ in range(2))

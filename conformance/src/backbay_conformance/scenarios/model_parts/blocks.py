@@ -249,9 +249,9 @@ READS: tuple[Callable[[Context, Tensor], Tensor], ...] = (
     lambda ctx, x: x.duplicate(ctx),
     lambda ctx, x: x.scale(ctx, 1.0),
     lambda ctx, x: x.permute(ctx, 1, 0).contiguous(ctx).permute(ctx, 1, 0).contiguous(ctx),
-    lambda ctx, x: x.cast(ctx, DType.F16).cast(ctx, DType.F32),
-    lambda ctx, x: x.rows(ctx, ctx.from_ints(np.arange(x.dim(1)))),
+    lambda ctx, x: x.cast(ctx, DType.F32 if x.dtype is DType.F16 else DType.F16).cast(ctx, DType.F32),
     lambda ctx, x: ctx.from_floats(np.eye(x.dim(0))).mulmat(ctx, x),
+    lambda ctx, x: x.rows(ctx, ctx.from_ints(np.arange(x.dim(1)))),
 )
 """Ways to read a tensor; each gives the tensor's data."""
 
@@ -266,8 +266,9 @@ def reads_around_writes(lab: Lab, draw: Draw) -> None:
     low = draw.below(rows - 1)
     high = low + 1 + draw.below(rows - low - 1)
     rng = np.random.default_rng(draw.below(1 << 16))
-    read, whole = draw.pick(*READS), draw.flag()
-    kind, by_alias = draw.by_turn(DType.F32, DType.F16, DType.F32, DType.BF16), draw.flag() and not whole
+    read, kind = draw.by_turn(*READS), draw.by_turn(DType.F32, DType.F16, DType.F32, DType.BF16)
+    by_alias = draw.flag() if kind is DType.F32 else draw.by_turn(True, False, each=4)
+    whole = not by_alias and draw.flag()
     finer = 1.0 if kind is DType.F32 else 1 + 2.0**-12  # what no narrow type holds
     with lab.backend.new_context() as own, lab.backend.new_context() as other:
         ctx = other if draw.flag() else own  # leaves of another context can be written too

@@ -63,8 +63,8 @@ class BookingMeasurement(NamedTuple):
         return f"{mib(self.booked)} are booked, the process grew by {mib(self.grown)}"
 
 
-class MemoryGrowth:
-    """The memory that this process took since the measurement began, stage by stage."""
+class MemoryMeter:
+    """Measures the memory that this process took since the measurement began, stage by stage."""
 
     def __init__(self) -> None:
         self._before = resident()
@@ -151,16 +151,16 @@ def main() -> None:
 def measured(open_backend: Callable[[], Backend], mostly: str) -> BookingMeasurement | None:
     """The growth at a second opening: libraries, threads and pools remain from the first. None if devices hold memory."""
     return_large_blocks()  # holes between kept ones would count as growth
-    used(open_backend(), MOSTLY[mostly], MemoryGrowth(), 1)
+    used(open_backend(), MOSTLY[mostly], MemoryMeter(), 1)
     gc.collect()
-    growth = MemoryGrowth()
+    growth = MemoryMeter()
     report = used(open_backend(), MOSTLY[mostly], growth, TURNS)
     return (
         None if any(gpu.total() for gpu in report.gpus) else BookingMeasurement(report.total(), growth.stages)
     )
 
 
-def used(backend: Backend, trace: Trace, growth: MemoryGrowth, turns: int) -> BackendMemory:
+def used(backend: Backend, trace: Trace, growth: MemoryMeter, turns: int) -> BackendMemory:
     """Load, compute in several contexts, one after the other, and close; returns the report of the last one's time."""
     try:
         backend.load()

@@ -38,7 +38,7 @@ class Counters:
         self.bytes_allocated += other.bytes_allocated
 
 
-class Tracing(ABC):
+class TracedGraph(ABC):
     """A graph that grows: its leaves, its nodes, and the rules for tensors that enter it."""
 
     def __init__(self, backend: Backend, max_nodes: int) -> None:
@@ -156,7 +156,7 @@ class Tracing(ABC):
             self.counters.traced_nodes, self._limit = traced, self.max_nodes
 
 
-def leaf_tensor(leaf: Leaf, home: Tracing | None) -> Tensor:
+def leaf_tensor(leaf: Leaf, home: TracedGraph | None) -> Tensor:
     """The tensor of a leaf, or of a weight, whose home is None."""
     tensor = Tensor(leaf.spec.dtype, leaf.spec.shape)
     tensor.home, tensor.placement, tensor.op, tensor.args = home, leaf.placement, None, ()
