@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 from browser import Page
 from chat_page import ANSWER, OVER, WHOLE, answered, ask, choose, reload, reload_when_kept, wait_until_kept
+from patience import wait_until
 from scripted_model import SCRIPTS
 
 NAMES = "[...document.querySelectorAll('#conversations > li > button')].map(each => each.textContent)"
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
+RESULT = """import('/page/conversations.js').then(async ({ Conversations }) => {
+    const store = new Conversations(), [first] = await store.list();
+    return (await store.get(first.id)).turns.at(-1).answers[0].calls[0].result;
+})"""
 SENT = "window.sent ??= [], window.real ??= fetch, window.fetch = (path, rest) => { if (rest.body) sent.push(JSON.parse(rest.body)); return real(path, rest) }, 0"
 
 
@@ -153,6 +158,18 @@ def test_a_call_is_a_fold_whose_result_the_user_gives(page: Page) -> None:
     assert page.text(ANSWER) == SCRIPTS["result"].text
     _, called, result = page.value("sent[0].messages")
     assert result == {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "sunny"}
+
+
+@pytest.mark.fault("the page is left before a tool's result is sent", "the result is there again")
+def test_a_result_that_is_typed_survives_a_reload(page: Page) -> None:
+    choose(page, "tools", json.dumps(TOOLS))
+    answered(page, "Look [weather]")
+    page.value("document.querySelector('details.call').open = true")
+    page.value("document.querySelector('details.call textarea').focus()")
+    page.write("sunny")
+    wait_until(lambda: page.value(RESULT) == "sunny")
+    reload(page)
+    page.until("document.querySelector('details.call textarea')?.value === 'sunny'")
 
 
 def test_tools_that_are_no_list_are_refused_here(page: Page) -> None:

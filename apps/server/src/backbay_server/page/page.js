@@ -116,6 +116,14 @@ function keep(conversation) {
   }).catch((error) => warn(`This chat is not kept: ${error.message}`));
 }
 
+// What a tool gives back is typed under the call, and kept before it is sent.
+let pause;
+find("messages").addEventListener("input", () => {
+  const { conversation } = chat;
+  clearTimeout(pause);
+  pause = setTimeout(() => keep(conversation), 200);
+});
+
 const acts = {
   open: act(async (id) => {
     const found = await store.get(id);
