@@ -48,6 +48,7 @@ def test_a_conversation_becomes_the_prompt_that_the_template_says() -> None:
         ("{{ tools is none }}{{ documents is none }}", "TrueTrue"),
         ("{{ {'b': '<\u00e9>', 'a': 1} | tojson }}", '{"b": "<\u00e9>", "a": 1}'),
         ("{{ [1] | tojson(indent=2) }}", "[\n  1\n]"),
+        ("{{ [{'f': 1}, {'f': 2}] | map(attribute='f') | tojson }}", "[1, 2]"),
         ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
         ("{% for i in range(3) %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}", "02"),
         ("{% generation %}said{% endgeneration %}{{ eos_token }}", "said</s>"),
