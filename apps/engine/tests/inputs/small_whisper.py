@@ -16,6 +16,8 @@ TASKS = ("<|translate|>", "<|transcribe|>")
 MARKS = ("<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
 TIMES = tuple(f"<|{n * 0.02:.2f}|>" for n in range(POSITIONS + 1))
 WORDS = 290
+SOUNDS = (1.5, 2.0, 5.0, 7.3)
+"""Seconds of sounds whose transcripts are compared."""
 
 
 def vocabulary() -> Tokenizer:
@@ -102,7 +104,9 @@ def tensors(config: dict[str, Any], seed: int = 0) -> dict[str, Array]:
         numbers = rng.standard_normal(shape) * spread + ("norm" in name)
         made[f"model.{name}"] = numbers.astype(np.float32)
         if "embed" not in name and "k_proj" not in name:
-            made[f"model.{name.removesuffix('weight')}bias"] = rng.normal(0, 0.2, shape[:1]).astype(np.float32)
+            made[f"model.{name.removesuffix('weight')}bias"] = rng.normal(0, 0.2, shape[:1]).astype(
+                np.float32
+            )
     return made
 
 
@@ -111,7 +115,10 @@ def write_whisper(folder: Path, *, seed: int = 0, multilingual: bool = True, **m
     tokenizer = vocabulary()
     made = config(tokenizer.get_vocab_size(), **more)
     given = rules(tokenizer, multilingual=multilingual)
-    made |= {name: given[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")}
+    made |= {
+        name: given[name]
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    }
     special = {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
     write_folder(folder, made, tensors(made, seed), tokenizer=tokenizer, tokenizer_config=special)
     (folder / "generation_config.json").write_text(json.dumps(given))

@@ -210,7 +210,9 @@ class EncoderFamily(ABC, Generic[P]):
     def placed(self, prepared: P, /, tokenizer: Tokenizer | None) -> PlacedRows:
         """Its place in a prompt; RequestError if the model has no vocabulary, and the place needs tokens."""
         if tokenizer is None:
-            raise RequestError(f"the file has no vocabulary, so there are no tokens that stand for {self.noun}")
+            raise RequestError(
+                f"the file has no vocabulary, so there are no tokens that stand for {self.noun}"
+            )
         return self.place(prepared, tokenizer)
 
     def pieces(self, prepared: P, /) -> Sequence[Any]:

@@ -162,8 +162,11 @@ def prompt_tokens(
             tokens += piece
     for at, facts in carried.items():
         if at == len(tokens):
-            raise RequestError("a prompt does not end with a sound that no token stands for: give ids behind it")
-        tokens[at] = PictureToken(*ids_of(tokens[at : at + 1]), facts, 0, None)
+            raise RequestError(
+                "a prompt does not end with a sound that no token stands for: give ids behind it"
+            )
+        (id,) = ids_of(tokens[at : at + 1])
+        tokens[at] = PictureToken(id, facts, 0, None)
     return tokens
 
 

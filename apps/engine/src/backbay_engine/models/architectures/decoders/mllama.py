@@ -31,9 +31,7 @@ class CrossAttentionBlock:
 
     def __init__(self, weights: nn.Weights, shape: nn.Shape) -> None:
         self.attention_norm = nn.RMSNorm(weights, "attn_norm", shape.width)
-        self.attention = nn.ContextAttention(
-            weights, "cross_attn_{}_proj", shape, norms="cross_attn_{}_norm"
-        )
+        self.attention = nn.ContextAttention(weights, "cross_attn_{}_proj", shape, norms="cross_attn_{}_norm")
         self.attention_gate = weights.need("cross_attn_attn_gate", 1)
         self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
         self.feed_forward = nn.GatedFeedForward(weights, shape)

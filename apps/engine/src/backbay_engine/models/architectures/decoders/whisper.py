@@ -53,6 +53,10 @@ class Whisper(LayerNormDecoder):
         self.rows = POSITIONS.of(backend.config)
         super().__init__(backend)
 
+    @property
+    def transcribes(self) -> bool:
+        return True
+
     def declare(self, weights: nn.Weights) -> None:
         self.positions = nn.Positions(weights, self.width)
 

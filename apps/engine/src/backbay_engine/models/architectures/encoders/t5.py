@@ -45,9 +45,7 @@ class T5Block:
         self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
         self.attention = nn.ContextAttention(weights, "attn_{}", shape, scale=1.0)
         self.cross_norm = nn.RMSNorm(weights, "cross_attn_norm", shape.width) if crosses else None
-        self.cross = (
-            nn.ContextAttention(weights, "cross_attn_{}", shape, scale=1.0) if crosses else None
-        )
+        self.cross = nn.ContextAttention(weights, "cross_attn_{}", shape, scale=1.0) if crosses else None
         self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
         self.feed_forward: nn.FeedForward | nn.GatedFeedForward
         if "ffn_gate.weight" in weights:
