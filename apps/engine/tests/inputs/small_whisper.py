@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import struct
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 from checkpoint_folders import TEXTS, Array, write_folder
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -123,3 +126,84 @@ def write_whisper(folder: Path, *, seed: int = 0, multilingual: bool = True, **m
     write_folder(folder, made, tensors(made, seed), tokenizer=tokenizer, tokenizer_config=special)
     (folder / "generation_config.json").write_text(json.dumps(given))
     return folder
+
+
+# -- whisper.cpp's file --------------------------------------------------------------------------------------
+
+PARTS = {
+    "self_attn.k_proj": "attn.key",
+    "self_attn.q_proj": "attn.query",
+    "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.out",
+    "self_attn_layer_norm": "attn_ln",
+    "encoder_attn.k_proj": "cross_attn.key",
+    "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.v_proj": "cross_attn.value",
+    "encoder_attn.out_proj": "cross_attn.out",
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+    "final_layer_norm": "mlp_ln",
+}
+WHOLE = {
+    "encoder.layer_norm": "encoder.ln_post",
+    "encoder.embed_positions.weight": "encoder.positional_embedding",
+    "decoder.layer_norm": "decoder.ln",
+    "decoder.embed_positions.weight": "decoder.positional_embedding",
+    "decoder.embed_tokens": "decoder.token_embedding",
+}
+"""The names of whisper.cpp's converter, models/convert-h5-to-ggml.py."""
+
+
+def write_ggml(path: Path, *, kind: str = "F16", with_end: bool = False, seed: int = 0, **more: Any) -> Path:
+    """The model of `write_whisper` as whisper.cpp's converter writes it, or its quantizer, with matrices of a kind.
+
+    with_end  whether the vocabulary holds the end of a text, as where it was made of a folder of transformers
+    """
+    tokenizer = vocabulary()
+    made = config(tokenizer.get_vocab_size(), **{"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, **more})
+    number = getattr(gguf.GGMLQuantizationType, kind)
+    names = ("vocab_size", "max_source_positions", "d_model", "encoder_attention_heads", "encoder_layers")
+    names += ("max_target_positions", "d_model", "decoder_attention_heads", "decoder_layers", "num_mel_bins")
+    numbers = [made[name] for name in names] + [0 if kind == "F32" else 1 if kind == "F16" else 2007]
+    data = struct.pack("<12i", 0x67676D6C, *numbers)
+    data += struct.pack("<2i", BINS, 201) + bytes(4 * BINS * 201)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    spelled = {letter: byte for byte, letter in _byte_letters().items()}
+    assert set(spelled) == set(letters)
+    words = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda pair: pair[1])
+    texts = [bytes(spelled[letter] for letter in word) for word, _ in words]
+    texts += [b"<|endoftext|>"] if with_end else []
+    data += struct.pack("<i", len(texts))
+    data += b"".join(struct.pack("<i", len(text)) + text for text in texts)
+    for name, array in tensors(made, seed).items():
+        data += _tensor(_short(name), array, number)
+    path.write_bytes(data)
+    return path
+
+
+def _tensor(name: str, array: Array, number: gguf.GGMLQuantizationType) -> bytes:
+    kind, plain = number, gguf.GGMLQuantizationType.F32
+    if re.search("conv[12].bias", name):
+        array = array[:, None]
+    if array.ndim < 2 or re.search("conv[12].bias|positional_embedding", name):
+        kind = plain
+    elif array.ndim == 3 and kind.name.startswith("Q"):
+        kind = gguf.GGMLQuantizationType.F16
+    head = struct.pack("<3i", array.ndim, len(name), kind) + struct.pack(
+        f"<{array.ndim}i", *array.shape[::-1]
+    )
+    return head + name.encode() + gguf.quants.quantize(array, kind).tobytes()
+
+
+def _short(name: str) -> str:
+    name = name.removeprefix("model.").replace(".layers.", ".blocks.")
+    for long, short in (WHOLE | PARTS).items():
+        name = re.sub(rf"(^|(?<=\.)){re.escape(long)}(?=\.|$)", short, name, count=1)
+    return name
+
+
+def _byte_letters() -> dict[int, str]:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
