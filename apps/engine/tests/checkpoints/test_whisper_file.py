@@ -70,7 +70,7 @@ def test_published_vocabularies_have_their_marks_where_whisper_cpp_puts_them() -
         (50257, 51866, 50257, 50360, 100),
     ):
         texts = [bytes([n]) for n in range(256)] + [b""] * (words - 256)
-        keys = whisper_tokens(texts, count, 1500)
+        keys = whisper_tokens(tuple(texts), count, 1500)
         tokens = keys["tokenizer.ggml.tokens"]
         assert len(tokens) == count
         assert tokens.index("<|endoftext|>") == end
@@ -114,7 +114,7 @@ def test_tensors_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_symbols_that_nobody_speaks_never_come() -> None:
     texts = [bytes([n]) for n in range(256)] + [b" -", b"--", b"\xe2\x99", b"\xe2\x99\xaa", b" a"]
-    keys = whisper_tokens(texts, len(texts) + 113, 100)
+    keys = whisper_tokens(tuple(texts), len(texts) + 113, 100)
     suppressed = set(keys["whisper.transcript.suppressed_ids"].tolist())
     assert {ord("#"), 256, 257, 259} <= suppressed
     assert {ord("-"), ord("'"), ord("a"), 260} & suppressed == set()

@@ -79,7 +79,8 @@ def open_whisper(path: Path, only: Callable[[str], bool] | None = None) -> Model
             tensors[name], how = array.as_tensor(name)
             if how is not None:
                 derived[name] = how
-    metadata = _keys(path, numbers) | whisper_tokens(words, numbers["words"], numbers["positions"])
+    vocabulary = whisper_tokens(tuple(words), numbers["words"], numbers["positions"])
+    metadata = {**_keys(path, numbers), **vocabulary}
     return ModelFile(path, [content], Config(metadata, path=path), tensors, derived)
 
 
@@ -119,14 +120,14 @@ class _Reader:
         self.offset += count
         return start
 
-    def bytes(self, count: int, what: str) -> bytes:
+    def take(self, count: int, what: str) -> bytes:
         start = self.skip(count, what)
         target = bytearray(count)
         self.content.read(start, memoryview(target))
         return bytes(target)
 
     def number(self, what: str, least: int = 0, most: int = MOST) -> int:
-        (found,) = struct.unpack("<i", self.bytes(4, what))
+        (found,) = struct.unpack("<i", self.take(4, what))
         if not least <= found <= most:
             self.offset -= 4
             raise self.refuse(f"{what} from {least} to {most}", str(found))
@@ -154,7 +155,7 @@ class _Reader:
     def words(self, numbers: dict[str, int]) -> list[bytes]:
         count = self.number("tokens of the vocabulary", 1, numbers["words"])
         lengths = (self.number("the length of a token", 0, LONGEST_WORD) for _ in range(count))
-        return [self.bytes(length, "a token") for length in lengths]
+        return [self.take(length, "a token") for length in lengths]
 
     def tensors(self) -> Iterator[tuple[str, LazyArray]]:
         while self.offset < self.content.size:
@@ -162,7 +163,7 @@ class _Reader:
             length = self.number("the length of a tensor's name", 1, LONGEST_NAME)
             kind = self.number("the type of a tensor", 0, 255)
             shape = tuple(self.number("a dimension", 1, 1 << 30) for _ in range(rank))
-            name = self.bytes(length, "the name of a tensor").decode("utf-8", "replace")
+            name = self.take(length, "the name of a tensor").decode("utf-8", "replace")
             yield _renamed(name), self._array(name, kind, shape)
 
     def _array(self, name: str, kind: int, shape: tuple[int, ...]) -> LazyArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ SYMBOLS: Final = ('"', *"#()*+/:;<=>@[\\]^_`{|}~「」『』", *_GROUPS.split())
 """What nobody speaks: the reference's program never writes these, alone or behind a space."""
 
 
-def whisper_tokens(words: Sequence[bytes], count: int, positions: int) -> dict[str, Any]:
+@lru_cache(2)  # a file is opened for its text and for its encoder
+def whisper_tokens(words: tuple[bytes, ...], count: int, positions: int) -> Mapping[str, Any]:
     """The keys of a vocabulary of `count` tokens, the last of which are times, one more than there are positions."""
     end = words.index(END) if END in words else len(words)
     ranks = {word: id for id, word in enumerate(words[:end]) if word}
@@ -65,8 +67,15 @@ def _spelled(word: bytes) -> str:
 
 def _merges(ranks: Mapping[bytes, int]) -> list[str]:
     """The pairs that tokens are made of, in the order of their ranks."""
-    pairs = (_parts(word, ranks, rank) for word, rank in ranks.items() if len(word) > 1)
+    pairs = (_pair(word, ranks, rank) for word, rank in ranks.items() if len(word) > 1)
     return [" ".join(map(_spelled, pair)) for pair in pairs if len(pair) == 2]
+
+
+def _pair(word: bytes, ranks: Mapping[bytes, int], rank: int) -> Sequence[bytes]:
+    """The two tokens that become a word; mostly, only two tokens of lower ranks can."""
+    pairs = ((word[:at], word[at:]) for at in range(1, len(word)))
+    known = [pair for pair in pairs if max(ranks.get(part, rank) for part in pair) < rank]
+    return known[0] if len(known) == 1 else _parts(word, ranks, rank)
 
 
 def _parts(word: bytes, ranks: Mapping[bytes, int], below: int) -> list[bytes]:
