@@ -205,3 +205,42 @@ def test_a_folder_without_a_vocabulary_gives_numbers_alone(tmp_path: Path) -> No
         assert bare.logits(IDS, audio=audio(1.0)).shape == (len(IDS), bare.vocabulary_size)
         with pytest.raises(RequestError, match="no vocabulary with Whisper's marks"):
             bare.transcribe(audio(1.0))
+
+
+def test_each_window_is_encoded_once(one: LLM) -> None:
+    one.forget()
+    before = one.store.counters
+    one.transcribe(audio(4.0), timestamps=False)
+    after = one.store.counters
+    one.transcribe(audio(4.0), timestamps=False, language="en")
+    again = one.store.counters
+    assert after.computed - before.computed == 2
+    assert again.computed == after.computed
+    assert again.asked > after.asked
+
+
+def test_the_encoder_may_run_on_another_backend(folder: Path, one: LLM) -> None:
+    right = one.transcribe(audio(3.0), temperature=0.0)
+    other = next(name for name in BACKENDS if name != "cpu_ref")
+    with load(folder, "cpu_ref", encoder_backend=other, num_threads=1, context=SHORT) as split:
+        assert split.encoder is not None
+        assert split.encoder.backend.name == other
+        assert split.transcribe(audio(3.0), temperature=0.0).text == right.text
+
+
+@pytest.mark.parametrize("samples", [1, 159, WINDOW * 160 - 1, WINDOW * 160, WINDOW * 160 + 1])
+@pytest.mark.parametrize("level", [0.0, 0.3])
+def test_the_shortest_and_the_fullest_sounds_are_transcribed(one: LLM, samples: int, level: float) -> None:
+    sound = Audio(np.full(samples, level, np.float32), rate=16_000)
+    found = one.transcribe(sound, temperature=0.0)
+    assert all(each.end <= found.duration == samples / 16_000 for each in found)
+
+
+def test_a_sound_that_is_damaged_is_an_error_at_once(one: LLM) -> None:
+    for stream in (True, False):
+        with pytest.raises(AudioError, match="is no WAV, FLAC, OGG or MP3 file"):
+            one.transcribe(b"nothing that sounds", stream=stream)
+    broken = np.zeros(1000, np.float32)
+    broken[500] = np.nan
+    with pytest.raises(AudioError, match="nan"):
+        one.transcribe(Audio(broken, rate=16_000))

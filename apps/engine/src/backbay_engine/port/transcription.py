@@ -151,10 +151,12 @@ class Transcription:
                 parts, further = window_segments(found.tokens, self._marks, frames)
             offset = begin * STEP / FRAMES
             for part in parts:
-                begun, end = (min(offset + STEP * at, self.duration) for at in (part.begin, part.end))
+                begun, end = (
+                    min(round(offset + STEP * at, 3), self.duration) for at in (part.begin, part.end)
+                )
                 text = self._text(part.tokens)
                 if text.strip() and begun < self.duration:
-                    own = round(begun, 3), round(max(begun, end), 3), text, tuple(part.tokens)
+                    own = begun, max(begun, end), text, tuple(part.tokens)
                     yield Segment(*own, found.temperature, found.logprob, found.compression, silence)
             begin += further
 
