@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from small_sound import write_small_sound
-from small_whisper import write_whisper
+from small_whisper import write_ggml, write_whisper
 from sounds import as_file, heard
 
 from backbay.cli import main
@@ -83,3 +83,16 @@ def test_a_question_about_a_sound_is_answered(
     assert hearing["timings"]["prompt_tokens"] > deaf["timings"]["prompt_tokens"] + 4
     assert main([*asked, "--audio", str(short), "--session", str(tmp_path / "kept")]) == 2
     assert "with sounds cannot be kept" in capsys.readouterr().err
+
+
+def test_other_commands_say_what_a_whisper_is_for(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        ["run", files[1], "Hello"],
+        ["run", files[1], "Hello", "--chat"],
+        ["embed", files[1], "Hello"],
+    ):
+        assert main([*command, "--backend", "cpu_ref"]) != 0
+        assert "whisper writes transcripts of sounds; use transcribe" in capsys.readouterr().err
+    file = write_ggml(Path(files[0]).with_name("ggml-small.bin"))
+    assert main(["inspect", str(file)]) == 0
+    assert "ggml-small.bin: read as a GGUF file" in capsys.readouterr().out
