@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from backbay_engine.cli.plots import line_chart
+from backbay_engine.profiles.plots import line_chart
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ROOT / "lab" / "bench" / "measured"

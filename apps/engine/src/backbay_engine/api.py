@@ -26,6 +26,7 @@ from .loading import estimate as estimate
 from .loading import load as load
 from .port.chats import ChatRequest as ChatRequest
 from .port.options import LoadOptions as LoadOptions
+from .port.transcription import TranscriptOptions as TranscriptOptions
 from .runner.requests.answer import Completion as Completion
 from .runner.requests.answer import Timings as Timings
 from .runner.requests.answer import TokenStep as TokenStep
@@ -56,4 +57,6 @@ from .text.sampling import SamplingParams as SamplingParams
 from .text.sampling import TokenLogprob as TokenLogprob
 from .text.tokenizers import Tokenizer as Tokenizer
 from .text.tokenizers import tokenizer_from_gguf as tokenizer_from_gguf
+from .text.transcripts import Segment as Segment
+from .text.transcripts import Transcript as Transcript
 from .writing.conversion import convert as convert

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, final
+from typing import Any, Self, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from backbay import Backend, BackendMemory, Choice
 from backbay.internals import naming_limits
 
-from .arguments import AdapterChoice, adapter_files, adapter_mix, moment, token_ids, whole_number
+from .arguments import AdapterChoice, adapter_files, adapter_mix, token_ids, whole_number
 from .cache.contract import Cache
 from .errors import RequestError, ToolsError
 from .local.port import LocalPort
@@ -25,13 +25,14 @@ from .port import questions
 from .port.chats import CHAT_OPTIONS, ChatRequest, chat_request, checked_variables
 from .port.contract import ModelFacts, Port
 from .port.remote import RemotePort
-from .port.request_maker import RequestMaker, StoreView, require_one
+from .port.request_maker import RequestMaker, StoreView
 from .port.request_maker import UserPrompt as Prompt
 from .port.saving import require_no_pictures, save_snapshot
+from .port.transcription import TranscriptFields, Transcription, transcript_options
 from .runner.loop import Runner
 from .runner.requests.answer import Completion
 from .runner.requests.handle import AnswerPieces, Handle, OnStep, wait_for
-from .runner.requests.request import Generate, Score, ScoreTokens, options_of
+from .runner.requests.request import Score, ScoreTokens
 from .runner.state import State
 from .runner.traced_steps import StepCache
 from .snapshots import Snapshot
@@ -53,13 +54,7 @@ class LLM:
 
     def __repr__(self) -> str:
         facts = self._port.facts
-        purpose = "text" if facts.generates else "scores" if facts.ranks else "embeddings"
-        seen = (
-            ""
-            if facts.media is None
-            else {"image": " and pictures", "audio": " and sound"}[facts.media.modality]
-        )
-        return f"LLM({facts.architecture}, {purpose}{seen}, context {facts.context})"
+        return f"LLM({facts.architecture}, {facts.purpose}, context {facts.context})"
 
     @property
     def context(self) -> int:
@@ -162,7 +157,7 @@ class LLM:
     @property
     def template(self) -> ChatTemplate:
         """The chat template; RequestError if the file has none."""
-        self._port.check_open()
+        self._facts().require_chat()
         if self._template is None:
             self._template = chat_template_from_gguf(self.tokenizer)
         if self._template is None:
@@ -185,18 +180,8 @@ class LLM:
         """
         if on_step is not None and not callable(on_step):
             raise RequestError(f"on_step must be a function of one argument, got {on_step!r}")
-        begin_by = moment("deadline", deadline)
         self._facts().require_text()
-        require_one(prompt)
-        checked_prompt = self._requests.checked(prompt)
-        checked = options_of(options, self.context)
-        self._requests.check_ids((*checked.resume, *checked.shown))
-        tokenizer = self._port.tokenizer
-        if checked.stop and tokenizer is None:
-            raise RequestError(f"stop {checked.stop!r}: the file has no vocabulary, so no text to stop in")
-        if tokenizer is not None:
-            checked = checked.forbidding(tokenizer.suppressed_ids)
-        return self._port.submit(Generate(checked_prompt, checked, begin_by), on_step)
+        return self._port.submit(self._requests.generation(prompt, deadline, options), on_step)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture or a sound; RequestError if the model cannot serve it."""
@@ -274,6 +259,17 @@ class LLM:
         """The rows of a sound that enter the text, (rows, width)."""
         return self._port.ask(questions.EmbedMedia(self._requests.media(audio, "audio")))
 
+    @naming_limits("a request")
+    def transcribe(self, audio: Any, *, stream: bool = False, **options: Unpack[TranscriptFields]) -> Any:
+        """The Transcript of a sound of any length, by a Whisper; with `stream`, an iterator of its segments as they come.
+
+        The options are the fields of TranscriptOptions: language, timestamps, task, temperature, prompt.
+        """
+        self._facts().require_transcripts()
+        checked = transcript_options(options)
+        made = Transcription(self._port, self.prepare(audio), checked)
+        return made.segments() if stream else made.transcript()
+
     @property
     def store(self) -> StoreView:
         """The store of the rows of pictures or sounds; RequestError if the model takes none."""
@@ -283,10 +279,14 @@ class LLM:
     # -- numbers -----------------------------------------------------------------------------------------
 
     @naming_limits("a request")
-    def logits(self, prompt: Prompt, *, adapter: AdapterChoice = None) -> NDArray[np.float32]:
-        """The logits after each token of a prompt, (tokens, vocabulary), those of pictures and sounds included."""
-        self._facts().require_text()
-        return wait_for(self._port.submit(Score(self._requests.checked(prompt), adapter_mix(adapter))))
+    def logits(
+        self, prompt: Prompt, *, audio: Any = None, adapter: AdapterChoice = None
+    ) -> NDArray[np.float32]:
+        """The logits after each token of a prompt, (tokens, vocabulary), those of pictures and sounds included.
+
+        audio   for Whisper: the sound, of 30 seconds at most, that the decoder attends to; the prompt is the decoder's
+        """
+        return wait_for(self._port.submit(Score(self._requests.scored(prompt, audio), adapter_mix(adapter))))
 
     @naming_limits("a request")
     def score_tokens(

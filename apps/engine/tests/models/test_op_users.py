@@ -46,7 +46,7 @@ UNUSED = {
     "set": "the seeds' interface: caches write rows",
 }
 """What uses each op that no architecture uses."""
-UNTRACED = {"mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen35moe", "qwen3vl", "qwen3vlmoe"}
+UNTRACED = {"mistral3", "mllama", "qwen25vl", "qwen2vl", "qwen35moe", "qwen3vl", "qwen3vlmoe", "whisper"}
 """Architectures without a small stored model."""
 
 

@@ -36,8 +36,10 @@ def run(args: Namespace) -> int:
 
 
 def _print(model: ModelFile, *, full: bool) -> None:
-    ggufs = f"GGUF version {model.version}, alignment {model.alignment}"
-    say(f"{', '.join(map(str, model.paths))}: {ggufs if model.version else 'safetensors'}")
+    form = f"GGUF version {model.version}, alignment {model.alignment}"
+    if not model.version:
+        form = "safetensors" if model.path.is_dir() else "read as a GGUF file"
+    say(f"{', '.join(map(str, model.paths))}: {form}")
     if (seen := _sees(model)) is not None:
         properties = ", ".join(f"{name} {value}" for name, value in seen.items())
         say(f"sees pictures: {properties}".replace("_", " "))

@@ -11,6 +11,7 @@ from ..backend.backend import Backend
 from ..backend.helper_processes import without_forks
 from ..errors import BackendUnavailableError, describe_error
 from ..memory.host_memory import naming_limits, raise_if_starved
+from ..regular_files import open_regular
 from ..types.params import BackendParams
 from .installed import BackendEntry, backends, declared, entry, load_declared
 from .registration import check_class
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 VARIABLE = "BACKBAY_BACKEND"
 AUTO = "auto"
 OPENERS = "backbay.model_files"
+MAGIC = b"GGUF"
 
 
 @dataclass(frozen=True)
@@ -99,19 +101,31 @@ def _opened(kind: type[Backend], name: str, model: ModelFile | None, params: Bac
 
 
 def open_model(path: str | os.PathLike[str], only: Callable[[str], bool] | None = None) -> ModelFile:
-    """Open a model: a GGUF file, or a folder or a name that an installed package opens. Any defect is a ModelFileError.
+    """Open a model: a GGUF file, or another file, a folder or a name that an installed package opens. Any defect is a
+    ModelFileError.
 
     `only` chooses tensors by name.
     """
     from .. import gguf  # graphs without a model never need it
 
-    if _is_text(path) and not os.path.isfile(path):  # noqa: PTH113  any text may be a name
+    if _is_text(path) and not _is_gguf(path):  # any text may be a name
         for name, points in declared(OPENERS).items():
             opener = load_declared("backbay_model_file", f"the opener {name!r}", points)
             found: gguf.ModelFile | None = opener(path, only)
             if found is not None:
                 return found
     return gguf.open(path, only)
+
+
+def _is_gguf(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as GGUF does, or cannot be read, which is refused where files are opened."""
+    if not os.path.isfile(path):  # noqa: PTH113
+        return False
+    try:
+        with open_regular(path) as file:
+            return bool(file.read(len(MAGIC)) in (MAGIC, b""))
+    except OSError:
+        return True
 
 
 def _is_text(path: object) -> bool:

@@ -1,4 +1,4 @@
-"""Checkpoints of other programs: folders of Hugging Face's transformers, and the places where models are kept."""
+"""Checkpoints of other programs: folders of Hugging Face's transformers, files of whisper.cpp, and the places where models are kept."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from backbay.gguf import ModelFile
 
 from .listing import models_in
 from .model_stores import ModelPaths, Name, locate, projector_beside
+from .whisper_file import is_whisper_file, open_whisper
 
 __all__ = ["ModelPaths", "locate", "models_in", "open_checkpoint", "projector_beside"]
 
 
 def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> ModelFile | None:
-    """Open a folder, or a model by its name in a place of another program; None if the path is neither."""
+    """Open a folder, a file of whisper.cpp, or a model by its name in a place of another program; None if the path is
+    none of these.
+    """
     located = locate(path)
+    where = Path(located.path)
+    if is_whisper_file(where):
+        return open_whisper(where, only)
     if located.path is path:
         return None
-    where = Path(located.path)
     if where.is_dir():
         from .folder import open_folder
 

@@ -25,6 +25,7 @@ class Family:
     further     tensors that the configuration tells, by their names in a model file
     prefix      what stands before the names that the table knows
     prepare     changes all arrays at once, where one change needs several
+    usual       the configuration with values under the names that other models have
     """
 
     architecture: str
@@ -34,6 +35,7 @@ class Family:
     further: Callable[[Settings, LazyArray], Arrays] = lambda _settings, _beside: {}
     prefix: str = ""
     prepare: Callable[[Arrays, Settings], Arrays] = lambda arrays, _: arrays
+    usual: Callable[[Settings], Settings] = lambda settings: settings
 
     def renamed(self, name: str) -> str:
         for pattern, replacement in self.names.items():

@@ -38,6 +38,7 @@ def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> Mode
     """
     settings = read_settings(folder)
     family = family_of(settings)
+    settings = family.usual(settings)
     _refuse_quantized(settings)
     checkpoint = read_checkpoint(folder)
     dense, dense_keys, contents = dense_arrays(folder)

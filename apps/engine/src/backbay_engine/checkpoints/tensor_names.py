@@ -17,7 +17,9 @@ T = TypeVar("T")
 _EXPERT = re.compile(r"(.*\.experts)\.([0-9]{1,6})\.(.*)")
 _BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
 # as a family makes them where the table has no name
-_FINAL = re.compile(r"(blk\.[0-9]+\.[a-z0-9_]+|cls\.output)\.(weight|bias|scale)")
+_FINAL = re.compile(
+    r"((a\.)?blk\.[0-9]+\.[a-z0-9_]+|(a\.)?position_embd|a\.(conv1d\.[12]|post_ln)|cls\.output)\.(weight|bias|scale)"
+)
 SUFFIXES = ".weight", ".bias", ".scale"
 USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
 

@@ -18,6 +18,7 @@ from backbay.cli import add_json, note, say, say_json, table
 
 from ..arguments import LARGEST
 from ..llm import LLM
+from ..profiles.plots import bar_chart
 from .model_arguments import (
     ProgressBar,
     add_backend_arguments,
@@ -31,7 +32,6 @@ from .model_arguments import (
     trained_context,
     write_plot,
 )
-from .plots import bar_chart
 
 PROMPT, GENERATE = 512, 128  # tokens, by default
 LESS = ", or what the model was trained for if that is less"

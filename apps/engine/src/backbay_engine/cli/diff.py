@@ -23,6 +23,7 @@ from ..local.load_checks import dtype_of
 from ..media.encoder import EncoderPass
 from ..media.prompts import Media, prompt_parts
 from ..port.request_maker import UserPrompt
+from ..profiles.plots import depth_chart
 from .model_arguments import (
     add_image_arguments,
     add_model_arguments,
@@ -30,7 +31,6 @@ from .model_arguments import (
     open_model,
     write_plot,
 )
-from .plots import depth_chart
 
 TOKENS = 16
 UNITS = {**ROUNDOFFS, DType.I32: 0.0, DType.I64: 0.0}

@@ -176,7 +176,8 @@ def require_results(args: Namespace, wanted: Numbers) -> None:
     ) as backend:
         model = load_model(backend)
         generates = model.new_cache() is not None
-        ModelFacts(backend.config.architecture, 0, 0, 0, generates, ranks=model.ranks).require_numbers(wanted)
+        kind = {"ranks": model.ranks, "transcribes": model.transcribes}
+        ModelFacts(backend.config.architecture, 0, 0, 0, generates, **kind).require_numbers(wanted)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:

@@ -13,6 +13,7 @@ from backbay.internals import usable_cores
 
 from ..arguments import LARGEST
 from ..profiles import PeakRates, ProfileLine, ProfilePhase, Workload, measure_peak_rates, measure_phases
+from ..profiles.plots import lane_chart
 from .model_arguments import (
     add_backend_arguments,
     add_model_arguments,
@@ -22,7 +23,6 @@ from .model_arguments import (
     open_model,
     write_plot,
 )
-from .plots import lane_chart
 
 TABLES = ("ops", "layers", "devices")
 

@@ -23,6 +23,7 @@ from ..port.chats import ChatRequest
 from ..port.request_maker import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
+from ..sound.recording import Audio
 from ..text.answers import PlainReader
 from ..text.formats import FormatKind, ResponseFormat, check_format
 from ..text.sampling import SamplingParams
@@ -61,6 +62,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     chat = "chat, in the form of the model's own template; reasoning goes to standard error"
     add("--chat", action="store_true", help=chat)
     add_image_arguments(parser, "a picture, which the text or the first question of a chat asks about")
+    heard = "a sound that the text or the first question of a chat asks about; may be repeated"
+    add("--audio", action="append", default=[], metavar="FILE", help=heard)
     add("--system", metavar="TEXT", help="system message of the chat")
     most = "most tokens of the answer; by default all that fit"
     add("-n", "--max-tokens", type=whole(1), metavar="N", help=most)
@@ -126,8 +129,9 @@ def format_type(kind: FormatKind) -> Callable[[str], ResponseFormat]:
 
 
 def run(args: Namespace) -> int:
-    if args.session is not None and args.image:
-        raise OptionError("--session and --image: a conversation with pictures cannot be kept in a file")
+    for option, files, noun in (("--image", args.image, "pictures"), ("--audio", args.audio, "sounds")):
+        if args.session is not None and files:
+            raise OptionError(f"--session and {option}: a conversation with {noun} cannot be kept in a file")
     text = text_of(args)
     session = SavedConversation(args.session, chat=args.chat)
     if args.system and session.messages:
@@ -136,7 +140,7 @@ def run(args: Namespace) -> int:
         session.restore(llm)
         if args.chat:
             return converse(llm, args, text, session)
-        prompt = prompt_of(llm, args.image, text or "")
+        prompt = prompt_of(llm, media_of(args), text or "")
         asked = session.prompt(llm, prompt) if isinstance(prompt, str) else prompt
         handle, _ = print_answer(llm, asked, args)
         session.keep(llm, handle)
@@ -156,27 +160,28 @@ def text_of(args: Namespace) -> str | None:
     return text
 
 
-def prompt_of(llm: LLM, images: Sequence[str], text: str) -> UserPrompt:
-    """The prompt of a text; with pictures, it is a question in the model's chat template, if the model has one."""
-    pictures = [Image(path) for path in images]
-    if not pictures:
+def media_of(args: Namespace) -> list[Image | Audio]:
+    """The pictures and sounds of the arguments."""
+    return [*map(Image, args.image), *map(Audio, args.audio)]
+
+
+def prompt_of(llm: LLM, media: Sequence[Image | Audio], text: str) -> UserPrompt:
+    """The prompt of a text; with pictures or sounds, it is a question in the model's chat template, if it has one."""
+    if not media:
         return text
     if llm.tokenizer.chat_template is None:
-        return [*pictures, text]
-    return llm.chat_prompt([{"role": "user", "content": content_of(pictures, text)}])
+        return [*media, text]
+    return llm.chat_prompt([{"role": "user", "content": content_of(media, text)}])
 
 
-def content_of(pictures: Sequence[Image], text: str) -> str | list[dict[str, Any]]:
+def content_of(media: Sequence[Image | Audio], text: str) -> str | list[Any]:
     """The content of a message."""
-    if not pictures:
-        return text
-    shown = [{"type": "image", "image": picture} for picture in pictures]
-    return [*shown, {"type": "text", "text": text}]
+    return [*media, {"type": "text", "text": text}] if media else text
 
 
 def converse(llm: LLM, args: Namespace, first: str | None, session: SavedConversation) -> int:
     """Ask and answer until the end of input. With a prompt, answer once. `/image FILE` goes with the next question."""
-    pictures = [Image(path) for path in args.image]
+    media = media_of(args)
     system = [{"role": "system", "content": args.system}] if args.system else []
     messages: list[dict[str, Any]] = session.messages or system
     while (question := first if first is not None else read_question()) is not None:
@@ -184,10 +189,10 @@ def converse(llm: LLM, args: Namespace, first: str | None, session: SavedConvers
             if args.session is not None:
                 note(f"{IMAGE}: a conversation with pictures cannot be kept in {args.session}")
             else:
-                pictures += next_picture(llm, question.strip()[len(IMAGE) :].strip())
+                media += next_picture(llm, question.strip()[len(IMAGE) :].strip())
             continue
-        messages.append({"role": "user", "content": content_of(pictures, question)})
-        pictures = []
+        messages.append({"role": "user", "content": content_of(media, question)})
+        media = []
         try:
             handle, completion = answer_last(llm, messages, args, goes_on=first is None)
         except ContextOverflowError as error:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from backbay import Backend, Context, DType, ModelFileError, Tensor
 from backbay.gguf import ModelFile
 
+from ..errors import RequestError
 from ..steps.leaves import Leaves
 from ..text.tokenizers import Tokenizer
 
@@ -21,7 +22,7 @@ NOUNS: Final[dict[Modality, str]] = {"image": "a picture", "audio": "a sound"}
 
 WITH_ENCODERS = (
     *("gemma3", "llama4", "mistral3", "mllama"),
-    *("qwen25vl", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe"),
+    *("qwen25vl", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe", "whisper"),
 )
 """Architectures of text models that have encoders of families of their own."""
 
@@ -31,7 +32,9 @@ class PlacedRows:
     """A picture's or a sound's place in a prompt: what the reference's processor makes of the bare placeholder."""
 
     ids: NDArray[np.int32]
-    """The tokens, (n,); a token that a row replaces has the placeholder's id."""
+    """The tokens, (n,); a token that a row replaces has the placeholder's id. None at all: the next token of the prompt
+    carries the place.
+    """
     replaced: NDArray[np.bool_]
     """(n,): whether a row stands for the token; rows come in their order. None is True if `crosses`."""
     before: str = ""
@@ -203,6 +206,14 @@ class EncoderFamily(ABC, Generic[P]):
     @abstractmethod
     def place(self, prepared: P, /, tokenizer: Tokenizer) -> PlacedRows:
         """Its place in a prompt."""
+
+    def placed(self, prepared: P, /, tokenizer: Tokenizer | None) -> PlacedRows:
+        """Its place in a prompt; RequestError if the model has no vocabulary, and the place needs tokens."""
+        if tokenizer is None:
+            raise RequestError(
+                f"the file has no vocabulary, so there are no tokens that stand for {self.noun}"
+            )
+        return self.place(prepared, tokenizer)
 
     def pieces(self, prepared: P, /) -> Sequence[Any]:
         """The pieces that are encoded by themselves, and whose rows follow each other."""

@@ -54,7 +54,7 @@ class EncoderShape:
         """
         config, kind = backend.config, KIND[prefix]
         block_count, head_count = block_count_key(kind), head_count_key(kind)
-        width = whole(f"{kind}.embedding_length", 1, MOST).of(config)
+        width = width_key(kind).of(config)
         heads, blocks = head_count.of(config), block_count.of(config)
         if width % heads:
             raise head_count.refuse(config, f"a divisor of the width {width}")
@@ -72,6 +72,10 @@ class EncoderShape:
 
 def block_count_key(kind: str) -> Key[int]:
     return whole(f"{kind}.block_count", 1, 1 << 10)
+
+
+def width_key(kind: str) -> Key[int]:
+    return whole(f"{kind}.embedding_length", 1, MOST)
 
 
 def head_count_key(kind: str) -> Key[int]:

@@ -23,7 +23,7 @@ from backbay.internals import SafeEvent, close_after_fork
 
 from ..checkpoints import locate
 from ..encoders.contract import EncoderFamily
-from ..errors import DeadlineError, RequestError
+from ..errors import DeadlineError
 from ..media.encoder import MediaEncoder
 from ..media.encoder_file import encoder_family, encoder_file, has_encoder, text_file
 from ..media.processor_turns import ProcessorTurns, share_processors
@@ -306,9 +306,7 @@ class MediaIntake:
         self._changed.notify_all()
 
     def _place(self, picture: PreparedMedia) -> PlacedMedia:
-        if self._tokenizer is None:
-            raise RequestError("the file has no vocabulary, so there are no tokens that stand for a picture")
-        return PlacedMedia(picture, self.family.place(picture, self._tokenizer))
+        return PlacedMedia(picture, self.family.placed(picture, self._tokenizer))
 
 
 def open_text_backend(

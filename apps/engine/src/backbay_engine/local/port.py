@@ -43,6 +43,7 @@ from ..snapshots import Snapshot
 from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
 from ..steps.tokens import encoder_length, ids_of
 from ..text.formats import ConstraintMaker
+from ..text.transcripts import TranscriptMarks
 from .adapters import LoadedAdapters
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
@@ -96,6 +97,9 @@ class LocalPort(Port):
                 batch = min(batch, parallel * context)
                 dtype = dtype_of(options.kv_dtype, self.backend)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
+            marks = None
+            if self.model.transcribes:
+                marks = TranscriptMarks.of(self.backend.config, self.tokenizer)
             self.facts = ModelFacts(
                 self.backend.config.architecture,
                 self.model.vocabulary_size,
@@ -104,6 +108,8 @@ class LocalPort(Port):
                 generates=self.cache is not None,
                 media=None if self.media is None else self.media.facts,
                 ranks=self.model.ranks,
+                transcribes=self.model.transcribes,
+                transcript=marks,
             )
             if options.guesses:
                 self.source = open_guess_source(options, self.facts, self.cache, self.backend, parallel)

@@ -18,43 +18,7 @@ from ..errors import RequestError
 Path = str | os.PathLike[str]
 
 
-@final
-@dataclass(frozen=True)
-class EncoderKind:
-    """Encoders of pictures, or of sound.
-
-    mark      the beginning of names that only such an encoder's tensors have
-    names     the beginnings of names of its tensors
-    unused    those of tensors that are not needed
-    keys      the keys of a projector's type
-    """
-
-    folder: str
-    mark: str
-    names: tuple[str, ...]
-    unused: tuple[str, ...]
-    keys: tuple[Key[str], ...]
-
-    def has(self, name: str) -> bool:
-        """Whether a tensor of this name belongs to the encoder."""
-        return name.startswith(self.names) and not name.startswith(self.unused)
-
-    def is_in(self, file: ModelFile) -> bool:
-        return any(name.startswith(self.mark) for name in file.tensors)
-
-
-VISION: Final = EncoderKind(
-    "images",
-    "v.",
-    ("v.", "mm.", "model.image_newline", "resampler."),
-    ("mm.a.", "v.token_embd.", "resampler.pos_embed"),  # audio, copies of the text's embeddings, sines
-    (text("vision.projector_type"), text("projector_type")),
-)
-SOUND: Final = EncoderKind(
-    "sound", "a.", ("a.", "mm.a."), (), (text("audio.projector_type"), text("projector_type"))
-)
-KINDS: Final = VISION, SOUND
-"""A file that holds both is one of pictures."""
+ARCHITECTURE, PROJECTOR = text("general.architecture"), "clip"
 PROJECTORS: Mapping[str, str] = {
     "gemma3": "gemma3:Gemma3Family",
     "idefics3": "idefics3:Idefics3Family",
@@ -86,6 +50,76 @@ ARCHITECTURES: Mapping[str, str] = {
     "qwen3vlmoe": "qwen:Qwen3VLFamily",
 }
 """Families by the architecture of a file that holds all."""
+SOUND_ARCHITECTURES: Mapping[str, str] = {"whisper": "whisper:WhisperFamily"}
+
+
+@final
+@dataclass(frozen=True)
+class EncoderKind:
+    """Encoders of pictures, or of sound.
+
+    mark           the beginning of names that only such an encoder's tensors have
+    names          the beginnings of names of its tensors
+    unused         those of tensors that are not needed
+    keys           the keys of a projector's type
+    projectors     families by this type
+    architectures  families by the architecture of a file that holds all
+    default        the type of a projector that states none
+    """
+
+    folder: str
+    mark: str
+    names: tuple[str, ...]
+    unused: tuple[str, ...]
+    keys: tuple[Key[str], ...]
+    projectors: Mapping[str, str]
+    architectures: Mapping[str, str]
+    default: str = ""
+
+    def has(self, name: str) -> bool:
+        """Whether a tensor of this name belongs to the encoder."""
+        return name.startswith(self.names) and not name.startswith(self.unused)
+
+    def is_in(self, file: ModelFile) -> bool:
+        return any(name.startswith(self.mark) for name in file.tensors)
+
+    def family(self, file: ModelFile) -> type[Any]:
+        """The class of the family of a file's encoder; ModelFileError names the families that are known."""
+        known, key, default = self.architectures, ARCHITECTURE, ""
+        if file.metadata.architecture == PROJECTOR:
+            known, default = self.projectors, self.default
+            key = next((key for key in self.keys if key.name in file.metadata), self.keys[-1])
+        kind = key.of(file.metadata, default) if default else key.of(file.metadata)
+        if kind not in known:
+            expected = f"an encoder of a kind that is known: {', '.join(sorted(known))}"
+            found = f"{kind!r}{nearest(kind, known)}"
+            raise ModelFileError(file.path, file.metadata.offset(key.name), expected, found)
+        module, _, name = known[kind].partition(":")
+        family: type[Any] = getattr(import_module(f"..{self.folder}.families.{module}", __package__), name)
+        return family
+
+
+VISION: Final = EncoderKind(
+    "images",
+    "v.",
+    ("v.", "mm.", "model.image_newline", "resampler."),
+    ("mm.a.", "v.token_embd.", "resampler.pos_embed"),  # audio, copies of the text's embeddings, sines
+    (text("vision.projector_type"), text("projector_type")),
+    PROJECTORS,
+    ARCHITECTURES,
+    default="mlp",
+)
+SOUND: Final = EncoderKind(
+    "sound",
+    "a.",
+    ("a.", "mm.a."),
+    (),
+    (text("audio.projector_type"), text("projector_type")),
+    SOUND_PROJECTORS,
+    SOUND_ARCHITECTURES,
+)
+KINDS: Final = VISION, SOUND
+"""A file that holds both is one of pictures."""
 
 
 def encoder_file(path: Path, projector: Path | None = None) -> ModelFile | None:
@@ -118,33 +152,10 @@ def text_file(path: Path) -> ModelFile:
 
 def encoder_family(file: ModelFile, image_tokens: int | None = None) -> EncoderFamily[Any]:
     """The family of an encoder; ModelFileError names the families that are known."""
-    if not VISION.is_in(file) and SOUND.is_in(file):
-        if image_tokens is not None:
-            raise RequestError(f"image_tokens={image_tokens} is for models that see; this one hears")
-        hearing: EncoderFamily[Any] = _family(file, SOUND, SOUND_PROJECTORS)(file)
-        return hearing
-    if file.metadata.architecture == "clip":
-        made = _family(file, VISION, PROJECTORS)
-    else:
-        made = _known(file, text("general.architecture"), "", VISION, ARCHITECTURES)
-    seeing: EncoderFamily[Any] = made(file, image_tokens)
-    return seeing
-
-
-def _family(file: ModelFile, encoder: EncoderKind, known: Mapping[str, str]) -> type[Any]:
-    key = next((key for key in encoder.keys if key.name in file.metadata), encoder.keys[-1])
-    return _known(file, key, "mlp" if encoder is VISION else "", encoder, known)
-
-
-def _known(
-    file: ModelFile, key: Key[str], default: str, encoder: EncoderKind, known: Mapping[str, str]
-) -> type[Any]:
-    """The class of a family by the value of a key."""
-    kind = key.of(file.metadata, default) if default else key.of(file.metadata)
-    if kind not in known:
-        expected = f"an encoder of a kind that is known: {', '.join(sorted(known))}"
-        found = f"{kind!r}{nearest(kind, known)}"
-        raise ModelFileError(file.path, file.metadata.offset(key.name), expected, found)
-    module, _, name = known[kind].partition(":")
-    family: type[Any] = getattr(import_module(f"..{encoder.folder}.families.{module}", __package__), name)
-    return family
+    if VISION.is_in(file) or not SOUND.is_in(file):
+        seeing: EncoderFamily[Any] = VISION.family(file)(file, image_tokens)
+        return seeing
+    if image_tokens is not None:
+        raise RequestError(f"image_tokens={image_tokens} is for models that see; this one hears")
+    hearing: EncoderFamily[Any] = SOUND.family(file)(file)
+    return hearing

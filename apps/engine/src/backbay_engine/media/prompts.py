@@ -20,7 +20,7 @@ from ..images.picture import Image, image_of
 from ..images.prepared_picture import Prepared
 from ..sound.prepared_sound import PreparedAudio
 from ..sound.recording import Audio, audio_of
-from ..steps.tokens import PictureFacts, PictureToken, Token
+from ..steps.tokens import PictureFacts, PictureToken, Token, ids_of
 from ..text.tokenizers import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
@@ -98,19 +98,23 @@ class PlacedMedia:
     prepared: PreparedMedia
     placed: PlacedRows
 
-    def tokens(self) -> list[Token]:
-        """The tokens of the place; where a row replaces a token, it has the row's number."""
+    @property
+    def facts(self) -> PictureFacts:
         placed = self.placed
         rows = self.prepared.tokens if placed.crosses else 0
-        here = PictureFacts(
+        return PictureFacts(
             self.prepared.content,
-            len(placed.ids),
+            max(len(placed.ids), 1),
             placed.sees_itself,
             placed.positions,
             placed.advance,
             rows,
             rows if placed.visible is None else placed.visible,
         )
+
+    def tokens(self) -> list[Token]:
+        """The tokens of the place; where a row replaces a token, it has the row's number."""
+        placed, here = self.placed, self.facts
         numbers = np.cumsum(placed.replaced) - 1
         each = zip(placed.ids.tolist(), numbers.tolist(), placed.replaced.tolist(), strict=True)
         return [
@@ -131,9 +135,11 @@ def prompt_tokens(
     plain   control tokens whose text in the prompt is only text: users cannot write pictures or sounds
     """
     items, numbers = list(items), count()
-    pieces: list[str | Sequence[Token]] = []
+    pieces: list[str | Sequence[Token] | PictureFacts] = []
     for item in items:
-        if isinstance(item, PlacedMedia):
+        if isinstance(item, PlacedMedia) and not len(item.placed.ids):
+            pieces.append(item.facts)
+        elif isinstance(item, PlacedMedia):
             placed, number = item.placed, next(numbers)
             before = placed.before.format(number) if placed.numbered else placed.before
             pieces += [before, item.tokens(), placed.after]
@@ -143,13 +149,24 @@ def prompt_tokens(
         ends = zip((items[0], items[-1]), tokenizer.around, strict=True)
         begin, end = (around if isinstance(item, str) else [] for item, around in ends)
         pieces = [begin, *pieces, end]
-    tokens, text = list[Token](), ""
+    tokens, text, carried = list[Token](), "", dict[int, PictureFacts]()
     for piece in (*pieces, []):
         if isinstance(piece, str):
             text += piece
+            continue
+        tokens += _encode(text, tokenizer, plain) if text else []
+        text = ""
+        if isinstance(piece, PictureFacts):
+            carried[len(tokens)] = piece
         else:
-            tokens += [*(_encode(text, tokenizer, plain) if text else []), *piece]
-            text = ""
+            tokens += piece
+    for at, facts in carried.items():
+        if at == len(tokens):
+            raise RequestError(
+                "a prompt does not end with a sound that no token stands for: give ids behind it"
+            )
+        (id,) = ids_of(tokens[at : at + 1])
+        tokens[at] = PictureToken(id, facts, 0, None)
     return tokens
 
 

@@ -60,6 +60,11 @@ class Model(ABC):
         return False
 
     @property
+    def transcribes(self) -> bool:
+        """Whether it writes transcripts of sounds, and nothing else."""
+        return False
+
+    @property
     @abstractmethod
     def vocabulary_size(self) -> int:
         """The number of token ids."""

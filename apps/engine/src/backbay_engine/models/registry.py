@@ -46,6 +46,7 @@ _BUILT_IN = {
     "decoders.qwen:Qwen2VL": "qwen25vl qwen2vl",
     "decoders.qwen:Qwen3": "qwen3 qwen3moe",
     "decoders.qwen:Qwen3VL": "qwen3vl qwen3vlmoe",
+    "decoders.whisper:Whisper": "whisper",
     "encoders.bert:Bert": "bert",
     "encoders.bert:JinaBert": "jina-bert-v2",
     "encoders.bert:ModernBert": "modern-bert",

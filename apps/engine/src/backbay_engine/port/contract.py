@@ -12,11 +12,13 @@ from ..runner.requests.handle import Handle, OnStep
 from ..runner.requests.request import Request
 from ..runner.state import State
 from ..text.tokenizers import Tokenizer
+from ..text.transcripts import TranscriptMarks
 from .questions import Question
 
 T = TypeVar("T")
 Numbers: TypeAlias = Literal["embeddings", "scores"]
 WANTS: Final[dict[Modality, str]] = {"image": "sees no pictures", "audio": "hears no sound"}
+ALSO: Final[dict[Modality, str]] = {"image": " and pictures", "audio": " and sound"}
 _MADE: Final[dict[bool, tuple[Numbers, str]]] = {False: ("embeddings", "embed"), True: ("scores", "rerank")}
 
 
@@ -46,6 +48,8 @@ class ModelFacts:
     generates   whether it generates text; otherwise it makes embeddings, or scores of texts
     ranks       whether it makes scores of pairs, of a query and a text
     media       None: the model sees no pictures and hears no sound
+    transcribes  whether it writes transcripts of sounds, and nothing else
+    transcript  its marks; None if it writes no transcripts, or has no vocabulary
     """
 
     architecture: str
@@ -55,9 +59,41 @@ class ModelFacts:
     generates: bool
     media: MediaFacts | None = None
     ranks: bool = False
+    transcribes: bool = False
+    transcript: TranscriptMarks | None = None
+
+    @property
+    def purpose(self) -> str:
+        """What the model makes, and of what."""
+        if self.transcribes:
+            return "transcripts"
+        made = "text" if self.generates else "scores" if self.ranks else "embeddings"
+        return made if self.media is None else made + ALSO[self.media.modality]
+
+    def require_transcripts(self) -> TranscriptMarks:
+        """RequestError unless the model writes transcripts."""
+        if not self.transcribes:
+            hears = self.media is not None and self.media.modality == "audio"
+            remedy = (
+                "; ask it for a transcript by chat or generate, with the sound in the prompt" if hears else ""
+            )
+            raise RequestError(
+                f"{self.architecture} writes no transcripts; load a Whisper, such as ggml-base.bin{remedy}"
+            )
+        if self.transcript is None:
+            raise RequestError(
+                "the file has no vocabulary with Whisper's marks, so there are no transcripts; logits takes token ids"
+            )
+        return self.transcript
+
+    def require_chat(self) -> None:
+        """RequestError if the model writes transcripts alone."""
+        if self.transcribes:
+            raise RequestError(f"{self.architecture} writes transcripts of sounds; use transcribe")
 
     def require_text(self) -> None:
         """RequestError unless the model generates text."""
+        self.require_chat()
         if not self.generates:
             made, method = _MADE[self.ranks]
             raise RequestError(f"{self.architecture} makes {made}, it generates no text; use {method}")
@@ -65,6 +101,7 @@ class ModelFacts:
     def require_numbers(self, wanted: Numbers) -> None:
         """RequestError unless the model makes embeddings, or scores, whichever is wanted."""
         made, method = _MADE[self.ranks]
+        self.require_chat()
         if self.generates:
             alike = "a model like bert" if wanted == "embeddings" else "a reranker, such as bge-reranker"
             raise RequestError(f"{self.architecture} generates text; {wanted} come from {alike}")

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
-from ..arguments import conversation_messages, require_fitting_prompt, token_ids
+from ..arguments import conversation_messages, moment, require_fitting_prompt, token_ids
 from ..encoders.contract import Modality
 from ..errors import AudioError, ImageError, RequestError
 from ..images.picture import Image, image_of
@@ -22,6 +22,7 @@ from ..media.prompts import (
     prompt_tokens,
 )
 from ..media.row_store import StoreCounters
+from ..runner.requests.request import Generate, options_of
 from ..sound.prepared_sound import PreparedAudio
 from ..sound.recording import audio_of
 from ..steps.tokens import ids_of
@@ -86,6 +87,38 @@ class RequestMaker:
             elif isinstance(item, Media):
                 self._check_media(item)
         return parts if parts.media else self._in_limits(self.texts(parts))
+
+    def generation(self, prompt: UserPrompt, deadline: float | None, options: Mapping[str, Any]) -> Generate:
+        """A request for text, which must begin within `deadline` seconds, with options by name."""
+        begin_by = moment("deadline", deadline)
+        require_one(prompt)
+        checked_prompt = self.checked(prompt)
+        checked = options_of(options, self._facts.context)
+        self.check_ids((*checked.resume, *checked.shown))
+        tokenizer = self._port.tokenizer
+        if checked.stop and tokenizer is None:
+            raise RequestError(f"stop {checked.stop!r}: the file has no vocabulary, so no text to stop in")
+        if tokenizer is not None:
+            checked = checked.forbidding(tokenizer.suppressed_ids)
+        return Generate(checked_prompt, checked, begin_by)
+
+    def scored(self, prompt: UserPrompt, audio: Any = None) -> list[int] | PromptParts:
+        """A prompt whose logits are asked for; a decoder that attends to a sound needs it."""
+        self._port.check_open()
+        facts = self._facts
+        if not facts.transcribes:
+            facts.require_text()
+            if audio is not None:
+                raise RequestError(
+                    f"{facts.architecture} takes a sound as a part of its prompt, not as audio="
+                )
+            return self.checked(prompt)
+        given = prompt_parts(prompt)
+        if given is None and audio is not None:
+            return self.checked([self.media(audio, "audio"), self._ids(prompt)])
+        if audio is not None or given is None or not given.media or given.media != [given.items[0]]:
+            raise RequestError(f"{facts.architecture} gives logits of token ids after one sound; give audio=")
+        return self.checked(given)
 
     def media(self, given: Any, modality: Modality | None = None) -> Media:
         """A picture or a sound, whichever the model takes, as requests hold it; RequestError if another one is wanted."""

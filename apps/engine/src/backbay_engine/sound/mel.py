@@ -38,6 +38,12 @@ def log_mel(samples: Samples, bins: int) -> Mel:
     return (spectrum + np.float32(4)) / np.float32(4)
 
 
+def mel_window(mel: Mel, begin: int, frames: int) -> Mel:
+    """So many frames from `begin` on, followed by zeros behind the end, as the references fill a last window."""
+    window = mel[:, begin : begin + frames]
+    return np.pad(window, ((0, 0), (0, frames - window.shape[1])))
+
+
 def _frames(samples: Samples, begin: int, end: int) -> NDArray[np.float64]:
     """The windows of frames [begin, end), (frames, WINDOW)."""
     first = begin * HOP - WINDOW // 2

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AudioError
+from .mel import HOP, mel_window
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,11 @@ class PreparedAudio:
     @property
     def nbytes(self) -> int:
         return self.mel.nbytes
+
+    def window(self, begin: int, frames: int) -> Self:
+        """Frames of this sound's spectrogram, (bins, frames), as a sound of their own, for Whisper's decoder."""
+        mel = mel_window(self.mel, begin, frames)
+        return replace(self, mel=mel, tokens=frames // 2, samples=frames * HOP)
 
     def replace(self, *, mel: NDArray[np.float32]) -> Self:
         """The same sound with other values in its spectrogram."""

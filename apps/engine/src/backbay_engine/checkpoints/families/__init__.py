@@ -13,7 +13,7 @@ from backbay.internals import load_declared
 
 from ..config_json import Settings
 from ..family_mapping import Families, Family
-from . import decoders, delta_rules, encoders, experts, gemma, recurrent
+from . import decoders, delta_rules, encoders, experts, gemma, recurrent, whisper
 
 GROUP: Final = "backbay.checkpoints"
 FAMILIES: Families = {
@@ -23,6 +23,7 @@ FAMILIES: Families = {
     **recurrent.FAMILIES,
     **delta_rules.FAMILIES,
     **encoders.FAMILIES,
+    **whisper.FAMILIES,
 }
 
 

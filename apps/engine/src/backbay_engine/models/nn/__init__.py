@@ -2,6 +2,7 @@
 
 from .attention import Attention, Projection, attend
 from .block import Block, Mixer, Module, ParallelBlock, build_block
+from .context_attention import ContextAttention, context_of
 from .experts import Experts, Gating, Routing, feed_forward_of
 from .feed_forward import (
     ACTIVATIONS,
@@ -28,6 +29,7 @@ __all__ = [
     "Attention",
     "Block",
     "CausalConvolution",
+    "ContextAttention",
     "DeltaNet",
     "Embedding",
     "Experts",
@@ -58,6 +60,7 @@ __all__ = [
     "block_count",
     "build_block",
     "capped",
+    "context_of",
     "delta_rule",
     "feed_forward_of",
     "head_lengths",

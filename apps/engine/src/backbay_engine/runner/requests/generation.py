@@ -179,7 +179,8 @@ class GenerationJob(Job):
         if mask == b"":
             self.text.reason = "stop"
             return
-        sampled = self.sampler.sample(row, mask)
+        rules = self.options.transcript
+        sampled = self.sampler.sample(row if rules is None else rules.allowed(row, self.text.tokens), mask)
         if not self.made:
             self.timings.prompt = self._lap()
         if self.text.logprobs is not None:

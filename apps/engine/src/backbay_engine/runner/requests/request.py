@@ -18,6 +18,7 @@ from ...errors import RequestError, UnknownOptionError
 from ...media.prompts import PromptParts
 from ...text.formats import ResponseFormat, response_format_of
 from ...text.sampling import Constraint, SamplingParams
+from ...text.transcripts import TranscriptRules
 from .answer import Completion
 
 
@@ -39,6 +40,7 @@ class GenerationOptions:
     adapter     the adapters that change the model, with their scales
     session     a name that prompts with the same beginning share: an engine of several machines serves them by one
     sampling    how tokens are chosen
+    transcript  the rules of a transcript, which `transcribe` gives
     """
 
     max_tokens: int | None = None
@@ -53,6 +55,7 @@ class GenerationOptions:
     constraint: Constraint | None = None
     speculate: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    transcript: TranscriptRules | None = None
 
     def forbidding(self, ids: Collection[int]) -> GenerationOptions:
         """These options, with tokens that never come."""
@@ -62,7 +65,7 @@ class GenerationOptions:
         return replace(self, sampling=replace(self.sampling, logit_bias=bias))
 
 
-_OWN: Final = {each.name for each in fields(GenerationOptions)} - {"sampling"}
+_OWN: Final = {each.name for each in fields(GenerationOptions)} - {"sampling", "transcript"}
 _ALL: Final = sorted(_OWN | {each.name for each in fields(SamplingParams)})
 
 

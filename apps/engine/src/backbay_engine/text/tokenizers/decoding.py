@@ -15,7 +15,7 @@ _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SHOWN_ON_REQUEST: Final = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """GPT-2's spelling of bytes: printable bytes as themselves, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -28,7 +28,7 @@ class TokenBytes:
 
     def __init__(self, vocabulary: Vocabulary, *, byte_level: bool) -> None:
         self._texts, self._types = vocabulary.texts, vocabulary.types
-        self._alphabet = _byte_alphabet() if byte_level else None
+        self._alphabet = byte_alphabet() if byte_level else None
         self._known: tuple[dict[int, bytes], dict[int, bytes]] = {}, {}
 
     def of(self, id: int, special: bool) -> bytes:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from backbay import BackbayError, Backend, Context, Tensor
+from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ....cache import (
-    BoundLayeredCache,
-    BoundPictureCrossAttentionCache,
-    Cache,
-    CausalCache,
-    LayeredCache,
-    PictureCrossAttentionCache,
-)
+from ....cache import Cache, CausalCache, LayeredCache, PictureCrossAttentionCache
 from ... import nn
 from ...bases import Decoder, DecoderBlock
 from ...batch import Batch
@@ -37,46 +30,23 @@ class CrossAttentionBlock:
     rope = None
 
     def __init__(self, weights: nn.Weights, shape: nn.Shape) -> None:
-        self.shape, self.scale = shape, shape.head**-0.5
-        inner = shape.heads * shape.head
         self.attention_norm = nn.RMSNorm(weights, "attn_norm", shape.width)
-        self.query = nn.Linear(weights, "cross_attn_q_proj", shape.width, inner)
-        self.key = nn.Linear(weights, "cross_attn_k_proj", shape.width, shape.kv_heads * shape.head)
-        self.value = nn.Linear(weights, "cross_attn_v_proj", shape.width, shape.kv_heads * shape.head)
-        self.output = nn.Linear(weights, "cross_attn_o_proj", inner, shape.width)
-        self.query_norm = nn.RMSNorm(weights, "cross_attn_q_norm", shape.head)
-        self.key_norm = nn.RMSNorm(weights, "cross_attn_k_norm", shape.head)
+        self.attention = nn.ContextAttention(weights, "cross_attn_{}_proj", shape, norms="cross_attn_{}_norm")
         self.attention_gate = weights.need("cross_attn_attn_gate", 1)
         self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
         self.feed_forward = nn.GatedFeedForward(weights, shape)
         self.feed_forward_gate = weights.need("cross_attn_mlp_gate", 1)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
-        bound = _pictures(batch, layer)
+        bound = nn.context_of(batch)
         if not bound.is_empty:
-            a = self._attended(ctx, layer, self.attention_norm(ctx, x), bound)
+            seen = bound.get(ctx, layer)
+            a = self.attention(ctx, self.attention_norm(ctx, x), seen.key, seen.value, seen.mask)
             x = x.add(ctx, _gated(ctx, a, self.attention_gate, bound.present))
             x = batch.tap(f"blk.{layer}.attention", x)
             h = self.feed_forward(ctx, self.feed_forward_norm(ctx, x))
             x = x.add(ctx, _gated(ctx, h, self.feed_forward_gate, bound.after))
         return batch.select(ctx, x) if last else x
-
-    def keys_and_values(self, ctx: Context, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of a picture's rows, (head, kv_heads, rows)."""
-        heads = self.shape.head, self.shape.kv_heads, rows.dim(1)
-        k, v = (linear(ctx, rows).reshape(ctx, *heads) for linear in (self.key, self.value))
-        return self.key_norm(ctx, k), v
-
-    def _attended(
-        self, ctx: Context, layer: int, x: Tensor, bound: BoundPictureCrossAttentionCache
-    ) -> Tensor:
-        shape, tokens = self.shape, x.dim(1)
-        q = self.query_norm(ctx, self.query(ctx, x).reshape(ctx, shape.head, shape.heads, tokens))
-        seen = bound.get(ctx, layer)
-        a = q.scaled_dot_product_attention(
-            ctx, seen.key, seen.value, seen.mask, scale=self.scale, cache_config_applied=True
-        )
-        return self.output(ctx, a.reshape(ctx, -1, tokens))
 
 
 @final
@@ -101,7 +71,7 @@ class Mllama(Decoder):
         for layer, block in enumerate(self.blocks):
             if isinstance(block, CrossAttentionBlock):
                 at = ctx.layer(layer)
-                put(at, layer, *block.keys_and_values(at, rows))
+                put(at, layer, *block.attention.pairs(at, rows))
 
     def new_cache(self) -> Cache:
         crossing = self.crossing
@@ -109,13 +79,6 @@ class Mllama(Decoder):
         rows = TILES.of(self.config, 4) * (patches + 1)
         caches = [CausalCache(self.shift), PictureCrossAttentionCache(rows, spare=SPARE)]
         return LayeredCache(caches, kind=lambda layer: int(layer in crossing))
-
-
-def _pictures(batch: Batch, layer: int) -> BoundPictureCrossAttentionCache:
-    bound = batch.cache.of(layer) if isinstance(batch.cache, BoundLayeredCache) else None
-    if not isinstance(bound, BoundPictureCrossAttentionCache):
-        raise BackbayError("this model attends to pictures: its steps need the cache that new_cache() gives")
-    return bound
 
 
 def _gated(ctx: Context, x: Tensor, gate: Tensor, weights: Tensor) -> Tensor:

@@ -35,40 +35,17 @@ def distance_buckets(distances: Ints, count: int) -> Ints:
 
 
 @final
-class T5Attention:
-    """Attention without positions, of tokens over keys and values that are given; scores are not scaled."""
-
-    def __init__(self, weights: nn.Weights, prefix: str, shape: nn.Shape) -> None:
-        self.head, self.heads = shape.head, shape.heads
-        inner = shape.head * shape.heads
-        self.query, self.key, self.value = (
-            nn.Linear(weights, f"{prefix}_{letter}", shape.width, inner) for letter in "qkv"
-        )
-        self.output = nn.Linear(weights, f"{prefix}_o", inner, shape.width)
-
-    def pairs(self, ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, (head, heads, tokens)."""
-        heads = self.head, self.heads, x.dim(1)
-        k, v = (linear(ctx, x).reshape(ctx, *heads) for linear in (self.key, self.value))
-        return k, v
-
-    def __call__(
-        self, ctx: Context, x: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, cached: bool = True
-    ) -> Tensor:
-        q = self.query(ctx, x).reshape(ctx, self.head, self.heads, x.dim(1))
-        a = q.scaled_dot_product_attention(ctx, k, v, mask, scale=1.0, cache_config_applied=cached)
-        return self.output(ctx, a.reshape(ctx, self.head * self.heads, q.dim(2)))
-
-
-@final
 class T5Block:
-    """Attention over the own side, attention over the text in the decoder, and a feed-forward, each behind a norm."""
+    """Attention over the own side, attention over the text in the decoder, and a feed-forward, each behind a norm.
+
+    Positions are in the masks, and scores are not scaled.
+    """
 
     def __init__(self, weights: nn.Weights, shape: nn.Shape, *, crosses: bool) -> None:
         self.norm = nn.RMSNorm(weights, "attn_norm", shape.width)
-        self.attention = T5Attention(weights, "attn", shape)
+        self.attention = nn.ContextAttention(weights, "attn_{}", shape, scale=1.0)
         self.cross_norm = nn.RMSNorm(weights, "cross_attn_norm", shape.width) if crosses else None
-        self.cross = T5Attention(weights, "cross_attn", shape) if crosses else None
+        self.cross = nn.ContextAttention(weights, "cross_attn_{}", shape, scale=1.0) if crosses else None
         self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", shape.width)
         self.feed_forward: nn.FeedForward | nn.GatedFeedForward
         if "ffn_gate.weight" in weights:
