@@ -176,8 +176,9 @@ def require_results(args: Namespace, wanted: Numbers) -> None:
     ) as backend:
         model = load_model(backend)
         generates = model.new_cache() is not None
-        kind = {"ranks": model.ranks, "transcribes": model.transcribes}
-        ModelFacts(backend.config.architecture, 0, 0, 0, generates, **kind).require_numbers(wanted)
+        architecture, ranks, transcribes = backend.config.architecture, model.ranks, model.transcribes
+        facts = ModelFacts(architecture, 0, 0, 0, generates, ranks=ranks, transcribes=transcribes)
+        facts.require_numbers(wanted)
 
 
 def open_model(args: Namespace, backend: str | None) -> LLM:
