@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from backbay_conformance import lab_for
-from backbay_conformance.workloads.model_calls import ModelCalls, read_model_calls
+from backbay_conformance.workloads.model_calls import ModelCallCounts, read_model_calls
 
 Shape = Sequence[int | str]
 DTYPES = {"f32": 7, "f16": 6, "i64": 5, "bool": 12}  # torch's numbers
@@ -87,7 +87,7 @@ def write_program(
     return path
 
 
-def calls_in(path: Path) -> tuple[ModelCalls, dict[str, list[str]]]:
+def calls_in(path: Path) -> tuple[ModelCallCounts, dict[str, list[str]]]:
     """The calls of a model, with the operands of each by op."""
     lab = lab_for("cpu_ref")
     found = read_model_calls(lab, path)

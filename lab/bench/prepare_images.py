@@ -20,19 +20,19 @@ from sides import write_json
 
 from backbay_engine.images.picture import Image
 from backbay_engine.images.preparations.preparation import Preparation
-from backbay_engine.images.preparations.stretched import CentreCrop, SmartResize, Squash
-from backbay_engine.images.preparations.tiles import Anyres, PaddedCanvas
+from backbay_engine.images.preparations.stretched import CentreCropPreparation, QwenPreparation, Squash
+from backbay_engine.images.preparations.tiles import Anyres, MllamaPreparation
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 PINPOINTS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 PREPARATIONS: dict[str, Preparation] = {
     "gemma3": Squash(size=896, tokens=256, **HALF),
-    "llava 1.5": CentreCrop(size=336, tokens=(336 // 14) ** 2, **CLIP),
+    "llava 1.5": CentreCropPreparation(size=336, tokens=(336 // 14) ** 2, **CLIP),
     "llava 1.6": Anyres(size=336, patch=14, pinpoints=PINPOINTS, **CLIP),
-    "mllama": PaddedCanvas(size=560, patch=14, **CLIP),
-    "qwen2.5-vl, 1024 tokens": SmartResize(**CLIP).limited(1024),
-    "qwen2.5-vl, 15301 tokens": SmartResize(**CLIP),
+    "mllama": MllamaPreparation(size=560, patch=14, **CLIP),
+    "qwen2.5-vl, 1024 tokens": QwenPreparation(**CLIP).limited(1024),
+    "qwen2.5-vl, 15301 tokens": QwenPreparation(**CLIP),
 }
 LARGE = "qwen2.5-vl, 15301 tokens"  # copies as many values as the file has
 FLOOR = 1.0  # seconds

@@ -37,8 +37,8 @@ from transformers.models.llava_next.processing_llava_next import LlavaNextProces
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
 from backbay_engine.images.picture import Image
-from backbay_engine.images.preparations.stretched import LongestEdge, SmartResize
-from backbay_engine.images.preparations.tiles import Anyres, SplitTiles
+from backbay_engine.images.preparations.stretched import PixtralPreparation, QwenPreparation
+from backbay_engine.images.preparations.tiles import Anyres, Idefics3Preparation
 from backbay_engine.images.prepared_picture import Prepared
 
 REFERENCES = Path(__file__).parents[2] / "apps" / "engine" / "tests" / "data" / "images" / "preparations.json"
@@ -58,9 +58,9 @@ class Reference:
         anyres, smart, split = ours["llava-next"], ours["qwen2.5-vl"], ours["idefics3"]
         longest = ours["pixtral"]
         assert isinstance(anyres, Anyres)
-        assert isinstance(smart, SmartResize)
-        assert isinstance(split, SplitTiles)
-        assert isinstance(longest, LongestEdge)
+        assert isinstance(smart, QwenPreparation)
+        assert isinstance(split, Idefics3Preparation)
+        assert isinstance(longest, PixtralPreparation)
         self.size, self.patch = size, patch
         limits = {"size": {"shortest_edge": smart.min_pixels, "longest_edge": smart.max_pixels}}
         self.processors: dict[str, Any] = {

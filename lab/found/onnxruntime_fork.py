@@ -4,7 +4,7 @@ only the parent has.
 project: ONNX Runtime
 timing: the threads of the parent sleep when it forks
 effect: multiprocessing with the fork method hangs
-workaround: plugins/onnx/src/backbay_onnx/session/runtime.py: ForkedChildExit
+workaround: plugins/onnx/src/backbay_onnx/session/runtime.py: ChildExitHook
 thread: https://github.com/microsoft/onnxruntime/pull/31961
 shown: 1.29.0, 1.30.0, 1.31.1, 1.32.0
 right: 1.20.1, 1.24.4, 1.25.1, 1.26.0, 1.27.0, 1.28.0

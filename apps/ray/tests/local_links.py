@@ -13,7 +13,7 @@ from typing import Any
 
 from backbay_engine import LLM
 from backbay_engine.remote import RemotePort
-from backbay_ray.link import RayLink, ReplicaLostError, Replicas, ReplicasBusyError
+from backbay_ray.link import RayLink, ReplicaLostError, ReplicasBusyError, ReplicaTransport
 from backbay_ray.replica import Replica, find_entry
 from backbay_ray.same_model import fingerprint
 from backbay_server import ServerSettings
@@ -21,7 +21,7 @@ from backbay_server import ServerSettings
 UNASKED = -1  # a cut before the replica has begun
 
 
-class LocalReplicas(Replicas):
+class LocalReplicas(ReplicaTransport):
     """Asks replicas in turn.
 
     cuts      for each time that a replica is asked, the items after which it is lost; None, and at the end: it is not
@@ -105,7 +105,7 @@ def replica_of(model: Path, **given: Any) -> Replica:
 
 
 def model_of(
-    replicas: Replicas, loop: asyncio.AbstractEventLoop, *, name: str = "scripted", retries: int = 3
+    replicas: ReplicaTransport, loop: asyncio.AbstractEventLoop, *, name: str = "scripted", retries: int = 3
 ) -> LLM:
     """The model as an application sees it."""
     port = RemotePort(RayLink(replicas, loop, name, retries), parallel=4)

@@ -13,7 +13,7 @@ from scripted_model import write_scripted_model
 
 from backbay import BackbayError, BackendUnavailableError, ClosedError
 from backbay_engine import RequestError, SlotState, State
-from backbay_engine.port.questions import PrepareMedia, SavePrompt
+from backbay_engine.port.questions import GetPromptSnapshot, PrepareMedia
 from backbay_engine.remote import unpack_error
 from backbay_engine.runner.requests.request import Score, ScoreTokens
 from backbay_ray import replica as module
@@ -69,7 +69,7 @@ def error_of(replica: Replica, message: Any) -> BaseException:
 
 
 def test_only_questions_can_be_asked(path: Path):
-    for question in ("close", SavePrompt([1])):
+    for question in ("close", GetPromptSnapshot([1])):
         with pytest.raises(ValueError, match="do not answer"):
             raise error_of(replica_of(path), question)
 

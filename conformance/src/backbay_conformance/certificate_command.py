@@ -11,7 +11,7 @@ from backbay.cli import add_json, say, say_json, table, whole
 
 from .report.terminal import ProgressBar, show_failure
 from .report.trust import TRUST_HELP, require_trust
-from .runner.verification import SAMPLE, Verification, opened_by, read_certificate, verify
+from .runner.verification import SAMPLE, CertificateVerdict, opened_by, read_certificate, verify
 
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
 
@@ -66,7 +66,7 @@ def _sample(text: str) -> int | None:
         raise ArgumentTypeError(f"{error}, or all") from None
 
 
-def _show(found: Verification) -> None:
+def _show(found: CertificateVerdict) -> None:
     said = found.certificate
     few = ", few shapes" if said["few_shapes"] else ""
     say(f"{said['backend']}: suite {said['suite']}, size {said['size']}{few}, issued {said['issued']}\n")

@@ -14,7 +14,7 @@ from backbay_conformance.certificate_command import command
 from backbay_conformance.report.certificate import certificate
 from backbay_conformance.report.digests import own_files, suite_files
 from backbay_conformance.runner.op_speeds import CALLS, TOKENS, speeds
-from backbay_conformance.runner.verification import Verification, read_certificate, verify
+from backbay_conformance.runner.verification import CertificateVerdict, read_certificate, verify
 from backbay_conformance.suite.lab import PLAIN
 
 OPS = ["add", "neg"]
@@ -29,7 +29,7 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def contradictions(found: Verification) -> set[str]:
+def contradictions(found: CertificateVerdict) -> set[str]:
     # A run of two ops plans fewer calls than the suite, which no certificate may.
     return {each.what for each in found.findings if each.agrees is False} - {"planned calls"}
 

@@ -16,14 +16,14 @@ from backbay import BackbayError, ModelFileError
 from backbay_conformance import lab_for
 from backbay_conformance.runner.selection import names
 from backbay_conformance.workloads.graph_tracer import GraphTracer
-from backbay_conformance.workloads.model_calls import ModelCalls, read_model_calls
+from backbay_conformance.workloads.model_calls import ModelCallCounts, read_model_calls
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from backbay_conformance.workloads.onnx_graph import OnnxGraph  # noqa: E402
+from backbay_conformance.workloads.onnx_graph import OnnxGraphTracer  # noqa: E402
 
 names()  # declares the cases
 node = helper.make_node
@@ -101,7 +101,7 @@ def test_a_node_and_its_calls_compute_the_same(
     model = onnx_model([one], dict(zip(feeds, shapes, strict=True)), ["y"], known, version)
     with backbay.open(None, "cpu_ref") as backend, backend.new_context() as ctx:
         tracer = GraphTracer(ctx)
-        graph = OnnxGraph(tracer, model)
+        graph = OnnxGraphTracer(tracer, model)
         graph.trace(model.graph.node[0])
         assert not tracer.unmapped
         for name, data in feeds.items():
@@ -115,7 +115,7 @@ def test_a_node_and_its_calls_compute_the_same(
     assert got.shape == (expected.shape or (1,))
 
 
-def read(path: Path, model: Any) -> tuple[ModelCalls, dict[str, list[str]]]:
+def read(path: Path, model: Any) -> tuple[ModelCallCounts, dict[str, list[str]]]:
     onnx.save(model, path)
     return calls_in(path)
 

@@ -54,7 +54,7 @@ from .types.backend_declarations import KERNEL as KERNEL
 from .types.cpu import forced_cpu as forced_cpu
 from .types.cpu import processor as processor
 from .types.cpu import usable_cores as usable_cores
-from .types.fork_safety import SafeEvent as SafeEvent
+from .types.fork_safety import InterruptSafeEvent as InterruptSafeEvent
 from .types.fork_safety import cached_property as cached_property
 from .types.params import MAX_THREADS as MAX_THREADS
 from .types.params import choice_of as choice_of

@@ -5,11 +5,11 @@ import threading
 import pytest
 from patience import PATIENCE
 
-from backbay.internals import SafeEvent
+from backbay.internals import InterruptSafeEvent
 
 
 def test_a_flag_that_is_set_lets_everybody_pass() -> None:
-    flag = SafeEvent()
+    flag = InterruptSafeEvent()
     assert not flag.is_set()
     flag.set()
     assert flag.is_set()
@@ -21,13 +21,13 @@ def test_a_flag_that_is_set_lets_everybody_pass() -> None:
 
 @pytest.mark.parametrize("seconds", [-1, 0, 0.01])
 def test_waiting_ends_after_the_limit(seconds) -> None:
-    flag = SafeEvent()
+    flag = InterruptSafeEvent()
     assert not flag.wait(seconds)
     assert not flag._waiting
 
 
 def test_all_waiting_threads_go_on() -> None:
-    flag, passed = SafeEvent(), []
+    flag, passed = InterruptSafeEvent(), []
     threads = [threading.Thread(target=lambda: passed.append(flag.wait(PATIENCE))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -42,7 +42,7 @@ def test_all_waiting_threads_go_on() -> None:
 
 def test_no_wakeup_is_lost() -> None:
     for _ in range(2000):
-        flag = SafeEvent()
+        flag = InterruptSafeEvent()
         setter = threading.Thread(target=flag.set)
         setter.start()
         assert flag.wait(PATIENCE)

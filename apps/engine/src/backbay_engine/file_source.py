@@ -18,7 +18,7 @@ from .errors import RequestError
 
 @final
 @dataclass(frozen=True)
-class SourceKind:
+class MediaKind:
     """What a source holds.
 
     noun    for errors, such as "a picture"
@@ -29,21 +29,21 @@ class SourceKind:
     error: type[RequestError]
     most: int
 
-    def source(self, given: object) -> FileSource | None:
+    def source(self, given: object) -> MediaFile | None:
         """The source that a user gives, read now unless it is a path; None if it is of another type."""
         if isinstance(given, str):
             if has_scheme(given, "data"):
-                return FileSource(self, f"{self.noun} of a data: URL", self._of_url(given))
+                return MediaFile(self, f"{self.noun} of a data: URL", self._of_url(given))
             if has_scheme(given, "http") or has_scheme(given, "https"):
                 raise self.error(
                     f"{reprlib.repr(given)} is not fetched; read it yourself, and give its bytes"
                 )
         if isinstance(given, str | os.PathLike):
             shown = os.fsdecode(os.fspath(given))
-            return FileSource(self, shown, Path(shown))
+            return MediaFile(self, shown, Path(shown))
         if isinstance(given, bytes | bytearray | memoryview):
             data = bytes(given)
-            return FileSource(self, f"{self.noun} of {len(data)} bytes", self._limited(self.noun, data))
+            return MediaFile(self, f"{self.noun} of {len(data)} bytes", self._limited(self.noun, data))
         if callable(read := getattr(given, "read", None)):
             return self._of_file(given, read)
         return None
@@ -53,7 +53,7 @@ class SourceKind:
             raise self.error(f"{name} has more than {self.most} bytes")
         return data
 
-    def _of_file(self, file: object, read: Any) -> FileSource:
+    def _of_file(self, file: object, read: Any) -> MediaFile:
         name = str(getattr(file, "name", "a file"))
         try:
             data = read(self.most + 1)
@@ -61,7 +61,7 @@ class SourceKind:
             raise self.error(f"{name} cannot be read: {error}") from error
         if not isinstance(data, bytes):
             raise self.error(f"{name} must be opened in binary mode")
-        return FileSource(self, name, self._limited(name, data))
+        return MediaFile(self, name, self._limited(name, data))
 
     def _of_url(self, url: str) -> bytes:
         header, comma, body = url.partition(",")
@@ -87,10 +87,10 @@ class SourceKind:
 
 @final
 @dataclass(frozen=True)
-class FileSource:
+class MediaFile:
     """A file, or the path of one, with its name for errors."""
 
-    kind: SourceKind
+    kind: MediaKind
     name: str
     held: bytes | Path
 

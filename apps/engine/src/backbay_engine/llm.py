@@ -328,7 +328,7 @@ class LLM:
 
     def forget(self) -> None:
         """Wait until no request runs, then empty the cache, which keeps old prompts for reuse."""
-        self._port.ask(questions.ForgetAll())
+        self._port.ask(questions.ClearCaches())
 
     # -- closing -----------------------------------------------------------------------------------------
 

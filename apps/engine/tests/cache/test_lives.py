@@ -13,7 +13,7 @@ from cache_lives import INSTALLED, LIVES, fill_once, live, lives_on, permuted
 from backbay import BackbayError, DType
 from backbay_conformance.plugin import ChoiceSource, Fault, Lab, Machine, action, lab_for, run_machine
 from backbay_engine.cache import CacheSizes, EncoderCache, RecurrentCache
-from backbay_engine.cache.attention.cross_attention import VisibleCells
+from backbay_engine.cache.attention.cross_attention import PositionRun
 from backbay_engine.cache.attention.encoder import BoundEncoderCache
 from backbay_engine.cache.cells.cell_table import TokenRun
 from backbay_engine.cache.cells.storage import CellStorage
@@ -300,9 +300,9 @@ def what_was_expected_outlives_the_sequence(patch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_are_seen_by_their_neighbours(patch: pytest.MonkeyPatch) -> None:
-    def first_cells(self: EncoderCache, run: TokenRun) -> list[VisibleCells]:
+    def first_cells(self: EncoderCache, run: TokenRun) -> list[PositionRun]:
         cells = [(0, shown.rows) for shown in self.shown(run.sequence)]
-        return [VisibleCells(run.position, run.position + run.count, cells)] if cells else []
+        return [PositionRun(run.position, run.position + run.count, cells)] if cells else []
 
     patch.setattr(EncoderCache, "_views", first_cells)
 

@@ -9,7 +9,7 @@ from cache_attention import Attention, opened, step_of
 from backbay import DType
 from backbay_engine.cache import CacheSizes, CausalCache
 from backbay_engine.cache.cells.cell_table import CellTable, token_runs
-from backbay_engine.cache.cells.masks import MaskRows, Visibility
+from backbay_engine.cache.cells.masks import AttentionWindow, MaskRows
 from backbay_engine.steps.step import Step
 
 # -- masks -----------------------------------------------------------------------------------------------
@@ -63,10 +63,10 @@ def test_tokens_of_a_span_see_each_other_and_nothing_else_that_is_later() -> Non
 def test_rows_kept_up_to_date_are_those_made_anew() -> None:
     rng = np.random.default_rng(1)
     for visibility in (
-        Visibility(),
-        Visibility(window=7),
-        Visibility(chunk=6),
-        Visibility(window=9, chunk=5),
+        AttentionWindow(),
+        AttentionWindow(window=7),
+        AttentionWindow(chunk=6),
+        AttentionWindow(window=9, chunk=5),
     ):
         cells, kept, rows = CellTable(4, 300, 1200), MaskRows(visibility, 0), np.full((4, 1200), -np.inf)
         for turn in range(250):

@@ -11,7 +11,7 @@ from pictures import CLIP, drawn, preparations
 
 from backbay_engine import ImageError, RequestError
 from backbay_engine.images.preparations.preparation import Preparation
-from backbay_engine.images.preparations.stretched import SmartResize
+from backbay_engine.images.preparations.stretched import QwenPreparation
 
 # Made by lab/engine/compare_preparations.py --write, from transformers' processors.
 REFERENCES = json.loads(
@@ -67,14 +67,14 @@ def test_image_tokens_make_larger_pictures_smaller_or_are_refused(preparation: P
 
 
 def test_a_long_picture_that_cannot_be_made_small_enough_is_refused() -> None:
-    limited = SmartResize(**CLIP).limited(8)
+    limited = QwenPreparation(**CLIP).limited(8)
     with pytest.raises(ImageError, match=r"1 x 150 pixels takes .* image_tokens=8"):
         limited.plan((150, 1))
 
 
 def test_without_image_tokens_a_long_picture_may_exceed_the_largest_number_of_pixels() -> None:
     """So does the reference's."""
-    preparation = SmartResize(max_pixels=4 * 28**2, **CLIP)
+    preparation = QwenPreparation(max_pixels=4 * 28**2, **CLIP)
     assert preparation.plan((40, 8000)).tokens == preparation.largest().tokens == 28
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory
 from backbay_engine.media import processor_turns as module
-from backbay_engine.media.processor_turns import ProcessorTurns, share_processors
+from backbay_engine.media.processor_turns import ProcessorLock, share_processors
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
 
 
 def test_a_step_waits_for_one_part_and_a_part_for_the_texts_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, time = ProcessorTurns(), Clock()
+    turns, time = ProcessorLock(), Clock()
     monkeypatch.setattr(module, "monotonic", time.read)
     monkeypatch.setattr(turns._changed, "wait", time.wait)
     turns.answering(True)
@@ -47,7 +47,7 @@ def test_a_step_waits_for_one_part_and_a_part_for_the_texts_time(monkeypatch: py
 
 
 def test_steps_and_parts_never_run_at_the_same_time() -> None:
-    turns, inside, most = ProcessorTurns(), [0], [0]
+    turns, inside, most = ProcessorLock(), [0], [0]
     turns.answering(True)
 
     def run(turn: Callable[[], Any]) -> None:
@@ -67,7 +67,7 @@ def test_steps_and_parts_never_run_at_the_same_time() -> None:
 
 
 def test_the_time_of_the_text_may_end_between_two_looks_at_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = ProcessorTurns()
+    turns = ProcessorLock()
     turns.answering(True)
 
     def encode() -> None:

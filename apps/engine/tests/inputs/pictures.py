@@ -5,9 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from backbay_engine.images.preparations.preparation import Preparation
-from backbay_engine.images.preparations.slices import MergedSlices, MiniCPMVSlices
-from backbay_engine.images.preparations.stretched import CentreCrop, LongestEdge, SmartResize, Squash
-from backbay_engine.images.preparations.tiles import Anyres, CanvasAndWhole, PaddedCanvas, SplitTiles
+from backbay_engine.images.preparations.slices import MiniCPMV46Preparation, MiniCPMVPreparation
+from backbay_engine.images.preparations.stretched import (
+    CentreCropPreparation,
+    Gemma3Preparation,
+    PixtralPreparation,
+    QwenPreparation,
+)
+from backbay_engine.images.preparations.tiles import (
+    AnyresPreparation,
+    Idefics3Preparation,
+    Llama4Preparation,
+    MllamaPreparation,
+)
 
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
@@ -27,16 +37,18 @@ def preparations(size: int, patch: int) -> dict[str, Preparation]:
     """A preparation of each family, for tiles of this size and patches of this size."""
     grids = [(1, 2), (2, 1), (2, 2), (3, 1), (1, 3)]
     return {
-        "gemma3": Squash(size=size, tokens=16, **HALF),
-        "llava": CentreCrop(size=size, tokens=(size // patch) ** 2, **CLIP),
-        "llava-next": Anyres(
+        "gemma3": Gemma3Preparation(size=size, tokens=16, **HALF),
+        "llava": CentreCropPreparation(size=size, tokens=(size // patch) ** 2, **CLIP),
+        "llava-next": AnyresPreparation(
             size=size, patch=patch, pinpoints=tuple((size * h, size * w) for h, w in grids), **CLIP
         ),
-        "mllama": PaddedCanvas(size=size, patch=patch, **CLIP),
-        "qwen2.5-vl": SmartResize(patch=patch, min_pixels=16 * patch**2, max_pixels=4 * size**2, **CLIP),
-        "llama4": CanvasAndWhole(size=size, patch=patch, **HALF),
-        "idefics3": SplitTiles(size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF),
-        "minicpm-v-4.6": MergedSlices(size=size, patch=patch, **HALF),
-        "minicpm-v": MiniCPMVSlices(size=size, patch=patch, tokens=3, **HALF),
-        "pixtral": LongestEdge(unit=2 * patch, edge=4 * size, **CLIP),
+        "mllama": MllamaPreparation(size=size, patch=patch, **CLIP),
+        "qwen2.5-vl": QwenPreparation(patch=patch, min_pixels=16 * patch**2, max_pixels=4 * size**2, **CLIP),
+        "llama4": Llama4Preparation(size=size, patch=patch, **HALF),
+        "idefics3": Idefics3Preparation(
+            size=size, tokens=(size // patch) ** 2 // 4, edge=3 * size - 5, **HALF
+        ),
+        "minicpm-v-4.6": MiniCPMV46Preparation(size=size, patch=patch, **HALF),
+        "minicpm-v": MiniCPMVPreparation(size=size, patch=patch, tokens=3, **HALF),
+        "pixtral": PixtralPreparation(unit=2 * patch, edge=4 * size, **CLIP),
     }

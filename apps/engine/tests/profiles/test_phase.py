@@ -11,9 +11,9 @@ from backbay import DType
 from backbay.internals import ProfiledRun
 from backbay.plugin import Timing
 from backbay_engine.profiles import PeakRates
-from backbay_engine.profiles.phase import OTHER, UNTOLD, MachineFacts, ProfilePhase, ProfileRuns, phase_of
+from backbay_engine.profiles.phase import OTHER, UNTOLD, ProfilePhase, ProfileRuns, ProfileSetup, phase_of
 
-MACHINE = MachineFacts(blocks=2, host="CPU:0", walls=PeakRates(reading=1000.0, multiplying=1e6))
+MACHINE = ProfileSetup(blocks=2, host="CPU:0", walls=PeakRates(reading=1000.0, multiplying=1e6))
 
 
 @pytest.fixture(scope="module")

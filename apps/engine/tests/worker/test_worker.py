@@ -31,7 +31,7 @@ from backbay import (
     UnknownBackendError,
 )
 from backbay_engine import LLM, RequestError, load
-from backbay_engine.port.questions import ForgetAll, SaveAnswer, SavePrompt
+from backbay_engine.port.questions import ClearCaches, GetAnswerSnapshot, GetPromptSnapshot
 from backbay_engine.worker import worker_link
 
 BACKENDS = sorted({"cpu_ref", "ggml", "onnx"} & set(backbay.backends()))
@@ -143,7 +143,7 @@ def test_many_questions_need_few_threads(llm):
 
     before = threads()
     running = llm.submit("x", **ENDLESS)
-    handles = [llm._port.begin(ForgetAll()) for _ in range(1000)]  # each waits until nothing runs
+    handles = [llm._port.begin(ClearCaches()) for _ in range(1000)]  # each waits until nothing runs
     next(iter(running))
     assert threads() <= before + 2
     running.cancel()
@@ -152,7 +152,7 @@ def test_many_questions_need_few_threads(llm):
 
 def test_a_format_does_not_wait_until_nothing_runs(llm):
     endless = llm.submit("a", **ENDLESS)
-    forgetting = llm._port.begin(ForgetAll())
+    forgetting = llm._port.begin(ClearCaches())
     assert llm.submit("b", response_format=["yes", "no"]).result(300).text in {"yes", "no"}
     assert not endless.done
     endless.cancel()
@@ -161,8 +161,8 @@ def test_a_format_does_not_wait_until_nothing_runs(llm):
 
 def test_a_running_request_is_saved_while_a_prompt_waits_for_a_sequence_to_be_saved(llm):
     running = [llm.submit(text, **ENDLESS) for text in ("a", "b")]  # as many as there are sequences
-    waiting = llm._port.begin(SavePrompt([97, 98]))
-    saving = SaveAnswer(running[0].number, running[0].request)
+    waiting = llm._port.begin(GetPromptSnapshot([97, 98]))
+    saving = GetAnswerSnapshot(running[0].number, running[0].request)
     assert llm._port.begin(saving).result(300)
     assert not any(handle.done for handle in (*running, waiting))
     running[1].cancel()

@@ -141,10 +141,10 @@ def _load(
     """A model whose steps run in replicas; waits until one is there."""
     from ray.serve import get_deployment_handle
 
-    from .ray_serve import RayServeReplicas
+    from .ray_serve import RayServeTransport
 
     named = {each.path: each for each in Catalogue(settings.models, (), settings.aliases).named}
-    replicas = RayServeReplicas(get_deployment_handle(deployment_name(named[entry.path])))
+    replicas = RayServeTransport(get_deployment_handle(deployment_name(named[entry.path])))
     port = RemotePort(RayLink(replicas, loop, entry.name, retries), settings.parallel)
     port.load(progress, cancel)
     return LLM(port)

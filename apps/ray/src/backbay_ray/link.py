@@ -43,7 +43,7 @@ class ReplicasBusyError(Exception):
     """No replica has room, and as many requests wait as may."""
 
 
-class Replicas(ABC):
+class ReplicaTransport(ABC):
     """Reaches the replicas of one model, whatever carries its messages."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class RayLink(ProcessLink):
 
     one_process = False
 
-    def __init__(self, replicas: Replicas, loop: AbstractEventLoop, name: str, retries: int) -> None:
+    def __init__(self, replicas: ReplicaTransport, loop: AbstractEventLoop, name: str, retries: int) -> None:
         super().__init__()
         self._replicas, self._loop, self._name, self._retries = replicas, loop, name, retries
         self._answers: dict[RemoteCall, Future[None]] = {}

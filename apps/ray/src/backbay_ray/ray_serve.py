@@ -16,11 +16,11 @@ from ray.serve.handle import DeploymentHandle
 from backbay_engine.remote import Message
 from backbay_server.remote import UnavailableError
 
-from .link import ReplicaLostError, Replicas, ReplicasBusyError
+from .link import ReplicaLostError, ReplicasBusyError, ReplicaTransport
 
 
 @final
-class RayServeReplicas(Replicas):
+class RayServeTransport(ReplicaTransport):
     """The replicas of a deployment."""
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:

@@ -29,7 +29,7 @@ from .apis.endpoint import AppServices
 from .catalogue import Catalogue, CatalogueEntry, Load, ModelPool, load_entry
 from .errors import ApiError, MethodNotAllowedError, RouteNotFoundError, UnavailableError, error_response
 from .generation import Generator
-from .monitoring import Metrics, RequestLog
+from .monitoring import LogMiddleware, Metrics
 from .monitoring.routes import routes as monitoring_routes
 from .pictures import PictureFetcher
 from .settings import ServerSettings
@@ -42,7 +42,7 @@ from .transport.request_checks import (
     RequestCheck,
     RequestDrain,
 )
-from .transport.request_ids import RequestIds
+from .transport.request_ids import IdMiddleware
 
 
 def app(*models: str, settings: ServerSettings | None = None, **given: Any) -> Starlette:
@@ -101,8 +101,8 @@ def _middleware(settings: ServerSettings, drain: RequestDrain, metrics: Metrics)
     """What every request passes, the first one first."""
     keys = [Middleware(KeyCheck, settings.keys)] if settings.keys else []
     return [
-        Middleware(RequestLog, metrics),
-        Middleware(RequestIds),
+        Middleware(LogMiddleware, metrics),
+        Middleware(IdMiddleware),
         Middleware(HostCheck, settings.hosts),
         Middleware(OriginCheck, settings.origins),
         *keys,

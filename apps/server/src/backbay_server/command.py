@@ -51,7 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     chosen = (
         "name of an installed backend; by default the best that works; again: models also as NAME@BACKEND"
     )
-    add("--backend", action=BackendAction, help=chosen)
+    add("--backend", action=BackendArgument, help=chosen)
     parser.set_defaults(further_backends=())
     add_options(parser)
     number("--parallel", 1, 2**16, ServerSettings.parallel, "answers at a time of each model ({})")
@@ -137,7 +137,7 @@ def settings_of(args: Namespace) -> ServerSettings:
 
 
 @final
-class BackendAction(Action):
+class BackendArgument(Action):
     """The action of --backend: the first name is the models' backend, those after it are the further ones."""
 
     def __call__(

@@ -44,12 +44,12 @@ from .node_calls import kind_of
 from .traced_call import TracedCall, make
 
 
-class DeclinedCall(Exception):  # noqa: N818 no error: the documentation leaves it to the backend
+class DeclinedCallError(Exception):
     """The backend refuses an optional call with the right error."""
 
 
 @dataclass
-class CallResult:
+class CallVerdict:
     """The checks that a call passed, and how near its worst error came to the bound."""
 
     level: Level = Level.KERNEL
@@ -83,10 +83,10 @@ class CallResult:
                         keep_worse(self.extremes, {measure: worst})
 
 
-def try_call(lab: Lab, call: Call, mode: Mode) -> CallResult:
+def try_call(lab: Lab, call: Call, mode: Mode) -> CallVerdict:
     """Run all checks of one call; raises Fault, or the backend's own error."""
     with TracedCall(lab.backend, call) as traced:
-        observed = CallResult(traced.level, precision=traced.precision)
+        observed = CallVerdict(traced.level, precision=traced.precision)
         if lab.model_calls:
             observed.kind = kind_of(call.op, traced.specs)
         make(call, mode, traced.precision, 0)
@@ -97,7 +97,7 @@ def try_call(lab: Lab, call: Call, mode: Mode) -> CallResult:
             return observed
         try:
             _check_runs(traced, call, mode, observed)
-        except DeclinedCall as declined:
+        except DeclinedCallError as declined:
             observed.level, observed.why_not = Level.NONE, str(declined)
         return observed
 
@@ -147,7 +147,7 @@ def _expect_no_more(lab: Lab, call: Call, mode: Mode, precision: Precision) -> N
     raise Fault("under-claimed", f"supports() says no, but {told}")
 
 
-def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallResult) -> None:
+def _check_runs(traced: TracedCall, call: Call, mode: Mode, observed: CallVerdict) -> None:
     """A first run, the same run again, and a run with other data."""
     traced.write()
     first = _claimed(traced)
@@ -187,11 +187,11 @@ def _claimed(traced: TracedCall) -> list[Array]:
     except UnsupportedOpError as error:
         # supports() sees only operands: the backend can refuse a dtype attribute only by an error.
         if any(isinstance(arg, DType) and arg.is_quantized for arg in traced.call.args):
-            raise DeclinedCall(str(error)) from None
+            raise DeclinedCallError(str(error)) from None
         # Nor does supports() see which ops a composite calls with these attributes.
         opened = traced.level is Level.COMPOSITE or traced.call.op.inline
         if opened and isinstance(error, DeclaredUnsupportedError):
-            raise DeclinedCall(str(error)) from None
+            raise DeclinedCallError(str(error)) from None
         raise Fault("over-claimed", f"supports() says yes, but: {error}") from error
     except NotImplementedError as error:
         raise Fault("over-claimed", f"supports() says yes, but: NotImplementedError: {error}") from error

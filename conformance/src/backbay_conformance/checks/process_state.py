@@ -29,7 +29,7 @@ CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")
 
 
 @dataclass(frozen=True)
-class StatePart:
+class ProcessSetting:
     """A part of the process's state: how it is read, and how it is set again, unless a library may set it when it is loaded."""
 
     read: Callable[[], Any]
@@ -93,35 +93,35 @@ def written_bytes() -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
-STATE: dict[str, StatePart] = {
-    "np.geterr()": StatePart(np.geterr, lambda kept: np.seterr(**kept)),
-    "np.get_printoptions()": StatePart(np.get_printoptions, lambda kept: np.set_printoptions(**kept)),
-    "the state of np.random": StatePart(numpy_random, set_numpy_random),
-    "the state of random": StatePart(random.getstate, random.setstate),
-    "os.environ": StatePart(lambda: dict(os.environ)),
-    "gc.isenabled()": StatePart(gc.isenabled, lambda kept: gc.enable() if kept else gc.disable()),
-    "gc.get_threshold()": StatePart(gc.get_threshold, lambda kept: gc.set_threshold(*kept)),
-    "the signal handlers": StatePart(handlers, set_handlers),
-    "the current directory": StatePart(os.getcwd, os.chdir),
-    "the locale": StatePart(
+STATE: dict[str, ProcessSetting] = {
+    "np.geterr()": ProcessSetting(np.geterr, lambda kept: np.seterr(**kept)),
+    "np.get_printoptions()": ProcessSetting(np.get_printoptions, lambda kept: np.set_printoptions(**kept)),
+    "the state of np.random": ProcessSetting(numpy_random, set_numpy_random),
+    "the state of random": ProcessSetting(random.getstate, random.setstate),
+    "os.environ": ProcessSetting(lambda: dict(os.environ)),
+    "gc.isenabled()": ProcessSetting(gc.isenabled, lambda kept: gc.enable() if kept else gc.disable()),
+    "gc.get_threshold()": ProcessSetting(gc.get_threshold, lambda kept: gc.set_threshold(*kept)),
+    "the signal handlers": ProcessSetting(handlers, set_handlers),
+    "the current directory": ProcessSetting(os.getcwd, os.chdir),
+    "the locale": ProcessSetting(
         lambda: [locale.setlocale(getattr(locale, name)) for name in ("LC_CTYPE", *CATEGORIES)]
     ),
-    "the umask": StatePart(umask, os.umask),
-    "sys.stdin, sys.stdout and sys.stderr": StatePart(
+    "the umask": ProcessSetting(umask, os.umask),
+    "sys.stdin, sys.stdout and sys.stderr": ProcessSetting(
         lambda: [sys.stdin, sys.stdout, sys.stderr], set_streams
     ),
-    "sys.path": StatePart(lambda: list(sys.path)),
-    "sys.getrecursionlimit()": StatePart(sys.getrecursionlimit, sys.setrecursionlimit),
-    "sys.excepthook": StatePart(lambda: sys.excepthook, lambda kept: setattr(sys, "excepthook", kept)),
-    "warnings.filters": StatePart(lambda: list(warnings.filters)),
-    "the level and handlers of the root logger": StatePart(
+    "sys.path": ProcessSetting(lambda: list(sys.path)),
+    "sys.getrecursionlimit()": ProcessSetting(sys.getrecursionlimit, sys.setrecursionlimit),
+    "sys.excepthook": ProcessSetting(lambda: sys.excepthook, lambda kept: setattr(sys, "excepthook", kept)),
+    "warnings.filters": ProcessSetting(lambda: list(warnings.filters)),
+    "the level and handlers of the root logger": ProcessSetting(
         lambda: [logging.root.level, *logging.root.handlers]
     ),
-    "subnormal numbers": StatePart(keeps_subnormals),
+    "subnormal numbers": ProcessSetting(keeps_subnormals),
 }
 """What code of the same process relies on."""
 if hasattr(signal, "pthread_sigmask"):
-    STATE["the blocked signals"] = StatePart(
+    STATE["the blocked signals"] = ProcessSetting(
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
         lambda kept: signal.pthread_sigmask(signal.SIG_SETMASK, kept),
     )

@@ -17,7 +17,7 @@ from ..numbers.encoding import NARROW, Array, encode, from_bytes
 from ..numbers.number import Cost
 from ..suite.case import Call
 from ..suite.lab import Lab
-from .call_check import CallResult
+from .call_check import CallVerdict
 from .judgement import cost_of, judge
 from .traced_call import TracedCall
 
@@ -25,7 +25,7 @@ Relation = Callable[[Lab, Call, Draw, Cost], bool]
 """Raises Fault if the relation does not hold; returns False if it does not apply to the call."""
 
 
-def try_relations(lab: Lab, call: Call, draw: Draw, observed: CallResult, names: Collection[str]) -> None:
+def try_relations(lab: Lab, call: Call, draw: Draw, observed: CallVerdict, names: Collection[str]) -> None:
     """Check the named relations that apply to this call, with the data of its last run."""
     assert observed.precision is not None
     cost = cost_of(call, observed.level, observed.precision)

@@ -25,22 +25,22 @@ Example = Callable[[Source, bool], bool]
 sought."""
 
 
-class UniformProvider(HypothesisProvider):
+class UniformChoiceProvider(HypothesisProvider):
     """Choices of equal chance, as `flag(one_in)` promises, but for those that a new example takes by its turn."""
 
     wanted: int | None = None
 
     def draw_integer(self, min_value: Any = None, max_value: Any = None, **others: Any) -> int:
-        wanted, UniformProvider.wanted = UniformProvider.wanted, None
+        wanted, UniformChoiceProvider.wanted = UniformChoiceProvider.wanted, None
         assert self._random is not None
         return self._random.randint(min_value, max_value) if wanted is None else wanted
 
 
 NAME = "backbay"  # of this way of drawing, as Hypothesis' settings take it
-AVAILABLE_PROVIDERS[NAME] = f"{__name__}.{UniformProvider.__name__}"
+AVAILABLE_PROVIDERS[NAME] = f"{__name__}.{UniformChoiceProvider.__name__}"
 
 
-class FailingExamples(ExampleDatabase):
+class ExampleStore(ExampleDatabase):
     """The smallest example that failed, in the cache folder; what Hypothesis keeps of its way there is not needed."""
 
     KEY = b"failing"
@@ -125,14 +125,14 @@ def find_failure(
         choices: list[int] = []
 
         def source(n: int, by_turn: int | None) -> int:
-            UniformProvider.wanted = (
+            UniformChoiceProvider.wanted = (
                 by_turn  # not drawn from a strategy, whose span would cost more than the choice
             )
             choices.append(int(data.conjecture_data.draw_integer(0, n - 1)))
             return choices[-1]
 
         source(2, 1)
-        new = UniformProvider.wanted is None  # a choice that is made again asks nobody
+        new = UniformChoiceProvider.wanted is None  # a choice that is made again asks nobody
         if not choices[0]:  # the simplest example, which Hypothesis tries before all others
             return False
         fails = example(source, new)
@@ -145,11 +145,11 @@ def find_failure(
     phases = [Phase.generate, Phase.shrink] if seconds > 0 else [Phase.generate]
     with suppress(NoSuchExample, OutOfTimeError, Flaky):  # nothing fails, or not each time
         if kept is not None and again:  # a seed would let Hypothesis use no database
-            reused = settings(how, phases=[Phase.reuse], database=FailingExamples(kept))
+            reused = settings(how, phases=[Phase.reuse], database=ExampleStore(kept))
             with suppress(NoSuchExample, SkipTest):  # nothing is kept, or it passes now
-                find(st.data(), tried, settings=reused, database_key=FailingExamples.KEY)
+                find(st.data(), tried, settings=reused, database_key=ExampleStore.KEY)
         if not best:
             drawn = settings(how, phases=phases, database=None)
             find(st.data(), tried, settings=drawn, random=Random(seed))
     if kept is not None and best:
-        FailingExamples(kept).save(FailingExamples.KEY, choices_to_bytes(best))
+        ExampleStore(kept).save(ExampleStore.KEY, choices_to_bytes(best))

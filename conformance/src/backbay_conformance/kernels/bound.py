@@ -32,7 +32,7 @@ class Bound(NamedTuple):
     error: Array
 
 
-class TracingBackend(KernelBackend):
+class NoKernelBackend(KernelBackend):
     """A backend that checks calls, and computes none."""
 
     contract_version = "1.2"
@@ -51,7 +51,7 @@ def bound(op: str | Op[Any, Any], inputs: Mapping[str, Any], precision: Precisio
     call = call_of(op, arguments(op, inputs), CacheConfig())
     if call is None or call.formula is None:
         raise BackbayError(f"{op.name} has no bounds: more than one result is right")
-    with backbay.open(None, backend=TracingBackend) as backend, TracedCall(backend, call) as traced:
+    with backbay.open(None, backend=NoKernelBackend) as backend, TracedCall(backend, call) as traced:
         dtype = traced.results[0].dtype
     cost = cost_of(call, Level.KERNEL, cost_precision)
     expected = expect(call, cost)[0]

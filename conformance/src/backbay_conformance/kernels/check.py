@@ -15,7 +15,7 @@ from backbay.plugin import Op, Precision
 
 from ..draw.draw import Draw
 from ..report.report import Outcome
-from ..runner.group_run import GroupRun
+from ..runner.group_run import GroupRunner
 from ..runner.item_run import drawn_again
 from ..runner.selection import RUN_SIZES, Item, RunSettings, SelectionError, in_rounds, times
 from ..runner.supervisor import isolated
@@ -99,7 +99,7 @@ class KernelCheck:
         settings = RunSettings(OneKernelBackend.__name__, self.seed)
         with closing(self.lab.backend):
             for items in in_rounds(self.items):
-                GroupRun(self.lab, settings, set(), done).run(items)
+                GroupRunner(self.lab, settings, set(), done).run(items)
 
     def run_isolated(self, done: Callable[[Outcome], None]) -> None:
         """Judge the calls in another process: a crash or a hang is a failed call."""

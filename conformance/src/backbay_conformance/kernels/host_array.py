@@ -23,7 +23,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 @dataclass(frozen=True)
-class RelabelledArray:
+class DlpackArray:
     """An array for DLPack, whose kind is told as another one of the same size."""
 
     array: Any
@@ -80,7 +80,7 @@ class HostArray:
         return self.array.__dlpack_device__()
 
     def _given(self, array: Array) -> Any:
-        return RelabelledArray(array, UINT, BFLOAT) if self.bfloat16 else array
+        return DlpackArray(array, UINT, BFLOAT) if self.bfloat16 else array
 
 
 def on_host(array: Any) -> Array:
@@ -90,6 +90,6 @@ def on_host(array: Any) -> Array:
     held = (
         array
         if isinstance(array, (np.ndarray, np.generic))
-        else np.from_dlpack(RelabelledArray(array, BFLOAT, UINT))
+        else np.from_dlpack(DlpackArray(array, BFLOAT, UINT))
     )
     return np.asarray(held.view(np.uint16) if held.dtype.name == "bfloat16" else held)

@@ -46,12 +46,12 @@ class KeyValueCache:
             self.value = at.zeros(layout.value_type, layout.capacity, layout.row, row_axis=0)
         else:
             self.value = at.zeros(layout.value_type, *shape, row_axis=1)
-        self.steps: dict[tuple[int, int], CacheStep] = {}
+        self.steps: dict[tuple[int, int], CacheGraph] = {}
 
-    def step(self, tokens: int, history: int) -> CacheStep:
+    def step(self, tokens: int, history: int) -> CacheGraph:
         """The kept step of a shape; made at its first use."""
         if (tokens, history) not in self.steps:
-            self.steps[tokens, history] = CacheStep(self, tokens, history)
+            self.steps[tokens, history] = CacheGraph(self, tokens, history)
         return self.steps[tokens, history]
 
     def forget_steps(self) -> None:
@@ -112,7 +112,7 @@ class KeyValueCache:
             ctx.forward(turned.copy(ctx, place)).compute()
 
 
-class CacheStep:
+class CacheGraph:
     """A graph of one shape, computed again and again: it stores tokens, which then attend to the history."""
 
     def __init__(self, cache: KeyValueCache, tokens: int, history: int) -> None:

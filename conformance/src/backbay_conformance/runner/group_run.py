@@ -23,7 +23,7 @@ FAILURES = "failures"  # of the suite, as a kind of values in the cache folder
 
 
 @dataclass
-class GroupRun:
+class GroupRunner:
     """Runs items of one group, in order; `done` is called with each outcome."""
 
     lab: Lab

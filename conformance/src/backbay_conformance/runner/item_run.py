@@ -13,7 +13,7 @@ from typing import Any
 from backbay import BackbayError, DeclaredUnsupportedError, DType, GuardZoneError, Level, RefusalError
 from backbay.internals import keep_large_blocks
 
-from ..checks.call_check import CallResult, try_call
+from ..checks.call_check import CallVerdict, try_call
 from ..checks.graph_judge import GraphJudge
 from ..checks.judgement import cost_of, expect, judge
 from ..checks.node_calls import kind_of, model_call
@@ -201,7 +201,7 @@ def _has_made_operands(lab: Lab, item: Item, failed: Outcome) -> bool:
     return any(step.makes for operand in operands for step in operand.layout.steps)
 
 
-def _describe(outcome: Outcome, observed: CallResult) -> None:
+def _describe(outcome: Outcome, observed: CallVerdict) -> None:
     outcome.level, outcome.ratio, outcome.checks = observed.level.value, observed.ratio, observed.checks
     outcome.kind = observed.kind
     if observed.precision is not None:

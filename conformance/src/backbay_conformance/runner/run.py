@@ -22,7 +22,7 @@ from ..suite.lab import Lab, OpenSettings, lab_with
 from ..suite.profiles import STANDARD
 from ..workloads.model_calls import LIKE, read_model_calls
 from .few_shapes import with_few_shapes
-from .group_run import GroupRun
+from .group_run import GroupRunner
 from .journal import Journal
 from .selection import (
     Item,
@@ -185,7 +185,7 @@ def run_items(lab: Lab, planned: Iterable[Item], settings: RunSettings) -> Gener
     try:
         for items in in_rounds(planned):
             outcomes: list[Outcome] = []
-            run_group(GroupRun(lab, settings, set(), outcomes.append), items)
+            run_group(GroupRunner(lab, settings, set(), outcomes.append), items)
             yield from outcomes
     finally:
         lab.discard()

@@ -25,7 +25,7 @@ from ..draw.hypothesis_search import find_failure
 from ..report.report import Outcome
 from ..suite.lab import SCENARIOS
 from ..suite.profiles import WORKER
-from ..workloads.model_calls import LIKE, ModelCalls
+from ..workloads.model_calls import LIKE, ModelCallCounts
 from .group_run import Kinds, is_alike, simplicity
 from .item_run import EXPLAINING, is_call
 from .process_time_limit import ProcessTimeLimit
@@ -104,7 +104,7 @@ class Worker:
             self.close()
             raise BackbayError(first["unread"])
         self.facts: dict[str, Any] = first["facts"]
-        self.asked = ModelCalls(**first["asked"])
+        self.asked = ModelCallCounts(**first["asked"])
 
     def tell(self, message: Any) -> None:
         assert self.process.stdin is not None
@@ -277,7 +277,7 @@ class WorkerSupervisor:
             worker.close()
 
 
-def ask_worker(settings: RunSettings) -> tuple[dict[str, Any], ModelCalls]:
+def ask_worker(settings: RunSettings) -> tuple[dict[str, Any], ModelCallCounts]:
     """The facts about the backend, and the calls of the settings' model: a worker opens both, and then ends."""
     with closing(Worker(settings)) as worker:
         return worker.facts, worker.asked

@@ -40,7 +40,7 @@ class CertificateFinding:
 
 
 @dataclass
-class Verification:
+class CertificateVerdict:
     """The findings about a certificate; it holds if none of them contradicts it, and the sample ran."""
 
     certificate: Mapping[str, Any]
@@ -101,7 +101,7 @@ def verify(
     seed: int | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> Verification:
+) -> CertificateVerdict:
     """Check a certificate on the backend that is installed under its name.
 
     sample   the number of ops and scenarios, drawn at random, whose first calls are run again; None: all
@@ -117,7 +117,7 @@ def verify(
 
 def _verified(
     said: Mapping[str, Any], sample: int | None, seed: int, jobs: int, progress: Progress | None
-) -> Verification:
+) -> CertificateVerdict:
     name, opening = backbay.choose(said["backend"]).name, OpenSettings.from_dict(said["opening"])
     load_extensions()
     keys = [
@@ -134,7 +134,7 @@ def _verified(
     report = Report(
         name, said["seed"], said["size"], tuple(said["profiles"]), opening=opening, few_shapes=few
     )
-    result = Verification(said, seed, report)
+    result = CertificateVerdict(said, seed, report)
     result.findings += _of_files(said, name)
     result.findings += _of_counts(said)
     settings = RunSettings(name, report.seed, opening=opening)

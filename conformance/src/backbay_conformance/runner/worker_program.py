@@ -20,8 +20,8 @@ from ..draw.choices import Source, replayed
 from ..report.report import Outcome
 from ..suite.extensions import load_extensions
 from ..suite.lab import Lab, OpenSettings, lab_with
-from ..workloads.model_calls import ModelCalls, read_model_calls
-from .group_run import GroupRun, Kinds
+from ..workloads.model_calls import ModelCallCounts, read_model_calls
+from .group_run import GroupRunner, Kinds
 from .item_run import describe, run_item
 from .selection import HuntBudget, Item, RunSettings, in_rounds
 from .worst_inputs import run_group
@@ -61,7 +61,7 @@ def main() -> None:
         line.say(fatal=f"{type(error).__name__}: {error}")
         return
     try:
-        found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCalls()
+        found = read_model_calls(lab, Path(settings.like)) if settings.like else ModelCallCounts()
     except Exception as error:  # noqa: BLE001 whatever the model's file does to its reader
         line.say(unread=f"--like: {error}" if isinstance(error, BackbayError) else f"--like: {error!r}")
         return
@@ -105,7 +105,7 @@ def _run(line: MessageChannel, lab: Lab, items: list[Item], settings: RunSetting
     def done(outcome: Outcome) -> None:
         line.say(done=vars(outcome))
 
-    run = GroupRun(lab, settings, small, done, announce, announce)
+    run = GroupRunner(lab, settings, small, done, announce, announce)
     for together in in_rounds(items):
         run_group(run, together)
 

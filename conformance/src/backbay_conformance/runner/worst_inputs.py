@@ -12,7 +12,7 @@ from ..draw.hypothesis_search import find_worst
 from ..numbers.comparison import Extremes, keep_worse
 from ..report.report import Outcome
 from ..suite.case import CASES
-from .group_run import GroupRun
+from .group_run import GroupRunner
 from .item_run import run_item
 from .selection import HuntBudget, Item, SelectionError
 
@@ -41,7 +41,7 @@ def turns_by_dtype(profile: str, name: str) -> dict[str, list[int]]:
     return found
 
 
-def run_group(run: GroupRun, items: Sequence[Item]) -> None:
+def run_group(run: GroupRunner, items: Sequence[Item]) -> None:
     """Run the items of a group, or hunt with each of them."""
     if run.settings.hunt is None:
         run.run(items)
@@ -50,7 +50,7 @@ def run_group(run: GroupRun, items: Sequence[Item]) -> None:
             hunt(run, item, run.settings.hunt)
 
 
-def hunt(run: GroupRun, item: Item, budget: HuntBudget) -> None:
+def hunt(run: GroupRunner, item: Item, budget: HuntBudget) -> None:
     """Hunt in the calls of an op and dtype until one fails; the outcome has the worst elements."""
     turns = next(turns for turns in turns_by_dtype(item.profile, item.name).values() if item.turn in turns)
     extremes: Extremes = {}

@@ -207,7 +207,7 @@ def product_chain(ctx: Context, n: int, length: int) -> Tensor:
     return y
 
 
-class CancelRecorder:
+class CancelLookRecorder:
     """An event that is never set, and the times of all looks at it."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ def watched(ctx: Context, y: Tensor) -> tuple[float, float]:
 
     The part is 0 for an engine that nothing can interrupt, which looks before and after its run only.
     """
-    looks = CancelRecorder()
+    looks = CancelLookRecorder()
     started = time.perf_counter()
     ctx.compute(y, cancel=looks)
     seconds = time.perf_counter() - started

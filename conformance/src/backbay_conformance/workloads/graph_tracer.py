@@ -19,13 +19,13 @@ A lowering with a parameter `results` gets the values that the tensors are for.
 """
 
 
-class UnmappedError(Exception):
+class UnmappedNodeError(Exception):
     """The contract has no counterpart of a node; the text is the reason in a word or two."""
 
 
 def require(condition: object, reason: str) -> None:
     if not condition:
-        raise UnmappedError(reason)
+        raise UnmappedNodeError(reason)
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class GraphValue:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """The shape; UnmappedError if it is unknown, or has too many dimensions for a tensor."""
+        """The shape; UnmappedNodeError if it is unknown, or has too many dimensions for a tensor."""
         require(self.shape is not None, "unknown shape")
         require(len(self.shape or ()) <= 4, f"{len(self.shape or ())} dimensions")
         return self.shape or ()
@@ -76,13 +76,13 @@ class GraphNode:
 
     def lowered(self, tracer: GraphTracer) -> list[Tensor]:
         if self.lowering is None:
-            raise UnmappedError
+            raise UnmappedNodeError
         signature = inspect.signature(self.lowering)
         more = {"results": self.results} if "results" in signature.parameters else {}
         try:
             bound = signature.bind(tracer, *self.args, **self.named, **more)
         except TypeError:  # the lowering has no parameter for an attribute
-            raise UnmappedError("attributes") from None
+            raise UnmappedNodeError("attributes") from None
         made = self.lowering(*bound.args, **bound.kwargs)
         return made if isinstance(made, list) else [made]
 
@@ -111,8 +111,8 @@ class GraphTracer:
             for result, tensor in zip(node.results, node.lowered(self), strict=False):
                 result.tensor = self._fitted(tensor, result)
                 self._place(result.tensor)
-        except (UnmappedError, DTypeError, ShapeError) as error:
-            reason = str(error) if isinstance(error, UnmappedError) else "shape"
+        except (UnmappedNodeError, DTypeError, ShapeError) as error:
+            reason = str(error) if isinstance(error, UnmappedNodeError) else "shape"
             if isinstance(error, DTypeError):
                 reason = ", ".join(dict.fromkeys(str(value.dtype) for value in node.operands))
             self.unmapped[f"{node.name} ({reason})" if reason else node.name] += 1
@@ -131,7 +131,7 @@ class GraphTracer:
 
     def leaf(self, dtype: DType | str, shape: Sequence[int]) -> Tensor:
         if not isinstance(dtype, DType):
-            raise UnmappedError(dtype)
+            raise UnmappedNodeError(dtype)
         return self.ctx.empty(dtype, *(shape[::-1] or (1,)))
 
     def reshaped(self, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -156,7 +156,7 @@ class GraphTracer:
         if result.dtype == GraphValue.dtype:
             result.dtype = x.dtype
         if not isinstance(result.dtype, DType):
-            raise UnmappedError(result.dtype)
+            raise UnmappedNodeError(result.dtype)
         return self.reshaped(x if x.dtype is result.dtype else x.cast(self.ctx, result.dtype), result.extents)
 
     def _place(self, tensor: Tensor) -> Node:

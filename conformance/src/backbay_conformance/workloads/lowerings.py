@@ -166,7 +166,7 @@ def batch_norm(g: GraphTracer, x: GraphValue, weight: GraphValue) -> Tensor:
 
 
 def innermost(x: GraphValue, axis: int) -> GraphValue:
-    """The value itself; UnmappedError unless the axis is its innermost one."""
+    """The value itself; UnmappedNodeError unless the axis is its innermost one."""
     require(x.dim(axis) == 0, "axis")
     return x
 

@@ -26,7 +26,7 @@ MOST_NODES = 1 << 20  # of a traced graph
 
 
 @dataclass
-class ModelCalls:
+class ModelCallCounts:
     """The number of a model's different calls by op, and what of the model is not judged.
 
     left_out   descriptions of calls that are too large
@@ -40,11 +40,11 @@ class ModelCalls:
     unmapped: dict[str, int] = field(default_factory=dict)
 
 
-def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
+def read_model_calls(lab: Lab, path: Path) -> ModelCallCounts:
     """Read the different calls of a model into the lab: of the steps of a GGUF file, or of the graph of another."""
     with open_regular(path) as file:
         begin = file.read(4)
-    read = ModelCalls()
+    read = ModelCallCounts()
     nodes = _step_nodes(lab, path) if begin == b"GGUF" else _graph_nodes(lab, path, begin, read)
     found = {_key(node): node for node in nodes}
     lab.model_calls = {}
@@ -58,7 +58,7 @@ def read_model_calls(lab: Lab, path: Path) -> ModelCalls:
     return read
 
 
-def _graph_nodes(lab: Lab, path: Path, begin: bytes, read: ModelCalls) -> list[Node]:
+def _graph_nodes(lab: Lab, path: Path, begin: bytes, read: ModelCallCounts) -> list[Node]:
     trace = trace_program if begin.startswith(b"PK") else trace_onnx
     with lab.fresh(alloc_memory=False) as backend, backend.new_context(MOST_NODES) as ctx:
         tracer = GraphTracer(ctx)

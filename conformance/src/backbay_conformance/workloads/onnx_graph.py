@@ -41,12 +41,12 @@ def trace_onnx(tracer: GraphTracer, path: Path) -> None:
         model, found = onnx.ModelProto(), error
     if not model.graph.node:
         raise ModelFileError(path, None, "a GGUF file, an ONNX model or a program of torch.export", found)
-    graph = OnnxGraph(tracer, model)
+    graph = OnnxGraphTracer(tracer, model)
     for node in model.graph.node:
         graph.trace(node)
 
 
-class OnnxGraph:
+class OnnxGraphTracer:
     """A graph whose nodes are traced in turn: ONNX's rules infer each result from the operands' shapes and known numbers."""
 
     def __init__(self, tracer: GraphTracer, model: ModelProto) -> None:

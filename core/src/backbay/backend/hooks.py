@@ -28,7 +28,7 @@ Progress = Callable[[float], None]
 """Called with 0.0 to 1.0, never less than before."""
 
 
-class BackendMeta(ABCMeta):
+class BackendMetaclass(ABCMeta):
     """Calling a class makes a backend, and starts it when the constructors of all its classes are done.
 
     `start` and the hooks that it calls thus see a complete object, and a subclass need not set its fields first.
@@ -47,7 +47,7 @@ class BackendMeta(ABCMeta):
             return backend
 
 
-class BackendHooks(metaclass=BackendMeta):
+class BackendHooks(metaclass=BackendMetaclass):
     """The hooks of a backend: a plugin implements the abstract ones, and may override the others."""
 
     contract_version: ClassVar[str | int | tuple[int, int]]

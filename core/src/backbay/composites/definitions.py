@@ -13,7 +13,7 @@ from ..trace.context import Context
 from ..trace.tensor import Tensor
 from ..types.dtype import DType
 from ..types.spec import contiguous_strides
-from .delta_rule import DeltaRuleTokens, in_chunks, one_token
+from .delta_rule import DeltaRuleOperands, in_chunks, one_token
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -203,9 +203,11 @@ def delta_rule(
     y, state = v.fill(ctx, 0.0), s
     if s.size and v.size:
         if removed is None:
-            tokens = DeltaRuleTokens(q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), reads_decayed=True)
+            tokens = DeltaRuleOperands(
+                q, k, v.mul(ctx, share), decay, k, k.mul(ctx, share), reads_decayed=True
+            )
         else:
-            tokens = DeltaRuleTokens(q, k, v, decay, removed, removed.mul(ctx, share), reads_decayed=False)
+            tokens = DeltaRuleOperands(q, k, v, decay, removed, removed.mul(ctx, share), reads_decayed=False)
         compute = one_token if v.dim(2) == 1 else in_chunks
         y, state = compute(ctx, s, tokens)
     y, state = (t.contiguous(ctx, t.size) for t in (y, state))

@@ -45,7 +45,7 @@ class TokenChunks:
         return x.slice(ctx, 1, 0, self.tokens).permute(ctx, 0, 2, 1, 3).contiguous(ctx)
 
 
-class DeltaRuleTokens(NamedTuple):
+class DeltaRuleOperands(NamedTuple):
     """The rule with one formula for both of its forms; vectors are (key or value, heads, tokens, sequences).
 
     S = diag(exp(decay)) S - put (S^T read)^T + key value^T;  y = S^T query
@@ -60,7 +60,7 @@ class DeltaRuleTokens(NamedTuple):
     reads_decayed: bool  # whether a token decays the state before it reads
 
 
-def one_token(ctx: Context, state: Tensor, token: DeltaRuleTokens) -> tuple[Tensor, Tensor]:
+def one_token(ctx: Context, state: Tensor, token: DeltaRuleOperands) -> tuple[Tensor, Tensor]:
     """The output and the states after one token of each sequence."""
     heads, sequences = state.dim(2), state.dim(3)
     vectors = [t.contiguous(ctx, t.dim(0), 1, heads, sequences) for t in token[:-1]]
@@ -76,7 +76,7 @@ def one_token(ctx: Context, state: Tensor, token: DeltaRuleTokens) -> tuple[Tens
     return state.mulmat(ctx, query), state
 
 
-def in_chunks(ctx: Context, state: Tensor, tokens: DeltaRuleTokens) -> tuple[Tensor, Tensor]:
+def in_chunks(ctx: Context, state: Tensor, tokens: DeltaRuleOperands) -> tuple[Tensor, Tensor]:
     """The outputs of the tokens of each sequence, (value, heads, tokens, sequences), and the states after them.
 
     What the tokens of a chunk know, U, solves a triangular system. With S the state before the chunk, and every product

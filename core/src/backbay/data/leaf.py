@@ -94,7 +94,7 @@ def _check_range(array: Array, spec: Spec) -> None:
         raise ShapeError(f"{spec} cannot hold {low if low < -limit else high}")
 
 
-class LeafBackend(Protocol):
+class BackendState(Protocol):
     """The part of a backend that a leaf uses."""
 
     closed: bool
@@ -122,7 +122,7 @@ class Leaf:
 
     def __init__(
         self,
-        backend: LeafBackend,
+        backend: BackendState,
         home: LeafRecording | None,
         spec: Spec,
         buffer: Buffer | None,

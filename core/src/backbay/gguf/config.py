@@ -104,7 +104,7 @@ def _is_empty(value: object) -> bool:
     return isinstance(value, list | tuple | Strings | np.ndarray) and len(value) == 0
 
 
-class TypedGetter(Protocol[T_co]):
+class ConfigGetter(Protocol[T_co]):
     """`config.int(key)` requires the key, `config.int(key, default)` does not."""
 
     @overload
@@ -123,8 +123,8 @@ class ConfigLookup(Generic[T]):
     @overload
     def __get__(self, config: None, owner: type[Config]) -> ConfigLookup[T]: ...
     @overload
-    def __get__(self, config: Config, owner: type[Config]) -> TypedGetter[T]: ...
-    def __get__(self, config: Config | None, owner: type[Config]) -> ConfigLookup[T] | TypedGetter[T]:
+    def __get__(self, config: Config, owner: type[Config]) -> ConfigGetter[T]: ...
+    def __get__(self, config: Config | None, owner: type[Config]) -> ConfigLookup[T] | ConfigGetter[T]:
         return self if config is None else partial(self._look_up, config)
 
     def _look_up(self, config: Config, key: str, default: Any = _REQUIRED) -> Any:

@@ -16,7 +16,7 @@ from backbay.errors import ClosedError, ModelFileError, OptionError, nearest
 from .config import Config
 from .content import Content
 from .header import DEFAULT_ALIGNMENT, Bytes, Derived, TensorInfo, all_tensors, read_parts
-from .weight_copies import WeightCopies, join_bytes, stack_experts
+from .weight_copies import WeightMemory, join_bytes, stack_experts
 
 CHUNK = 1 << 24  # bytes of a part of a tensor, about
 
@@ -55,7 +55,7 @@ class ModelFile:
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(dict(tensors))
         self.closed = False
         self._derived = dict(derived)
-        self._copies: WeightCopies | None = None
+        self._copies: WeightMemory | None = None
         self._made: dict[str, Bytes] = {}
         self._making = Lock()
 
@@ -107,7 +107,7 @@ class ModelFile:
         MemoryError if the system has no room. Arrays that `data` returned before still view the file.
         """
         if self._copies is None:
-            self._copies = WeightCopies(self.tensors.values())
+            self._copies = WeightMemory(self.tensors.values())
 
     def read_copies(self) -> Iterator[float]:
         """Read all weights that were not read yet, then let go of the file; gives the part that is done."""

@@ -26,7 +26,7 @@ _NAME = re.compile(r"(blk\.[0-9]+\.ffn_(?:gate|up|down))\.([0-9]+)\.weight")
 
 
 @final
-class WeightCopies:
+class WeightMemory:
     """Memory for all weights of a model. Each weight is read when it is first asked for."""
 
     def __init__(self, tensors: Iterable[TensorInfo]) -> None:

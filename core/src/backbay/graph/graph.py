@@ -15,7 +15,7 @@ from ..data.leaf import Leaf, LeafRecording
 from ..errors import CancelledError, ClosedError, OptionError
 from ..ops.op_declaration import Op
 from ..types.dtype import DType
-from ..types.fork_safety import SafeEvent, cached_property
+from ..types.fork_safety import InterruptSafeEvent, cached_property
 from ..types.gpu_layers import Placement
 from ..types.spec import Spec
 
@@ -193,7 +193,7 @@ def stop_when_cancelled(
     if cancel is None:
         yield
         return
-    done, deciding = SafeEvent(), threading.Lock()
+    done, deciding = InterruptSafeEvent(), threading.Lock()
 
     def watch() -> None:
         while not done.wait(poll):

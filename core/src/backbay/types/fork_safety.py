@@ -30,7 +30,7 @@ class cached_property(functools.cached_property[T]):  # noqa: N801  named as the
 
 
 @final
-class SafeEvent:
+class InterruptSafeEvent:
     """A `threading.Event` for threads that Ctrl-C may interrupt: threads share no lock that could stay locked."""
 
     def __init__(self) -> None:

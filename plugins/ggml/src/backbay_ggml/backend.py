@@ -43,9 +43,9 @@ from .lowering.support import coarsest_precision, op_precision, precision_of_dev
 from .ops import KERNELS
 from .plans.callbacks import StopFlag
 from .plans.cpu_plan import CpuPlan, PlanArena
-from .plans.graph_plan import GgmlResources
-from .plans.multi_device_plan import MultiDevicePlan, PlanScheduler
-from .plans.thread_choice import ThreadChoice
+from .plans.graph_plan import GgmlPlanResources
+from .plans.multi_device_plan import MultiDevicePlan, MultiDeviceScheduler
+from .plans.thread_choice import ThreadCountChooser
 from .tensors.buffers import DeviceLeafBuffer, LeafBuffer
 from .tensors.tensor_builder import four_dimensions
 from .weights.model_weights import AUTO, COPIED, EMBEDDINGS, MAPPED, ModelWeights, is_tied
@@ -150,14 +150,14 @@ class Ggml(Backend):
             raise self.ledger.failure(GRAPH, 0, str(error) or "the system refused") from error
 
     @cached_property
-    def services(self) -> GgmlResources:
+    def services(self) -> GgmlPlanResources:
         """The parts of this backend that plans use."""
-        return GgmlResources(
+        return GgmlPlanResources(
             library=self.library,
             ledger=self.ledger,
             params=self.params,
             threads=self.threads,
-            thread_choices=defaultdict(partial(ThreadChoice, self.threads)),
+            thread_choices=defaultdict(partial(ThreadCountChooser, self.threads)),
             flash=self.flash,
             cpu=self.all_devices[0],
             device_of=self.assignment.device,
@@ -166,9 +166,9 @@ class Ggml(Backend):
         )
 
     @cached_property
-    def scheduler(self) -> PlanScheduler:
+    def scheduler(self) -> MultiDeviceScheduler:
         """Runs graphs over several devices."""
-        return PlanScheduler(self.services, [*self.assignment.others, self.all_devices[0]])
+        return MultiDeviceScheduler(self.services, [*self.assignment.others, self.all_devices[0]])
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
         device = self.assignment.device(placement)

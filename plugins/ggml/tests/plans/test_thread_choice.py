@@ -11,13 +11,13 @@ import pytest
 
 from backbay import BackendParams, DType
 from backbay_ggml import Ggml
-from backbay_ggml.plans.thread_choice import ThreadChoice
+from backbay_ggml.plans.thread_choice import ThreadCountChooser
 
 Times = Callable[[int], float]
 
 
 def run(
-    choice: ThreadChoice, seconds: float, time_of: Times, *, interrupted: bool = False
+    choice: ThreadCountChooser, seconds: float, time_of: Times, *, interrupted: bool = False
 ) -> tuple[float, Counter[int]]:
     """Runs a second, and how many were on each count, over so many seconds."""
     passed, counts = 0.0, Counter[int]()
@@ -41,20 +41,22 @@ def busy(chance: random.Random) -> Times:
 
 def test_a_quiet_machine_loses_nothing() -> None:
     for most in (2, 3, 8, 16):
-        rate, counts = run(ThreadChoice(most), 20.0, quiet)
+        rate, counts = run(ThreadCountChooser(most), 20.0, quiet)
         assert rate > 0.99 / quiet(most)
         assert counts[most] > 0.99 * counts.total()
 
 
 def test_single_interruptions_change_nothing() -> None:
     chance = random.Random(1)
-    _, counts = run(ThreadChoice(2), 20.0, lambda count: 5e-3 if chance.random() < 0.01 else quiet(count))
+    _, counts = run(
+        ThreadCountChooser(2), 20.0, lambda count: 5e-3 if chance.random() < 0.01 else quiet(count)
+    )
     assert counts[2] > 0.98 * counts.total()
 
 
 @pytest.mark.fault("busy neighbours on every core", "ggml takes fewer threads, and all again when they end")
 def test_busy_neighbours_leave_almost_the_rate_of_one_thread() -> None:
-    choice, beside = ThreadChoice(2), busy(random.Random(1))
+    choice, beside = ThreadCountChooser(2), busy(random.Random(1))
     run(choice, 5.0, quiet)
     run(choice, 1.0, beside, interrupted=True)
     rate, _ = run(choice, 20.0, beside)
@@ -65,7 +67,7 @@ def test_busy_neighbours_leave_almost_the_rate_of_one_thread() -> None:
 
 
 def test_a_machine_that_is_busy_from_the_beginning_soon_runs_one_thread() -> None:
-    choice = ThreadChoice(2)
+    choice = ThreadCountChooser(2)
     run(choice, 1.0, lambda count: 4e-3 if count == 1 else 0.1, interrupted=True)
     assert run(choice, 0.1, lambda count: 4e-3 if count == 1 else 0.1, interrupted=True)[1].keys() == {1}
 
@@ -74,7 +76,7 @@ def test_a_machine_that_is_busy_from_the_beginning_soon_runs_one_thread() -> Non
     "many busy neighbours on every core", "ggml takes one thread after two steps, not after ten seconds"
 )
 def test_threads_that_spin_while_they_wait_hide_no_better_count() -> None:
-    choice, spent, counts = ThreadChoice(2), 0.0, Counter[int]()
+    choice, spent, counts = ThreadCountChooser(2), 0.0, Counter[int]()
     while spent < 60.0:
         count = choice.next()
         counts[count] += 1
@@ -92,7 +94,7 @@ def test_threads_that_spin_while_they_wait_hide_no_better_count() -> None:
 )
 @pytest.mark.parametrize(("disturbed", "most"), [(2, 20), (10, 20), (30, 100), (100, 100)])
 def test_after_a_short_disturbance_all_threads_soon_run_again(disturbed: int, most: int) -> None:
-    choice, counts = ThreadChoice(2), Counter[int]()
+    choice, counts = ThreadCountChooser(2), Counter[int]()
     for step in range(disturbed + 400):
         count = choice.next()
         counts[count] += 1
@@ -102,17 +104,17 @@ def test_after_a_short_disturbance_all_threads_soon_run_again(disturbed: int, mo
 
 
 def test_a_graph_that_is_faster_on_one_thread_gets_one() -> None:
-    rate, _ = run(ThreadChoice(2), 10.0, lambda count: 1e-4 * count)
+    rate, _ = run(ThreadCountChooser(2), 10.0, lambda count: 1e-4 * count)
     assert rate > 0.9 * 1e4
 
 
 def test_long_runs_are_not_slowed_down_by_tries() -> None:
-    _, counts = run(ThreadChoice(2), 30.0, lambda count: 2.0 / count)
+    _, counts = run(ThreadCountChooser(2), 30.0, lambda count: 2.0 / count)
     assert counts[1] == 0
 
 
 def test_one_thread_stays_one() -> None:
-    assert run(ThreadChoice(1), 1.0, lambda _: 1e-3)[1].keys() == {1}
+    assert run(ThreadCountChooser(1), 1.0, lambda _: 1e-3)[1].keys() == {1}
 
 
 def test_steps_of_one_token_and_of_many_choose_apart_however_large_their_cache_is() -> None:

@@ -41,7 +41,7 @@ from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
 from .ops import KERNELS
 from .plans.export import export
 from .plans.plan import OnnxPlan
-from .plans.session_cache import OnnxResources, SessionCache
+from .plans.session_cache import OnnxPlanResources, SessionCache
 from .session.device import Device, choose_device
 from .session.doctor import diagnose
 from .session.native import NO_NATIVE, native_code
@@ -105,8 +105,8 @@ class OnnxBackend(Backend):
         return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
-    def services(self) -> OnnxResources:
-        return OnnxResources(
+    def services(self) -> OnnxPlanResources:
+        return OnnxPlanResources(
             params=self.params,
             device=self.device,
             ledger=self.ledger,

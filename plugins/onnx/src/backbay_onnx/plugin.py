@@ -11,6 +11,6 @@ from .backend import OnnxBackend
 def backbay_backend(name: str) -> type[Backend]:
     if name != "ort":
         return OnnxBackend
-    from .adapter.backend import OrtBackend  # which the other backend does not need
+    from .adapter.backend import ProviderBackend  # which the other backend does not need
 
-    return OrtBackend
+    return ProviderBackend

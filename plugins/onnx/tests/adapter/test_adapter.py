@@ -13,7 +13,7 @@ import pytest
 from backbay import BackendParams, BackendUnavailableError, DType, OptionError, RefusalError
 from backbay_conformance import Report, run
 from backbay_onnx.adapter import provider as providers
-from backbay_onnx.adapter.backend import OrtBackend
+from backbay_onnx.adapter.backend import ProviderBackend
 from backbay_onnx.adapter.precision import measured_precision, parse_precision
 from backbay_onnx.adapter.provider import Provider, assignment, find_provider
 from backbay_onnx.adapter.provider_graph import provider_graph
@@ -41,7 +41,7 @@ def _fresh() -> Iterator[None]:
 
 
 def tried(ep: str, *ops: str, **options: Any) -> Report:
-    return run(OrtBackend, ops=ops, size="smoke", options={"ep": ep, **options})
+    return run(ProviderBackend, ops=ops, size="smoke", options={"ep": ep, **options})
 
 
 @pytest.mark.parametrize("graphs", ["each", "whole"])
@@ -54,7 +54,7 @@ def test_on_the_cpu_provider_nothing_fails(graphs: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("graphs", ["each", "whole"])
 def test_on_the_cpu_provider_nothing_fails_at_all(graphs: str) -> None:
-    report = run(OrtBackend, size="smoke", options={"ep": CPU, "graphs": graphs})
+    report = run(ProviderBackend, size="smoke", options={"ep": CPU, "graphs": graphs})
     assert report.ok, report.failures[0]
 
 
@@ -108,7 +108,7 @@ def test_a_provider_that_declines_in_silence_is_caught(monkeypatch: pytest.Monke
 )
 def test_a_provider_that_is_not_there_is_an_error(ep: str, kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told):
-        OrtBackend(None, BackendParams(options={"ep": ep}))
+        ProviderBackend(None, BackendParams(options={"ep": ep}))
 
 
 def test_a_provider_without_a_device_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_a_provider_without_a_device_is_an_error_that_says_so(monkeypatch: pytes
 
 
 def test_the_precision_of_the_cpu_is_measured_and_a_declared_one_is_shown() -> None:
-    with OrtBackend(None, BackendParams(options={"ep": CPU})) as backend:
+    with ProviderBackend(None, BackendParams(options={"ep": CPU})) as backend:
         assert backend.devices()[0].name.endswith("precision f32/f32, measured")
-    with OrtBackend(None, BackendParams(options={"ep": CPU, "precision": "f16/f32"})) as backend:
+    with ProviderBackend(None, BackendParams(options={"ep": CPU, "precision": "f16/f32"})) as backend:
         assert backend.devices()[0].name.endswith("precision f16/f32, declared")
 
 

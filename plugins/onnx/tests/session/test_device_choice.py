@@ -86,7 +86,7 @@ def test_contradicting_or_partial_requests_are_refused(option: str, given: GPULa
 
 def test_an_unknown_device_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    for name in ("WeightStore", "Workspace", "OnnxResources", "SessionCache"):
+    for name in ("WeightStore", "Workspace", "OnnxPlanResources", "SessionCache"):
         monkeypatch.setattr(f"backbay_onnx.backend.{name}", lambda *_, name=name, **__: made.append(name))
     with pytest.raises(OptionError, match="has no device 'Vulkan:0'"):
         OnnxBackend(None, BackendParams(max_memory={"Vulkan:0": 1}))

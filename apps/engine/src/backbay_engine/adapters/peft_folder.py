@@ -17,7 +17,7 @@ from backbay.gguf import ModelFile
 from backbay.internals import numpy_view
 
 from ..checkpoints.json_files import read_object
-from ..checkpoints.module_names import ModuleNames
+from ..checkpoints.module_names import ModuleLookup
 from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_file
 from ..checkpoints.tensor_names import joined_experts
 from .adapter import Adapter, AdapterFactors, Array, factor_numbers
@@ -40,7 +40,7 @@ def read_peft(folder: Path, model: ModelFile) -> Adapter:
         module: AdapterFactors.scaled(down, up, settings.scale(module, up.shape[-1]))
         for module, (down, up) in _pairs(checkpoint)
     }
-    names, found = ModuleNames(model), dict[str, AdapterFactors]()
+    names, found = ModuleLookup(model), dict[str, AdapterFactors]()
     for module, own in _joined_experts(folder, modules).items():
         for target, up in names.of(f"{module}.weight", own.up).items():
             if target in found or up.shape[-1] != own.rank or up.ndim != own.up.ndim:

@@ -3,7 +3,7 @@
 from .attention.causal import CausalCache
 from .attention.cross_attention import VisibleRows
 from .attention.encoder import EncoderCache
-from .attention.pictures import BoundPictureCrossAttentionCache, PictureCrossAttentionCache, PictureWriter
+from .attention.pictures import BoundPictureCrossAttentionCache, PictureCacheGraph, PictureCrossAttentionCache
 from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, Shift
 from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache
@@ -22,8 +22,8 @@ __all__ = [
     "EncoderCache",
     "EncoderDecoderCache",
     "LayeredCache",
+    "PictureCacheGraph",
     "PictureCrossAttentionCache",
-    "PictureWriter",
     "RecurrentCache",
     "Shift",
     "VisibleRows",

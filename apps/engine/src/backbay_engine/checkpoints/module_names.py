@@ -29,7 +29,7 @@ STATED: Final = {
 """The names in a configuration of values that decide on the order of rows, and their keys in a model file."""
 
 
-class ModuleNames:
+class ModuleLookup:
     """Finds a module's matrix in a model, which is a folder, or a file that was made of one."""
 
     def __init__(self, model: ModelFile) -> None:

@@ -28,7 +28,7 @@ WITH_ENCODERS = (
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedRows:
+class MediaPlace:
     """A picture's or a sound's place in a prompt: what the reference's processor makes of the bare placeholder."""
 
     ids: NDArray[np.int32]
@@ -204,10 +204,10 @@ class EncoderFamily(ABC, Generic[P]):
         """ImageError or AudioError if it was prepared for another model, or no preparation makes it."""
 
     @abstractmethod
-    def place(self, prepared: P, /, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, prepared: P, /, tokenizer: Tokenizer) -> MediaPlace:
         """Its place in a prompt."""
 
-    def placed(self, prepared: P, /, tokenizer: Tokenizer | None) -> PlacedRows:
+    def placed(self, prepared: P, /, tokenizer: Tokenizer | None) -> MediaPlace:
         """Its place in a prompt; RequestError if the model has no vocabulary, and the place needs tokens."""
         if tokenizer is None:
             raise RequestError(
@@ -278,7 +278,7 @@ def placeholder_id(tokenizer: Tokenizer, *words: str) -> int:
     return next(id for id in (*known, *others) if id is not None)
 
 
-def rows_in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]]) -> PlacedRows:
+def rows_in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence[int]]) -> MediaPlace:
     """Runs of `count` rows, all alike or each its own, in the place of one token, between other tokens: those before
     the first run, ...
     """
@@ -287,4 +287,4 @@ def rows_in_runs(id: int, count: int | Sequence[int], between: Sequence[Sequence
     runs = ([(id, True)] * each for each in counts)
     pairs = (pair for run, tokens in zip(runs, others, strict=True) for pair in (*run, *tokens))
     ids, replaced = zip(*first, *pairs, strict=True)
-    return PlacedRows(np.array(ids, np.int32), np.array(replaced, np.bool_), advance=len(ids))
+    return MediaPlace(np.array(ids, np.int32), np.array(replaced, np.bool_), advance=len(ids))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImageError
-from ..file_source import FileSource, SourceKind, has_scheme
+from ..file_source import MediaFile, MediaKind, has_scheme
 from .prepared_picture import Size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Fit = Literal["pad"]
 
-PICTURE = SourceKind("a picture", ImageError, 2**28)
+PICTURE = MediaKind("a picture", ImageError, 2**28)
 RGB = NDArray[np.uint8]  # (height, width, 3)
 
 MOST_PIXELS = 89_478_485  # Pillow's own limit: 256 MiB of RGB
@@ -55,13 +55,13 @@ class Image:
 
     def size(self) -> Size:
         """Height and width as the file's header has them, not turned by EXIF; ImageError if they are refused."""
-        if isinstance(self._source, FileSource):
+        if isinstance(self._source, MediaFile):
             return picture_size(self.name, self._source.data())
         return self._source.shape[0], self._source.shape[1]
 
     def rgb(self) -> RGB:
         """The decoded picture, (height, width, 3); ImageError if it cannot be decoded."""
-        if isinstance(self._source, FileSource):
+        if isinstance(self._source, MediaFile):
             return decode_image(self.name, self._source.data())
         return self._source
 
@@ -88,7 +88,7 @@ def image_of(part: object) -> Image:
     raise ImageError(f'an image part needs the key "image" or "image_url", got {sorted(map(str, part))}')
 
 
-def _taken(source: object) -> tuple[str, RGB | FileSource]:
+def _taken(source: object) -> tuple[str, RGB | MediaFile]:
     """The name of a source in errors, and what is kept of it."""
     if isinstance(source, np.ndarray):
         return "an array", _checked(source)

@@ -12,7 +12,7 @@ from ..arguments import AdapterMix, require_fitting_prompt
 from ..errors import RequestError
 from ..port.contract import ModelFacts
 from ..runner.requests.answer import Timings
-from ..runner.requests.generation import AnswerText, GenerationJob, check_generation
+from ..runner.requests.generation import AnswerProgress, GenerationJob, check_generation
 from ..runner.requests.handle import Receiver
 from ..runner.requests.job import Job, PictureRowSource, picture_spans
 from ..runner.requests.prompt_jobs import LogitsJob, TokenScoreJob
@@ -107,6 +107,6 @@ class JobMaker:
         if error is None and isinstance(request, Generate):
             options = request.options
             timings = Timings(resumed_tokens=len(options.resume))
-            AnswerText(options, self.tokenizer).give(receiver, timings)
+            AnswerProgress(options, self.tokenizer).give(receiver, timings)
         else:
             receiver.fail(error or CancelledError("the request was cancelled"))

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 import backbay
 from backbay import Backend, BackendParams, ClosedError
 from backbay.discovery import open_model
-from backbay.internals import SafeEvent, close_after_fork
+from backbay.internals import InterruptSafeEvent, close_after_fork
 
 from ..checkpoints import locate
 from ..encoders.contract import EncoderFamily
 from ..errors import DeadlineError
 from ..media.encoder import MediaEncoder
 from ..media.encoder_file import encoder_family, encoder_file, has_encoder, text_file
-from ..media.processor_turns import ProcessorTurns, share_processors
+from ..media.processor_turns import ProcessorLock, share_processors
 from ..media.prompts import Media, PlacedMedia, PreparedMedia, PromptParts, placeholder_tokens, prompt_tokens
 from ..media.row_store import RowsLease, RowStore
 from ..models.keys import WIDTH
@@ -48,7 +48,7 @@ R = TypeVar("R", bound=Receiver[Any])
 
 @final
 @dataclass(eq=False)
-class PendingMedia:
+class MediaRequest:
     """A request whose pictures are prepared or encoded; then it becomes a job of the runner.
 
     prepared    the request's pictures, in their order; None where one is not prepared yet
@@ -87,7 +87,7 @@ class MediaIntake:
         encoder: MediaEncoder,
         tokenizer: Tokenizer | None,
         budget: int,
-        turns: ProcessorTurns | None,
+        turns: ProcessorLock | None,
     ) -> None:
         self.family, self.encoder, self.turns = family, encoder, turns
         self.facts = MediaFacts(
@@ -98,7 +98,7 @@ class MediaIntake:
         turn = nullcontext if turns is None else turns.part
         self.store = RowStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
-        self._arrivals: list[PendingMedia] = []
+        self._arrivals: list[MediaRequest] = []
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
         self._closing = False
@@ -124,7 +124,7 @@ class MediaIntake:
 
     def embed(self, picture: Media) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""
-        prepared, there = self.prepare(picture), SafeEvent()
+        prepared, there = self.prepare(picture), InterruptSafeEvent()
         errors: list[BaseException] = []
 
         def done(lease: RowsLease, error: BaseException | None) -> None:
@@ -154,7 +154,7 @@ class MediaIntake:
         """Prepare and encode the pictures of a request; then it becomes a job, which goes to the runner."""
         pictures = parts.media
         jobs.require_room(len(pictures))
-        arrival = PendingMedia(request, parts, jobs, runner, [None] * len(pictures))
+        arrival = MediaRequest(request, parts, jobs, runner, [None] * len(pictures))
         arrival.handle = handle = receiver(partial(self._cancel, arrival))
         with self._lock:
             if self._closing:
@@ -208,7 +208,7 @@ class MediaIntake:
 
     # -- in the threads of the pool and of the store -----------------------------------------------------
 
-    def _guarded(self, arrival: PendingMedia, work: Callable[[], None]) -> None:
+    def _guarded(self, arrival: MediaRequest, work: Callable[[], None]) -> None:
         """Do a part of a request's work; an error ends the request."""
         if arrival.over:
             return
@@ -219,14 +219,14 @@ class MediaIntake:
         except BaseException as error:  # noqa: BLE001  the request gets it
             self._end(arrival, error)
 
-    def _require_time(self, arrival: PendingMedia) -> None:
+    def _require_time(self, arrival: MediaRequest) -> None:
         """DeadlineError if the request should have begun by now."""
         if arrival.job is None and arrival.begin_by <= monotonic():
             raise DeadlineError(
                 "the request had not begun by its deadline: its pictures or sounds were not ready"
             )
 
-    def _watch(self, arrival: PendingMedia) -> None:
+    def _watch(self, arrival: MediaRequest) -> None:
         """End a request at its deadline, even while one of its pictures is prepared or encoded."""
         left = arrival.begin_by - monotonic()
         if left < TIMEOUT_MAX:
@@ -234,7 +234,7 @@ class MediaIntake:
             arrival.watch.daemon = True
             arrival.watch.start()
 
-    def _prepare_one(self, arrival: PendingMedia, place: int, picture: Media) -> None:
+    def _prepare_one(self, arrival: MediaRequest, place: int, picture: Media) -> None:
         prepared = self.prepare(picture)
         with self._lock:
             arrival.prepared[place] = prepared
@@ -248,7 +248,7 @@ class MediaIntake:
         """The fewest tokens that a picture has in a prompt."""
         return 1 if self.family.crosses else max(1, picture.tokens)
 
-    def _arrange(self, arrival: PendingMedia) -> None:
+    def _arrange(self, arrival: MediaRequest) -> None:
         """Place the prepared pictures in the text, and ask for their rows."""
         prepared = [picture for picture in arrival.prepared if picture is not None]
         arrival.tokens = self.tokens(arrival.parts, prepared)
@@ -262,13 +262,13 @@ class MediaIntake:
         if over:
             lease.release()
 
-    def _encoded(self, arrival: PendingMedia, lease: RowsLease, error: BaseException | None) -> None:
+    def _encoded(self, arrival: MediaRequest, lease: RowsLease, error: BaseException | None) -> None:
         if error is not None:
             self._end(arrival, error)
         else:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
-    def _submit(self, arrival: PendingMedia, lease: RowsLease) -> None:
+    def _submit(self, arrival: MediaRequest, lease: RowsLease) -> None:
         job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:
@@ -279,7 +279,7 @@ class MediaIntake:
             arrival.job = job
             self._leave(arrival)
 
-    def _cancel(self, arrival: PendingMedia) -> None:
+    def _cancel(self, arrival: MediaRequest) -> None:
         with self._lock:
             job = arrival.job
         if job is not None:
@@ -287,7 +287,7 @@ class MediaIntake:
         else:
             self._end(arrival, None)
 
-    def _end(self, arrival: PendingMedia, error: BaseException | None) -> None:
+    def _end(self, arrival: MediaRequest, error: BaseException | None) -> None:
         """End a request that the runner has not got: with an error, or as cancelled."""
         with self._lock:
             if arrival.over or arrival.job is not None:
@@ -299,7 +299,7 @@ class MediaIntake:
             lease.release()
         arrival.jobs.end(arrival.request, arrival.handle, error)
 
-    def _leave(self, arrival: PendingMedia) -> None:
+    def _leave(self, arrival: MediaRequest) -> None:
         if arrival.watch is not None:
             arrival.watch.cancel()
         self._arrivals.remove(arrival)
@@ -347,7 +347,7 @@ def open_encoder(
         raise
     encoder = MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
     try:
-        turns = ProcessorTurns() if share_processors(text.memory(), encoder.memory()) else None
+        turns = ProcessorLock() if share_processors(text.memory(), encoder.memory()) else None
         return MediaIntake(family, encoder, tokenizer, options.store_bytes, turns)
     except BaseException:
         encoder.close()

@@ -30,7 +30,7 @@ from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
-from ..runner.requests.job import UnstoredPictureRows
+from ..runner.requests.job import PictureRowMap
 from ..runner.requests.prompt_jobs import LogitsJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
@@ -50,7 +50,7 @@ from .job_maker import JobMaker
 from .load_checks import context_of, dtype_of, tokenizer_of
 from .media_intake import MediaIntake, open_encoder, open_text_backend, own_projector
 from .prefix_folder import PrefixFolder
-from .snapshot_saver import SlotSnapshots, SnapshotSaver
+from .snapshot_saver import SlotSnapshotter, SnapshotSaver
 
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class LocalPort(Port):
         self._jobs = JobMaker(self.facts, self.tokenizer, self.constraint_maker, room, self.adapters)
         self.runner: Runner | None = None
         if self.cache is not None:
-            snapshots = SlotSnapshots(self.backend, self.cache, self.adapters.has)
+            snapshots = SlotSnapshotter(self.backend, self.cache, self.adapters.has)
             keeping = None if options.cache_dir is None else PrefixFolder(options, snapshots)
             if keeping is not None:
                 self._opened.callback(keeping.close)
@@ -272,7 +272,7 @@ class LocalPort(Port):
         self.forget()
         media = self.require_media()
         prepared = [media.prepare(picture) for picture in prompt.media]
-        rows = UnstoredPictureRows({picture.content: media.embed(picture) for picture in prepared})
+        rows = PictureRowMap({picture.content: media.embed(picture) for picture in prepared})
         job = LogitsJob(media.tokens(prompt, prepared), rows)
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:

@@ -20,7 +20,7 @@ from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.snapshot_folder import SnapshotFolder, begins_with
 from ..steps.tokens import Token
-from .snapshot_saver import SlotSnapshots
+from .snapshot_saver import SlotSnapshotter
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class PrefixFolder:
     Errors are logged.
     """
 
-    def __init__(self, options: LoadOptions, snapshots: SlotSnapshots) -> None:
+    def __init__(self, options: LoadOptions, snapshots: SlotSnapshotter) -> None:
         cache = snapshots.cache
         anywhere = isinstance(cache, CausalCache) and cache.keep is None
         folder = Path(options.cache_dir).absolute()

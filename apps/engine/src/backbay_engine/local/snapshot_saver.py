@@ -28,7 +28,7 @@ from ..steps.tokens import Token
 
 
 @final
-class SlotSnapshots:
+class SlotSnapshotter:
     """The snapshots of slots; between two steps, the runner's thread calls `take` and `put`."""
 
     def __init__(self, backend: Backend, cache: Cache, has_adapter: Callable[[str], bool]) -> None:
@@ -76,7 +76,7 @@ class SnapshotSaver:
 
     def __init__(
         self,
-        snapshots: SlotSnapshots,
+        snapshots: SlotSnapshotter,
         runner: Runner,
         lay_out: Callable[[Sequence[int]], Sequence[Token]],
         vocabulary_size: int,

@@ -30,7 +30,7 @@ def _busy(memory: BackendMemory) -> set[tuple[str, str]]:
 
 
 @final
-class ProcessorTurns:
+class ProcessorLock:
     """Keeps steps of text and parts of an encoding apart, which would take the same processors from each other.
 
     After a part that took t seconds, steps of text have t seconds for themselves, unless there are none. So half of

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ..arguments import token_ids
-from ..encoders.contract import Modality, PlacedRows
+from ..encoders.contract import MediaPlace, Modality
 from ..errors import RequestError, TemplateError
 from ..images.picture import Image, image_of
 from ..images.prepared_picture import Prepared
 from ..sound.prepared_sound import PreparedAudio
 from ..sound.recording import Audio, audio_of
-from ..steps.tokens import PictureFacts, PictureToken, Token, ids_of
+from ..steps.tokens import PicturePlace, PictureToken, Token, ids_of
 from ..text.tokenizers import Tokenizer
 
 Message: TypeAlias = Mapping[str, Any]
@@ -96,13 +96,13 @@ class PlacedMedia:
     """A prepared picture or sound, and its place in a prompt."""
 
     prepared: PreparedMedia
-    placed: PlacedRows
+    placed: MediaPlace
 
     @property
-    def facts(self) -> PictureFacts:
+    def facts(self) -> PicturePlace:
         placed = self.placed
         rows = self.prepared.tokens if placed.crosses else 0
-        return PictureFacts(
+        return PicturePlace(
             self.prepared.content,
             max(len(placed.ids), 1),
             placed.sees_itself,
@@ -135,7 +135,7 @@ def prompt_tokens(
     plain   control tokens whose text in the prompt is only text: users cannot write pictures or sounds
     """
     items, numbers = list(items), count()
-    pieces: list[str | Sequence[Token] | PictureFacts] = []
+    pieces: list[str | Sequence[Token] | PicturePlace] = []
     for item in items:
         if isinstance(item, PlacedMedia) and not len(item.placed.ids):
             pieces.append(item.facts)
@@ -149,14 +149,14 @@ def prompt_tokens(
         ends = zip((items[0], items[-1]), tokenizer.around, strict=True)
         begin, end = (around if isinstance(item, str) else [] for item, around in ends)
         pieces = [begin, *pieces, end]
-    tokens, text, carried = list[Token](), "", dict[int, PictureFacts]()
+    tokens, text, carried = list[Token](), "", dict[int, PicturePlace]()
     for piece in (*pieces, []):
         if isinstance(piece, str):
             text += piece
             continue
         tokens += _encode(text, tokenizer, plain) if text else []
         text = ""
-        if isinstance(piece, PictureFacts):
+        if isinstance(piece, PicturePlace):
             carried[len(tokens)] = piece
         else:
             tokens += piece

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import CancelledError, ClosedError
-from backbay.internals import SafeEvent
+from backbay.internals import InterruptSafeEvent
 from backbay.plugin import Cancel
 
 from ..encoders.contract import Prepared
@@ -92,7 +92,7 @@ class RowStore:
         self._waiting: deque[RowsLease] = deque()  # for room
         self._todo: deque[_Entry] = deque()
         self._encoded: list[_Entry] = []  # just now
-        self._cancel = SafeEvent()
+        self._cancel = InterruptSafeEvent()
         self._asked = self._computed = self._rows = self._bytes = 0
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class QuestionLane(Enum):
+class QuestionQueue(Enum):
     """The queues of a worker's questions, each with a thread of its own, which answers one after the other."""
 
     AT_ONCE = "at once"
@@ -50,7 +50,7 @@ class Question(ABC, Generic[T]):
     needs_a_worker  whether a worker is started for it, if none runs; otherwise its answer is None then
     """
 
-    lane: ClassVar[QuestionLane] = QuestionLane.QUICK
+    lane: ClassVar[QuestionQueue] = QuestionQueue.QUICK
     of_a_process: ClassVar[bool] = False
     needs_a_worker: ClassVar[bool] = True
 
@@ -66,7 +66,7 @@ class Embed(Question[NDArray[np.float32]]):
 
     prompts: Sequence[Sequence[int]]
     adapter: AdapterMix = ()
-    lane = QuestionLane.EMBEDDINGS
+    lane = QuestionQueue.EMBEDDINGS
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
         return port.embed(self.prompts, cancel, self.adapter)
@@ -88,7 +88,7 @@ class AddAdapter(Question[None]):
 
     name: str
     path: str
-    lane = QuestionLane.RUNNING
+    lane = QuestionQueue.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -101,7 +101,7 @@ class RemoveAdapter(Question[None]):
     """Unloads an adapter, between two steps."""
 
     name: str
-    lane = QuestionLane.RUNNING
+    lane = QuestionQueue.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -156,7 +156,7 @@ class GetStoreCounters(Question[StoreCounters]):
 class GetState(Question[State]):
     """Asks for the requests and the sequences now."""
 
-    lane = QuestionLane.AT_ONCE
+    lane = QuestionQueue.AT_ONCE
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> State:
         return port.state()
@@ -173,10 +173,10 @@ class GetMemory(Question[BackendMemory]):
 
 @final
 @dataclass(frozen=True)
-class ForgetAll(Question[None]):
+class ClearCaches(Question[None]):
     """Empties the cache, and the store of rows, as soon as no request runs."""
 
-    lane = QuestionLane.IDLENESS
+    lane = QuestionQueue.IDLENESS
     needs_a_worker = False
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -185,12 +185,12 @@ class ForgetAll(Question[None]):
 
 @final
 @dataclass(frozen=True)
-class SaveAnswer(Question[Snapshot | None]):
+class GetAnswerSnapshot(Question[Snapshot | None]):
     """Asks for the snapshot of a request for text, by its number; None if it is over."""
 
     number: int
     request: Generate
-    lane = QuestionLane.RUNNING
+    lane = QuestionQueue.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot | None:
@@ -199,13 +199,13 @@ class SaveAnswer(Question[Snapshot | None]):
 
 @final
 @dataclass(frozen=True)
-class SavePrompt(Question[Snapshot]):
+class GetPromptSnapshot(Question[Snapshot]):
     """Asks for the snapshot of a prompt, and of its answer if there is one; what the cache has not is computed."""
 
     prompt: Sequence[int]
     answered: Sequence[int] = ()
     adapter: AdapterMix = ()
-    lane = QuestionLane.SEQUENCES
+    lane = QuestionQueue.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot:
@@ -220,7 +220,7 @@ class RestoreSnapshot(Question[None]):
 
     snapshot: Snapshot
     shared: bool
-    lane = QuestionLane.SEQUENCES
+    lane = QuestionQueue.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:

@@ -126,7 +126,7 @@ class TextCall(RemoteCall):
 
 
 @final
-class ScoreCall(RemoteCall):
+class TokenScoreCall(RemoteCall):
     """A request for the log-probabilities of a prompt's tokens; the next process gives them from the first on."""
 
     def __init__(self, request: ScoreTokens, handle: Handle[int], leave: Callable[[], object]) -> None:
@@ -169,5 +169,5 @@ def call_of(message: Message, handle: Handle[Any], leave: Callable[[], object]) 
         case Generate():
             return TextCall(message, handle, leave)
         case ScoreTokens():
-            return ScoreCall(message, handle, leave)
+            return TokenScoreCall(message, handle, leave)
     return ResultCall(message, handle, leave)

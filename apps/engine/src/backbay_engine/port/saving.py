@@ -14,7 +14,7 @@ from ..runner.requests.request import Generate, Prompt
 from ..snapshots import Snapshot
 from ..snapshots.snapshot import continuation_options
 from .contract import Port
-from .questions import SaveAnswer, SavePrompt
+from .questions import GetAnswerSnapshot, GetPromptSnapshot
 
 
 def save_snapshot(
@@ -22,16 +22,16 @@ def save_snapshot(
 ) -> Snapshot:
     """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
     if not isinstance(source, Handle):
-        return port.ask(SavePrompt(source, adapter=adapter))
+        return port.ask(GetPromptSnapshot(source, adapter=adapter))
     request = source.request
     if not isinstance(request, Generate):
         raise RequestError("only requests for text can be saved")
     prompt = require_no_pictures(request.prompt)
     continuation_options(request, 0, ())  # refuses what cannot be saved
-    if not source.done and (running := port.ask(SaveAnswer(source.number, request))) is not None:
+    if not source.done and (running := port.ask(GetAnswerSnapshot(source.number, request))) is not None:
         return running
     answer, seed = source.result().tokens, request.options.sampling.seed or 0
-    saved = port.ask(SavePrompt(prompt, answer, request.options.adapter))
+    saved = port.ask(GetPromptSnapshot(prompt, answer, request.options.adapter))
     return replace(saved, options=continuation_options(request, seed, answer))
 
 

@@ -17,7 +17,7 @@ from backbay.internals import ProfiledRun
 
 from ..llm import LLM
 from .op_costs import PeakRates, multiplications
-from .phase import MachineFacts, ProfilePhase, ProfileRuns, phase_of
+from .phase import ProfilePhase, ProfileRuns, ProfileSetup, phase_of
 
 LONG = 1e-3  # seconds of a product that tells a rate: clocks are too coarse for shorter ones
 TRIES = 5  # of steps: where the system does not let them be submitted in time, the first sequence is alone
@@ -62,7 +62,7 @@ def measure_phases(llm: LLM, load: Workload, walls: PeakRates) -> tuple[list[Pro
     backend = llm.backend
     host = backend.devices()[0].id  # the first device is the CPU
     walls = raise_rates(walls, [run for _, _, profiled in found for run in profiled.runs], host)
-    machine = MachineFacts(backend.blocks.count, host, walls)
+    machine = ProfileSetup(backend.blocks.count, host, walls)
     return [phase_of(name, usual.step, profiled, machine) for name, usual, profiled in found], walls
 
 

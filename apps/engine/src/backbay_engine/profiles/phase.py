@@ -73,7 +73,7 @@ class ProfileRuns:
 
 
 @dataclass(frozen=True)
-class MachineFacts:
+class ProfileSetup:
     """What the lines of a phase depend on beside its runs: the model's blocks, the id of the host, and its rates."""
 
     blocks: int
@@ -81,7 +81,7 @@ class MachineFacts:
     walls: PeakRates
 
 
-def phase_of(name: str, usual: float, measured: ProfileRuns, machine: MachineFacts) -> ProfilePhase:
+def phase_of(name: str, usual: float, measured: ProfileRuns, machine: ProfileSetup) -> ProfilePhase:
     steps, runs = measured.steps, measured.runs
     told = sum(timing.seconds for run in runs for timing in run.timings)
     backend = sum(run.seconds for run in runs)
@@ -112,7 +112,7 @@ def _title(names: Iterable[str]) -> str:
     return " + ".join(dict.fromkeys(names)) or OTHER
 
 
-def _part(timing: Timing, nodes: Sequence[Node], machine: MachineFacts) -> ProfileLine:
+def _part(timing: Timing, nodes: Sequence[Node], machine: ProfileSetup) -> ProfileLine:
     each = [(op_costs.bytes_moved(node), op_costs.multiplications(node)) for node in nodes]
     on_host = timing.device == machine.host
     return ProfileLine(

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, final
 from numpy.typing import NDArray
 
 from backbay import BackbayError, CancelledError, ClosedError
-from backbay.internals import SafeEvent, close_after_fork
+from backbay.internals import InterruptSafeEvent, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError, as_exception
-from ..media.processor_turns import ProcessorTurns
+from ..media.processor_turns import ProcessorLock
 from .requests.generation import GenerationJob
 from .requests.handle import Receiver, require_elsewhere, serve_here, serves_here
 from .requests.job import Job
@@ -52,7 +52,7 @@ class Runner:
         *,
         batch: int,
         context: int,
-        turns: ProcessorTurns | None = None,
+        turns: ProcessorLock | None = None,
         showing: PictureCacheWriter | None = None,
         speculation: Speculation | None = None,
         shelf: PrefixStore | None = None,
@@ -68,7 +68,7 @@ class Runner:
         self._prompt = self._reused = self._generated = 0  # tokens so far
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
         self._changed = Condition(self._lock)
-        self._cancel_step = SafeEvent()
+        self._cancel_step = InterruptSafeEvent()
         self._closing = False
         self._closed_because = ""
         self._after: Callable[[], None] = lambda: None  # what its own threads have left to do when they end
@@ -158,7 +158,7 @@ class Runner:
         self._tasks.clear()
         self._closed_because = reason
         self._lock = RLock()
-        self._changed, self._cancel_step = Condition(self._lock), SafeEvent()
+        self._changed, self._cancel_step = Condition(self._lock), InterruptSafeEvent()
         self._waiting.clear()
         self._active.clear()
         for job in lost:

@@ -11,7 +11,7 @@ import numpy as np
 from backbay import CacheFullError
 
 from ..adapters.stack import AdapterStack
-from ..cache.attention.pictures import PictureCrossAttentionCache, PictureWriter, content_names
+from ..cache.attention.pictures import PictureCacheGraph, PictureCrossAttentionCache, content_names
 from ..models.contract import Model
 from ..steps.step import Ints, PictureRows, Step
 from ..steps.tokens import PictureToken, Token, picture_places
@@ -91,7 +91,7 @@ class PictureCacheWriter:
 
     def __init__(self, model: Model, cache: PictureCrossAttentionCache, width: int) -> None:
         self._cache = cache
-        self._writer = PictureWriter(cache, width, model.cross)
+        self._writer = PictureCacheGraph(cache, width, model.cross)
 
     @property
     def room(self) -> int:

@@ -22,7 +22,7 @@ from backbay_conformance.plugin import (
 )
 
 from ..cache import Cache, CachePlan, CausalCache, LayeredCache
-from ..cache.cells.masks import Visibility
+from ..cache.cells.masks import AttentionWindow
 from ..errors import CacheShiftError, DroppedHistoryError, SharedCellsError
 from ..steps.step import Step, next_step
 from .attention_machine import (
@@ -287,19 +287,19 @@ class CausalCacheMachine(AttentionMachine):
     def _turn(self, ctx: Context, layer: int, keys: Tensor, offsets: Tensor) -> Tensor:
         return self.shapes[layer].turn(ctx, keys, offsets)
 
-    def _cache(self, choose: ChoiceSource) -> tuple[Cache, list[Visibility]]:
+    def _cache(self, choose: ChoiceSource) -> tuple[Cache, list[AttentionWindow]]:
         """Small buckets: histories have many lengths and begins, and cells move."""
         size, bucket = 2 + choose.below(6), 4
         if self.kind == "plain":
-            return CausalCache(self._turn, bucket=bucket), [Visibility()] * 2
+            return CausalCache(self._turn, bucket=bucket), [AttentionWindow()] * 2
         if self.kind == "chunk":
-            return CausalCache(self._turn, chunk=size, bucket=bucket), [Visibility(chunk=size)] * 2
+            return CausalCache(self._turn, chunk=size, bucket=bucket), [AttentionWindow(chunk=size)] * 2
         memory = size + choose.below(8) if self.kind == "memory" else None
         windowed = CausalCache(self._turn, window=size, memory=memory, bucket=bucket)
         if self.kind != "two kinds":
-            return windowed, [Visibility(size)] * 2
+            return windowed, [AttentionWindow(size)] * 2
         both = LayeredCache([windowed, CausalCache(self._turn, bucket=bucket)], kind=lambda layer: layer % 2)
-        return both, [Visibility(size), Visibility()]
+        return both, [AttentionWindow(size), AttentionWindow()]
 
 
 @scenario("cache", smoke=4, default=30, nightly=300)

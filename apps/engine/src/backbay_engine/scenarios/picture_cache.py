@@ -10,7 +10,7 @@ import numpy as np
 from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import Cell, ChoiceSource, Draw, Fault, Lab, action, number, scenario, walk
 
-from ..cache import CachePlan, PictureCrossAttentionCache, PictureWriter, VisibleRows
+from ..cache import CachePlan, PictureCacheGraph, PictureCrossAttentionCache, VisibleRows
 from ..cache.attention.pictures import content_names
 from ..steps.step import Step, next_step
 from .attention_machine import HEAD, SCALE, SEQUENCES, Array, AttentionMachine
@@ -28,7 +28,7 @@ class PictureCrossAttentionMachine(AttentionMachine):
         held = [dtype for dtype in DTYPES if dtype in self.backend.cache_config().dtypes]
         self.cache = self.pictures = PictureCrossAttentionCache(LONGEST, spare=SPARE)
         self.open(self.cache, held[choose.below(len(held))])
-        self.writer = PictureWriter(self.pictures, KV_HEADS * HEAD, _keys_and_values)
+        self.writer = PictureCacheGraph(self.pictures, KV_HEADS * HEAD, _keys_and_values)
         self.shown: list[list[VisibleRows]] = [[] for _ in range(SEQUENCES)]
         self.tell(f"pictures in {self.dtype}")
 
@@ -105,7 +105,7 @@ class PictureCrossAttentionMachine(AttentionMachine):
         plan = self.cache.plan(step)
         key = step.size, plan.key
         if key not in self.traced:
-            self.traced[key] = TracedPictures(self, plan)
+            self.traced[key] = TracedPictureAttention(self, plan)
         tokens = list(zip(step.sequences.tolist(), step.positions.tolist(), strict=True))
         seen = [self._seen(*token) for token in tokens]
         found = self.traced[key].run(plan, query)
@@ -142,7 +142,7 @@ class PictureCrossAttentionMachine(AttentionMachine):
 
 
 @final
-class TracedPictures:
+class TracedPictureAttention:
     def __init__(self, machine: PictureCrossAttentionMachine, plan: CachePlan) -> None:
         self.ctx = machine.backend.new_context()
         self._bound, at = machine.pictures.bind(self.ctx, plan), self.ctx.layer(0)

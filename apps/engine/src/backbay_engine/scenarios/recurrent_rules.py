@@ -253,7 +253,7 @@ def engine_state_space(lab: Lab, draw: Draw) -> None:
 
 
 @final
-class LatentRule(RecurrentRule[BoundCache]):
+class LatentAttentionRule(RecurrentRule[BoundCache]):
     """Attention over latent vectors. A sequence's state are the latent vectors and the keys of its tokens, side by side."""
 
     roundoffs = 300
@@ -302,4 +302,4 @@ class LatentRule(RecurrentRule[BoundCache]):
 def engine_latent_attention(lab: Lab, draw: Draw) -> None:
     """Latent attention: the absorbed form and the plain one are the formula, over prompts that are cut anywhere."""
     for absorbed in (True, False):
-        cut_prompts(lab, draw, LatentRule(draw, absorbed=absorbed))
+        cut_prompts(lab, draw, LatentAttentionRule(draw, absorbed=absorbed))

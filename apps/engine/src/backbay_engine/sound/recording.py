@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AudioError
-from ..file_source import FileSource, SourceKind, has_scheme
+from ..file_source import MediaFile, MediaKind, has_scheme
 
 Samples: TypeAlias = NDArray[np.float32]  # (samples,) of one channel
 Frames: TypeAlias = NDArray[np.float32]  # (samples, channels)
 
-SOUND = SourceKind("a sound", AudioError, 2**30)
+SOUND = MediaKind("a sound", AudioError, 2**30)
 RATE = 16_000  # of the samples that encoders take
 LEAST_RATE, MOST_RATE = 1_000, 384_000
 MOST_SECONDS = 2 * 60 * 60  # samples of so many seconds are 460 MB
@@ -49,7 +49,7 @@ class Audio:
 
     def samples(self) -> Samples:
         """The sound as floats of one channel, the mean of all, 16000 a second; AudioError if it cannot be decoded."""
-        if isinstance(self._source, FileSource):
+        if isinstance(self._source, MediaFile):
             return decode_sound(self.name, self._source.data())
         assert self.rate is not None  # as __init__ has checked
         return _resampled(self.name, [self._source], self.rate)
@@ -183,7 +183,7 @@ def _library(name: str, library: str, purpose: str) -> Any:
     return soundfile
 
 
-def _taken(source: object) -> tuple[str, Frames | FileSource]:
+def _taken(source: object) -> tuple[str, Frames | MediaFile]:
     """The name of a source in errors, and what is kept of it."""
     if isinstance(source, np.ndarray):
         return "an array", _checked_samples(source)

@@ -12,13 +12,13 @@ from backbay.plugin import Entry
 NODE = 768  # bytes that core and a backend take for a traced node beside its data, measured
 
 
-class ContextGroup(Protocol):
+class ContextHolder(Protocol):
     """A traced context, or several that belong together."""
 
     def close(self) -> None: ...
 
 
-K = TypeVar("K", bound=ContextGroup)
+K = TypeVar("K", bound=ContextHolder)
 R = TypeVar("R")
 
 

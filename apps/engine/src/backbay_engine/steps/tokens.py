@@ -15,7 +15,7 @@ LAST = 1 << 30  # marks the last token of a text for an encoder: a text that goe
 
 @final
 @dataclass(frozen=True, slots=True)
-class PictureFacts:
+class PicturePlace:
     """A picture's place in a prompt, without its rows. Pictures of one content are equal, wherever they stand.
 
     count        tokens of the place, separators between rows included
@@ -45,21 +45,21 @@ class PictureToken:
     """
 
     id: int
-    picture: PictureFacts
+    picture: PicturePlace
     index: int
     row: int | None
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class CrossAttentionToken:
+class PictureAwareToken:
     """A token before all pictures that cross attention lets it see: with others, it is another token."""
 
     id: int
     pictures: tuple[bytes, ...]
 
 
-Token: TypeAlias = int | PictureToken | CrossAttentionToken
+Token: TypeAlias = int | PictureToken | PictureAwareToken
 
 
 @final
@@ -69,7 +69,7 @@ class PictureSpan:
 
     begin: int
     end: int
-    picture: PictureFacts
+    picture: PicturePlace
 
 
 def ids_of(tokens: Sequence[Token]) -> list[int]:
@@ -97,7 +97,7 @@ def mark_visible_pictures(tokens: Sequence[Token]) -> list[Token]:
         return list(tokens)
     contents = tuple(place.picture.content for place in places)
     (first,) = ids_of(tokens[:1])
-    return [CrossAttentionToken(first, contents), *tokens[1:]]
+    return [PictureAwareToken(first, contents), *tokens[1:]]
 
 
 def before_picture(tokens: Sequence[Token], at: int) -> int:

@@ -15,7 +15,7 @@ from threading import Thread, current_thread
 from typing import IO, Protocol, final
 
 from backbay import BackendUnavailableError
-from backbay.internals import SafeEvent, raise_if_starved, start_helper
+from backbay.internals import InterruptSafeEvent, raise_if_starved, start_helper
 
 from ..runner.requests.handle import serve_here
 from .exit_messages import count_memory_kills, end_reason
@@ -207,7 +207,7 @@ class Watchdog:
 
     def __init__(self, worker: WorkerProcess, patience: Callable[[], float | None]) -> None:
         self._worker, self._patience = worker, patience
-        self._over = SafeEvent()
+        self._over = InterruptSafeEvent()
         Thread(target=self._run, name="backbay watch", daemon=True).start()
 
     def end(self) -> None:

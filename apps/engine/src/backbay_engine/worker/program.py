@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ..local.port import LocalPort
-from ..port.questions import Question, QuestionLane
+from ..port.questions import Question, QuestionQueue
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
 from .exit_messages import MUTE
@@ -58,7 +58,9 @@ class Worker:
         self._port: LocalPort | None = None
         self._cancel: dict[int, Task] = {}
         self._results: SimpleQueue[Task] = SimpleQueue()  # large ones go while the runner goes on
-        self._lanes = {lane: SimpleQueue[Task]() for lane in QuestionLane if lane is not QuestionLane.AT_ONCE}
+        self._lanes = {
+            lane: SimpleQueue[Task]() for lane in QuestionQueue if lane is not QuestionQueue.AT_ONCE
+        }
 
     def serve(self) -> None:
         setup = next(self._frames, None)
@@ -123,7 +125,7 @@ class Worker:
             self._stop_loading.set()
 
     def _begin(self, port: LocalPort, number: int, payload: bytes) -> None:
-        cancel, lane = Event(), QuestionLane.AT_ONCE
+        cancel, lane = Event(), QuestionQueue.AT_ONCE
         self._cancel[number] = cancel.set
         try:
             message: AnyRequest | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
@@ -133,9 +135,9 @@ class Worker:
         if isinstance(message, Question):
             lane = message.lane
         elif isinstance(message, Generate) and message.options.response_format is not None:
-            lane = QuestionLane.QUICK  # the first format needs seconds for a large vocabulary
+            lane = QuestionQueue.QUICK  # the first format needs seconds for a large vocabulary
         task = partial(self._answer, port, number, message, cancel)
-        if lane is QuestionLane.AT_ONCE:
+        if lane is QuestionQueue.AT_ONCE:
             task()
         else:
             self._lanes[lane].put(task)

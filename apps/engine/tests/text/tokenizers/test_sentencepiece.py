@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, compared with the slow definition."""
+"""SentencePieceEncoder vocabularies, compared with the slow definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies, as BERT's embeddings use them."""
+"""WordPieceEncoder vocabularies, as BERT's embeddings use them."""
 
 from __future__ import annotations
 

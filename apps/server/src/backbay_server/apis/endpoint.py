@@ -15,7 +15,7 @@ from ..errors import api_error, error_body, error_response
 from ..generation import Generator
 from ..monitoring import Metrics
 from ..settings import ServerSettings
-from ..transport.answers import EVENT_STREAM, JsonAnswer, StreamAnswer
+from ..transport.answers import EVENT_STREAM, JsonResponse, StreamResponse
 from ..transport.bodies import LONG, BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
 from ..transport.request_ids import request_id
@@ -68,7 +68,7 @@ class Endpoint(Generic[Body]):
 
     method: str
     path: str
-    handler: Callable[[EndpointCall, Body], Awaitable[JsonAnswer | StreamAnswer]]
+    handler: Callable[[EndpointCall, Body], Awaitable[JsonResponse | StreamResponse]]
     body: type[Body] | None = None  # the struct of the request's body; None: it has none
     answers: Any = None  # the struct of the answer's body
     chunks: Any = None  # the struct of a chunk of the answer's stream; None: there are no streams

@@ -15,7 +15,7 @@ MOST_TOOLS: Final = 128
 USE: Final = "x-backbay"  # the key of a field's use in the schema that /openapi.json serves
 
 
-class FieldUse(NamedTuple):
+class FieldRule(NamedTuple):
     """What happens to a field. A refused field may have the values `unless`, which ask for nothing."""
 
     use: str
@@ -42,11 +42,11 @@ def _meta(use: str, text: str, unless: tuple[Any, ...] = ()) -> Meta:
     schema: dict[str, Any] = {USE: use}
     if use == "refused":
         schema["enum"] = [None, *unless]
-    return Meta(description=text, extra_json_schema=schema, extra={"use": FieldUse(use, text, unless)})
+    return Meta(description=text, extra_json_schema=schema, extra={"use": FieldRule(use, text, unless)})
 
 
 @cache
-def field_uses(kind: type) -> Mapping[str, FieldUse]:
+def field_uses(kind: type) -> Mapping[str, FieldRule]:
     """The uses of a struct's fields, by their names in JSON."""
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)
@@ -85,7 +85,7 @@ def ignored_names(body: Any, inside: str = "") -> list[str]:
 
 
 @cache
-def _checked(kind: type) -> tuple[tuple[str, str, FieldUse | None], ...]:
+def _checked(kind: type) -> tuple[tuple[str, str, FieldRule | None], ...]:
     if not issubclass(kind, Struct):
         return ()
     named = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)

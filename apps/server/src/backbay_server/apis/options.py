@@ -8,15 +8,15 @@ from typing import Any, Literal
 from backbay_engine import Tools
 
 from ..errors import InvalidRequestError
-from ..generation.requests import Format, schema_format
+from ..generation.requests import AnswerFormat, schema_format
 
 
 def format_of_fields(
-    grammar: str | None, schema: dict[str, Any] | None, *others: Format | None
-) -> Format | None:
+    grammar: str | None, schema: dict[str, Any] | None, *others: AnswerFormat | None
+) -> AnswerFormat | None:
     """What the answer must be, by one of llama.cpp's fields `grammar` and `json_schema`, or by another format."""
     found = [each for each in others if each is not None]
-    found += [Format({"type": "grammar", "grammar": grammar}, "grammar")] if grammar else []
+    found += [AnswerFormat({"type": "grammar", "grammar": grammar}, "grammar")] if grammar else []
     found += [] if schema is None else [schema_format(schema, "json_schema")]
     if len(found) > 1:
         names = " and ".join(each.field for each in found)

@@ -26,7 +26,7 @@ from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
 from .prompt_size import COUNTED, is_long, require_room, require_short
 from .prompts import EnginePrompt, prepare_prompt, session_name
-from .requests import SEEDS, AnswerOptions, Conversation, Format, Prompt, Request
+from .requests import SEEDS, AnswerFormat, AnswerOptions, Conversation, Prompt, Request
 
 T = TypeVar("T")
 BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
@@ -178,7 +178,7 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
 
 
 @contextmanager
-def _naming_format(wanted: Format | None, prompts: Sequence[Prompt]) -> Iterator[None]:
+def _naming_format(wanted: AnswerFormat | None, prompts: Sequence[Prompt]) -> Iterator[None]:
     """Errors of a format with the field that gave it; without a format, those of tools, whose calls have one."""
     try:
         yield

@@ -31,7 +31,7 @@ class Conversation:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Format:
+class AnswerFormat:
     """What an answer must be, as the engine's response_format takes it, and the field of the request that says so."""
 
     value: Mapping[str, Any]
@@ -52,12 +52,12 @@ class InfillGap:
 Prompt: TypeAlias = Conversation | InfillGap | str | Sequence[int]
 
 
-def schema_format(schema: Mapping[str, Any], field: str) -> Format:
-    return Format({"type": "json_schema", "json_schema": {"schema": schema}}, field)
+def schema_format(schema: Mapping[str, Any], field: str) -> AnswerFormat:
+    return AnswerFormat({"type": "json_schema", "json_schema": {"schema": schema}}, field)
 
 
-def object_format(field: str) -> Format:
-    return Format({"type": "json_object"}, field)
+def object_format(field: str) -> AnswerFormat:
+    return AnswerFormat({"type": "json_object"}, field)
 
 
 @final
@@ -80,7 +80,7 @@ class AnswerOptions:
     stop_ids: Sequence[int] = ()  # tokens that must be among those that end the model's answers
     logprobs: int | None = None
     reuse: bool | None = None
-    response_format: Format | None = None
+    response_format: AnswerFormat | None = None
     ignore_end: bool = False  # the model may not end the answer: the tokens that do so are forbidden
     lora: Sequence[tuple[int, float]] | None = None  # numbers of the model's adapters, and scales
 

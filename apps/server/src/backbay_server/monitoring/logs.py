@@ -119,7 +119,7 @@ class JsonFormatter(LogFormatter):
 
 
 @final
-class RequestLog:
+class LogMiddleware:
     """Middleware that logs a line for each request: method, route, status, time, bytes of the answer. No text."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -19,7 +19,7 @@ Fail: TypeAlias = Callable[[BaseException], bytes]
 
 @final
 @dataclass(frozen=True)
-class JsonAnswer:
+class JsonResponse:
     """A struct as JSON."""
 
     body: object
@@ -32,7 +32,7 @@ class JsonAnswer:
 
 @final
 @dataclass(frozen=True)
-class StreamAnswer:
+class StreamResponse:
     """Chunks as they come. An error before the first chunk is raised; a later one is the last chunk."""
 
     chunks: AsyncGenerator[bytes, None]
@@ -52,9 +52,9 @@ class StreamAnswer:
             await send({"type": "http.response.body", "body": b""})
 
 
-def event_stream(chunks: AsyncGenerator[bytes, None]) -> StreamAnswer:
+def event_stream(chunks: AsyncGenerator[bytes, None]) -> StreamResponse:
     """Server-sent events, made by `sse`."""
-    return StreamAnswer(chunks, EVENT_STREAM, sse)
+    return StreamResponse(chunks, EVENT_STREAM, sse)
 
 
 def sse(data: bytes) -> bytes:

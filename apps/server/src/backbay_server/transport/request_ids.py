@@ -21,7 +21,7 @@ def request_id(scope: Scope) -> str:
 
 
 @final
-class RequestIds:
+class IdMiddleware:
     """Middleware that writes the id of each request into the headers of its answer."""
 
     def __init__(self, app: ASGIApp) -> None:

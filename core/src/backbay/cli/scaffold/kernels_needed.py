@@ -43,16 +43,16 @@ def trace_llama(ctx: Context, leaf: LeafMaker = leaf_of_nothing) -> Tensor:
     positions, locations = (leaf(ctx, name, DType.I32, TOKENS) for name in ("positions", "locations"))
     inputs = positions, locations, leaf(ctx, "mask", DType.F32, HISTORY, TOKENS)
     for i in range(LAYERS):
-        weights = LayerLeaves(ctx.layer(i), leaf, f"blk.{i}.")
+        weights = LayerLeafMaker(ctx.layer(i), leaf, f"blk.{i}.")
         x = x.add(ctx, _attention(ctx, weights, _norm(ctx, weights, x, "attn_norm"), *inputs))
         x = x.add(ctx, _feed_forward(ctx, weights, _norm(ctx, weights, x, "ffn_norm")))
-    last = LayerLeaves(ctx, leaf, "")
+    last = LayerLeafMaker(ctx, leaf, "")
     x = _norm(ctx, last, x.rows(ctx, leaf(ctx, "outputs", DType.I32, 1)), "output_norm")
     return last("output", WIDTH, VOCABULARY).mulmat(ctx, x)
 
 
 @dataclass(frozen=True)
-class LayerLeaves:
+class LayerLeafMaker:
     """The leaves of a layer, by their short names."""
 
     ctx: Context
@@ -66,12 +66,12 @@ class LayerLeaves:
         return self.leaf(self.ctx, f"{self.prefix}{name}", DType.F16, HEAD_DIM * KV_HEADS, HISTORY)
 
 
-def _norm(ctx: Context, weights: LayerLeaves, x: Tensor, name: str) -> Tensor:
+def _norm(ctx: Context, weights: LayerLeafMaker, x: Tensor, name: str) -> Tensor:
     return x.rms_norm(ctx, weights(name, WIDTH), eps=1e-5)
 
 
 def _attention(
-    ctx: Context, weights: LayerLeaves, x: Tensor, positions: Tensor, locations: Tensor, mask: Tensor
+    ctx: Context, weights: LayerLeafMaker, x: Tensor, positions: Tensor, locations: Tensor, mask: Tensor
 ) -> Tensor:
     def heads(name: str, count: int) -> Tensor:
         return weights(name, WIDTH, HEAD_DIM * count).mulmat(ctx, x).reshape(ctx, HEAD_DIM, count, TOKENS)
@@ -88,7 +88,7 @@ def _attention(
     return weights("attn_output", WIDTH, WIDTH).mulmat(ctx, y.reshape(ctx, WIDTH, TOKENS))
 
 
-def _feed_forward(ctx: Context, weights: LayerLeaves, x: Tensor) -> Tensor:
+def _feed_forward(ctx: Context, weights: LayerLeafMaker, x: Tensor) -> Tensor:
     up = weights("ffn_up", WIDTH, HIDDEN).mulmat(ctx, x)
     gated = weights("ffn_gate", WIDTH, HIDDEN).mulmat(ctx, x).silu(ctx, up)
     return weights("ffn_down", HIDDEN, WIDTH).mulmat(ctx, gated)
@@ -96,13 +96,13 @@ def _feed_forward(ctx: Context, weights: LayerLeaves, x: Tensor) -> Tensor:
 
 def trace_encoder(ctx: Context, leaf: LeafMaker = leaf_of_nothing) -> Tensor:
     """The embeddings of a small BERT for one batch of texts, each the mean of its tokens."""
-    top = LayerLeaves(ctx, leaf, "")
+    top = LayerLeafMaker(ctx, leaf, "")
     x = top("token_embd", WIDTH, VOCABULARY).rows(ctx, leaf(ctx, "tokens", DType.I32, TOKENS))
     x = x.add(ctx, top("position_embd", WIDTH, TOKENS).rows(ctx, leaf(ctx, "positions", DType.I32, TOKENS)))
     x = _layer_norm(ctx, top, x, "token_embd_norm")
     mask = leaf(ctx, "mask", DType.F32, TOKENS, TOKENS)
     for i in range(LAYERS):
-        weights = LayerLeaves(ctx.layer(i), leaf, f"blk.{i}.")
+        weights = LayerLeafMaker(ctx.layer(i), leaf, f"blk.{i}.")
         x = _layer_norm(ctx, weights, x.add(ctx, _self_attention(ctx, weights, x, mask)), "attn_output_norm")
         up = _biased(ctx, weights, x, "ffn_up", WIDTH, HIDDEN).gelu_erf(ctx)
         x = x.add(ctx, _biased(ctx, weights, up, "ffn_down", HIDDEN, WIDTH))
@@ -111,7 +111,7 @@ def trace_encoder(ctx: Context, leaf: LeafMaker = leaf_of_nothing) -> Tensor:
     return x.permute(ctx, 1, 0).contiguous(ctx).mulmat(ctx, shares).l2_norm(ctx)
 
 
-def _self_attention(ctx: Context, weights: LayerLeaves, x: Tensor, mask: Tensor) -> Tensor:
+def _self_attention(ctx: Context, weights: LayerLeafMaker, x: Tensor, mask: Tensor) -> Tensor:
     def heads(name: str) -> Tensor:
         return _biased(ctx, weights, x, name, WIDTH, WIDTH).reshape(ctx, HEAD_DIM, HEADS, TOKENS)
 
@@ -120,11 +120,11 @@ def _self_attention(ctx: Context, weights: LayerLeaves, x: Tensor, mask: Tensor)
     return _biased(ctx, weights, y.reshape(ctx, WIDTH, TOKENS), "attn_output", WIDTH, WIDTH)
 
 
-def _biased(ctx: Context, weights: LayerLeaves, x: Tensor, name: str, *shape: int) -> Tensor:
+def _biased(ctx: Context, weights: LayerLeafMaker, x: Tensor, name: str, *shape: int) -> Tensor:
     return weights(name, *shape).mulmat(ctx, x).add(ctx, weights(f"{name}.bias", shape[-1]))
 
 
-def _layer_norm(ctx: Context, weights: LayerLeaves, x: Tensor, name: str) -> Tensor:
+def _layer_norm(ctx: Context, weights: LayerLeafMaker, x: Tensor, name: str) -> Tensor:
     return x.layer_norm(ctx, weights(name, WIDTH), weights(f"{name}.bias", WIDTH), eps=1e-5)
 
 

@@ -20,7 +20,7 @@ WORTH_MOVING = 32  # tokens: for such a batch, weights in host memory are copied
 MOST_INPUTS = 20  # of a run of ops on one device: ggml's scheduler aborts at 30, and one op brings up to 10
 
 
-class LoweredGraph(Protocol):
+class GgmlGraph(Protocol):
     """A graph of ggml ops to which more may be added."""
 
     order: list[Ptr]
@@ -33,7 +33,7 @@ class LoweredGraph(Protocol):
 
 
 @final
-class OpPlacement:
+class OpPlacer:
     """Follows the lowering of one graph node by node; at its end, it fixes the device of each op.
 
     `device_of` tells the device of a placement. `product_home` tells the device with a copy of a weight that lies on
@@ -107,7 +107,7 @@ class OpPlacement:
 
     # -- the device of an op -----------------------------------------------------------------------------
 
-    def placed_ops(self, graph: LoweredGraph) -> list[tuple[Ptr, Device]]:
+    def placed_ops(self, graph: GgmlGraph) -> list[tuple[Ptr, Device]]:
         """Every op but views with its device, and the ops that ggml's scheduler needs between them."""
         self._graph = graph
         found: list[tuple[Ptr, Device]] = []

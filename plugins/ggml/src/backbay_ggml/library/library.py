@@ -21,7 +21,7 @@ from backbay.internals import cached_property, forced_cpu, raise_if_starved, wit
 from backbay_native import NativeCode, find_native
 
 from .abi import DTYPES, NULL, Ptr, c_string, dtype_of, ffi, op_numbers
-from .avoidance import AVOIDANCES, Avoidance
+from .avoidance import AVOIDANCES, LibraryFault
 from .compatibility import (
     check_functions,
     check_layout,
@@ -101,7 +101,7 @@ class Library:
     """The functions of libggml, as `lib`, and the facts about this build. Of a library that somebody named, any version
     is taken."""
 
-    avoidances: tuple[Avoidance, ...] = AVOIDANCES
+    avoidances: tuple[LibraryFault, ...] = AVOIDANCES
     """The faults of ggml's code that lowering works around."""
 
     def __init__(self, path: Path, *, any_version: bool = False) -> None:

@@ -9,9 +9,9 @@ from typing import Any, final
 from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 
 from ..devices.device import Device
-from ..devices.op_placement import OpPlacement
+from ..devices.op_placement import OpPlacer
 from ..library.abi import Ptr, dtype_of, leaf_tensor, tensor_address, view_owner
-from ..library.avoidance import NO_TERMS, Avoidance
+from ..library.avoidance import NO_TERMS, LibraryFault
 from ..library.library import Library
 from ..tensors.tensor_builder import LARGEST, LONGEST, TensorBuilder, four_dimensions, four_strides
 from ..weights.arrangements import WeightArrangement
@@ -53,7 +53,7 @@ class GgmlBuilder(TensorBuilder):
         *,
         flash: bool,
         weights: ModelWeights | None = None,
-        op_placement: OpPlacement | None = None,
+        op_placement: OpPlacer | None = None,
     ) -> None:
         super().__init__(library)
         self.flash = flash  # whether attention may use flash attention
@@ -98,7 +98,7 @@ class GgmlBuilder(TensorBuilder):
         verdict = None if self._op_placement is None else self._op_placement.current.verdict
         return verdict is not None and not verdict.takes(case)
 
-    def avoids(self, what: Avoidance) -> bool:
+    def avoids(self, what: LibraryFault) -> bool:
         """Whether other code runs in place of ggml's own where that is wrong or slow."""
         return what in self.library.avoidances
 

@@ -39,7 +39,7 @@ class StopFlag:
 
 
 @dataclass(frozen=True)
-class TimedOp:
+class OpOrigin:
     """An op of ggml as a clock finds it again."""
 
     node: int | None  # the node of our graph that it belongs to
@@ -76,7 +76,7 @@ class OpClock:
         if self._raised:
             raise self._raised[0]
 
-    def in_order(self, ops: Sequence[TimedOp]) -> list[Timing]:
+    def in_order(self, ops: Sequence[OpOrigin]) -> list[Timing]:
         """The times of ops that ran one after the other, from each end to the next; none if their number is another."""
         if len(ops) != len(self._ends):
             ops = [op for op in ops if not op.merges]
@@ -85,7 +85,7 @@ class OpClock:
         seconds = [end - begun for begun, end in pairwise((self._begun, *self._ends))]
         return [op.timing(taken) for op, taken in zip(ops, seconds, strict=True)]
 
-    def one_by_one(self, ops: Mapping[int, TimedOp]) -> list[Timing]:
+    def one_by_one(self, ops: Mapping[int, OpOrigin]) -> list[Timing]:
         """The times of ops that ran alone, found by their addresses; views are not among them."""
         return [ops[place].timing(seconds) for place, seconds in self._parts if place in ops]
 

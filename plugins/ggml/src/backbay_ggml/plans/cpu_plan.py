@@ -16,9 +16,9 @@ from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
 from ..library.abi import NULL, Ptr, c_string, ffi, tensor_address
 from ..library.library import Library
-from .callbacks import ABORTED, OpClock, TimedOp
-from .graph_plan import ComputeMemory, GgmlPlan, GgmlResources, check_status
-from .thread_choice import ThreadChoice
+from .callbacks import ABORTED, OpClock, OpOrigin
+from .graph_plan import ComputeMemory, GgmlPlan, GgmlPlanResources, check_status
+from .thread_choice import ThreadCountChooser
 
 SPLIT = 512  # cells of a history that ggml divides between threads, if there is one row of queries
 SAME_ON_THREADS = platform.machine() in ("x86_64", "AMD64")
@@ -128,7 +128,7 @@ class PlanArena(ComputeMemory["CpuPlan"]):
 class CpuPlan(GgmlPlan):
     """A graph whose outputs and constants have memory of their own, and whose other tensors lie in the arena."""
 
-    def __init__(self, services: GgmlResources, graph: Graph, arena: PlanArena) -> None:
+    def __init__(self, services: GgmlPlanResources, graph: Graph, arena: PlanArena) -> None:
         super().__init__(services, graph)
         self._arena = arena
 
@@ -194,11 +194,11 @@ class CpuPlan(GgmlPlan):
         return lambda: clock.in_order(ops)
 
     @cached_property
-    def _timed_ops(self) -> list[TimedOp]:
+    def _timed_ops(self) -> list[OpOrigin]:
         owners, device = self._builder.owners(), self._services.cpu.id
         ops = [tensor for tensor in self._ops if tensor.op not in self._library.view_ops]
         return [
-            TimedOp(owners.get(tensor_address(tensor)), device, self._merges(tensor, after))
+            OpOrigin(owners.get(tensor_address(tensor)), device, self._merges(tensor, after))
             for tensor, after in pairwise((*ops, ops[-1]))
         ]
 
@@ -207,7 +207,7 @@ class CpuPlan(GgmlPlan):
         names = [c_string(self._lib.ggml_op_name(each.op)) for each in (tensor, after)]
         return names == ["RMS_NORM", "MUL"] and tensor in (after.src[0], after.src[1])
 
-    def _choose_threads(self) -> ThreadChoice | None:
+    def _choose_threads(self) -> ThreadCountChooser | None:
         """The choice for graphs of about as many ops and results; None if results depend on the number of threads.
 
         Views do not count, nor what is written in place: a cache is as large in steps of one token as in steps of 16.

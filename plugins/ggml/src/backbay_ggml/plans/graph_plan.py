@@ -14,7 +14,7 @@ from backbay.internals import Bytes, Ledger, Timings
 from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
-from ..devices.op_placement import OpPlacement
+from ..devices.op_placement import OpPlacer
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool, tensor_address, view_owner
 from ..library.library import Library
 from ..lowering.builder import GgmlBuilder, lower_graph
@@ -22,20 +22,20 @@ from ..ops import KERNEL_CALLS
 from ..tensors.buffers import ALIGNMENT, TensorBuffer, host_memory
 from ..weights.model_weights import ModelWeights
 from .callbacks import OpClock, StopFlag
-from .thread_choice import ThreadChoice
+from .thread_choice import ThreadCountChooser
 
 PlanType = TypeVar("PlanType")
 
 
 @dataclass(frozen=True)
-class GgmlResources:
+class GgmlPlanResources:
     """The parts of a backend that plans use, one of each for all contexts."""
 
     library: Library
     ledger: Ledger
     params: BackendParams
     threads: int
-    thread_choices: Mapping[tuple[int, int], ThreadChoice]  # by kind of graph
+    thread_choices: Mapping[tuple[int, int], ThreadCountChooser]  # by kind of graph
     flash: bool  # whether attention may use flash attention
     cpu: Device
     device_of: Callable[[Placement], Device]
@@ -94,7 +94,7 @@ class GgmlPlan(Plan):
     """
 
     def __init__(
-        self, services: GgmlResources, nodes: Graph, op_placement: OpPlacement | None = None
+        self, services: GgmlPlanResources, nodes: Graph, op_placement: OpPlacer | None = None
     ) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes

@@ -13,24 +13,24 @@ from backbay.internals import Bytes, Timings, cached_property
 from backbay.plugin import Cancel, Entry, check_cancel
 
 from ..devices.device import Device
-from ..devices.op_placement import OpPlacement
+from ..devices.op_placement import OpPlacer
 from ..devices.rpc_servers import free_server_memory, rpc_session, session_lock
 from ..library.abi import NULL, Ptr, ffi, tensor_address
-from .callbacks import OpClock, TimedOp
-from .graph_plan import ComputeMemory, GgmlPlan, GgmlResources, check_status
+from .callbacks import OpClock, OpOrigin
+from .graph_plan import ComputeMemory, GgmlPlan, GgmlPlanResources, check_status
 
 MOST_DEVICES = 16  # of one of ggml's schedulers
 OPS_PER_PART = 32  # a run that can be cancelled waits for the device after so many ops
 
 
 @final
-class PlanScheduler(ComputeMemory["MultiDevicePlan"]):
+class MultiDeviceScheduler(ComputeMemory["MultiDevicePlan"]):
     """Plans over several devices, of which one at a time is placed; plans that take turns are placed again.
 
     On each device, its memory is as large as the largest need of any plan. A plan that needs more replaces all of it.
     """
 
-    def __init__(self, services: GgmlResources, devices: Sequence[Device]) -> None:
+    def __init__(self, services: GgmlPlanResources, devices: Sequence[Device]) -> None:
         if len(devices) > MOST_DEVICES:
             raise OptionError(f"ggml schedules {MOST_DEVICES} devices with the CPU, not {len(devices)}")
         super().__init__()
@@ -203,8 +203,8 @@ class PlanScheduler(ComputeMemory["MultiDevicePlan"]):
 class MultiDevicePlan(GgmlPlan):
     """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory."""
 
-    def __init__(self, services: GgmlResources, graph: Graph, scheduler: PlanScheduler) -> None:
-        op_placement = OpPlacement(
+    def __init__(self, services: GgmlPlanResources, graph: Graph, scheduler: MultiDeviceScheduler) -> None:
+        op_placement = OpPlacer(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )
         super().__init__(services, graph, op_placement)
@@ -255,10 +255,10 @@ class MultiDevicePlan(GgmlPlan):
         return lambda: clock.one_by_one(ops)
 
     @cached_property
-    def _timed_ops(self) -> dict[int, TimedOp]:
+    def _timed_ops(self) -> dict[int, OpOrigin]:
         owners = self._builder.owners()
         return {
-            tensor_address(tensor): TimedOp(owners.get(tensor_address(tensor)), device.id)
+            tensor_address(tensor): OpOrigin(owners.get(tensor_address(tensor)), device.id)
             for tensor, device in self.placed_ops
         }
 

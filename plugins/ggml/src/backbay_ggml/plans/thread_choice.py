@@ -24,7 +24,7 @@ BETTER = 0.95  # of the present mean: the mean of a count that is chosen in its 
 
 
 @final
-class ThreadChoice:
+class ThreadCountChooser:
     """The choice for graphs of one kind, from the times of their runs: all threads, half of them, and so on to one.
 
     Fewer threads are tried once, and chosen when the mean time on more threads grows beyond their time. More threads

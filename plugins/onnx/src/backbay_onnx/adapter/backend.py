@@ -36,7 +36,7 @@ NOT_STANDARD = (ops.delta_rule,)  # ops whose kernels have no form in standard n
 EACH, WHOLE = "each", "whole"
 
 
-class OrtBackend(KernelBackend):
+class ProviderBackend(KernelBackend):
     """Each op is a session on the provider, or each graph is; no node runs elsewhere."""
 
     contract_version = "1.2"

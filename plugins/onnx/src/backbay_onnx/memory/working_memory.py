@@ -61,7 +61,7 @@ class OpMemory:
     end: list[int] = field(default_factory=list)
 
 
-class PeakMemory:
+class PeakMemoryCalculator:
     """The most bytes that a graph holds at one time. When values begin and end is the same for all of a structure.
 
     `declared` is the working memory of each op. `copied` are the views, by index, that a lowering copies: other views

@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from backbay import Graph, ops
 from backbay_native import ATTENTION, GATES, RECURRENCE, NativeCode
 
-from ..memory.working_memory import PeakMemory, never, nothing
+from ..memory.working_memory import PeakMemoryCalculator, never, nothing
 from . import attention, matrix, sequence
 from .kernel_table import kernel
 
@@ -18,7 +18,7 @@ for family in iter_modules(__path__, f"{__name__}."):
     import_module(family.name)
 
 
-def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> PeakMemory:
+def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> PeakMemoryCalculator:
     """The most bytes that a graph holds at one time; `copied` are views."""
     declared = dict(KERNELS.working_memory)
     for op in (ops.mulmat, ops.mulmat_full_prec):
@@ -29,6 +29,6 @@ def peak_memory(graph: Graph, copied: Collection[int], native: NativeCode) -> Pe
         declared |= {ops.delta_rule: nothing, ops.ssm_scan: sequence.native_states_memory}
     if native.has(ATTENTION):
         declared[ops.scaled_dot_product_attention] = attention.native_attention_memory
-    return PeakMemory(
+    return PeakMemoryCalculator(
         graph, declared, copied, attention.native_code_serves if native.has(ATTENTION) else never
     )

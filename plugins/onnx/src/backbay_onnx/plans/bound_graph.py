@@ -16,7 +16,7 @@ from ..lowering.lowered_model import LeafInput, RowsOutput, SizeArrays, StateOut
 from ..memory.buffers import DeviceBuffer, LeafBuffer
 from ..weights.store import decode_floats, named_data
 from .io_binding import DirectIOBinding, Memory
-from .session_cache import CompiledGraph, OnnxResources
+from .session_cache import CompiledGraph, OnnxPlanResources
 
 
 def stored_shape(node: Node) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ class BoundGraph:
 
     def __init__(
         self,
-        services: OnnxResources,
+        services: OnnxPlanResources,
         graph: Graph,
         compiled: CompiledGraph,
         feeds: SizeArrays,

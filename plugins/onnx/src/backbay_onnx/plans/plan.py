@@ -12,7 +12,7 @@ from backbay.plugin import CPU, GRAPH, Cancel, Timing, check_cancel, gather, sto
 
 from ..session.runtime import load_runtime, translate_errors
 from .bound_graph import BoundGraph, bound_nbytes, leaf_bytes
-from .session_cache import OnnxResources, SessionCache
+from .session_cache import OnnxPlanResources, SessionCache
 
 LITTLE = 1 << 20  # bytes of working memory: a graph that needs no more keeps freed blocks
 SMALL = 4  # times its working memory: a graph that needs a quarter of the largest one, or less, keeps freed blocks
@@ -23,7 +23,7 @@ class OnnxPlan(Plan):
 
     def __init__(
         self,
-        services: OnnxResources,
+        services: OnnxPlanResources,
         sessions: SessionCache,
         graph: Graph,
         *,

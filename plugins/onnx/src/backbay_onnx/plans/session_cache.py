@@ -17,7 +17,7 @@ from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import LoweredModel
 from ..memory.buffers import lies_on_device
-from ..memory.working_memory import PeakMemory
+from ..memory.working_memory import PeakMemoryCalculator
 from ..ops import KERNELS, peak_memory
 from ..session.device import Device
 from ..session.native import DOMAIN
@@ -26,7 +26,7 @@ from ..weights.store import WeightStore
 
 
 @dataclass(frozen=True)
-class OnnxResources:
+class OnnxPlanResources:
     """One of each for all contexts of a backend."""
 
     params: BackendParams
@@ -53,7 +53,7 @@ class CompiledGraph:
     lowered: LoweredModel
     session: Any  # None if there is nothing to run
     packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
-    peak: PeakMemory
+    peak: PeakMemoryCalculator
     events: SessionProfile | None
     users: int = 0  # plans
 
@@ -67,7 +67,7 @@ class CompiledGraph:
 class SessionCache:
     """Compiled graphs by structure. The least recently used are dropped, sooner if they hold packed weights."""
 
-    def __init__(self, services: OnnxResources) -> None:
+    def __init__(self, services: OnnxPlanResources) -> None:
         self._services = services
         self._compiled: OrderedDict[Hashable, list[CompiledGraph]] = OrderedDict()
         self._lock = threading.Lock()

@@ -16,7 +16,7 @@ from .providers import GPU_PROVIDERS, HOST_PROVIDER
 
 
 @final
-class ForkedChildExit:
+class ChildExitHook:
     """Lets a forked child exit without the C++ destructors of the libraries that it inherited."""
 
     def after_fork(self, reason: str) -> None:
@@ -29,9 +29,9 @@ class ForkedChildExit:
 
 
 @cache
-def skip_destructors_after_fork() -> ForkedChildExit:
+def skip_destructors_after_fork() -> ChildExitHook:
     """Prepare every later fork of this process; the cache keeps the object alive."""
-    child_exit = ForkedChildExit()
+    child_exit = ChildExitHook()
     close_after_fork(child_exit)
     return child_exit
 

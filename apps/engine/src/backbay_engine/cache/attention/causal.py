@@ -16,7 +16,7 @@ from ...steps.leaves import Leaves
 from ...steps.step import Ints, Step
 from ..cells.cell_table import FEW, CellTable, TokenRun, token_runs
 from ..cells.contents import CacheContents, read_cells, write_cells
-from ..cells.masks import HIDDEN, NUMPY, MaskRows, Rows, Visibility
+from ..cells.masks import HIDDEN, NUMPY, AttentionWindow, MaskRows, Rows
 from ..cells.storage import BoundCellCache, CellCache, CellPlan, rounded_up
 from ..contract import CachePlan, CacheSizes, Shift, own_plan, require_next_positions, require_prefix
 
@@ -56,7 +56,7 @@ class CausalCache(CellCache):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         self._cells: CellTable | None = None  # made for the first step: a dry run has none
-        self.visibility, self.shift, self._bucket = Visibility(window, chunk), shift, bucket
+        self.visibility, self.shift, self._bucket = AttentionWindow(window, chunk), shift, bucket
         reach = self.visibility.reach
         if memory is not None and reach is None:
             raise ValueError("memory is for a window or chunks: without them, all is kept")

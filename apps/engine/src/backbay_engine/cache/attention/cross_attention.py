@@ -33,7 +33,7 @@ class VisibleRows:
 
 
 @dataclass(frozen=True)
-class VisibleCells:
+class PositionRun:
     """Consecutive positions that see the same ranges of cells, each from its first cell to before its end.
 
     after  whether the positions are after the first picture, if there are pictures
@@ -50,7 +50,7 @@ class CrossAttentionPlan(CellPlan):
     """A step's range of cells, and what each of its runs sees of them."""
 
     masked: bool
-    seen: Sequence[tuple[TokenRun, Sequence[VisibleCells]]]
+    seen: Sequence[tuple[TokenRun, Sequence[PositionRun]]]
 
 
 class CrossAttentionCache(CellCache):
@@ -138,7 +138,7 @@ class CrossAttentionCache(CellCache):
         self.remove(sequence, 0)
 
     def planned(
-        self, step: Step, seen: Sequence[tuple[TokenRun, Sequence[VisibleCells]]], puts: Ints = NOTHING
+        self, step: Step, seen: Sequence[tuple[TokenRun, Sequence[PositionRun]]], puts: Ints = NOTHING
     ) -> CrossAttentionPlan:
         ranges = [each for _, views in seen for view in views for each in view.cells]
         if not ranges:

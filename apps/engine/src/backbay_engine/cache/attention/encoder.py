@@ -17,7 +17,7 @@ from .cross_attention import (
     BoundCrossAttentionCache,
     CrossAttentionCache,
     CrossAttentionPlan,
-    VisibleCells,
+    PositionRun,
     VisibleRows,
 )
 
@@ -84,9 +84,9 @@ class EncoderCache(CrossAttentionCache):
         self._shown[sequence] = [(VisibleRows(b"", position, rows, rows), region)]
         return self.cells_of(region, rows)
 
-    def _views(self, run: TokenRun) -> list[VisibleCells]:
+    def _views(self, run: TokenRun) -> list[PositionRun]:
         cells = [self.range_of(region, shown.rows) for shown, region in self._of(run.sequence)]
-        return [VisibleCells(run.position, run.position + run.count, cells)] if cells else []
+        return [PositionRun(run.position, run.position + run.count, cells)] if cells else []
 
     def contents(self, sequence: int) -> CacheContents:
         if not (held := self._of(sequence)):

@@ -20,7 +20,7 @@ from .cross_attention import (
     BoundCrossAttentionCache,
     CrossAttentionCache,
     CrossAttentionPlan,
-    VisibleCells,
+    PositionRun,
     VisibleRows,
 )
 
@@ -113,7 +113,7 @@ class PictureCrossAttentionCache(CrossAttentionCache):
     def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCrossAttentionCache:
         return BoundPictureCrossAttentionCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
-    def _views(self, run: TokenRun) -> Iterator[VisibleCells]:
+    def _views(self, run: TokenRun) -> Iterator[PositionRun]:
         """What the tokens of a run see, in parts that see the same."""
         held = self._of(run.sequence)
         if not held:
@@ -122,7 +122,7 @@ class PictureCrossAttentionCache(CrossAttentionCache):
         places = [shown.position for shown, _ in held]
         if run.position < places[0]:
             every = [self.range_of(region, shown.rows) for shown, region in held]
-            yield VisibleCells(run.position, min(end, places[0]), every, after=False)
+            yield PositionRun(run.position, min(end, places[0]), every, after=False)
         group = 0  # the first of the pictures that stand side by side
         for n, place in enumerate(places):
             if n and place != places[n - 1] + 1:
@@ -130,12 +130,12 @@ class PictureCrossAttentionCache(CrossAttentionCache):
             low, high = max(run.position, place), min([end, *places[n + 1 : n + 2]])
             if low < high:
                 cells = [self.range_of(region, shown.visible) for shown, region in held[group : n + 1]]
-                yield VisibleCells(low, high, cells)
+                yield PositionRun(low, high, cells)
 
 
 @final
 class BoundPictureCrossAttentionCache(BoundCrossAttentionCache):
-    _missing = "no picture in this step: a PictureWriter comes first"
+    _missing = "no picture in this step: a PictureCacheGraph comes first"
     is_empty: bool
     present: Tensor
 
@@ -145,11 +145,11 @@ class BoundPictureCrossAttentionCache(BoundCrossAttentionCache):
         self.fill(plan)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
-        raise BackbayError(f"layer {layer} sees pictures: a PictureWriter stores their keys and values")
+        raise BackbayError(f"layer {layer} sees pictures: a PictureCacheGraph stores their keys and values")
 
 
 @final
-class PictureWriter:
+class PictureCacheGraph:
     """A graph that makes the keys and values of a picture's rows, in all layers that see pictures, chunk by chunk.
 
     `trace` is given the context, the rows (width, n), and a function that stores a layer's keys and values.

@@ -20,7 +20,7 @@ NUMPY: dict[DType, np.dtype[Any]] = {DType.F32: np.dtype(np.float32), DType.F16:
 
 
 @dataclass(frozen=True)
-class Visibility:
+class AttentionWindow:
     """How far back a token sees: a window of positions, itself included, or to the begin of its chunk."""
 
     window: int | None = None
@@ -47,7 +47,7 @@ class MaskRows:
     The row of a token that is alone in its run is updated from step to step, in the same array.
     """
 
-    def __init__(self, visibility: Visibility, first: int) -> None:
+    def __init__(self, visibility: AttentionWindow, first: int) -> None:
         self.visibility, self.first = visibility, first
         self._known: dict[int, tuple[int, int, int]] = {}  # by row: sequence, version and position
 

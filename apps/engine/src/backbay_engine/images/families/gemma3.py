@@ -11,13 +11,13 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ...encoders.block import Norm
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import HALF, as_f32, colour_scale, first_present, square_grid
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import VisionFamily
 from ..parts.towers import SiglipTower
-from ..preparations.stretched import Squash
+from ..preparations.stretched import Gemma3Preparation
 from ..prepared_picture import Prepared
 
 POOL = whole("vision.projector.scale_factor", 1, 1 << 10)
@@ -34,11 +34,11 @@ class Gemma3Family(VisionFamily):
     placeholder = marker = BEGIN
     texts = ("gemma3",)
 
-    def prepares(self) -> Squash:
+    def prepares(self) -> Gemma3Preparation:
         side, self.patch, self.grid = square_grid(self.config)
         self.pool = self._pool(self.grid)
         self.span = (self.grid // self.pool) ** 2
-        return Squash(size=side, tokens=self.span, **colour_scale(self.config, HALF))
+        return Gemma3Preparation(size=side, tokens=self.span, **colour_scale(self.config, HALF))
 
     @property
     def vector(self) -> int:
@@ -58,7 +58,7 @@ class Gemma3Family(VisionFamily):
     def words(self) -> tuple[str, ...]:
         return BEGIN, END
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         begin, end = (placeholder_id(tokenizer, word) for word in self.words())
         placed = rows_in_runs(placeholder_id(tokenizer, SOFT), picture.tokens, [[begin], [end]])
         return replace(placed, before="\n\n", after="\n\n", sees_itself=True)

@@ -8,14 +8,14 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import HALF, colour_scale, square_grid
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import VisionFamily
 from ..parts.patches import pixel_shuffle
 from ..parts.towers import SiglipTower
-from ..preparations.tiles import SplitTiles
+from ..preparations.tiles import Idefics3Preparation
 from ..prepared_picture import Prepared
 
 FACTOR = whole("vision.projector.scale_factor", 1, 64)
@@ -31,18 +31,18 @@ class Idefics3Family(VisionFamily):
     placeholder = marker = IMAGE
     projections = ("mm.model.fc.weight",)
 
-    def prepares(self) -> SplitTiles:
+    def prepares(self) -> Idefics3Preparation:
         side, self.patch, self.grid = square_grid(self.config)
         self.factor = FACTOR.of(self.config, 2)
         if self.grid % self.factor:
             raise FACTOR.refuse(self.config, f"a divisor of {self.grid}, the patches of a row")
         edge, rows = EDGE.of(self.config, EDGE_TILES * side), (self.grid // self.factor) ** 2
-        return SplitTiles(size=side, tokens=rows, edge=edge, **colour_scale(self.config, HALF))
+        return Idefics3Preparation(size=side, tokens=rows, edge=edge, **colour_scale(self.config, HALF))
 
     def words(self) -> tuple[str, ...]:
         return (AROUND,)
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         """Each tile after its row and column, lines of tiles on lines of text, and the whole picture last."""
         rows, columns = picture.grid
         before = [

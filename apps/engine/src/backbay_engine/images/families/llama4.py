@@ -14,7 +14,7 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole
 
 from ...encoders.block import Norm, TwoLayerPerceptron
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import HALF, EncoderShape, colour_scale, first_present, square_grid
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
@@ -22,7 +22,7 @@ from ...text.tokenizers import Tokenizer
 from ..contract import Pictures, VisionFamily
 from ..parts.patches import pixel_shuffle
 from ..parts.towers import ClipTower
-from ..preparations.tiles import CanvasAndWhole
+from ..preparations.tiles import Llama4Preparation
 from ..prepared_picture import Prepared
 
 SHUFFLE = whole("vision.projector.scale_factor", 1, 64)
@@ -42,7 +42,7 @@ class Llama4Family(VisionFamily):
     texts = ("llama4",)
     projections = "mm.model.fc.weight", "mm.linear_1.weight"
 
-    def prepares(self) -> CanvasAndWhole:
+    def prepares(self) -> Llama4Preparation:
         config = self.config
         side, self.patch, self.grid = square_grid(config)
         ratio = RATIO.of(config, None)
@@ -50,14 +50,14 @@ class Llama4Family(VisionFamily):
         if self.grid % self.shuffle:
             key = SHUFFLE if ratio is None else RATIO
             raise key.refuse(config, f"a division of {self.grid} by {self.grid} patches into equal squares")
-        return CanvasAndWhole(
+        return Llama4Preparation(
             size=side, patch=self.patch, tiles=TILES, shuffle=self.shuffle, **colour_scale(config, HALF)
         )
 
     def words(self) -> tuple[str, ...]:
         return BEGIN, NEXT, LINE, WHOLE, END
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         begin, next_, line, whole, end = ([placeholder_id(tokenizer, word)] for word in self.words())
         rows, columns = picture.grid
         between = [begin]

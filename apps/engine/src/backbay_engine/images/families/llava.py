@@ -12,15 +12,15 @@ from backbay import Backend, Context, ModelFileError, Tensor
 from backbay.gguf import flag, wholes
 
 from ...encoders.block import Norm, TwoLayerPerceptron
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import Pictures, VisionFamily
 from ..parts.towers import ClipTower
-from ..preparations.stretched import CentreCrop
-from ..preparations.tiles import Anyres
+from ..preparations.stretched import CentreCropPreparation
+from ..preparations.tiles import AnyresPreparation
 from ..prepared_picture import Prepared
 
 PINPOINTS = wholes("vision.image_grid_pinpoints", 1, 1 << 14)
@@ -42,7 +42,7 @@ class ClipFamily(VisionFamily):
     patch: int
     grid: int
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         return rows_in_runs(placeholder_id(tokenizer, "<image>"), picture.tokens, [[], []])
 
     def cost(self, picture: Prepared) -> int:
@@ -60,15 +60,15 @@ class LlavaFamily(ClipFamily):
 
     projections = ("mm.2.weight",)
 
-    def prepares(self) -> CentreCrop | Anyres:
+    def prepares(self) -> CentreCropPreparation | AnyresPreparation:
         side, self.patch, self.grid = square_grid(self.config)
         shades, points = colour_scale(self.config, CLIP), PINPOINTS.of(self.config, None)
         if points is None:
-            return CentreCrop(size=side, tokens=self.grid**2, **shades)
+            return CentreCropPreparation(size=side, tokens=self.grid**2, **shades)
         if len(points) % 2 or not len(points) or (points % side).any():
             raise PINPOINTS.refuse(self.config, f"heights and widths, multiples of the image_size {side},")
         pairs = tuple((int(height), int(width)) for height, width in points.reshape(-1, 2))
-        return Anyres(size=side, patch=self.patch, pinpoints=pairs, **shades)
+        return AnyresPreparation(size=side, patch=self.patch, pinpoints=pairs, **shades)
 
     def key(self, picture: Prepared) -> Hashable:
         return self.tiles(picture), picture.tokens
@@ -86,7 +86,7 @@ class LlavaFamily(ClipFamily):
     def _rows(self, picture: Prepared, first: int, line: int) -> NDArray[np.int64]:
         n = self.grid**2
         whole = first + np.arange(n)
-        if not isinstance(self.preparation, Anyres):
+        if not isinstance(self.preparation, AnyresPreparation):
             return whole
         numbers = first + n + np.arange(picture.grid[0] * picture.grid[1] * n)
         tiles = numbers.reshape(*picture.grid, self.grid, -1)
@@ -130,7 +130,7 @@ class _Llava(_Projected):
     def __init__(self, family: LlavaFamily, backend: Backend) -> None:
         super().__init__(family, backend, ("mm.0", "mm.2"), None)
         self.family, self.newline = family, None
-        if isinstance(family.preparation, Anyres):
+        if isinstance(family.preparation, AnyresPreparation):
             self.newline = self.weights.need(NEWLINES[0], family.width, or_else=NEWLINES[1:])
         self.weights.check()
 
@@ -146,11 +146,11 @@ class _Llava(_Projected):
 class MobileVLMFamily(ClipFamily):
     """MobileVLM: a projector of convolutions makes a row of four patches."""
 
-    def prepares(self) -> CentreCrop:
+    def prepares(self) -> CentreCropPreparation:
         side, self.patch, self.grid = square_grid(self.config)
         self.names = SECOND if "mm.model.peg.0.weight" in self.file.tensors else FIRST
         few = self.grid // 2 if self.names is SECOND else -(-self.grid // 2)
-        return CentreCrop(size=side, tokens=few**2, **colour_scale(self.config, CLIP))
+        return CentreCropPreparation(size=side, tokens=few**2, **colour_scale(self.config, CLIP))
 
     @property
     def vector(self) -> int:

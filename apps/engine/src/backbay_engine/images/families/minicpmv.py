@@ -26,7 +26,7 @@ from ...encoders.block import (
     concatenate_pairwise,
     slice_positions,
 )
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import HALF, PATCH, SIDE, as_f32, colour_scale
 from ...models.nn import Linear, Projection, Weights
 from ...models.nn.feed_forward import gelu
@@ -34,7 +34,7 @@ from ...text.tokenizers import Tokenizer
 from ..contract import Pictures, VisionFamily
 from ..parts.patches import Pixels
 from ..parts.towers import SiglipTower, divided_fractions, stepped_fractions, stretched_places
-from ..preparations.slices import MergedSlices, MiniCPMVSlices, SlicedPreparation
+from ..preparations.slices import MiniCPMV46Preparation, MiniCPMVPreparation, SlicedPreparation
 from ..prepared_picture import Prepared
 
 MARKS = "<image>", "</image>", "<slice>", "</slice>"
@@ -61,7 +61,7 @@ class SlicedFamily(VisionFamily):
     def words(self) -> tuple[str, ...]:
         return MARKS
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         """The picture, then its slices on lines of text."""
         begin, end, slice_begin, slice_end = MARKS
         rows, columns = picture.grid
@@ -137,7 +137,7 @@ class MiniCPMVFamily(SlicedFamily):
     projections = ("resampler.proj.weight",)
     row = "<unk>"
 
-    def prepares(self) -> MiniCPMVSlices:
+    def prepares(self) -> MiniCPMVPreparation:
         if VERSION.of(self.config, OLDEST) < OLDEST:
             raise VERSION.refuse(self.config, f"{OLDEST}, MiniCPM-V 2.6, or a later one,")
         side, self.patch = SIDE.of(self.config), PATCH.of(self.config)
@@ -145,7 +145,7 @@ class MiniCPMVFamily(SlicedFamily):
         if not self.queries or self.width % 4:
             expected = "queries resampler.query, and rows of a multiple of 4 features"
             raise ModelFileError(self.file.path, None, expected, f"{self.queries} of {self.width} features")
-        return MiniCPMVSlices(
+        return MiniCPMVPreparation(
             size=side, patch=self.patch, tokens=self.queries, **colour_scale(self.config, HALF)
         )
 
@@ -211,12 +211,12 @@ class MiniCPMV46Family(SlicedFamily):
     texts = ("qwen35",)
     projections = ("mm.down.weight",)
 
-    def prepares(self) -> MergedSlices:
+    def prepares(self) -> MiniCPMV46Preparation:
         self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 4)
         if self.merge == 3:
             raise MERGE.refuse(self.config, "2 or 4")
         shades, side = colour_scale(self.config, HALF), SIDE.of(self.config)
-        return MergedSlices(size=side, patch=self.patch, merge=self.merge, **shades)
+        return MiniCPMV46Preparation(size=side, patch=self.patch, merge=self.merge, **shades)
 
     def counts(self, picture: Prepared) -> Sequence[int]:
         return [rows * columns // self.merge**2 for rows, columns in self.grids(picture)]

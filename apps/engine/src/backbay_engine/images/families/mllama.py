@@ -20,7 +20,7 @@ from ...encoders.block import (
     concatenate_pairwise,
     slice_positions,
 )
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id
 from ...encoders.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu_erf
@@ -28,7 +28,7 @@ from ...text.tokenizers import Tokenizer
 from ..contract import Pictures, VisionFamily
 from ..parts.patches import PatchEmbedding, padded_patches, repeat_places
 from ..parts.towers import VisionTower
-from ..preparations.tiles import PaddedCanvas
+from ..preparations.tiles import MllamaPreparation
 from ..prepared_picture import Prepared
 
 TILES = whole("vision.max_num_tiles", 1, 64)
@@ -47,12 +47,12 @@ class MllamaFamily(VisionFamily):
     projections = ("mm.0.weight",)
     crosses = True
 
-    def prepares(self) -> PaddedCanvas:
+    def prepares(self) -> MllamaPreparation:
         side, self.patch, grid = square_grid(self.config)
         self.tiles = TILES.of(self.config, 4)
         self.positions = grid**2 + 1  # of a tile, the class embedding first
         self.padded = -(-self.positions // MULTIPLE) * MULTIPLE
-        canvas = PaddedCanvas(
+        canvas = MllamaPreparation(
             size=side, patch=self.patch, tiles=self.tiles, **colour_scale(self.config, CLIP)
         )
         self.ratios = len(canvas.grids()) + 1  # 0 stands for no picture
@@ -61,10 +61,10 @@ class MllamaFamily(VisionFamily):
     def words(self) -> tuple[str, ...]:
         return (MARK,)
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         ids = np.array([placeholder_id(tokenizer, MARK)], np.int32)
         visible = self.filled(picture) * self.positions
-        return PlacedRows(ids, np.zeros(1, np.bool_), advance=1, crosses=True, visible=visible)
+        return MediaPlace(ids, np.zeros(1, np.bool_), advance=1, crosses=True, visible=visible)
 
     @staticmethod
     def filled(picture: Prepared) -> int:

@@ -12,7 +12,7 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import number, whole
 
 from ...encoders.block import Norm, TwoLayerPerceptron
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import CLIP, PATCH, SIDE, EncoderShape, colour_scale, first_present, head_count_key
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
@@ -20,7 +20,7 @@ from ..contract import Pictures, VisionFamily
 from ..parts.patch_grids import rope_axes, rotate, square_coordinates
 from ..parts.patches import PatchEmbedding, Pixels, cut_patches, stack_pixels
 from ..parts.towers import VisionTower
-from ..preparations.stretched import LongestEdge
+from ..preparations.stretched import PixtralPreparation
 from ..prepared_picture import Prepared
 
 MERGE, OWN_MERGE = (whole(name, 1, 64) for name in ("vision.spatial_merge_size", "spatial_merge_size"))
@@ -38,16 +38,16 @@ class PixtralFamily(VisionFamily):
     texts = ("llama", "mistral3")
     projections = "mm.2.weight", "mm.linear_2.weight"
 
-    def prepares(self) -> LongestEdge:
+    def prepares(self) -> PixtralPreparation:
         self.patch, self.single = PATCH.of(self.config), self.config.architecture != "clip"
         self.merge = OWN_MERGE.of(self.config, 2) if self.single else MERGE.of(self.config, 1)
         unit, edge = self.patch * self.merge, SIDE.of(self.config)
-        return LongestEdge(unit=unit, edge=edge, **colour_scale(self.config, CLIP))
+        return PixtralPreparation(unit=unit, edge=edge, **colour_scale(self.config, CLIP))
 
     def words(self) -> tuple[str, ...]:
         return BREAK, END
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         """Lines end with tokens of their own, whose embeddings are those of the text."""
         rows, columns = picture.grid
         line, end = ([placeholder_id(tokenizer, word)] for word in self.words())

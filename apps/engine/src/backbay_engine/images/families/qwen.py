@@ -38,7 +38,7 @@ from ..parts.patch_grids import (
 )
 from ..parts.patches import repeat_places
 from ..parts.towers import VisionTower
-from ..preparations.stretched import Qwen3Resize, SmartResize
+from ..preparations.stretched import Qwen3Preparation, QwenPreparation
 from ..prepared_picture import Prepared
 
 WINDOW = whole("vision.window_size", 1, 1 << 14)
@@ -62,13 +62,13 @@ class Qwen25VLFamily(QwenFamily):
     texts = ("qwen2vl", "qwen25vl")
     projections = "mm.2.weight", "v.merger.mlp.2.weight"
 
-    def prepares(self) -> SmartResize:
+    def prepares(self) -> QwenPreparation:
         self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 2)
         self.window = WINDOW.of(self.config, 112) // self.patch // self.merge  # in rows of merged patches
         if not self.window:
             raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
         least, most = self.limits(PIXELS, ROWS)
-        return SmartResize(
+        return QwenPreparation(
             patch=self.patch,
             merge=self.merge,
             min_pixels=least,
@@ -164,7 +164,7 @@ class Qwen3VLFamily(QwenFamily):
     texts = ("qwen35", "qwen35moe", *DEEP_TEXTS)
     projections = "mm.2.weight", "v.merger.linear_fc2.weight"
 
-    def prepares(self) -> Qwen3Resize:
+    def prepares(self) -> Qwen3Preparation:
         config = self.config
         self.patch, self.merge = PATCH.of(config), MERGE.of(config, 2)
         listed = OLLAMA_DEEPSTACK.of(config, None)
@@ -173,7 +173,7 @@ class Qwen3VLFamily(QwenFamily):
         self.further = len(self.deep)
         least, most = self.limits(EDGES, ROWS3)
         highest = ROWS3[1] * (self.patch * self.merge) ** 2
-        return Qwen3Resize(
+        return Qwen3Preparation(
             patch=self.patch,
             merge=self.merge,
             min_pixels=least,

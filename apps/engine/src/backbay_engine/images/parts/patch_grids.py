@@ -14,7 +14,7 @@ from backbay import Context, Tensor
 from backbay.gguf import Key, whole
 
 from ...encoders.block import Norm, TwoLayerPerceptron
-from ...encoders.contract import EncoderInputs, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, MediaPlace, placeholder_id, rows_in_runs
 from ...encoders.shape import first_present
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
@@ -50,7 +50,7 @@ class QwenFamily(VisionFamily):
             )
         return fewest, highest
 
-    def place(self, picture: Prepared, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, picture: Prepared, tokenizer: Tokenizer) -> MediaPlace:
         """Rows of pads; the text goes on after the longer side of their grid."""
         _, rows, columns = (side // self.merge for side in picture.grid)
         grid = np.indices((1, rows, columns)).reshape(3, -1).T

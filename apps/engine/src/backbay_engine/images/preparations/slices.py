@@ -112,7 +112,7 @@ class SlicedPreparation(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MiniCPMVSlices(SlicedPreparation):
+class MiniCPMVPreparation(SlicedPreparation):
     """minicpm-v up to 4.5; all parts have as many rows.
 
     tokens    rows of the picture, and of each slice
@@ -127,7 +127,7 @@ class MiniCPMVSlices(SlicedPreparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MergedSlices(SlicedPreparation):
+class MiniCPMV46Preparation(SlicedPreparation):
     """minicpm-v 4.6; squares of `merge` by `merge` patches become a row."""
 
     family = "minicpm-v-4.6"

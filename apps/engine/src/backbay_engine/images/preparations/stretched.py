@@ -31,7 +31,7 @@ class SquarePreparation(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Squash(SquarePreparation):
+class Gemma3Preparation(SquarePreparation):
     """gemma3: the picture stretched."""
 
     family = "gemma3"
@@ -42,7 +42,7 @@ class Squash(SquarePreparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class CentreCrop(SquarePreparation):
+class CentreCropPreparation(SquarePreparation):
     """llava 1.5: the middle square of the picture, or, with fit="pad", the picture on a square of the mean colour."""
 
     family = "llava"
@@ -62,7 +62,7 @@ class CentreCrop(SquarePreparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LongestEdge(Preparation):
+class PixtralPreparation(Preparation):
     """pixtral: the grid is that of the rows, of so many pixels either way (`unit`)."""
 
     family = "pixtral"
@@ -95,7 +95,7 @@ class LongestEdge(Preparation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmartResize(Preparation):
+class QwenPreparation(Preparation):
     """qwen2.5-vl: stretched to whole merged patches, about as many pixels as the picture has within the limits."""
 
     family = "qwen2.5-vl"
@@ -171,8 +171,8 @@ class SmartResize(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Qwen3Resize(SmartResize):
-    """qwen3-vl: as SmartResize, with other limits."""
+class Qwen3Preparation(QwenPreparation):
+    """qwen3-vl: as QwenPreparation, with other limits."""
 
     patch: int = 16
     min_pixels: int = 256 * 256

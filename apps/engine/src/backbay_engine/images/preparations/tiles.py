@@ -18,7 +18,7 @@ from .resizing import Planes, plain_picture, resize
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Anyres(Preparation):
+class AnyresPreparation(Preparation):
     """llava 1.6: the whole picture squashed, then its tiles on the best of some canvases."""
 
     family = "llava-next"
@@ -126,7 +126,7 @@ class CanvasPreparation(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PaddedCanvas(CanvasPreparation):
+class MllamaPreparation(CanvasPreparation):
     """mllama: the canvas, and empty tiles up to the most that there can be."""
 
     family = "mllama"
@@ -147,7 +147,7 @@ class PaddedCanvas(CanvasPreparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class CanvasAndWhole(CanvasPreparation):
+class Llama4Preparation(CanvasPreparation):
     """llama4: the tiles of the canvas, and if there are several, also the whole picture squashed to one."""
 
     family = "llama4"
@@ -164,7 +164,7 @@ class CanvasAndWhole(CanvasPreparation):
         if image_tokens is None:
             return self
         most = max(1, min(self.tiles, image_tokens // self._rows - 1))
-        return super(CanvasAndWhole, replace(self, tiles=most)).limited(image_tokens)
+        return super(Llama4Preparation, replace(self, tiles=most)).limited(image_tokens)
 
     @property
     def _rows(self) -> int:
@@ -193,7 +193,7 @@ class CanvasAndWhole(CanvasPreparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SplitTiles(Preparation):
+class Idefics3Preparation(Preparation):
     """idefics3: the longest edge gets one length, then tiles are cut; the grid is (0, 0) where one tile holds all.
 
     edge    the length of the longest edge, rounded up to tiles

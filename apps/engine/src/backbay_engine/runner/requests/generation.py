@@ -26,11 +26,11 @@ from .request import GenerationOptions
 from .token_masks import MaskThread
 
 if TYPE_CHECKING:
-    from ..speculation import GuessConfidence
+    from ..speculation import GuessTracker
 
 
 @final
-class AnswerText:
+class AnswerProgress:
     """An answer as it grows: its tokens, those of `resume` first, the text that is certain, and why it ended.
 
     RequestError if there is no going on after `resume`.
@@ -110,9 +110,9 @@ class GenerationJob(Job):
         ids = prompt if pictures is None else ids_of(prompt)
         self.sampler.accept(islice(ids, self.text_end, None))  # type: ignore[arg-type]  # all are ids
         self.sampler.resume(options.resume)
-        self.text = AnswerText(options, tokenizer)
+        self.text = AnswerProgress(options, tokenizer)
         self.timings = Timings(prompt_tokens=len(prompt), resumed_tokens=len(options.resume))
-        self.guesses: GuessConfidence | None = None
+        self.guesses: GuessTracker | None = None
         self._mark = perf_counter()  # the end of the last period of `timings`
         self._last: TokenStep | None = None  # held until the answer's end is known
         self._mask: Future[bytes | None] | None = None  # of the step that the backend computes
@@ -248,13 +248,13 @@ def check_generation(
 ) -> None:
     """RequestError or OptionError if a prompt cannot be continued so."""
     require_known_biases(options.sampling.logit_bias, vocabulary_size)
-    answer = AnswerText(options, tokenizer)
+    answer = AnswerProgress(options, tokenizer)
     if options.resume:  # otherwise the prompt's length alone counts, which was checked
         answer_sequence(prompt, options, answer, context)
 
 
 def answer_sequence(
-    prompt: Sequence[Token], options: GenerationOptions, answer: AnswerText, context: int
+    prompt: Sequence[Token], options: GenerationOptions, answer: AnswerProgress, context: int
 ) -> Sequence[Token]:
     """The tokens that a sequence holds after the answer so far, without those that shifts have forgotten.
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, final
 from weakref import WeakSet
 
 from backbay import BackendUnavailableError, OptionError
-from backbay.internals import SafeEvent, raise_if_starved
+from backbay.internals import InterruptSafeEvent, raise_if_starved
 
 from ...errors import RequestError, as_exception
 from .answer import TokenStep
@@ -95,7 +95,7 @@ class Handle(Generic[T]):
         self._steps: SimpleQueue[TokenStep | None] = SimpleQueue()
         self._lock = RLock()  # a request may be ended by one thread while another hands it a step
         self._ended = False
-        self._over = SafeEvent()
+        self._over = InterruptSafeEvent()
         self._result: T | None = None
         self._error: BaseException | None = None  # once the request is over, an Exception
 
@@ -148,7 +148,7 @@ class Handle(Generic[T]):
 
     def after_fork(self, error: BaseException) -> None:
         """Fail, in a forked child: locks may be held by lost threads, and `on_step` is the parent's."""
-        self._steps, self._over, self._lock = SimpleQueue(), SafeEvent(), RLock()
+        self._steps, self._over, self._lock = SimpleQueue(), InterruptSafeEvent(), RLock()
         self._on_step, self._ended = None, False
         self.fail(error)
 

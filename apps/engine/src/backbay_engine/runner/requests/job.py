@@ -36,7 +36,7 @@ class PictureRowSource(Protocol):
 
 @final
 @dataclass(frozen=True)
-class UnstoredPictureRows:
+class PictureRowMap:
     """Rows of pictures that no store keeps, by content."""
 
     rows: Mapping[bytes, NDArray[np.float32]]

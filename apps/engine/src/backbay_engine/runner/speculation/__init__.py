@@ -5,13 +5,13 @@
 
 from .draft_model import DraftModel
 from .ngrams import NgramSource
-from .speculation import LONGEST, GuessConfidence, GuessSource, Speculation, StepTimes
+from .speculation import LONGEST, GuessSource, GuessTracker, Speculation, StepTimes
 
 __all__ = [
     "LONGEST",
     "DraftModel",
-    "GuessConfidence",
     "GuessSource",
+    "GuessTracker",
     "NgramSource",
     "Speculation",
     "StepTimes",

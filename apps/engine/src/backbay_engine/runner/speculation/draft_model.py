@@ -18,7 +18,7 @@ from ...text.sampling import Sampler
 from ..requests.generation import GenerationJob
 from ..slots import common_length
 from ..traced_steps import StepCache
-from .speculation import GuessConfidence, GuessSource, StepTimes
+from .speculation import GuessSource, GuessTracker, StepTimes
 
 PRIOR: Final = 0.7  # the hope before anything was verified
 SURE: Final = 12  # verified guesses after which each further one counts as much as the last
@@ -27,7 +27,7 @@ RETURN: Final = 1 / 512  # by which hope returns to the prior at a token: so gue
 
 
 @final
-class AcceptanceRate:
+class AcceptanceMeter:
     """How likely the next guess of the small model is right, by those that were verified."""
 
     def __init__(self, value: float = PRIOR) -> None:
@@ -43,11 +43,11 @@ class AcceptanceRate:
 
 
 @final
-class DraftConfidence(GuessConfidence):
+class DraftTracker(GuessTracker):
     """How often the small model was right lately, in one answer; an answer begins with what earlier ones have shown."""
 
-    def __init__(self, of_all: AcceptanceRate, pace: StepTimes) -> None:
-        self._hopes = (AcceptanceRate(of_all.value), of_all)
+    def __init__(self, of_all: AcceptanceMeter, pace: StepTimes) -> None:
+        self._hopes = (AcceptanceMeter(of_all.value), of_all)
         self._pace = pace
 
     def hope(self) -> float:
@@ -77,15 +77,15 @@ class DraftModel(GuessSource):
         self.model, self.cache, self.step_cache = model, cache, StepCache(model, cache)
         self._context, self._batch, self._vocabulary = context, batch, vocabulary_size
         self._held: list[list[int]] = [[] for _ in range(parallel)]
-        self._hope = AcceptanceRate()
+        self._hope = AcceptanceMeter()
         self._pace = StepTimes()  # of rounds: a token of each of some answers
 
     @property
     def backend(self) -> Backend:
         return self.model.backend
 
-    def guesses(self, ids: Sequence[int]) -> DraftConfidence:
-        return DraftConfidence(self._hope, self._pace)
+    def guesses(self, ids: Sequence[int]) -> DraftTracker:
+        return DraftTracker(self._hope, self._pace)
 
     def seconds(self, counts: Sequence[int]) -> float:
         answers = [sum(count > done for count in counts) for done in range(max(counts, default=0))]

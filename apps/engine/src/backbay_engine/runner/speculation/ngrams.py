@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from ..requests.generation import GenerationJob
-from .speculation import GuessConfidence, GuessSource
+from .speculation import GuessSource, GuessTracker
 
 LENGTHS: Final = (3, 2)  # of the n-grams that are looked up
 STEPS: Final = (2, 4, 8, 16)  # an agreement of up to so many tokens; a longer one is a class of its own
@@ -15,7 +15,7 @@ RATE: Final = 1 / 8
 
 
 @final
-class NgramConfidence(GuessConfidence):
+class NgramTracker(GuessTracker):
     """Follows an earlier place of the text as long as it agrees with the answer.
 
     Guesses cost nothing, so each token is compared with its guess, whether a step verified the guess or not. An answer begins
@@ -87,11 +87,11 @@ class NgramSource(GuessSource):
     def __init__(self) -> None:
         self._chances = [*CHANCES]
 
-    def guesses(self, ids: Sequence[int]) -> NgramConfidence:
-        return NgramConfidence(ids, self._chances)
+    def guesses(self, ids: Sequence[int]) -> NgramTracker:
+        return NgramTracker(ids, self._chances)
 
     def guess(self, jobs: Sequence[GenerationJob], counts: Sequence[int]) -> list[list[int]]:
         return [
-            job.guesses.next(count) if isinstance(job.guesses, NgramConfidence) else []
+            job.guesses.next(count) if isinstance(job.guesses, NgramTracker) else []
             for job, count in zip(jobs, counts, strict=True)
         ]

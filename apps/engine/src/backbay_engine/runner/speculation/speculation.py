@@ -29,7 +29,7 @@ HOPED: Final = 0.05  # of a step: what a further token costs at least, where it 
 FIRST: Final = 4  # tokens of the first try: many kernels take as many columns at once
 
 
-class GuessConfidence(ABC):
+class GuessTracker(ABC):
     """How likely guesses of one answer's next tokens are right."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class GuessConfidence(ABC):
 
 class GuessSource(ABC):
     @abstractmethod
-    def guesses(self, ids: Sequence[int]) -> GuessConfidence:
+    def guesses(self, ids: Sequence[int]) -> GuessTracker:
         """The guesses of an answer after these tokens: the prompt, and the answer so far."""
 
     @abstractmethod

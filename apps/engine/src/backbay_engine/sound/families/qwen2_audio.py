@@ -7,7 +7,7 @@ from typing import final
 
 from backbay import Backend, Context, Tensor
 
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...errors import AudioError
 from ...models.nn import Linear, Weights
 from ...text.tokenizers import Tokenizer
@@ -52,7 +52,7 @@ class Qwen2AudioFamily(SoundFamily):
         heard = self._heard(prepared.samples)
         return [SoundPiece(prepared.mel, heard, heard)]
 
-    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer) -> MediaPlace:
         return rows_in_runs(placeholder_id(tokenizer, SOUND), prepared.tokens, [[], []])
 
     def network(self, backend: Backend) -> EncoderNetwork:

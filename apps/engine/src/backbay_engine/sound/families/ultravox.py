@@ -11,7 +11,7 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ...encoders.block import Norm
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import silu
 from ...text.tokenizers import Tokenizer
@@ -65,7 +65,7 @@ class UltravoxFamily(SoundFamily):
             found.append(SoundPiece(piece, held, seen))
         return found
 
-    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer) -> MediaPlace:
         return rows_in_runs(placeholder_id(tokenizer), prepared.tokens, [[], []])
 
     def network(self, backend: Backend) -> EncoderNetwork:

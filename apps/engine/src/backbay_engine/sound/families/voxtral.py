@@ -9,7 +9,7 @@ from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
 from ...encoders.block import TwoLayerPerceptron
-from ...encoders.contract import EncoderInputs, EncoderNetwork, PlacedRows, placeholder_id, rows_in_runs
+from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
 from ..contract import SoundFamily
@@ -50,7 +50,7 @@ class VoxtralFamily(SoundFamily):
     def pieces(self, prepared: PreparedAudio, /) -> list[SoundPiece]:
         return [SoundPiece(mel, self.frames // 2, self.frames // 2) for mel in prepared.mel]
 
-    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer) -> PlacedRows:
+    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer) -> MediaPlace:
         begin, sound = (placeholder_id(tokenizer, word) for word in self.words())
         return rows_in_runs(sound, prepared.tokens, [[begin], []])
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from backbay import Backend
 
-from ...encoders.contract import EncoderNetwork, PlacedRows
+from ...encoders.contract import EncoderNetwork, MediaPlace
 from ...encoders.shape import width_key
 from ...errors import AudioError
 from ...models.nn import Weights
@@ -43,13 +43,13 @@ class WhisperFamily(SoundFamily):
         windows = (mel_window(prepared.mel, begin, self.frames) for begin in begins)
         return [SoundPiece(mel, positions, positions) for mel in windows]
 
-    def placed(self, prepared: PreparedAudio, /, tokenizer: Tokenizer | None) -> PlacedRows:
+    def placed(self, prepared: PreparedAudio, /, tokenizer: Tokenizer | None) -> MediaPlace:
         return self.place(prepared, tokenizer)
 
-    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer | None) -> PlacedRows:
+    def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer | None) -> MediaPlace:
         if prepared.tokens > self.frames // 2:
             raise AudioError("the decoder attends to 30 seconds of sound; transcribe takes longer ones")
-        return PlacedRows(np.zeros(0, np.int32), np.zeros(0, np.bool_), crosses=True)
+        return MediaPlace(np.zeros(0, np.int32), np.zeros(0, np.bool_), crosses=True)
 
     def network(self, backend: Backend) -> EncoderNetwork:
         weights = Weights(backend)

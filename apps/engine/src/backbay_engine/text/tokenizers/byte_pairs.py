@@ -25,7 +25,7 @@ _HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs, which are no text
 
 
 @final
-class BytePairs:
+class BytePairEncoder:
     """The encoder of byte pairs, as GPT-2's, for texts without special tokens. The library's encoder, slow to make, is made for the first text."""
 
     def __init__(self, vocabulary: Vocabulary, pre: PreTokenizer) -> None:

@@ -1,4 +1,4 @@
-"""SentencePiece's two models, as in llama.cpp: byte-pair encoding, and unigram.
+"""SentencePieceEncoder's two models, as in llama.cpp: byte-pair encoding, and unigram.
 
 Byte-pair encoding merges the neighbours whose token has the best score. The library `tokenizers` ranks pairs instead of
 tokens, and so differs where two pairs make the same token. Unigram cuts a text into the tokens with the best total score.
@@ -26,7 +26,7 @@ _PENALTY: Final = 10.0  # an unknown character scores this much less than the wo
 
 
 @final
-class SentencePiece:
+class SentencePieceEncoder:
     """The encoder that merges pieces by their scores, as Llama 2's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -95,7 +95,7 @@ class _Bytes(dict[str, list[int]]):
 
 
 @final
-class Unigram:
+class UnigramEncoder:
     """The encoder that takes the likeliest pieces of a text, as T5's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -103,7 +103,7 @@ class Unigram:
         if "unk" not in vocabulary.special:
             raise SPECIAL["unk"][0].refuse(config, "the id of the unknown token, which kind 't5' needs,")
         rules = CHARSMAP.of(config, None)
-        self._charsmap = None if rules is None or not len(rules) else Charsmap(rules, config)
+        self._charsmap = None if rules is None or not len(rules) else Normalizer(rules, config)
         self._unknown = vocabulary.special["unk"]
         self._prefix = vocabulary.add_space_prefix
         self._merges_spaces = MERGE_SPACES.of(config, False)
@@ -176,7 +176,7 @@ _BESIDE_ASCII = re.compile(r"[^ -~]|[ -~](?=[^ -~])")  # where a rule with non-A
 
 
 @final
-class Charsmap:
+class Normalizer:
     """The normalizer of a sentencepiece model: it replaces, from left to right, the longest sequence of characters that has a rule.
 
     The rules are a trie in a double array of 32-bit units, as darts-clone packs it.

@@ -12,10 +12,10 @@ from backbay.gguf import Config, nearest, text
 
 from ...errors import TokenizerError
 from ..token_kinds import TokenKind
-from .byte_pairs import BytePairs
+from .byte_pairs import BytePairEncoder
 from .decoding import TokenBytes, TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
-from .sentencepiece import SentencePiece, Unigram
+from .sentencepiece import SentencePieceEncoder, UnigramEncoder
 from .special_tokens import SpecialTokenSplitter, assign_roles
 from .vocabulary import (
     DEFAULTS,
@@ -30,7 +30,7 @@ from .vocabulary import (
     open_config,
     read_vocabulary,
 )
-from .wordpiece import WordPiece
+from .wordpiece import WordPieceEncoder
 
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
@@ -199,9 +199,9 @@ def tokenizer_from_gguf(source: Source) -> Tokenizer:
 
 
 _ENCODERS: Mapping[str, Callable[[Vocabulary], TextEncoder]] = {
-    "llama": SentencePiece,
-    "bert": WordPiece,
-    "t5": Unigram,
+    "llama": SentencePieceEncoder,
+    "bert": WordPieceEncoder,
+    "t5": UnigramEncoder,
 }
 
 
@@ -213,7 +213,7 @@ def _byte_pairs(config: Config, kind: str) -> Tokenizer:
     vocabulary = read_vocabulary(config, TokenizerDefaults(special, add_bos=pre.add_bos, add_sep=pre.add_sep))
     # llama.cpp overrules gemma4 files: the first ones were wrong
     vocabulary.add_bos = vocabulary.add_bos or (pre.add_bos and not pre.byte_level)
-    return Tokenizer(vocabulary, BytePairs(vocabulary, pre), byte_level=pre.byte_level)
+    return Tokenizer(vocabulary, BytePairEncoder(vocabulary, pre), byte_level=pre.byte_level)
 
 
 def _pre_tokenizer(config: Config) -> PreTokenizer:

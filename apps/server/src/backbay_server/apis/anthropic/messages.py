@@ -10,7 +10,7 @@ from typing import Final, final
 from backbay_engine import CallBegun, Piece, Reasoning, Text, ToolCall
 
 from ...generation import Answer, AnswerDelta, AnswerEnd, Request
-from ...transport.answers import JsonAnswer, StreamAnswer, event_sse, event_stream, named_sse
+from ...transport.answers import JsonResponse, StreamResponse, event_sse, event_stream, named_sse
 from ..endpoint import Endpoint, EndpointCall
 from . import answers
 from .answers import Block, Event, Message, StopReason, TextBlock, ThinkingBlock, ToolUseBlock, Usage
@@ -24,7 +24,7 @@ _REASONS: Final[dict[str, StopReason]] = {
 }
 
 
-async def create_message(call: EndpointCall, body: MessagesRequest) -> JsonAnswer | StreamAnswer:
+async def create_message(call: EndpointCall, body: MessagesRequest) -> JsonResponse | StreamResponse:
     """Answer a conversation, in Anthropic's form."""
     conversation = await call.converted(conversation_of, body)
     request = Request(body.model, [conversation], options_of(body))
@@ -34,13 +34,13 @@ async def create_message(call: EndpointCall, body: MessagesRequest) -> JsonAnswe
         growing = _Growing(call, answer)
         async for _ in growing.events():
             pass
-        return JsonAnswer(growing.message)
+        return JsonResponse(growing.message)
 
 
-async def count_tokens(call: EndpointCall, body: CountRequest) -> JsonAnswer:
+async def count_tokens(call: EndpointCall, body: CountRequest) -> JsonResponse:
     """Count the tokens of a conversation, in Anthropic's form."""
     conversation = await call.converted(conversation_of, body)
-    return JsonAnswer(answers.TokenCount(await call.services.generator.count(body.model, conversation)))
+    return JsonResponse(answers.TokenCount(await call.services.generator.count(body.model, conversation)))
 
 
 async def _events(call: EndpointCall, request: Request) -> AsyncGenerator[bytes, None]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from ...transport.answers import JsonAnswer
+from ...transport.answers import JsonResponse
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import AdapterScale
 from .model_endpoints import asked_model
@@ -26,20 +26,20 @@ class Success(Struct):
     success: bool = True
 
 
-async def list_adapters(call: EndpointCall, _: None) -> JsonAnswer:
+async def list_adapters(call: EndpointCall, _: None) -> JsonResponse:
     """List the adapters of a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(asked_model(call)) as lease:
         scales = dict(lease.usual)
-        return JsonAnswer(
+        return JsonResponse(
             [AdapterState(id, name, scales.get(name, 0.0)) for id, name in enumerate(lease.adapters)]
         )
 
 
-async def set_scales(call: EndpointCall, body: list[AdapterScale]) -> JsonAnswer:
+async def set_scales(call: EndpointCall, body: list[AdapterScale]) -> JsonResponse:
     """Set the scales of requests that name no adapter; those of adapters that are not listed become 0."""
     with await call.services.generator.lease(asked_model(call)) as lease:
         lease.usual = lease.numbered([(each.id, each.scale) for each in body])
-        return JsonAnswer(Success())
+        return JsonResponse(Success())
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

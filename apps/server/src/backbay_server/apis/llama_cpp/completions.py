@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from ...generation import Answer, AnswerDelta, AnswerEnd, Request
 from ...generation.requests import InfillGap
-from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
+from ...transport.answers import JsonResponse, StreamResponse, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import ChosenLogprob, chosen_of, timings_of
 from ..openai.completions import prompts_of
@@ -26,14 +26,14 @@ from .answers import (
 from .requests import GenerationRequest, InfillRequest, PromptRequest, options_of
 
 
-async def complete(call: EndpointCall, body: PromptRequest) -> JsonAnswer | StreamAnswer:
+async def complete(call: EndpointCall, body: PromptRequest) -> JsonResponse | StreamResponse:
     """Continue prompts, in the form of llama.cpp's server."""
     prompts, n = prompts_of(body.prompt), body.n_cmpl or body.n or 1
     require_choices(call, len(prompts) * n)
     return await _answered(call, body, Request(body.model, prompts, options_of(body), n))
 
 
-async def infill(call: EndpointCall, body: InfillRequest) -> JsonAnswer | StreamAnswer:
+async def infill(call: EndpointCall, body: InfillRequest) -> JsonResponse | StreamResponse:
     """Fill the gap between two texts; a model without tokens for it sees the second one before the first."""
     others = [(each.filename or "tmp", each.text) for each in body.input_extra or ()]
     gap = InfillGap(body.input_prefix + (body.prompt or ""), body.input_suffix, others, plain=True)
@@ -42,7 +42,7 @@ async def infill(call: EndpointCall, body: InfillRequest) -> JsonAnswer | Stream
 
 async def _answered(
     call: EndpointCall, body: GenerationRequest, request: Request
-) -> JsonAnswer | StreamAnswer:
+) -> JsonResponse | StreamResponse:
     """The answers to a request: one, a list of several, or their stream."""
     if body.stream:
         return event_stream(_chunks(call, body, request))
@@ -54,7 +54,7 @@ async def _answered(
                 grown.add(delta)
             whole, chosen = grown.end(end), body.response_fields
             wholes.append(select_fields(whole, chosen) if chosen else whole)
-        return JsonAnswer(wholes[0] if len(wholes) == 1 else wholes)
+        return JsonResponse(wholes[0] if len(wholes) == 1 else wholes)
 
 
 async def _chunks(

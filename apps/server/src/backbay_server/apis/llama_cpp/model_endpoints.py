@@ -11,7 +11,7 @@ from msgspec import Struct
 from backbay_engine import LLM
 
 from ...errors import InvalidRequestError
-from ...transport.answers import JsonAnswer
+from ...transport.answers import JsonResponse
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Model, Texts
 from ..openai.answers import FINGERPRINT
@@ -56,18 +56,18 @@ class Slot(Struct):
     speculative: bool = False
 
 
-async def show_properties(call: EndpointCall, _: None) -> JsonAnswer:
+async def show_properties(call: EndpointCall, _: None) -> JsonResponse:
     """Describe a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(asked_model(call)) as lease:
         found = await asyncio.to_thread(_properties, lease.llm, lease.name)
-        return JsonAnswer(found)
+        return JsonResponse(found)
 
 
-async def list_slots(call: EndpointCall, _: None) -> JsonAnswer:
+async def list_slots(call: EndpointCall, _: None) -> JsonResponse:
     """List the slots of a model, that of ?model=NAME if there are several."""
     with await call.services.generator.lease(asked_model(call)) as lease:
         slots = (await asyncio.to_thread(lease.llm.state)).slots
-        return JsonAnswer([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
+        return JsonResponse([Slot(id, lease.llm.context, slot.busy) for id, slot in enumerate(slots)])
 
 
 def asked_model(call: EndpointCall) -> str | None:
@@ -109,11 +109,11 @@ class NestedEmbedding(Struct):
     embedding: list[list[float]]
 
 
-async def embed(call: EndpointCall, body: EmbedContentRequest) -> JsonAnswer:
+async def embed(call: EndpointCall, body: EmbedContentRequest) -> JsonResponse:
     """Embed texts, in the older form of llama.cpp's server."""
     texts = texts_of(body.content, "content")
     found = await call.services.generator.embed(body.model, texts)
-    return JsonAnswer([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
+    return JsonResponse([NestedEmbedding(index, [row.tolist()]) for index, row in enumerate(found.rows)])
 
 
 class PromptText(Struct):
@@ -128,20 +128,20 @@ class PromptTokenCount(Struct):
     input_tokens: int
 
 
-async def apply_template(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
+async def apply_template(call: EndpointCall, body: ChatRequest) -> JsonResponse:
     """Show the prompt of a conversation, without an answer."""
     generator, asked = call.services.generator, await call.converted(chat_conversation, body)
     with await generator.lease(body.model) as lease:
         prompt = await generator.prompt(lease.llm, asked)
         if not isinstance(prompt, list):
             raise InvalidRequestError("a prompt with pictures is no text", param="messages")
-        return JsonAnswer(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
+        return JsonResponse(PromptText(lease.llm.tokenizer.decode(prompt, special=True)))
 
 
-async def count_tokens(call: EndpointCall, body: ChatRequest) -> JsonAnswer:
+async def count_tokens(call: EndpointCall, body: ChatRequest) -> JsonResponse:
     """Count the tokens of a conversation's prompt."""
     asked = await call.converted(chat_conversation, body)
-    return JsonAnswer(PromptTokenCount(await call.services.generator.count(body.model, asked)))
+    return JsonResponse(PromptTokenCount(await call.services.generator.count(body.model, asked)))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

@@ -11,7 +11,7 @@ from backbay_engine import Tokenizer
 
 from ...errors import InvalidRequestError
 from ...generation.prompt_size import require_short
-from ...transport.answers import JsonAnswer
+from ...transport.answers import JsonResponse
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import Count, Model, taken
 
@@ -54,15 +54,17 @@ class DetokenizedText(Struct):
     content: str
 
 
-async def tokenize(call: EndpointCall, body: TokenizeRequest) -> JsonAnswer:
+async def tokenize(call: EndpointCall, body: TokenizeRequest) -> JsonResponse:
     """Cut a text into tokens."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
         require_short(lease.llm, body.content)
-        return JsonAnswer(TokenList(await generator.beside(_tokens, lease.llm.tokenizer, body.content, body)))
+        return JsonResponse(
+            TokenList(await generator.beside(_tokens, lease.llm.tokenizer, body.content, body))
+        )
 
 
-async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> JsonAnswer:
+async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> JsonResponse:
     """Join tokens into a text."""
     generator = call.services.generator
     with await generator.lease(body.model) as lease:
@@ -70,7 +72,7 @@ async def detokenize(call: EndpointCall, body: DetokenizeRequest) -> JsonAnswer:
         if wrong := [id for id in body.tokens if id >= most]:
             raise InvalidRequestError(f"tokens: {wrong[0]} is not in [0, {most})", param="tokens")
         decode = partial(lease.llm.tokenizer.decode, special=True)
-        return JsonAnswer(DetokenizedText(await generator.beside(decode, body.tokens)))
+        return JsonResponse(DetokenizedText(await generator.beside(decode, body.tokens)))
 
 
 def _tokens(tokenizer: Tokenizer, text: str, body: TokenizeRequest) -> list[int | TokenPiece]:

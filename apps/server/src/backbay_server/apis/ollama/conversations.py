@@ -10,9 +10,9 @@ from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
 from ...generation.requests import (
+    AnswerFormat,
     AnswerOptions,
     Conversation,
-    Format,
     InfillGap,
     Prompt,
     Request,
@@ -56,7 +56,7 @@ def name_of(body: given.ModelBody) -> str:
 def options_of(body: given.GenerationBody) -> AnswerOptions:
     options, wanted = body.options or given.Options(), body.format
     most = options.num_predict
-    response_format: Format | None = None
+    response_format: AnswerFormat | None = None
     if wanted:
         response_format = (
             object_format("format") if isinstance(wanted, str) else schema_format(wanted, "format")

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 from backbay_engine import CallArguments, CallBegun, Reasoning, Text, Tokenizer, ToolCall
 
 from ...generation import AnswerDelta, Request
-from ...transport.answers import JSON_LINES, JsonAnswer, StreamAnswer, encode, json_line
+from ...transport.answers import JSON_LINES, JsonResponse, StreamResponse, encode, json_line
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import ChosenLogprob, chosen_of
 from . import answers
@@ -21,32 +21,34 @@ from .conversations import chat_request, generate_request, name_of
 from .requests import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, GenerationBody
 
 
-async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
+async def chat(call: EndpointCall, body: ChatRequest) -> JsonResponse | StreamResponse:
     """Answer a conversation, in Ollama's form."""
     if not body.messages:
         return await _load(call, body)
     return await _answer(call, body, await call.converted(chat_request, body))
 
 
-async def generate(call: EndpointCall, body: GenerateRequest) -> JsonAnswer | StreamAnswer:
+async def generate(call: EndpointCall, body: GenerateRequest) -> JsonResponse | StreamResponse:
     """Answer a prompt, in Ollama's form."""
     if not (body.prompt or body.images):
         return await _load(call, body)
     return await _answer(call, body, await call.converted(generate_request, body))
 
 
-async def _answer(call: EndpointCall, body: GenerationBody, request: Request) -> JsonAnswer | StreamAnswer:
+async def _answer(
+    call: EndpointCall, body: GenerationBody, request: Request
+) -> JsonResponse | StreamResponse:
     streamed = body.stream is not False
     lines = _lines(call, body, request, streamed=streamed)
     if not streamed:
-        return JsonAnswer([each async for each in lines][-1])
+        return JsonResponse([each async for each in lines][-1])
 
     async def encoded() -> AsyncGenerator[bytes, None]:
         async with aclosing(lines):
             async for each in lines:
                 yield json_line(encode(each))
 
-    return StreamAnswer(encoded(), JSON_LINES, json_line)
+    return StreamResponse(encoded(), JSON_LINES, json_line)
 
 
 async def _lines(
@@ -79,13 +81,13 @@ async def _lines(
             )
 
 
-async def _load(call: EndpointCall, body: GenerationBody) -> JsonAnswer:
+async def _load(call: EndpointCall, body: GenerationBody) -> JsonResponse:
     """Load the model, which is what a request without a prompt asks for."""
     began = perf_counter_ns()
     with await call.services.generator.lease(name_of(body)) as lease:
         took = perf_counter_ns() - began
         numbers = {"done_reason": "load", "load_duration": took, "total_duration": took}
-        return JsonAnswer(_line(body, lease.name, _New(), done=True, **numbers))
+        return JsonResponse(_line(body, lease.name, _New(), done=True, **numbers))
 
 
 def _line(body: GenerationBody, model: str, grown: _New, **more: Any) -> AnswerLine:
@@ -151,20 +153,20 @@ class _Parts:
         self._open = None
 
 
-async def embed(call: EndpointCall, body: EmbedRequest) -> JsonAnswer:
+async def embed(call: EndpointCall, body: EmbedRequest) -> JsonResponse:
     """Embed texts, in Ollama's form."""
     began = perf_counter_ns()
     texts = [body.input] if isinstance(body.input, str) else body.input
     found = await call.services.generator.embed(name_of(body), texts, cut=body.truncate is True)
-    return JsonAnswer(
+    return JsonResponse(
         EmbeddingList(found.model, found.rows.tolist(), perf_counter_ns() - began, 0, found.tokens)
     )
 
 
-async def embed_one(call: EndpointCall, body: EmbeddingsRequest) -> JsonAnswer:
+async def embed_one(call: EndpointCall, body: EmbeddingsRequest) -> JsonResponse:
     """Embed one text, in Ollama's older form."""
     found = await call.services.generator.embed(name_of(body), [body.prompt])
-    return JsonAnswer(Embedding(found.rows[0].tolist()))
+    return JsonResponse(Embedding(found.rows[0].tolist()))
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (

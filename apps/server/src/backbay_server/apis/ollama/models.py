@@ -22,7 +22,7 @@ from backbay.gguf import Config, Strings
 from ...catalogue import CatalogueEntry, ModelPool
 from ...catalogue.pool import PooledModel
 from ...errors import ModelNotFoundError
-from ...transport.answers import JSON_LINES, JsonAnswer, StreamAnswer, encode, json_line
+from ...transport.answers import JSON_LINES, JsonResponse, StreamResponse, encode, json_line
 from ..endpoint import Endpoint, EndpointCall
 from .answers import (
     Model,
@@ -43,38 +43,38 @@ _UNITS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _LONG: Final = 64  # longer lists are shown by `verbose` alone
 
 
-async def version(call: EndpointCall, _: None) -> JsonAnswer:
+async def version(call: EndpointCall, _: None) -> JsonResponse:
     """Give the version of the server, in Ollama's form."""
-    return JsonAnswer(Version(metadata.version("backbay")))
+    return JsonResponse(Version(metadata.version("backbay")))
 
 
-async def list_models(call: EndpointCall, _: None) -> JsonAnswer:
+async def list_models(call: EndpointCall, _: None) -> JsonResponse:
     """List the models on offer, in Ollama's form."""
-    return JsonAnswer(ModelList(await asyncio.to_thread(_listed, call.services.pool)))
+    return JsonResponse(ModelList(await asyncio.to_thread(_listed, call.services.pool)))
 
 
-async def show_model(call: EndpointCall, body: ShowRequest) -> JsonAnswer:
+async def show_model(call: EndpointCall, body: ShowRequest) -> JsonResponse:
     """Show a model on offer, in Ollama's form."""
     entry = await asyncio.to_thread(call.services.catalogue.find, name_of(body))
-    return JsonAnswer(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
+    return JsonResponse(await asyncio.to_thread(_shown, entry, verbose=bool(body.verbose)))
 
 
-async def pull_model(call: EndpointCall, body: PullRequest) -> JsonAnswer | StreamAnswer:
+async def pull_model(call: EndpointCall, body: PullRequest) -> JsonResponse | StreamResponse:
     """Say that a model on offer is there, in Ollama's form; nothing is fetched."""
     await asyncio.to_thread(call.services.catalogue.find, name_of(body))
     if body.stream is False:
-        return JsonAnswer(PullStatus("success"))
+        return JsonResponse(PullStatus("success"))
 
     async def steps() -> AsyncGenerator[bytes, None]:
         yield json_line(encode(PullStatus("pulling manifest")))
         yield json_line(encode(PullStatus("success")))
 
-    return StreamAnswer(steps(), JSON_LINES, json_line)
+    return StreamResponse(steps(), JSON_LINES, json_line)
 
 
-async def list_running_models(call: EndpointCall, _: None) -> JsonAnswer:
+async def list_running_models(call: EndpointCall, _: None) -> JsonResponse:
     """List the models in memory, in Ollama's form."""
-    return JsonAnswer(RunningModels(await asyncio.to_thread(_running, [*call.services.pool.held()])))
+    return JsonResponse(RunningModels(await asyncio.to_thread(_running, [*call.services.pool.held()])))
 
 
 def _listed(pool: ModelPool) -> list[Model]:

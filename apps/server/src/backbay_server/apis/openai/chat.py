@@ -11,7 +11,7 @@ from msgspec import UNSET
 from backbay_engine import CallBegun, Piece, Reasoning, Text, Tokenizer, joined
 
 from ...generation import AnswerDelta, AnswerEnd, Request
-from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
+from ...transport.answers import JsonResponse, StreamResponse, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..measures import chosen_of
 from . import answers
@@ -23,7 +23,7 @@ from .generation_fields import require_choices, wants_usage
 DONE: Final = sse(b"[DONE]")
 
 
-async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnswer:
+async def chat(call: EndpointCall, body: ChatRequest) -> JsonResponse | StreamResponse:
     """Answer a conversation."""
     request = await call.converted(request_of, body)
     require_choices(call, request.n)
@@ -35,7 +35,7 @@ async def chat(call: EndpointCall, body: ChatRequest) -> JsonAnswer | StreamAnsw
         choices, ends = [_choice(*each, answer.tokenizer) for each in whole], [end for _, end in whole]
         usage, timings = usage_of(ends, request.n), only_timings(ends, request.n)
         name = f"chatcmpl-{call.id}"
-        return JsonAnswer(ChatCompletion(name, created, answer.model, choices, usage, timings=timings))
+        return JsonResponse(ChatCompletion(name, created, answer.model, choices, usage, timings=timings))
 
 
 def _choice(deltas: Sequence[AnswerDelta], end: AnswerEnd, tokenizer: Tokenizer) -> answers.Choice:

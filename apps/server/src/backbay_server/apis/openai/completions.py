@@ -13,7 +13,7 @@ from backbay_engine import Sampled, Tokenizer
 from ...errors import InvalidRequestError
 from ...generation import AnswerDelta, AnswerEnd
 from ...generation.requests import InfillGap, Prompt, Request
-from ...transport.answers import JsonAnswer, StreamAnswer, encode, event_stream, sse
+from ...transport.answers import JsonResponse, StreamResponse, encode, event_stream, sse
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import MOST_TEXTS, Count, Suffix, Texts, TopLogprobs, refused, taken
 from ..measures import token_text
@@ -66,7 +66,7 @@ class TextCompletion(Struct):
     system_fingerprint: str = FINGERPRINT
 
 
-async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | StreamAnswer:
+async def complete(call: EndpointCall, body: CompletionRequest) -> JsonResponse | StreamResponse:
     """Continue prompts."""
     prompts = prompts_of(body.prompt)
     most = body.n_predict if body.max_tokens is None else body.max_tokens
@@ -86,7 +86,7 @@ async def complete(call: EndpointCall, body: CompletionRequest) -> JsonAnswer | 
         whole = await answer.whole()
         choices = [_choice(*each, answer.tokenizer) for each in whole]
         usage = usage_of([end for _, end in whole], n)
-        return JsonAnswer(TextCompletion(name, created, answer.model, choices, usage=usage))
+        return JsonResponse(TextCompletion(name, created, answer.model, choices, usage=usage))
 
 
 def prompts_of(given: str | list[str | int | list[int]], name: str = "prompt") -> list[str | Sequence[int]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...errors import InvalidRequestError
-from ...transport.answers import JsonAnswer
+from ...transport.answers import JsonResponse
 from ..endpoint import Endpoint, EndpointCall
 from ..fields import MOST_TEXTS, Model, Positive, ignored, refused, taken
 from .completions import texts_of
@@ -55,7 +55,7 @@ class EmbeddingList(Struct):
     object: Literal["list"] = "list"
 
 
-async def embed(call: EndpointCall, body: EmbeddingRequest) -> JsonAnswer:
+async def embed(call: EndpointCall, body: EmbeddingRequest) -> JsonResponse:
     """Embed texts."""
     texts = texts_of(body.input, "input")
     found = await call.services.generator.embed(body.model, texts)
@@ -67,7 +67,7 @@ async def embed(call: EndpointCall, body: EmbeddingRequest) -> JsonAnswer:
     packed = body.encoding_format == "base64"
     shown = [base64.b64encode(row.tobytes()).decode() if packed else row.tolist() for row in numbers]
     data = [Embedding(index, each) for index, each in enumerate(shown)]
-    return JsonAnswer(EmbeddingList(data, found.model, TextsUsage(found.tokens, found.tokens)))
+    return JsonResponse(EmbeddingList(data, found.model, TextsUsage(found.tokens, found.tokens)))
 
 
 # -- reranking -------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class ScoredText(Struct):
     text: str | UnsetType = UNSET
 
 
-async def rerank(call: EndpointCall, body: RerankRequest) -> JsonAnswer:
+async def rerank(call: EndpointCall, body: RerankRequest) -> JsonResponse:
     """Rank texts by how well they answer a query."""
     given = body.documents if body.texts is None else body.texts
     if given is None or None not in (body.documents, body.texts):
@@ -137,13 +137,13 @@ async def rerank(call: EndpointCall, body: RerankRequest) -> JsonAnswer:
     order = sorted(range(len(texts)), key=lambda place: -values[place])[: body.top_n]
     if body.texts is not None:
         told = body.return_text or body.return_documents
-        return JsonAnswer(
+        return JsonResponse(
             [ScoredText(place, values[place], texts[place] if told else UNSET) for place in order]
         )
     shown = [Document(text) if body.return_documents else UNSET for text in texts]
     results = [RankedDocument(place, values[place], shown[place]) for place in order]
     usage = TextsUsage(scores.tokens, scores.tokens)
-    return JsonAnswer(Ranking(f"rerank-{call.id}", scores.model, results, usage))
+    return JsonResponse(Ranking(f"rerank-{call.id}", scores.model, results, usage))
 
 
 RANKED: Final[Any] = Ranking | list[ScoredText]

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...errors import InvalidRequestError
-from ...generation.requests import Format, object_format, schema_format
+from ...generation.requests import AnswerFormat, object_format, schema_format
 from .. import fields
 from ..fields import ignored, refused, taken
 from .service_fields import OpenAIServiceFields
@@ -70,7 +70,7 @@ class ForeignFields(OpenAIServiceFields, kw_only=True):
     usage: Annotated[dict[str, Any] | None, ignored("see stream_options.include_usage")] = None
 
 
-def guided_formats(body: ForeignFields) -> list[Format]:
+def guided_formats(body: ForeignFields) -> list[AnswerFormat]:
     """What the answer must be, by the fields of vLLM."""
     outputs = body.structured_outputs or StructuredOutputs()
     found = [object_format("structured_outputs.json_object")] if outputs.json_object else []
@@ -80,7 +80,7 @@ def guided_formats(body: ForeignFields) -> list[Format]:
         if kind == "json" and value is not None:
             found.append(schema_format(_decoded(value, field) if isinstance(value, str) else value, field))
         elif value or (value is not None and kind != "grammar"):
-            found.append(Format({"type": kind, kind: value}, field))
+            found.append(AnswerFormat({"type": kind, kind: value}, field))
     return found
 
 

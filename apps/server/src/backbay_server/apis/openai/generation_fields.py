@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from msgspec import Meta, Struct, to_builtins
 
 from ...errors import InvalidRequestError
-from ...generation.requests import AnswerOptions, Format, object_format, schema_format
+from ...generation.requests import AnswerFormat, AnswerOptions, object_format, schema_format
 from .. import fields
 from ..endpoint import EndpointCall
 from ..fields import ignored, taken
@@ -83,7 +83,7 @@ def options_of(
     body: GenerationFields,
     max_tokens: int | None,
     logprobs: int | None,
-    response_format: Format | None = None,
+    response_format: AnswerFormat | None = None,
 ) -> AnswerOptions:
     bias = body.logit_bias
     if bias is not None:
@@ -168,8 +168,8 @@ ResponsesFormat: TypeAlias = Others | SchemaFormat
 FORMAT: Final = taken("what the answer must be: text, JSON, JSON by a schema, or by a grammar")
 
 
-def format_of(given: ChatFormat | ResponsesFormat | None, field: str) -> Format | None:
+def format_of(given: ChatFormat | ResponsesFormat | None, field: str) -> AnswerFormat | None:
     """The format for the engine; None if the answer may be any text."""
     if isinstance(given, ObjectFormat):
         return object_format(field) if given.schema is None else schema_format(given.schema, field)
-    return None if given is None or isinstance(given, TextFormat) else Format(to_builtins(given), field)
+    return None if given is None or isinstance(given, TextFormat) else AnswerFormat(to_builtins(given), field)

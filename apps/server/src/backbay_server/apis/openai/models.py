@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...catalogue import CatalogueEntry
 from ...errors import names_anthropic
-from ...transport.answers import JsonAnswer
+from ...transport.answers import JsonResponse
 from ..endpoint import Endpoint, EndpointCall
 
 
@@ -48,20 +48,20 @@ class AnthropicModelList(Struct):
     has_more: Literal[False] = False
 
 
-async def list_models(call: EndpointCall, _: None) -> JsonAnswer:
+async def list_models(call: EndpointCall, _: None) -> JsonResponse:
     """List the models on offer."""
     found = await asyncio.to_thread(call.services.pool.listed)
     if not names_anthropic(call.scope):
-        return JsonAnswer(ModelList([_shown(entry) for entry in found]))
+        return JsonResponse(ModelList([_shown(entry) for entry in found]))
     shown = [_shown_anthropic(entry) for entry in found]
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
-    return JsonAnswer(AnthropicModelList(shown, first, last))
+    return JsonResponse(AnthropicModelList(shown, first, last))
 
 
-async def show_model(call: EndpointCall, _: None) -> JsonAnswer:
+async def show_model(call: EndpointCall, _: None) -> JsonResponse:
     """Show one of the models on offer."""
     entry = await asyncio.to_thread(call.services.catalogue.find, call.path_params["id"])
-    return JsonAnswer(_shown_anthropic(entry) if names_anthropic(call.scope) else _shown(entry))
+    return JsonResponse(_shown_anthropic(entry) if names_anthropic(call.scope) else _shown(entry))
 
 
 def _shown_anthropic(entry: CatalogueEntry) -> AnthropicModel:

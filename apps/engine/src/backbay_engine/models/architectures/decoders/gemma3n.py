@@ -13,7 +13,7 @@ from backbay.gguf import Key, whole
 from ... import keys, nn
 from ...batch import Batch
 from .gemma import Gemma
-from .gemma4 import BlockEmbedding, Gemma4Attention, LayerEmbeddings, key_value_source
+from .gemma4 import BlockEmbeddingGate, BlockEmbeddings, Gemma4Attention, key_value_source
 
 STREAMS = whole("altup.num_inputs", 2, 64)
 ACTIVE = whole("altup.active_idx")
@@ -93,7 +93,7 @@ class Gemma3nBlock:
         self.down = nn.Linear(weights, "ffn_down", shape.hidden, width)
         self.after_feed_forward = nn.RMSNorm(weights, "post_ffw_norm", width)
         self.correct_scale = weights.need("altup_correct_scale.weight", width)
-        self.own = BlockEmbedding(weights, width, layer_width)
+        self.own = BlockEmbeddingGate(weights, width, layer_width)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
         predicted = self.streams.predict(ctx, x)
@@ -147,7 +147,7 @@ class Gemma3n(Gemma):
 
     def declare(self, weights: nn.Weights) -> None:
         own, square = keys.LAYER_WIDTH.of(self.config), (self.width, self.width, self.count - 1)
-        self.layers = LayerEmbeddings(weights, self.width, own, len(self.blocks))
+        self.layers = BlockEmbeddings(weights, self.width, own, len(self.blocks))
         self.spreading = weights.need("altup_proj.weight", *square)
         self.merging = weights.need("altup_unembd_proj.weight", *square)
 

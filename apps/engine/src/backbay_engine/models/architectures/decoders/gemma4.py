@@ -18,7 +18,7 @@ PER_LAYER = "per_layer"  # the tap of the embeddings for all blocks, (layer widt
 
 
 @final
-class LayerEmbeddings:
+class BlockEmbeddings:
     """The embeddings for all blocks: from a table, and from the tokens' main embeddings."""
 
     def __init__(self, weights: nn.Weights, width: int, own: int, blocks: int) -> None:
@@ -36,7 +36,7 @@ class LayerEmbeddings:
 
 
 @final
-class BlockEmbedding:
+class BlockEmbeddingGate:
     """A block's part of the embeddings, gated by the tokens' vectors."""
 
     def __init__(self, weights: nn.Weights, width: int, own: int) -> None:
@@ -141,7 +141,7 @@ class Gemma4Block:
             self.feed_forward_norm = nn.RMSNorm(weights, "ffn_norm", width)
             self.feed_forward = nn.GatedFeedForward(weights, shape, "gelu")
         self.after_feed_forward = nn.RMSNorm(weights, "post_ffw_norm", width)
-        self.own = BlockEmbedding(weights, width, layer_width) if layer_width else None
+        self.own = BlockEmbeddingGate(weights, width, layer_width) if layer_width else None
         self.scale = weights.maybe("layer_output_scale.weight", 1)
 
     def __call__(self, ctx: Context, layer: int, x: Tensor, batch: Batch, *, last: bool) -> Tensor:
@@ -177,7 +177,7 @@ class Gemma4(Gemma):
 
     def declare(self, weights: nn.Weights) -> None:
         own = keys.LAYER_WIDTH.of(self.config, 0)
-        self.layers = LayerEmbeddings(weights, self.width, own, len(self.blocks)) if own else None
+        self.layers = BlockEmbeddings(weights, self.width, own, len(self.blocks)) if own else None
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         x = super().embed(ctx, batch)

@@ -10,7 +10,7 @@ from backbay_engine import CallBegun, Piece, Reasoning, Text
 
 from ....errors import InvalidRequestError
 from ....generation import Answer, AnswerEnd, AnswerOptions, Conversation, Request
-from ....transport.answers import JsonAnswer, StreamAnswer, event_sse, event_stream
+from ....transport.answers import JsonResponse, StreamResponse, event_sse, event_stream
 from ...endpoint import Endpoint, EndpointCall
 from ...measures import ChosenLogprob, chosen_of
 from ..conversations import functions_tools, template_messages
@@ -23,7 +23,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = frozenset((LOGPROBS, "reasoning.encrypted_content"))  # the latter names what is never there
 
 
-async def respond(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer | StreamAnswer:
+async def respond(call: EndpointCall, body: ResponsesRequest) -> JsonResponse | StreamResponse:
     """Answer a conversation in items."""
     request = await call.converted(_request, body)
     if body.stream:
@@ -32,14 +32,16 @@ async def respond(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer | St
         growing = _Growing(call, body, answer)
         async for _ in growing.events():
             pass
-        return JsonAnswer(growing.response)
+        return JsonResponse(growing.response)
 
 
-async def count_tokens(call: EndpointCall, body: ResponsesRequest) -> JsonAnswer:
+async def count_tokens(call: EndpointCall, body: ResponsesRequest) -> JsonResponse:
     """Count the tokens of a conversation in items."""
     [conversation] = (await call.converted(_request, body)).prompts
     assert isinstance(conversation, Conversation)
-    return JsonAnswer(answers.InputTokenCount(await call.services.generator.count(body.model, conversation)))
+    return JsonResponse(
+        answers.InputTokenCount(await call.services.generator.count(body.model, conversation))
+    )
 
 
 def _request(body: ResponsesRequest) -> Request:
