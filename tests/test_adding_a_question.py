@@ -17,7 +17,6 @@ BLOCK = re.compile(
     r"^```python\n# file: apps/engine/src/backbay_engine/(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 METHODS = "    def state(self) -> State:\n"
-IMPORTED = "from .port.questions import "
 ASK = """
 import sys
 from pathlib import Path
@@ -52,8 +51,7 @@ def test_the_lines_of_contributing_add_a_question(tmp_path: Path) -> None:
         text = path.read_text()
         if file == "llm.py":
             assert METHODS in text
-            text = text.replace(METHODS, f"{indent(lines, '    ')}\n{METHODS}")
-            path.write_text(text.replace(IMPORTED, f"{IMPORTED}CountTokens\n{IMPORTED}"))
+            path.write_text(text.replace(METHODS, f"{indent(lines, '    ')}\n{METHODS}"))
         else:
             path.write_text(f"{text}\n\n{lines}")
     sources = [*(tmp_path / package / "src" for package in PACKAGES), *HELPERS]

@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no browser stands idle while others' tests run
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     program = chromium()
     if program is None:

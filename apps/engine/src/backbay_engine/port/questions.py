@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class QuestionQueue(Enum):
+class QuestionLane(Enum):
     """The queues of a worker's questions, each with a thread of its own, which answers one after the other."""
 
     AT_ONCE = "at once"
@@ -50,7 +50,7 @@ class Question(ABC, Generic[T]):
     needs_a_worker  whether a worker is started for it, if none runs; otherwise its answer is None then
     """
 
-    lane: ClassVar[QuestionQueue] = QuestionQueue.QUICK
+    lane: ClassVar[QuestionLane] = QuestionLane.QUICK
     of_a_process: ClassVar[bool] = False
     needs_a_worker: ClassVar[bool] = True
 
@@ -66,7 +66,7 @@ class Embed(Question[NDArray[np.float32]]):
 
     prompts: Sequence[Sequence[int]]
     adapter: AdapterMix = ()
-    lane = QuestionQueue.EMBEDDINGS
+    lane = QuestionLane.EMBEDDINGS
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> NDArray[np.float32]:
         return port.embed(self.prompts, cancel, self.adapter)
@@ -88,7 +88,7 @@ class AddAdapter(Question[None]):
 
     name: str
     path: str
-    lane = QuestionQueue.RUNNING
+    lane = QuestionLane.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -101,7 +101,7 @@ class RemoveAdapter(Question[None]):
     """Unloads an adapter, between two steps."""
 
     name: str
-    lane = QuestionQueue.RUNNING
+    lane = QuestionLane.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -156,7 +156,7 @@ class GetStoreCounters(Question[StoreCounters]):
 class GetState(Question[State]):
     """Asks for the requests and the sequences now."""
 
-    lane = QuestionQueue.AT_ONCE
+    lane = QuestionLane.AT_ONCE
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> State:
         return port.state()
@@ -176,7 +176,7 @@ class GetMemory(Question[BackendMemory]):
 class ClearCaches(Question[None]):
     """Empties the cache, and the store of rows, as soon as no request runs."""
 
-    lane = QuestionQueue.IDLENESS
+    lane = QuestionLane.IDLENESS
     needs_a_worker = False
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:
@@ -190,7 +190,7 @@ class GetAnswerSnapshot(Question[Snapshot | None]):
 
     number: int
     request: Generate
-    lane = QuestionQueue.RUNNING
+    lane = QuestionLane.RUNNING
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot | None:
@@ -205,7 +205,7 @@ class GetPromptSnapshot(Question[Snapshot]):
     prompt: Sequence[int]
     answered: Sequence[int] = ()
     adapter: AdapterMix = ()
-    lane = QuestionQueue.SEQUENCES
+    lane = QuestionLane.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> Snapshot:
@@ -220,7 +220,7 @@ class RestoreSnapshot(Question[None]):
 
     snapshot: Snapshot
     shared: bool
-    lane = QuestionQueue.SEQUENCES
+    lane = QuestionLane.SEQUENCES
     of_a_process = True
 
     def answer(self, port: LocalPort, cancel: Cancel | None) -> None:

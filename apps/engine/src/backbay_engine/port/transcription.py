@@ -172,10 +172,12 @@ class Transcription:
 
     def _transcribed(self, window: PreparedAudio, silence: float) -> WindowText:
         """The transcript of a window at the first temperature that gives a good one, or at the last."""
-        for temperature in self._options.temperatures:
-            found = self._at(window, temperature)
+        first, *others = self._options.temperatures
+        found = self._at(window, first)
+        for temperature in others:
             if found.is_good or silence > SILENT:
                 break
+            found = self._at(window, temperature)
         self._before = []
         return found
 

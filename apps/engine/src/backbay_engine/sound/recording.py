@@ -178,7 +178,7 @@ def _library(name: str, library: str, purpose: str) -> Any:
             return soxr
         import soundfile
     except (ImportError, OSError):  # soundfile without libsndfile is an OSError
-        remedy = 'pip install "backbay-engine[sound]"; arrays of 16000 samples a second need no package'
+        remedy = 'in a clone of backbay: pip install "./apps/engine[sound]"; arrays of 16000 samples a second need no package'
         raise AudioError(f"{name} cannot be {purpose}: {library} is not installed ({remedy})") from None
     return soundfile
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from ..local.port import LocalPort
-from ..port.questions import Question, QuestionQueue
+from ..port.questions import Question, QuestionLane
 from ..runner.requests.answer import TokenStep
 from ..runner.requests.request import AnyRequest, Generate
 from .exit_messages import MUTE
@@ -58,9 +58,7 @@ class Worker:
         self._port: LocalPort | None = None
         self._cancel: dict[int, Task] = {}
         self._results: SimpleQueue[Task] = SimpleQueue()  # large ones go while the runner goes on
-        self._lanes = {
-            lane: SimpleQueue[Task]() for lane in QuestionQueue if lane is not QuestionQueue.AT_ONCE
-        }
+        self._lanes = {lane: SimpleQueue[Task]() for lane in QuestionLane if lane is not QuestionLane.AT_ONCE}
 
     def serve(self) -> None:
         setup = next(self._frames, None)
@@ -125,7 +123,7 @@ class Worker:
             self._stop_loading.set()
 
     def _begin(self, port: LocalPort, number: int, payload: bytes) -> None:
-        cancel, lane = Event(), QuestionQueue.AT_ONCE
+        cancel, lane = Event(), QuestionLane.AT_ONCE
         self._cancel[number] = cancel.set
         try:
             message: AnyRequest | Question[Any] = pickle.loads(payload)  # noqa: S301  the host wrote it
@@ -135,9 +133,9 @@ class Worker:
         if isinstance(message, Question):
             lane = message.lane
         elif isinstance(message, Generate) and message.options.response_format is not None:
-            lane = QuestionQueue.QUICK  # the first format needs seconds for a large vocabulary
+            lane = QuestionLane.QUICK  # the first format needs seconds for a large vocabulary
         task = partial(self._answer, port, number, message, cancel)
-        if lane is QuestionQueue.AT_ONCE:
+        if lane is QuestionLane.AT_ONCE:
             task()
         else:
             self._lanes[lane].put(task)

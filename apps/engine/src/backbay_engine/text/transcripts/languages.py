@@ -25,5 +25,7 @@ _ALSO = (
 )
 NAMES: Final = {code: name.replace("_", " ") for code, name in (each.split() for each in _ALL.split(","))}
 """Names by code."""
-CODES: Final = {name: code for code, name in NAMES.items()} | dict(each.split() for each in _ALSO.split(","))
+CODES: Final = {name: code for code, name in NAMES.items()} | {
+    name: code for name, code in (each.split() for each in _ALSO.split(","))
+}
 """Codes by name."""
