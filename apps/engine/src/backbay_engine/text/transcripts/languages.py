@@ -26,6 +26,6 @@ _ALSO = (
 NAMES: Final = {code: name.replace("_", " ") for code, name in (each.split() for each in _ALL.split(","))}
 """Names by code."""
 CODES: Final = {name: code for code, name in NAMES.items()} | {
-    name: code for name, code in (each.split() for each in _ALSO.split(","))
+    name: code for name, _, code in (each.partition(" ") for each in _ALSO.split(", "))
 }
 """Codes by name."""
