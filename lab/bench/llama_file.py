@@ -167,7 +167,7 @@ def write_metadata(writer: gguf.GGUFWriter, shape: Shape, dtype: str) -> None:
 
 
 def write_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
-    """Write a vocabulary like SentencePieceEncoder's: specials, bytes, characters, then longer pieces by falling score."""
+    """Write a vocabulary like SentencePiece's: specials, bytes, characters, then longer pieces by falling score."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     count = size - len(SPECIALS) - len(bytes_)
     pieces = list(islice(_pieces(), count))

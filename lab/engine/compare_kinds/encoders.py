@@ -28,7 +28,7 @@ XLMR: dict[str, Any] = {
 POOLING = {"mean": 1, "first": 2, "last": 3}
 NOMIC: dict[str, Any] = {
     "describe": lambda config: config.update(NOMIC_NAMES, n_inner=config["intermediate_size"]),
-    "files": {"tokenizer.json": '{"model": {"type": "WordPieceEncoder"}}'},
+    "files": {"tokenizer.json": '{"model": {"type": "WordPiece"}}'},
 }
 NOMIC_NAMES = {
     "n_positions": 8192,

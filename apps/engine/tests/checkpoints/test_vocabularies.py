@@ -121,7 +121,7 @@ def test_byte_pairs_in_pieces_are_those_of_sentencepiece(first_space: str | None
 
 
 def unigram() -> Tokenizer:
-    made = Tokenizer(models.UnigramEncoder())
+    made = Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
@@ -134,7 +134,7 @@ def unigram() -> Tokenizer:
 
 
 def word_pieces() -> Tokenizer:
-    made = Tokenizer(models.WordPieceEncoder(unk_token="[UNK]"))
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = (
         normalizers.BertNormalizer(lowercase=True),
         pre_tokenizers.BertPreTokenizer(),

@@ -1,4 +1,4 @@
-"""SentencePieceEncoder's normalization rules: a double array of 32-bit units, and the replacements."""
+"""SentencePiece's normalization rules: a double array of 32-bit units, and the replacements."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def byte_pairs(tokenizer: Tokenizer, pre: str = "gpt-2", **more: Any) -> Config:
 
 
 def sentencepiece(pieces: Mapping[str, float], **more: Any) -> Config:
-    """A SentencePieceEncoder vocabulary: <unk>, <s>, </s>, the bytes, then pieces with their scores."""
+    """A SentencePiece vocabulary: <unk>, <s>, </s>, the bytes, then pieces with their scores."""
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
     tokens = ["<unk>", "<s>", "</s>", *byte_tokens, *pieces]
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(pieces)]

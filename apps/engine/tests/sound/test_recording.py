@@ -180,6 +180,6 @@ def test_a_missing_package_is_an_error_that_names_the_remedy(
     library: str, source: Any, rate: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(AudioError, match=rf"{library} is not installed .*backbay-engine\[sound\]"):
+    with pytest.raises(AudioError, match=rf"{library} is not installed .*apps/engine\[sound\]"):
         Audio(source, rate=rate).samples()
     assert (Audio(INTEGERS, rate=16_000).samples() == EXACT).all()

@@ -26,7 +26,9 @@ TOKENS, PROMPT = "tokens", "prompt"
 CACHE = "cache."
 SAMPLE: Final = 4096  # bytes of a tensor, for the fingerprint
 _OPTIONS: Final = [
-    each.name for each in fields(GenerationOptions) if each.name not in ("sampling", "constraint")
+    each.name
+    for each in fields(GenerationOptions)
+    if each.name not in ("sampling", "constraint", "transcript")
 ]
 _SAMPLING: Final = [each.name for each in fields(SamplingParams)]
 

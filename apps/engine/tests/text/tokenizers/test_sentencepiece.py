@@ -1,4 +1,4 @@
-"""SentencePieceEncoder vocabularies, compared with the slow definition."""
+"""SentencePiece vocabularies, compared with the slow definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WordPieceEncoder vocabularies, as BERT's embeddings use them."""
+"""WordPiece vocabularies, as BERT's embeddings use them."""
 
 from __future__ import annotations
 

@@ -49,5 +49,5 @@ def vocabulary_keys(settings: Settings, architecture: str, count: int) -> Keys:
 _KINDS: Mapping[str, Callable[[TokenizerFile], dict[str, Any]]] = {
     "BPE": kinds.byte_pair_keys,
     "Unigram": kinds.unigram_keys,
-    "WordPieceEncoder": kinds.word_piece_keys,
+    "WordPiece": kinds.word_piece_keys,
 }

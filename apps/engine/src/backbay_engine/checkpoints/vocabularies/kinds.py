@@ -1,4 +1,4 @@
-"""The kinds of vocabularies: byte-pair encoding, tokens with probabilities (unigram), and WordPieceEncoder."""
+"""The kinds of vocabularies: byte-pair encoding, tokens with probabilities (unigram), and WordPiece."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def byte_pair_keys(source: TokenizerFile) -> dict[str, Any]:
 
 
 def _pieces(source: TokenizerFile, merges: list[tuple[str, str]]) -> dict[str, Any]:
-    """A vocabulary of SentencePieceEncoder: a token's score is its rank among the merges."""
+    """A vocabulary of SentencePiece: a token's score is its rank among the merges."""
     unknown = source.model.get("unk_token")
     tokens = read_tokens(source, read_vocabulary(source), unknown if isinstance(unknown, str) else "<unk>")
     ranks: dict[str, int] = {}
@@ -148,7 +148,7 @@ def _is_piece(piece: object) -> bool:
     return False
 
 
-# -- WordPieceEncoder -------------------------------------------------------------------------------------------
+# -- WordPiece -------------------------------------------------------------------------------------------
 
 
 def word_piece_keys(source: TokenizerFile) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Final, final
 from ..token_kinds import TokenKind
 from .vocabulary import Vocabulary
 
-SPACE: Final = "\u2581"  # how SentencePieceEncoder spells a space
+SPACE: Final = "\u2581"  # how SentencePiece spells a space
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SHOWN_ON_REQUEST: Final = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 

@@ -89,9 +89,7 @@ class PreTokenizer:
     add_bos: bool = False
     add_sep: bool = False
     bos: bool = True  # there is a default one
-    byte_level: bool = (
-        True  # bytes are spelled in GPT-2's alphabet; else spaces are, as SentencePieceEncoder does
-    )
+    byte_level: bool = True  # bytes are spelled in GPT-2's alphabet; else spaces are, as SentencePiece does
 
     def regexes(self) -> list[str]:
         """The patterns, with the categories of Unicode 15.1."""

@@ -1,4 +1,4 @@
-"""SentencePieceEncoder's two models, as in llama.cpp: byte-pair encoding, and unigram.
+"""SentencePiece's two models, as in llama.cpp: byte-pair encoding, and unigram.
 
 Byte-pair encoding merges the neighbours whose token has the best score. The library `tokenizers` ranks pairs instead of
 tokens, and so differs where two pairs make the same token. Unigram cuts a text into the tokens with the best total score.
@@ -26,7 +26,7 @@ _PENALTY: Final = 10.0  # an unknown character scores this much less than the wo
 
 
 @final
-class SentencePieceEncoder:
+class SentencePiece:
     """The encoder that merges pieces by their scores, as Llama 2's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -95,7 +95,7 @@ class _Bytes(dict[str, list[int]]):
 
 
 @final
-class UnigramEncoder:
+class Unigram:
     """The encoder that takes the likeliest pieces of a text, as T5's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -15,7 +15,7 @@ from ..token_kinds import TokenKind
 from .byte_pairs import BytePairEncoder
 from .decoding import TokenBytes, TokenStream
 from .pretokenizers import DEFAULT, PRETOKENIZERS, PreTokenizer
-from .sentencepiece import SentencePieceEncoder, UnigramEncoder
+from .sentencepiece import SentencePiece, Unigram
 from .special_tokens import SpecialTokenSplitter, assign_roles
 from .vocabulary import (
     DEFAULTS,
@@ -30,7 +30,7 @@ from .vocabulary import (
     open_config,
     read_vocabulary,
 )
-from .wordpiece import WordPieceEncoder
+from .wordpiece import WordPiece
 
 _TOKEN, _MERGE = 200, 250  # bytes that tables take for one, measured
 
@@ -199,9 +199,9 @@ def tokenizer_from_gguf(source: Source) -> Tokenizer:
 
 
 _ENCODERS: Mapping[str, Callable[[Vocabulary], TextEncoder]] = {
-    "llama": SentencePieceEncoder,
-    "bert": WordPieceEncoder,
-    "t5": UnigramEncoder,
+    "llama": SentencePiece,
+    "bert": WordPiece,
+    "t5": Unigram,
 }
 
 

@@ -1,4 +1,4 @@
-"""WordPieceEncoder, as in llama.cpp: cuts each word of the normalized text into its longest tokens, from left to right.
+"""WordPiece, as in llama.cpp: cuts each word of the normalized text into its longest tokens, from left to right.
 
 The vocabulary marks tokens that begin a word, not tokens that continue one.
 """
@@ -22,7 +22,7 @@ _NO_SPACES = "\x1c\x1d\x1e\x1f"  # only Python counts them as spaces
 
 
 @final
-class WordPieceEncoder:
+class WordPiece:
     """The encoder of words by their longest pieces, as BERT's, for texts without special tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
