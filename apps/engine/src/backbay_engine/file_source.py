@@ -6,6 +6,7 @@ import base64
 import binascii
 import os
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -47,6 +48,15 @@ class MediaKind:
         if callable(read := getattr(given, "read", None)):
             return self._of_file(given, read)
         return None
+
+    def data_url(self, given: object, field: str) -> str:
+        """The data: URL of a content part's field, which may be {"url": ...}."""
+        url = given.get("url") if isinstance(given, Mapping) else given
+        if isinstance(url, str) and has_scheme(url, "data"):
+            return url
+        raise self.error(
+            f"{field} must be a data: URL, got {reprlib.repr(url)}; nothing is fetched from elsewhere"
+        )
 
     def _limited(self, name: str, data: bytes) -> bytes:
         if len(data) > self.most:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import reprlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImageError
-from ..file_source import MediaFile, MediaKind, has_scheme
+from ..file_source import MediaFile, MediaKind
 from .prepared_picture import Size
 
 if TYPE_CHECKING:
@@ -78,13 +77,7 @@ def image_of(part: object) -> Image:
     if "image" in part:
         return image_of(part["image"])
     if "image_url" in part:
-        given = part["image_url"]
-        url = given.get("url") if isinstance(given, Mapping) else given
-        if isinstance(url, str) and has_scheme(url, "data"):
-            return Image(url)
-        raise ImageError(
-            f"image_url must be a data: URL, got {reprlib.repr(url)}; nothing is fetched from elsewhere"
-        )
+        return Image(PICTURE.data_url(part["image_url"], "image_url"))
     raise ImageError(f'an image part needs the key "image" or "image_url", got {sorted(map(str, part))}')
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..encoders.values import digest_of, other_values, read_only
 from ..errors import ImageError
 
 Size = tuple[int, int]  # height, width
@@ -34,13 +34,10 @@ class Prepared:
     """A digest of the pixels and of all that describes them: equal pictures have equal rows."""
 
     def __post_init__(self) -> None:
-        pixels = np.ascontiguousarray(self.pixels, np.float32).view()
-        pixels.flags.writeable = False
+        pixels = read_only(self.pixels)
         object.__setattr__(self, "pixels", pixels)
-        described = repr((self.family, self.tokens, self.grid, self.size, self.aspect_ratio_id, pixels.shape))
-        digest = hashlib.blake2b(described.encode(), digest_size=32)
-        digest.update(pixels.data)
-        object.__setattr__(self, "content", digest.digest())
+        content = digest_of(pixels, self.family, self.tokens, self.grid, self.size, self.aspect_ratio_id)
+        object.__setattr__(self, "content", content)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,9 +49,4 @@ class Prepared:
 
     def replace(self, *, pixels: NDArray[np.float32]) -> Self:
         """The same picture with other values in its pixels."""
-        values = np.asarray(pixels)
-        if values.shape != self.pixels.shape:
-            raise ImageError(f"pixels must have the shape {self.pixels.shape}, got {values.shape}")
-        if not np.issubdtype(values.dtype, np.floating) or not np.isfinite(values).all():
-            raise ImageError(f"pixels must be finite floats, got {values.dtype} values that are not")
-        return replace(self, pixels=values.astype(np.float32))
+        return replace(self, pixels=other_values(pixels, self.pixels, "pixels", ImageError))

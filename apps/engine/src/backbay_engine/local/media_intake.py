@@ -25,7 +25,7 @@ from ..checkpoints import locate
 from ..encoders.contract import EncoderFamily
 from ..errors import DeadlineError
 from ..media.encoder import MediaEncoder
-from ..media.encoder_file import encoder_family, encoder_file, has_encoder, text_file
+from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
 from ..media.processor_turns import ProcessorLock, share_processors
 from ..media.prompts import Media, PlacedMedia, PreparedMedia, PromptParts, placeholder_tokens, prompt_tokens
 from ..media.row_store import RowsLease, RowStore
@@ -314,7 +314,7 @@ def open_text_backend(
 ) -> tuple[Backend, bool]:
     """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
     file = open_model(path)
-    if not (holds := has_encoder(file)):
+    if not (holds := kind_of(file) is not None):
         return backbay.open(file, backend, params), holds
     file.close()
     return backbay.open(text_file(path), backend, params), holds

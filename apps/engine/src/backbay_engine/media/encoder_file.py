@@ -127,22 +127,24 @@ def encoder_file(path: Path, projector: Path | None = None) -> ModelFile | None:
 
     It is the projector's file, or the model's own, in Ollama's layout.
     """
-    for kind in KINDS:
-        file = open_model(path if projector is None else projector, kind.has)
-        if kind.is_in(file):
-            return file
-        file.close()
-    if projector is None:
-        return None
-    with open_model(projector) as file:
+    where = path if projector is None else projector
+    file = open_model(where, lambda name: any(kind.has(name) for kind in KINDS))
+    kind = kind_of(file)
+    if kind is not None and all(map(kind.has, file.tensors)):
+        return file
+    with file:
+        if kind is not None:
+            return open_model(where, kind.has)
+        if projector is None:
+            return None
         expected = "a projector with an encoder of pictures or sound, tensors v.* or a.*,"
         found = f"none of them, and the architecture {file.metadata.architecture!r}"
         raise ModelFileError(file.path, None, expected, found)
 
 
-def has_encoder(file: ModelFile) -> bool:
-    """Whether a file holds an encoder."""
-    return any(kind.is_in(file) for kind in KINDS)
+def kind_of(file: ModelFile) -> EncoderKind | None:
+    """The kind of the encoder that a file holds; None if it holds none."""
+    return next((kind for kind in KINDS if kind.is_in(file)), None)
 
 
 def text_file(path: Path) -> ModelFile:
@@ -152,10 +154,12 @@ def text_file(path: Path) -> ModelFile:
 
 def encoder_family(file: ModelFile, image_tokens: int | None = None) -> EncoderFamily[Any]:
     """The family of an encoder; ModelFileError names the families that are known."""
-    if VISION.is_in(file) or not SOUND.is_in(file):
-        seeing: EncoderFamily[Any] = VISION.family(file)(file, image_tokens)
+    kind = kind_of(file) or VISION
+    family = kind.family(file)
+    if kind is VISION:
+        seeing: EncoderFamily[Any] = family(file, image_tokens)
         return seeing
     if image_tokens is not None:
         raise RequestError(f"image_tokens={image_tokens} is for models that see; this one hears")
-    hearing: EncoderFamily[Any] = SOUND.family(file)(file)
+    hearing: EncoderFamily[Any] = family(file)
     return hearing

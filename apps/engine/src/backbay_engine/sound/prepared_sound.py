@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..encoders.values import digest_of, other_values, read_only
 from ..errors import AudioError
 from .mel import HOP, mel_window
 
@@ -29,13 +29,10 @@ class PreparedAudio:
     """A digest of the spectrogram and of all that describes it: equal sounds have equal rows."""
 
     def __post_init__(self) -> None:
-        mel = np.ascontiguousarray(self.mel, np.float32).view()
-        mel.flags.writeable = False
+        mel = read_only(self.mel)
         object.__setattr__(self, "mel", mel)
-        described = repr(("sound", self.family, self.tokens, self.samples, mel.shape))
-        digest = hashlib.blake2b(described.encode(), digest_size=32)
-        digest.update(mel.data)
-        object.__setattr__(self, "content", digest.digest())
+        content = digest_of(mel, "sound", self.family, self.tokens, self.samples)
+        object.__setattr__(self, "content", content)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,9 +49,4 @@ class PreparedAudio:
 
     def replace(self, *, mel: NDArray[np.float32]) -> Self:
         """The same sound with other values in its spectrogram."""
-        values = np.asarray(mel)
-        if values.shape != self.mel.shape:
-            raise AudioError(f"mel must have the shape {self.mel.shape}, got {values.shape}")
-        if not np.issubdtype(values.dtype, np.floating) or not np.isfinite(values).all():
-            raise AudioError(f"mel must be finite floats, got {values.dtype} values that are not")
-        return replace(self, mel=values.astype(np.float32))
+        return replace(self, mel=other_values(mel, self.mel, "mel", AudioError))

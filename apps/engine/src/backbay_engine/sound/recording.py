@@ -74,13 +74,7 @@ def audio_of(part: object) -> Audio:
             return Audio(data if has_scheme(data, "data") else SOUND.decoded(data, "the data of input_audio"))
         raise AudioError(f'input_audio needs the key "data", a text in base64, got {reprlib.repr(given)}')
     if "audio_url" in part:
-        given = part["audio_url"]
-        url = given.get("url") if isinstance(given, Mapping) else given
-        if isinstance(url, str) and has_scheme(url, "data"):
-            return Audio(url)
-        raise AudioError(
-            f"audio_url must be a data: URL, got {reprlib.repr(url)}; nothing is fetched from elsewhere"
-        )
+        return Audio(SOUND.data_url(part["audio_url"], "audio_url"))
     raise AudioError(
         f'a part of sound needs the key "audio", "input_audio" or "audio_url", got {sorted(map(str, part))}'
     )
