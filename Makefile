@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 # $(call quietly,LOG,COMMANDS): what they print goes to a file, whose end is shown when they fail.
 quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that was printed: $(1)"; exit 1; }
 
-.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates mutants chaos asked guard nightly webgpu judge vulkan cuda-compile scale dist clean
+.PHONY: help demo test test-all test-cpus cpus check format lint types contracts site docs api bench plots conform certificates selftest chaos asked guard nightly webgpu judge vulkan cuda-compile scale dist clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -88,7 +88,7 @@ conform: $(VENV)/.installed  ## the conformance suite in its default size on eve
 certificates: $(VENV)/.installed  ## the same, and the certificate of each, on a quiet machine, for a release
 	for name in cpu_ref ggml onnx; do $(BIN)/backbay conform $$name --certify plugins/$$name/proof || exit; done
 
-mutants: $(VENV)/.test-tools  ## try the suite on broken backends
+selftest: $(VENV)/.test-tools  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
 
 chaos: $(VENV)/.installed  ## half an hour of random faults over the engine, on every backend

@@ -4,7 +4,7 @@ devices: before an op it asks whether 30 are reached, not whether the op's opera
 project: ggml
 needs: ggml-python that is built with -DGGML_RPC=ON
 effect: a graph that is spread over devices ends the process
-workaround: plugins/ggml/src/backbay_ggml/devices/op_placement.py: MOST_INPUTS
+workaround: plugins/ggml/src/backbay_ggml/devices/op_placer.py: MOST_INPUTS
 thread: https://github.com/ggml-org/llama.cpp/issues/24657
 shown: 0.15.3
 right: 0.25.3

@@ -4,7 +4,7 @@ alignment, though supports_op says yes.
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: slices of ids end the process
-workaround: plugins/ggml/src/backbay_ggml/devices/op_placement.py: _misread
+workaround: plugins/ggml/src/backbay_ggml/devices/op_placer.py: _misread
 thread: https://github.com/ggml-org/llama.cpp/issues/26853
 shown: 0.15.3
 right: none

@@ -4,7 +4,7 @@ offset of the view is rounded down.
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: wrong positions, without a message, where a batch is cut
-workaround: plugins/ggml/src/backbay_ggml/devices/op_placement.py: _misread
+workaround: plugins/ggml/src/backbay_ggml/devices/op_placer.py: _misread
 thread: none found
 shown: 0.15.3
 right: none

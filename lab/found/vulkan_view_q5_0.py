@@ -4,7 +4,7 @@
 project: ggml on Vulkan
 needs: a ggml with Vulkan, and a driver
 effect: wrong quantized caches where they are read in part
-workaround: plugins/ggml/src/backbay_ggml/devices/op_placement.py: _misread
+workaround: plugins/ggml/src/backbay_ggml/devices/op_placer.py: _misread
 thread: none found
 shown: 0.15.3
 right: none

@@ -1,1 +1,1 @@
-"""Drawing a call: choices, data, layouts, operands, and small model files."""
+"""Drawing a call by Hypothesis, and shrinking one that fails: choices, data, layouts, operands, small model files."""

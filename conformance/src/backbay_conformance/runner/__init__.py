@@ -1,1 +1,1 @@
-"""Running the suite: selection, worker processes, shrinking, replay."""
+"""Running the suite: selection, worker processes, time limits, replay of failures."""

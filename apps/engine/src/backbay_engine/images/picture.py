@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ImageError
-from ..file_source import MediaFile, MediaKind
+from ..media_file import MediaFile, MediaKind
 from .prepared_picture import Size
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ..encoders.contract import EncoderFamily
 from ..errors import DeadlineError
 from ..media.encoder import MediaEncoder
 from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
-from ..media.processor_turns import ProcessorLock, share_processors
+from ..media.processor_lock import ProcessorLock, share_processors
 from ..media.prompts import Media, PlacedMedia, PreparedMedia, PromptParts, placeholder_tokens, prompt_tokens
 from ..media.row_store import RowsLease, RowStore
 from ..models.keys import WIDTH

@@ -17,7 +17,7 @@ from backbay import BackbayError, CancelledError, ClosedError
 from backbay.internals import InterruptSafeEvent, close_after_fork
 
 from ..errors import DeadlineError, LogitsError, RequestError, as_exception
-from ..media.processor_turns import ProcessorLock
+from ..media.processor_lock import ProcessorLock
 from .requests.generation import GenerationJob
 from .requests.handle import Receiver, require_elsewhere, serve_here, serves_here
 from .requests.job import Job

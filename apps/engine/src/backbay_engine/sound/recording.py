@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AudioError
-from ..file_source import MediaFile, MediaKind, has_scheme
+from ..media_file import MediaFile, MediaKind, has_scheme
 
 Samples: TypeAlias = NDArray[np.float32]  # (samples,) of one channel
 Frames: TypeAlias = NDArray[np.float32]  # (samples, channels)

@@ -9,7 +9,7 @@ from typing import Any, final
 from backbay import DType, Graph, KernelTable, Node, Op, UnsupportedOpError, ops
 
 from ..devices.device import Device
-from ..devices.op_placement import OpPlacer
+from ..devices.op_placer import OpPlacer
 from ..library.abi import Ptr, dtype_of, leaf_tensor, tensor_address, view_owner
 from ..library.avoidance import NO_TERMS, LibraryFault
 from ..library.library import Library
@@ -42,7 +42,7 @@ NEXT_WEIGHTS = 2
 
 @final
 class GgmlBuilder(TensorBuilder):
-    """The tensors of the nodes of one graph, on the CPU, or where an `op_placement` puts them.
+    """The tensors of the nodes of one graph, on the CPU, or where an `op_placer` puts them.
 
     `raw`, `rows`, `dense` and `floats` give a node's tensor; each asks more of its layout than the one before.
     """
@@ -53,12 +53,12 @@ class GgmlBuilder(TensorBuilder):
         *,
         flash: bool,
         weights: ModelWeights | None = None,
-        op_placement: OpPlacer | None = None,
+        op_placer: OpPlacer | None = None,
     ) -> None:
         super().__init__(library)
         self.flash = flash  # whether attention may use flash attention
         self._weights = weights
-        self._op_placement = op_placement  # None where the CPU runs everything
+        self._op_placer = op_placer  # None where the CPU runs everything
         self._roots: dict[int, Ptr] = {}  # by node index: the tensors that hold data
         self._latest: dict[int, Ptr] = {}  # by node index of a storage: its latest write
         self._products: dict[int, tuple[Ptr, Device]] = {}
@@ -70,12 +70,12 @@ class GgmlBuilder(TensorBuilder):
 
     def start_node(self, node: Node) -> None:
         self._begins.append((len(self.order), node.index))
-        if self._op_placement is not None:
-            self._op_placement.start_node(node)
+        if self._op_placer is not None:
+            self._op_placer.start_node(node)
 
     def admit(self, tensor: Ptr) -> None:
-        if self._op_placement is not None:
-            self._op_placement.add_op(tensor)
+        if self._op_placer is not None:
+            self._op_placer.add_op(tensor)
         elif not self.lib.ggml_backend_dev_supports_op(self.library.cpu, tensor):
             raise UnsupportedOpError(f"the CPU does not run {self.library.describe(tensor)}")
 
@@ -91,11 +91,11 @@ class GgmlBuilder(TensorBuilder):
     @property
     def on_cpu(self) -> bool:
         """Whether the CPU runs the current node."""
-        return self._op_placement is None or self._op_placement.current.is_cpu
+        return self._op_placer is None or self._op_placer.current.is_cpu
 
     def fails(self, case: str) -> bool:
         """Whether the current node's device computes a case of its trial wrongly."""
-        verdict = None if self._op_placement is None else self._op_placement.current.verdict
+        verdict = None if self._op_placer is None else self._op_placer.current.verdict
         return verdict is not None and not verdict.takes(case)
 
     def avoids(self, what: LibraryFault) -> bool:
@@ -107,14 +107,14 @@ class GgmlBuilder(TensorBuilder):
     def bind_leaf(self, node: Node, tensor: Ptr, device: Device) -> None:
         """A leaf's or weight's data are those of a tensor on a device."""
         self.bind(node, tensor)
-        if self._op_placement is not None:
-            self._op_placement.add_leaf(node, tensor, device)
+        if self._op_placer is not None:
+            self._op_placer.add_leaf(node, tensor, device)
 
     def bind_product(self, node: Node, copy: Ptr, device: Device) -> None:
         """A weight has a copy on a device, for products only."""
         self._products[node.index] = copy, device
-        if self._op_placement is not None:
-            self._op_placement.add_copy(copy, device)
+        if self._op_placer is not None:
+            self._op_placer.add_copy(copy, device)
 
     def bind(self, node: Node, tensor: Ptr) -> None:
         """A node's data are those of a tensor."""
@@ -141,7 +141,7 @@ class GgmlBuilder(TensorBuilder):
         made = self.custom(name, shape, operands, data)
         if self._last_product is not None:
             self._last_product.src[NEXT_WEIGHTS] = operands[0]
-        self._last_product = made if self._op_placement is None else None
+        self._last_product = made if self._op_placer is None else None
         return made
 
     # -- operands ----------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class GgmlBuilder(TensorBuilder):
     def product(self, node: Node) -> Ptr | None:
         """The copy of a weight that makes products faster, if it lies where the current node runs."""
         copy, device = self._products.get(node.index, (None, None))
-        return copy if self._op_placement is None or self._op_placement.current is device else None
+        return copy if self._op_placer is None or self._op_placer.current is device else None
 
     def has_signs(self, weight: Node) -> bool:
         """Whether each code of a q8_0 weight is known to have an opposite."""
@@ -208,8 +208,8 @@ class GgmlBuilder(TensorBuilder):
     def _alias(self, made: Ptr) -> Ptr:
         """A tensor outside of the pools that shares the data of one on the current node's device."""
         self.loose.append(made)
-        if self._op_placement is not None:
-            self._op_placement.add_op(made)
+        if self._op_placer is not None:
+            self._op_placer.add_op(made)
         return made
 
 

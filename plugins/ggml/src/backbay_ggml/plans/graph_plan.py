@@ -14,7 +14,7 @@ from backbay.internals import Bytes, Ledger, Timings
 from backbay.plugin import GRAPH, Cancel, check_cancel, gather
 
 from ..devices.device import Device, rounded_up
-from ..devices.op_placement import OpPlacer
+from ..devices.op_placer import OpPlacer
 from ..library.abi import NULL, Ptr, ffi, leaf_tensor, new_pool, tensor_address, view_owner
 from ..library.library import Library
 from ..lowering.builder import GgmlBuilder, lower_graph
@@ -93,9 +93,7 @@ class GgmlPlan(Plan):
     a shared memory in `_build`.
     """
 
-    def __init__(
-        self, services: GgmlPlanResources, nodes: Graph, op_placement: OpPlacer | None = None
-    ) -> None:
+    def __init__(self, services: GgmlPlanResources, nodes: Graph, op_placer: OpPlacer | None = None) -> None:
         self._services, self._library, self._lib = services, services.library, services.library.lib
         self._nodes = nodes
         self._has_guards = services.params.debug.guard_bytes > 0
@@ -106,7 +104,7 @@ class GgmlPlan(Plan):
         self._lying: dict[Node, Bytes] = {}  # outputs that were read, where each run puts them
         self._stand_ins: list[Ptr] = []  # tensors of a dry run, kept alive here
         self._builder = GgmlBuilder(
-            services.library, flash=services.flash, weights=services.weights, op_placement=op_placement
+            services.library, flash=services.flash, weights=services.weights, op_placer=op_placer
         )
 
     @final

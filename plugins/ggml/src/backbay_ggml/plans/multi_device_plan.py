@@ -13,7 +13,7 @@ from backbay.internals import Bytes, Timings, cached_property
 from backbay.plugin import Cancel, Entry, check_cancel
 
 from ..devices.device import Device
-from ..devices.op_placement import OpPlacer
+from ..devices.op_placer import OpPlacer
 from ..devices.rpc_servers import free_server_memory, rpc_session, session_lock
 from ..library.abi import NULL, Ptr, ffi, tensor_address
 from .callbacks import OpClock, OpOrigin
@@ -204,17 +204,17 @@ class MultiDevicePlan(GgmlPlan):
     """A graph that ggml's scheduler runs, with constants and copies of the outputs in host memory."""
 
     def __init__(self, services: GgmlPlanResources, graph: Graph, scheduler: MultiDeviceScheduler) -> None:
-        op_placement = OpPlacer(
+        op_placer = OpPlacer(
             services.library, scheduler.devices, graph, services.device_of, services.product_home
         )
-        super().__init__(services, graph, op_placement)
-        self._scheduler, self._op_placement = scheduler, op_placement
+        super().__init__(services, graph, op_placer)
+        self._scheduler, self._op_placer = scheduler, op_placer
         self._copies: dict[int, tuple[Ptr, Bytes]] = {}  # of outputs, by the address of their tensors
         self.placed_ops: list[tuple[Ptr, Device]] = []
         self.need: list[int] = []  # bytes on each device, as the scheduler measured them
 
     def _build(self) -> None:
-        self.placed_ops = self._op_placement.placed_ops(self._builder)
+        self.placed_ops = self._op_placer.placed_ops(self._builder)
         self._link([tensor for tensor, _ in self.placed_ops])
         self._sources = [(tensor, bytes(ffi.buffer(tensor.src))) for tensor in self._ops]
         # Other plans overwrite what devices hold, so the outputs are copied after each run.

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from backbay import DType, Graph, Node
 from backbay.internals import Size, Symbols, term_of
 
-from .lowered_model import Feed, IndexGrid, SizeVector, onnx_type, value_dtype
+from .lowered_model import Feed, IndexGridFeed, SizeVectorFeed, onnx_type, value_dtype
 from .model_builder import ModelBuilder
 
 AnySize = Size | int
@@ -35,7 +35,7 @@ class Emitter(ModelBuilder):
     def feed(self, feed: Feed) -> str:
         """The int64 input of a feed; a constant if the feed is the same for all of a structure."""
         known = [term for term in feed.terms if isinstance(term, int)]
-        if isinstance(feed, SizeVector) and len(known) == len(feed.terms):
+        if isinstance(feed, SizeVectorFeed) and len(known) == len(feed.terms):
             return self.constant(feed.filled(known))
         if feed not in self.feeds:
             name = self.feeds[feed] = f"size{len(self.feeds)}"
@@ -43,15 +43,15 @@ class Emitter(ModelBuilder):
         return self.feeds[feed]
 
     def vector(self, sizes: Sequence[AnySize]) -> str:
-        return self.feed(SizeVector(tuple([term_of(size) for size in sizes])))
+        return self.feed(SizeVectorFeed(tuple([term_of(size) for size in sizes])))
 
     def scalar(self, size: AnySize) -> str:
-        return self.feed(SizeVector((term_of(size),), rank=0))
+        return self.feed(SizeVectorFeed((term_of(size),), rank=0))
 
     def grid(self, start: AnySize, extents: Sequence[AnySize], steps: Sequence[AnySize]) -> str:
         """Indices: start plus the sum of position times step, innermost dimension first; shaped in reverse."""
         terms = tuple(map(term_of, extents)), tuple(map(term_of, steps))
-        return self.feed(IndexGrid(term_of(start), *terms))
+        return self.feed(IndexGridFeed(term_of(start), *terms))
 
     def count(self, extent: AnySize) -> str:
         return self.grid(0, [extent], [1])
@@ -93,7 +93,7 @@ class Emitter(ModelBuilder):
         terms = [term_of(size) for size in sizes][::-1]
         value = self._before.get(value, value)  # reshape the original value, not a reshape of it
         made = self.add(
-            "Reshape", value, self.feed(SizeVector(tuple(terms))), allowzero=0 if -1 in terms else 1
+            "Reshape", value, self.feed(SizeVectorFeed(tuple(terms))), allowzero=0 if -1 in terms else 1
         )
         self._before[made] = value
         return made

@@ -43,8 +43,8 @@ def binding_type(dtype: DType) -> int:
 
 
 @dataclass(frozen=True)
-class SizeVector:
-    """Sizes one after the other, such as a shape; of rank 0, one size."""
+class SizeVectorFeed:
+    """A fed tensor of sizes, such as a shape; of rank 0, one size."""
 
     terms: tuple[Term, ...]
     rank: int = 1
@@ -58,8 +58,8 @@ class SizeVector:
 
 
 @dataclass(frozen=True)
-class IndexGrid:
-    """start + the sum over dimensions of index times step, innermost dimension first; the shape is reversed."""
+class IndexGridFeed:
+    """A fed grid of indices: start + the sum over dimensions of index times step, innermost first; the shape is reversed."""
 
     start: Term
     extents: tuple[Term, ...]
@@ -85,7 +85,7 @@ class IndexGrid:
         return np.ascontiguousarray(total)
 
 
-Feed = SizeVector | IndexGrid
+Feed = SizeVectorFeed | IndexGridFeed
 
 
 class SizeFeeds:

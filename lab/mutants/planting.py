@@ -1,4 +1,4 @@
-"""The text of a module with faults, and with probes that note which test runs which place."""
+"""The text of a module with mutants, and with probes that note which test runs which place."""
 
 from __future__ import annotations
 
@@ -7,37 +7,35 @@ from collections.abc import Collection, Mapping
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from places import PlantedFault
+from places import Mutant
 
 LOADED = "exec(__import__('importlib.machinery').machinery.SourceFileLoader('probe', {!r}).get_code('probe'), {{}})"
 
 
-def plant(
-    root: Path, faults: Mapping[int, PlantedFault], planted: Collection[int], probe: Path | None
-) -> None:
-    """Write the planted faults into a copy of the sources; with a probe, all places note that they run."""
-    ids = faults if probe else planted
-    for path in {faults[id].path for id in ids}:
-        here = {id: faults[id] for id in ids if faults[id].path == path}
+def plant(root: Path, mutants: Mapping[int, Mutant], planted: Collection[int], probe: Path | None) -> None:
+    """Write the mutants into a copy of the sources; with a probe, all places note that they run."""
+    ids = mutants if probe else planted
+    for path in {mutants[id].path for id in ids}:
+        here = {id: mutants[id] for id in ids if mutants[id].path == path}
         file = root / path
         file.write_bytes(planted_text(file.read_bytes(), here, planted, probe))
         Path(cache_from_source(str(file))).unlink(missing_ok=True)  # a text of the same second and size
 
 
 def planted_text(
-    text: bytes, faults: Mapping[int, PlantedFault], planted: Collection[int], probe: Path | None
+    text: bytes, mutants: Mapping[int, Mutant], planted: Collection[int], probe: Path | None
 ) -> bytes:
     edits: list[tuple[int, int, int, int, bytes]] = []  # start, order among those that start there, end, text
-    for id, fault in faults.items():
-        if text[fault.start : fault.end].decode() != fault.before:
+    for id, mutant in mutants.items():
+        if text[mutant.start : mutant.end].decode() != mutant.before:
             raise ValueError(
-                f"{fault.path}:{fault.line} is not {fault.before!r} any more: draw the faults again"
+                f"{mutant.path}:{mutant.line} is not {mutant.before!r} any more: draw the mutants again"
             )
-        start, end = fault.probe
+        start, end = mutant.probe
         if id in planted:
-            edits.append((fault.start, 2, 0, fault.end, fault.after.encode()))
-            if fault.start <= start and end <= fault.end:
-                start, end = fault.start, fault.end
+            edits.append((mutant.start, 2, 0, mutant.end, mutant.after.encode()))
+            if mutant.start <= start and end <= mutant.end:
+                start, end = mutant.start, mutant.end
         if probe:
             edits.append((start, 1, -end, start, b"(__ran__(%d) or (" % id))
             edits.append((end, 0, -start, end, b"))"))

@@ -1,4 +1,4 @@
-"""Which test runs which place: one run of all tests without a fault, in which the places note it."""
+"""Which test runs which place: one run of all tests without a mutant, in which the places note it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from copies import Copy, Run, mirror
-from places import PlantedFault
+from places import Mutant
 
 ALL = ("-m", "")  # the long tests too
 
 
 @dataclass
 class Test:
-    """A test without a fault."""
+    """A test without a mutant."""
 
     name: str
     thorough: bool
@@ -37,7 +37,7 @@ class Trace:
 
     @property
     def sound(self) -> list[Test]:
-        """The tests that pass without a fault; others can see none."""
+        """The tests that pass without a mutant; others can see none."""
         return [test for test in self.tests if test.outcome == "passed"]
 
     def row(self, hits: bytes, number: int) -> set[int]:
@@ -45,13 +45,13 @@ class Trace:
         places = len(hits) // (1 + len(self.tests))
         return {place for place in range(places) if hits[number * places + place]}
 
-    def choose(self, id: int, fault: PlantedFault, budget: float) -> list[str]:
+    def choose(self, id: int, mutant: Mutant, budget: float) -> list[str]:
         """The short tests that run a place, the nearest and cheapest first, until the seconds are spent.
 
         What runs while a module is imported can be seen by any test, as can what the first test has left in a cache.
         """
         tests = [t for t in self.sound if not t.thorough and (id in t.places or id in self.imported)]
-        tests.sort(key=lambda test: (id not in test.places, -_nearness(fault.path, test.name), test.seconds))
+        tests.sort(key=lambda test: (id not in test.places, -_nearness(mutant.path, test.name), test.seconds))
         chosen: list[str] = []
         for test in tests:
             if test.seconds <= budget or not chosen:
@@ -76,11 +76,11 @@ def _nearness(path: str, test: str) -> int:
     return len(rooms & set(test.partition("::")[0].removesuffix(".py").replace("test_", "").split("/")))
 
 
-def trace(root: Path, work: Path, faults: Mapping[int, PlantedFault], options: Sequence[str]) -> Trace:
+def trace(root: Path, work: Path, mutants: Mapping[int, Mutant], options: Sequence[str]) -> Trace:
     """Copy the workspace, and run all tests of the copy once; those that fail then run again without probes."""
     shutil.rmtree(work / "base", ignore_errors=True)
     mirror(root, work / "base")
-    copy = Copy(root, work, "0", faults)
+    copy = Copy(root, work, "0", mutants)
     (copy.folder / "collected").unlink(missing_ok=True)
     copy.run(None, options=[*ALL, "--collect-only", "-n0", *options])
     if not (copy.folder / "collected").exists():

@@ -1,8 +1,8 @@
-"""Which tests see each fault: first one fault at a time by few tests, then all that are left at once by all tests.
+"""Which tests see each mutant: first one mutant at a time by few tests, then all that are left at once by all tests.
 
-A test that passes with many faults planted sees none of them, if it has come to their places. One fault can keep it from
+A test that passes with many mutants planted sees none of them, if it has come to their places. One mutant can keep it from
 the place of another, so the probes note in that run too which test runs which place. A test that misses a place runs
-again with that fault alone. A test that fails is run alone with halves of the faults until one is found, which then
+again with that mutant alone. A test that fails is run alone with halves of the mutants until one is found, which then
 leaves the group; the tests that failed run again without it.
 """
 
@@ -16,34 +16,34 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from copies import Copy, Run, stopped
-from places import PlantedFault
+from places import Mutant
 from tracing import ALL, Test, Trace
 
 CHUNK = 240  # seconds of tests in a run of a group
 
 
 class Hunt:
-    """The hunt for all faults; what is known stands in two files of JSON lines, and is not looked for again."""
+    """The hunt for all mutants; what is known stands in two files of JSON lines, and is not looked for again."""
 
     def __init__(
-        self, root: Path, work: Path, results: Path, faults: Mapping[int, PlantedFault], workers: int
+        self, root: Path, work: Path, results: Path, mutants: Mapping[int, Mutant], workers: int
     ) -> None:
-        self.faults, self.workers, self.trace = faults, workers, Trace.read(work / "trace.json")
+        self.mutants, self.workers, self.trace = mutants, workers, Trace.read(work / "trace.json")
         if not self.trace.sound:
-            raise RuntimeError(f"no test passes without a fault; pytest's output: {work / '0' / 'output'}")
+            raise RuntimeError(f"no test passes without a mutant; pytest's output: {work / '0' / 'output'}")
         self.results, self.progress = results, work / "progress.jsonl"
         self.tests = {test.name: test for test in self.trace.tests}
         self.rows = {name: number + 1 for number, name in enumerate(self.tests)}
         self.passes_alone: dict[str, bool] = {}
         self.copies = SimpleQueue[Copy]()
         for number in range(workers):
-            self.copies.put(Copy(root, work, str(number), faults))
+            self.copies.put(Copy(root, work, str(number), mutants))
 
     def unseen(self) -> set[int]:
-        return self.faults.keys() - {line["fault"] for line in read_lines(self.results)}
+        return self.mutants.keys() - {line["mutant"] for line in read_lines(self.results)}
 
     def single(self, budget: float) -> None:
-        """Phase 1: each fault alone, and those of the short tests that are likely to see it."""
+        """Phase 1: each mutant alone, and those of the short tests that are likely to see it."""
         tried = {line["single"] for line in read_lines(self.progress) if "single" in line}
         with ThreadPoolExecutor(self.workers) as pool:
             hunts = [pool.submit(self._single, id, budget) for id in sorted(self.unseen() - tried)]
@@ -53,20 +53,20 @@ class Hunt:
                     if test is not None:
                         self.record(id, "short", test)
                     append(self.progress, single=id)
-                    print(f"{number} of {len(hunts)}: fault {id}: {test or 'not seen'}", flush=True)
+                    print(f"{number} of {len(hunts)}: mutant {id}: {test or 'not seen'}", flush=True)
             except BaseException:
                 stopped.set()
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def _single(self, id: int, budget: float) -> tuple[int, str | None]:
-        tests = self.trace.choose(id, self.faults[id], budget)
+        tests = self.trace.choose(id, self.mutants[id], budget)
         run = self.run(tests, [id], "-x") if tests else Run()
         test = next(filter(run.failed, tests), None)
         return id, test if test and self.fails(test, [id]) else None
 
     def group(self, selection: str) -> None:
-        """Phase 2: all faults that are left at once, and all tests of a selection, in chunks."""
+        """Phase 2: all mutants that are left at once, and all tests of a selection, in chunks."""
         done = {
             line["chunk"]: line for line in read_lines(self.progress) if line.get("selection") == selection
         }
@@ -77,14 +77,14 @@ class Hunt:
                 missed = self._hunt_chunk([test.name for test in chunk], selection)
                 append(self.progress, selection=selection, chunk=number, left=missed)
                 done[number] = {"left": missed}
-            print(f"{selection} tests, chunk {number}: {len(self.unseen())} faults are not seen", flush=True)
+            print(f"{selection} tests, chunk {number}: {len(self.unseen())} mutants are not seen", flush=True)
             for id, names in done.get(number, {"left": {}})["left"].items():
                 left[int(id)] += names
         for id in sorted(left.keys() & self.unseen()):
             self._hunt_alone(id, left[id], selection)
 
     def _hunt_chunk(self, tests: list[str], selection: str) -> dict[int, list[str]]:
-        """The faults with the tests that missed their places."""
+        """The mutants with the tests that missed their places."""
         left: dict[int, list[str]] = defaultdict(list)
         while tests and (group := self.unseen()):
             run = self.run(tests, group, probed=True)
@@ -103,21 +103,21 @@ class Hunt:
         return left
 
     @staticmethod
-    def _miss(left: dict[int, list[str]], test: str, faults: Collection[int]) -> None:
-        for id in faults:
+    def _miss(left: dict[int, list[str]], test: str, mutants: Collection[int]) -> None:
+        for id in mutants:
             left[id].append(test)
 
     def _attribute(
         self, failing: Sequence[str], group: set[int], selection: str, left: dict[int, list[str]]
     ) -> list[str]:
-        """Find faults that make tests fail; give the tests that have to run again without them."""
+        """Find mutants that make tests fail; give the tests that have to run again without them."""
         found, again, searched = set[int](), [], True
         for test in failing:
             places = self.tests[test].places
             culprit = None
             if searched and not found & (places | self.trace.imported):
                 culprit = self.culprit(test, group - found)
-                # None: a fault that was found has changed what a cache keeps.
+                # None: a mutant that was found has changed what a cache keeps.
                 searched = culprit is not None or not found
             if culprit is not None:
                 self.record(culprit, selection, test)
@@ -129,13 +129,13 @@ class Hunt:
         return again
 
     def culprit(self, test: str, group: set[int]) -> int | None:
-        """One fault that a test sees alone; None if it sees none, or only several together."""
+        """One mutant that a test sees alone; None if it sees none, or only several together."""
         near = (self.tests[test].places | self.trace.imported) & group
-        faults = next((sorted(each) for each in (near, group) if each and self.fails(test, each)), [])
-        while len(faults) > 1:
-            half = faults[: len(faults) // 2], faults[len(faults) // 2 :]
-            faults = next((each for each in half if self.fails(test, each)), [])
-        return faults[0] if faults else None
+        mutants = next((sorted(each) for each in (near, group) if each and self.fails(test, each)), [])
+        while len(mutants) > 1:
+            half = mutants[: len(mutants) // 2], mutants[len(mutants) // 2 :]
+            mutants = next((each for each in half if self.fails(test, each)), [])
+        return mutants[0] if mutants else None
 
     def _hunt_alone(self, id: int, tests: Sequence[str], selection: str) -> None:
         key = f"{selection} {id}"
@@ -147,7 +147,7 @@ class Hunt:
             append(self.progress, alone=key)
 
     def fails(self, test: str, planted: Collection[int]) -> bool:
-        """Whether a test fails alone with the faults, and passes alone without."""
+        """Whether a test fails alone with the mutants, and passes alone without."""
         if not self.run([test], planted).failed(test):
             return False
         if test not in self.passes_alone:
@@ -155,7 +155,7 @@ class Hunt:
         return self.passes_alone[test]
 
     def run(self, tests: Sequence[str], planted: Collection[int], *options: str, probed: bool = False) -> Run:
-        """Run tests on a free copy; probed ones in parallel. The bounds are wide: a test that hangs sees the fault."""
+        """Run tests on a free copy; probed ones in parallel. The bounds are wide: a test that hangs sees the mutant."""
         seconds = [self.tests[test].seconds for test in tests]
         workers = ("-n", str(self.workers), "--continue-on-collection-errors") if probed else ("-n0",)
         copy = self.copies.get()
@@ -172,7 +172,7 @@ class Hunt:
             self.copies.put(copy)
 
     def record(self, id: int, selection: str | None, test: str | None) -> None:
-        append(self.results, fault=id, seen=selection, test=test)
+        append(self.results, mutant=id, seen=selection, test=test)
 
 
 def _chunks(tests: Sequence[Test]) -> Iterator[list[Test]]:

@@ -1,6 +1,6 @@
-"""Copies of the workspace in which tests run: the sources themselves never hold a fault.
+"""Copies of the workspace in which tests run: the sources themselves never hold a mutant.
 
-A copy has an environment of its own, whose first packages are those of the copy. So child processes meet the faults too,
+A copy has an environment of its own, whose first packages are those of the copy. So child processes meet the mutants too,
 however they are started: by sys.executable, by a console script, or with -I and -S.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from places import PlantedFault
+from places import Mutant
 from planting import plant
 
 HERE = Path(__file__).parent
@@ -32,14 +32,14 @@ PYTEST = (
     "pytest",
     "-q",
     "-p",
-    "planted_faults_plugin",
+    "mutants_plugin",
     "-p",
     "no:cacheprovider",
     "--hypothesis-seed=0",
 )
 PACKAGES = ".venv/lib/python*/site-packages"
 SLOTS = 64  # of the table of hits: those of probe.py
-PATIENCE = 3600  # seconds for a test without a fault
+PATIENCE = 3600  # seconds for a test without a mutant
 stopped = Event()
 
 
@@ -93,8 +93,8 @@ class Run:
 class Copy:
     """One copy, in which one run happens at a time."""
 
-    def __init__(self, original: Path, work: Path, name: str, faults: Mapping[int, PlantedFault]) -> None:
-        self.base, self.folder, self.faults = work / "base", work / name, faults
+    def __init__(self, original: Path, work: Path, name: str, mutants: Mapping[int, Mutant]) -> None:
+        self.base, self.folder, self.mutants = work / "base", work / name, mutants
         self.root, self.settings = self.folder / "workspace", self.folder / "settings.json"
         mirror(self.base, self.root)
         self.python = self.root / ".venv" / "bin" / "python"
@@ -111,7 +111,7 @@ class Copy:
         bound: float | None = None,
         patience: float = PATIENCE,
     ) -> Run:
-        """Run tests with faults; with rows, places note the tests that run them.
+        """Run tests with mutants; with rows, places note the tests that run them.
 
         The bound is in seconds, as is the patience with one test.
         """
@@ -123,7 +123,7 @@ class Copy:
         if rows is not None:
             self._write_probe(Path(files["hits"]), len(rows))
         self.settings.write_text(json.dumps({**files, "tests": tests}))
-        plant(self.root, self.faults, planted, self.folder / "probe.py" if rows is not None else None)
+        plant(self.root, self.mutants, planted, self.folder / "probe.py" if rows is not None else None)
         chosen = [] if tests is None else list(dict.fromkeys(test.partition("::")[0] for test in tests))
         hang = ("-o", f"faulthandler_timeout={patience:.0f}")
         run = Run(status=self._start([*PYTEST, *hang, *options, *chosen], bound))
@@ -134,13 +134,13 @@ class Copy:
     def _write_probe(self, hits: Path, tests: int) -> None:
         """The probe's code with its constants, and an empty table: a row for no test, and one for each test."""
         table = bytes(4) + b"\xff" * 4 * (SLOTS - 1)  # no test runs, and of the workers none: -1
-        hits.write_bytes(table + bytes((1 + tests) * len(self.faults)))
-        constants = f"HITS, PLACES = {str(hits)!r}, {len(self.faults)}\n"
+        hits.write_bytes(table + bytes((1 + tests) * len(self.mutants)))
+        constants = f"HITS, PLACES = {str(hits)!r}, {len(self.mutants)}\n"
         (self.folder / "probe.py").write_text(constants + (HERE / "probe.py").read_text())
 
     def _start(self, words: Sequence[str], bound: float | None) -> int | None:
         temporary = tempfile.mkdtemp(prefix="pf-")
-        variables = {"PLANTED_FAULTS": str(self.settings), "TMPDIR": temporary}
+        variables = {"MUTANTS": str(self.settings), "TMPDIR": temporary}
         variables["XDG_CACHE_HOME"] = str(self.folder / "cache")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "PYTHON"))}
         with (self.folder / "output").open("w") as output:
@@ -204,7 +204,7 @@ def _make_environment(original: Path, root: Path) -> None:
     """An environment with the packages of this one; those of the workspace are the copy's."""
     venv.create(root / ".venv", symlinks=True)
     [packages] = root.glob(PACKAGES)
-    shutil.copy(HERE / "pytest_plugin.py", packages / "planted_faults_plugin.py")
+    shutil.copy(HERE / "pytest_plugin.py", packages / "mutants_plugin.py")
     programs = Path(sys.executable).parent
     for program in programs.iterdir():
         copy = root / ".venv" / "bin" / program.name

@@ -9,7 +9,7 @@ import pytest
 
 SLOTS = 64
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
-SETTINGS = json.loads(Path(os.environ["PLANTED_FAULTS"]).read_text())
+SETTINGS = json.loads(Path(os.environ["MUTANTS"]).read_text())
 
 
 def _report(*line):

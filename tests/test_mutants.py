@@ -1,4 +1,4 @@
-"""lab/planted_faults: where faults can be planted, and how a test is found that sees one."""
+"""lab/mutants: what a mutant can change, and how a test is found that sees one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from doc_blocks import ROOT
 
-TOOL = ROOT / "lab" / "planted_faults"
+TOOL = ROOT / "lab" / "mutants"
 MODULE = '''"""A module."""
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def tool() -> SimpleNamespace:
 
 
 @pytest.fixture(scope="module")
-def faults(tool) -> dict:
-    return dict(enumerate(tool.places.faults_of("module.py", MODULE.encode())))
+def mutants(tool) -> dict:
+    return dict(enumerate(tool.places.mutants_of("module.py", MODULE.encode())))
 
 
-def test_faults_stand_where_running_code_can_show_them(faults):
-    assert {(fault.line, fault.kind, fault.before, fault.after) for fault in faults.values()} == {
+def test_mutants_stand_where_running_code_can_show_them(mutants):
+    assert {(mutant.line, mutant.kind, mutant.before, mutant.after) for mutant in mutants.values()} == {
         (5, "constant", "10", "11"),
         (8, "constant", "0.5", "1.0"),
         (10, "comparison", ">", ">="),
@@ -100,49 +100,49 @@ def test_faults_stand_where_running_code_can_show_them(faults):
     }
 
 
-def test_only_the_planted_faults_change_the_text(tool, faults):
-    wanted = {id for id, fault in faults.items() if fault.kind in {"comparison", "arguments"}}
-    text = tool.planting.planted_text(MODULE.encode(), faults, wanted, None).decode()
+def test_only_the_mutants_change_the_text(tool, mutants):
+    wanted = {id for id, mutant in mutants.items() if mutant.kind in {"comparison", "arguments"}}
+    text = tool.planting.planted_text(MODULE.encode(), mutants, wanted, None).decode()
     assert text == MODULE.replace("x > LIMIT", "x >= LIMIT").replace("(x, LIMIT)", "(LIMIT, x)")
 
 
-def test_a_changed_source_is_refused(tool, faults):
-    with pytest.raises(ValueError, match="draw the faults again"):
-        tool.planting.planted_text(MODULE.replace("> LIMIT", "< LIMIT").encode(), faults, (), None)
+def test_a_changed_source_is_refused(tool, mutants):
+    with pytest.raises(ValueError, match="draw the mutants again"):
+        tool.planting.planted_text(MODULE.replace("> LIMIT", "< LIMIT").encode(), mutants, (), None)
 
 
-def test_probes_change_neither_results_nor_lines(tool, faults, tmp_path, monkeypatch):
+def test_probes_change_neither_results_nor_lines(tool, mutants, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr("builtins.__ran__", ran.append, raising=False)
     (tmp_path / "probe.py").write_text("")
-    text = tool.planting.planted_text(MODULE.encode(), faults, (), tmp_path / "probe.py")
+    text = tool.planting.planted_text(MODULE.encode(), mutants, (), tmp_path / "probe.py")
     assert len(text.splitlines()) == len(MODULE.splitlines())
     names = {}
     exec(text, names)
-    at_import = {faults[id].line for id in ran}
+    at_import = {mutants[id].line for id in ran}
     assert names["clamp"](3) == 3
-    assert (at_import, {faults[id].line for id in ran}) == ({5, 8}, {5, 8, 10, 12, 13, 14})
+    assert (at_import, {mutants[id].line for id in ran}) == ({5, 8}, {5, 8, 10, 12, 13, 14})
 
 
 def test_a_source_can_hold_all_of_its_probes(tool, monkeypatch):
     monkeypatch.setattr(tool.places, "SOURCES", ("core/src",))
-    drawn = tool.places.draw(tool.places.all_faults(ROOT), 7, 200)
-    assert len({fault.kind for fault in drawn}) == 9
-    for path in sorted({fault.path for fault in drawn}):
-        here = {id: fault for id, fault in enumerate(drawn) if fault.path == path}
+    drawn = tool.places.draw(tool.places.all_mutants(ROOT), 7, 200)
+    assert len({mutant.kind for mutant in drawn}) == 9
+    for path in sorted({mutant.path for mutant in drawn}):
+        here = {id: mutant for id, mutant in enumerate(drawn) if mutant.path == path}
         text = (ROOT / path).read_bytes()
         for planted in ((), here):
             compile(tool.planting.planted_text(text, here, planted, Path("probe.py")), path, "exec")
 
 
-def test_a_draw_can_be_repeated(tool, faults):
-    drawn = tool.places.draw(list(faults.values()), 3, 5)
-    assert drawn == tool.places.draw(list(faults.values()), 3, 5)
+def test_a_draw_can_be_repeated(tool, mutants):
+    drawn = tool.places.draw(list(mutants.values()), 3, 5)
+    assert drawn == tool.places.draw(list(mutants.values()), 3, 5)
     assert len(drawn) == 5
 
 
 class Simulated:
-    """A copy in which a test is a walk over places: `+` sees the fault of a place, `/` is led away
+    """A copy in which a test is a walk over places: `+` sees the mutant of a place, `/` is led away
     by it, `&` sees two; a `!` fails alone."""
 
     def __init__(self, tool, walks: dict[str, str]) -> None:
@@ -169,7 +169,7 @@ class Simulated:
 
 @pytest.fixture
 def hunt(tool, tmp_path, monkeypatch):
-    """A hunt for the faults 0 to 9 in simulated tests."""
+    """A hunt for the mutants 0 to 9 in simulated tests."""
 
     def hunt(**walks: str):
         copy = Simulated(tool.hunting, walks)
@@ -181,9 +181,9 @@ def hunt(tool, tmp_path, monkeypatch):
             for name, walk in walks.items()
         ]
         tool.tracing.Trace(tests, set()).write(tmp_path / "trace.json")
-        fault = tool.places.PlantedFault("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
+        mutant = tool.places.Mutant("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
         return tool.hunting.Hunt(
-            tmp_path, tmp_path, tmp_path / "seen.jsonl", dict.fromkeys(range(10), fault), 1
+            tmp_path, tmp_path, tmp_path / "seen.jsonl", dict.fromkeys(range(10), mutant), 1
         ), copy
 
     return hunt
@@ -191,17 +191,17 @@ def hunt(tool, tmp_path, monkeypatch):
 
 def seen(tmp_path: Path) -> dict[int, tuple[str, str]]:
     lines = map(json.loads, (tmp_path / "seen.jsonl").read_text().splitlines())
-    return {line["fault"]: (line["seen"], line["test"]) for line in lines}
+    return {line["mutant"]: (line["seen"], line["test"]) for line in lines}
 
 
-def test_a_fault_alone_is_tried_by_short_tests_that_run_its_place(hunt, tmp_path):
+def test_a_mutant_alone_is_tried_by_short_tests_that_run_its_place(hunt, tmp_path):
     hunted, copy = hunt(a="0+1-", b="1-", long="1+")
     hunted.single(budget=10)
     assert seen(tmp_path) == {0: ("short", "a")}
     assert copy.runs == [(["a"], {0}), (["a"], {0}), (["a"], set()), (["a", "b"], {1})]
 
 
-def test_a_test_that_fails_without_a_fault_sees_none(hunt):
+def test_a_test_that_fails_without_a_mutant_sees_none(hunt):
     hunted, _ = hunt(a="0!", long="0!")
     hunted.single(budget=10)
     hunted.group("short")
@@ -209,7 +209,7 @@ def test_a_test_that_fails_without_a_fault_sees_none(hunt):
     assert 0 in hunted.unseen()
 
 
-def test_each_fault_of_a_group_is_found(hunt, tmp_path):
+def test_each_mutant_of_a_group_is_found(hunt, tmp_path):
     hunted, _ = hunt(a="0-1+2-", b="1-3+", c="3-", long="4+5-6+")
     hunted.group("short")
     assert seen(tmp_path) == {1: ("short", "a"), 3: ("short", "b")}
@@ -217,14 +217,14 @@ def test_each_fault_of_a_group_is_found(hunt, tmp_path):
     assert hunted.unseen() == {0, 2, 5, 7, 8, 9}
 
 
-def test_a_fault_that_another_hides_is_found(hunt, tmp_path):
+def test_a_mutant_that_another_hides_is_found(hunt, tmp_path):
     hunted, copy = hunt(a="0/1+", b="0-")
     hunted.group("short")
     assert seen(tmp_path) == {1: ("short", "a")}
     assert (["a"], {1}) in copy.runs
 
 
-def test_faults_that_only_show_together_are_not_seen(hunt, tmp_path):
+def test_mutants_that_only_show_together_are_not_seen(hunt, tmp_path):
     hunted, copy = hunt(a="0&1&2-", b="2+")
     hunted.group("short")
     assert seen(tmp_path) == {2: ("short", "b")}
@@ -246,7 +246,7 @@ def test_what_is_known_is_not_hunted_again(hunt, tmp_path):
 
 
 @pytest.mark.thorough
-def test_faults_of_a_package_from_the_draw_to_the_table(tmp_path):
+def test_mutants_of_a_package_from_the_draw_to_the_table(tmp_path):
     for name, text in (
         ("core/src/toy/sums.py", SUMS),
         ("core/tests/test_sums.py", TESTS),
@@ -257,7 +257,7 @@ def test_faults_of_a_package_from_the_draw_to_the_table(tmp_path):
     folders = ["--root", tmp_path / "toy", "--results", tmp_path / "results", "--work", tmp_path / "work"]
     for command in (["draw", "--seed", "1", "--count", "300"], ["trace"], ["hunt"]):
         subprocess.run([sys.executable, TOOL, *folders, *command], check=True, stdout=subprocess.DEVNULL)
-    drawn = json.loads((tmp_path / "results" / "faults.json").read_text())["faults"]
+    drawn = json.loads((tmp_path / "results" / "mutants.json").read_text())["mutants"]
     by_line = {(drawn[id]["line"], how) for id, (how, _) in seen(tmp_path / "results").items()}
     assert by_line == {(1, "short"), (4, "short"), (7, "thorough"), (10, None)}
     assert (tmp_path / "toy" / "core/src/toy/sums.py").read_text() == SUMS

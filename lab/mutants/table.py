@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from places import PlantedFault
+from places import Mutant
 
-HEAD = """# Planted faults
+HEAD = """# Mutants
 
-`python lab/planted_faults` plants faults at random places of the sources, and tells which tests see each. The short
+`python lab/mutants` plants mutants at random places of the sources, and tells which tests see each. The short
 tests are those of `make test`, the long ones come to them in `make test-all`. The draw had the seed {seed}, and chose among
-{places:,} faults, each of the nine kinds as often as the others.
+{places:,} mutants, each of the nine kinds as often as the others.
 
 """
 
@@ -30,36 +30,36 @@ REAL = ("tested", "long")
 
 def table(
     draw: Mapping[str, object],
-    faults: Mapping[int, PlantedFault],
+    mutants: Mapping[int, Mutant],
     seen: Mapping[int, str | None],
     verdicts: Mapping[str, str],
 ) -> str:
-    """All faults by package, then those that the short tests do not see, with what a reader said of each.
+    """All mutants by package, then those that the short tests do not see, with what a reader said of each.
 
     Before the end of the hunt, only how far it is: who sees the rest is not known.
     """
-    if not faults.keys() <= seen.keys():
+    if not mutants.keys() <= seen.keys():
         return (
-            HEAD.format(**draw) + f"The hunt has not ended: {len(seen)} of {len(faults)} are seen so far.\n"
+            HEAD.format(**draw) + f"The hunt has not ended: {len(seen)} of {len(mutants)} are seen so far.\n"
         )
-    rows = ["| package | faults | seen by the short tests | by the long tests only | by neither | rate |"]
+    rows = ["| package | mutants | seen by the short tests | by the long tests only | by neither | rate |"]
     rows.append("|---|---|---|---|---|---|")
-    for package in sorted({_package(fault) for fault in faults.values()}):
-        ids = [id for id in faults if _package(faults[id]) == package]
+    for package in sorted({_package(mutant) for mutant in mutants.values()}):
+        ids = [id for id in mutants if _package(mutants[id]) == package]
         rows.append(_row(package, ids, seen))
-    rows.append(_row("all", faults, seen))
+    rows.append(_row("all", mutants, seen))
     pages = [HEAD.format(**draw), "\n".join(rows), "\n\n"]
     pages.append("The rate is what the short tests see of all that is seen.\n")
     if verdicts:
         pages.append(_summary(sum(who == "short" for who in seen.values()), Counter(verdicts.values())))
     for title, selection in (("Seen by the long tests only", "thorough"), ("Seen by neither", None)):
-        ids = [id for id in faults if seen.get(id) == selection]
-        pages += [f"\n## {title}\n\n", _list({id: faults[id] for id in ids}, verdicts) if ids else "None.\n"]
+        ids = [id for id in mutants if seen.get(id) == selection]
+        pages += [f"\n## {title}\n\n", _list({id: mutants[id] for id in ids}, verdicts) if ids else "None.\n"]
     return "".join(pages)
 
 
-def _package(fault: PlantedFault) -> str:
-    return fault.path.partition("/src/")[0]
+def _package(mutant: Mutant) -> str:
+    return mutant.path.partition("/src/")[0]
 
 
 def _row(name: str, ids: Collection[int], seen: Mapping[int, str | None]) -> str:
@@ -69,23 +69,23 @@ def _row(name: str, ids: Collection[int], seen: Mapping[int, str | None]) -> str
 
 
 def _summary(short: int, counts: Counter[str]) -> str:
-    """What a reader says of the faults that the short tests did not see."""
+    """What a reader says of the mutants that the short tests did not see."""
     rows = [f"| {word} | {counts[word]} | {meaning} |" for word, meaning in VERDICTS.items()]
     real, now = short + sum(counts[word] for word in REAL), short + counts["tested"]
     return (
-        "\n## Verdicts on what the short tests did not see\n\n| verdict | faults | meaning |\n|---|---|---|\n"
+        "\n## Verdicts on what the short tests did not see\n\n| verdict | mutants | meaning |\n|---|---|---|\n"
         + "\n".join(rows)
-        + f"\n\nSo {real} of the faults matter. The short tests saw {short} of them, {100 * short / real:.1f} %, and see {now} "
+        + f"\n\nSo {real} of the mutants matter. The short tests saw {short} of them, {100 * short / real:.1f} %, and see {now} "
         f"now, {100 * now / real:.1f} %.\n"
     )
 
 
-def _list(faults: Mapping[int, PlantedFault], verdicts: Mapping[str, str]) -> str:
-    rows = ["| fault | place | kind | before | after | verdict |", "|---|---|---|---|---|---|"]
-    for id, fault in faults.items():
-        texts = f"{_code(fault.before)} | {_code(fault.after)}"
+def _list(mutants: Mapping[int, Mutant], verdicts: Mapping[str, str]) -> str:
+    rows = ["| mutant | place | kind | before | after | verdict |", "|---|---|---|---|---|---|"]
+    for id, mutant in mutants.items():
+        texts = f"{_code(mutant.before)} | {_code(mutant.after)}"
         rows.append(
-            f"| {id} | {fault.path}:{fault.line} | {fault.kind} | {texts} | {verdicts.get(str(id), '')} |"
+            f"| {id} | {mutant.path}:{mutant.line} | {mutant.kind} | {texts} | {verdicts.get(str(id), '')} |"
         )
     return "\n".join(rows) + "\n"
 

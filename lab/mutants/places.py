@@ -1,4 +1,4 @@
-"""The places of the sources where a fault can be planted, each with its fault."""
+"""The places of the sources that a mutant can change, each with its mutant."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TURNED |= {"is": "is not", "is not": "is", "in": "not in", "not in": "in"}
 SWAPPED = {"+": "-", "-": "+", "*": "//", "//": "*", "/": "*", "%": "//", "**": "*", "<<": ">>", ">>": "<<"}
 JOINED = {"and": "or", "or": "and"}
 SYMBOL = re.compile(rb"\bis\s+not\b|\bnot\s+in\b|\b(?:is|in|and|or)\b|[<>=!]=|\*\*|//|<<|>>|[-<>+*/%&|^@]")
-UNSWAPPED = {"max", "min", "cast", "isinstance", "issubclass", "NewType", "TypeVar"}  # no fault, or no chance
+UNSWAPPED = {"max", "min", "cast", "isinstance", "issubclass", "NewType", "TypeVar"}  # no chance
 
 
 @dataclass(frozen=True)
-class PlantedFault:
+class Mutant:
     """One change of a file; `probe` is the expression that runs when the place runs."""
 
     path: str
@@ -34,10 +34,10 @@ class PlantedFault:
 
 
 class _Places(ast.NodeVisitor):
-    """Collects the faults of a file: only where running code can show them, so not in annotations or messages."""
+    """Collects the mutants of a file: only where running code can show them, so not in annotations or messages."""
 
     def __init__(self, path: str, text: bytes) -> None:
-        self.path, self.text, self.faults = path, text, list[PlantedFault]()
+        self.path, self.text, self.mutants = path, text, list[Mutant]()
         self.lines = [0]
         for line in text.splitlines(keepends=True):
             self.lines.append(self.lines[-1] + len(line))
@@ -51,10 +51,10 @@ class _Places(ast.NodeVisitor):
         start, end = changed
         line = self.text.count(b"\n", 0, start) + 1
         before = self.text[start:end].decode()
-        self.faults.append(PlantedFault(self.path, line, kind, before, after, start, end, self.span(probe)))
+        self.mutants.append(Mutant(self.path, line, kind, before, after, start, end, self.span(probe)))
 
     def replace_symbol(self, kind: str, start: int, end: int, turned: dict[str, str], probe: ast.AST) -> None:
-        """A fault of the operator that stands alone between two operands."""
+        """A mutant of the operator that stands alone between two operands."""
         found = list(SYMBOL.finditer(self.text, start, end))
         if len(found) == 1 and b"#" not in self.text[start:end]:
             after = turned.get(" ".join(found[0].group().decode().split()))
@@ -156,35 +156,37 @@ def _is_text(node: ast.AST) -> bool:
     return text or isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple))
 
 
-def faults_of(path: str, text: bytes) -> list[PlantedFault]:
+def mutants_of(path: str, text: bytes) -> list[Mutant]:
     places = _Places(path, text)
     places.visit(ast.parse(text))
-    return places.faults
+    return places.mutants
 
 
-def all_faults(root: Path) -> list[PlantedFault]:
+def all_mutants(root: Path) -> list[Mutant]:
     folders = [folder for source in SOURCES for folder in sorted(root.glob(source))]
     modules = [
         path for folder in folders for path in sorted(folder.rglob("*.py")) if "templates" not in path.parts
     ]
-    return [fault for path in modules for fault in faults_of(str(path.relative_to(root)), path.read_bytes())]
+    return [
+        mutant for path in modules for mutant in mutants_of(str(path.relative_to(root)), path.read_bytes())
+    ]
 
 
-def draw(faults: list[PlantedFault], seed: int, count: int) -> list[PlantedFault]:
-    """Faults at random, each kind as often as the others, no two of which change the same text."""
-    chance, kinds = random.Random(seed), defaultdict[str, list[PlantedFault]](list)
-    for fault in faults:
-        kinds[fault.kind].append(fault)
+def draw(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
+    """Mutants at random, each kind as often as the others, no two of which change the same text."""
+    chance, kinds = random.Random(seed), defaultdict[str, list[Mutant]](list)
+    for mutant in mutants:
+        kinds[mutant.kind].append(mutant)
     for each in kinds.values():
         chance.shuffle(each)
-    drawn: list[PlantedFault] = []
+    drawn: list[Mutant] = []
     while len(drawn) < count and any(kinds.values()):
         for kind in sorted(kinds):
-            fault = kinds[kind].pop() if kinds[kind] else None
-            if fault and len(drawn) < count and not any(_overlap(fault, each) for each in drawn):
-                drawn.append(fault)
-    return sorted(drawn, key=lambda fault: (fault.path, fault.start))
+            mutant = kinds[kind].pop() if kinds[kind] else None
+            if mutant and len(drawn) < count and not any(_overlap(mutant, each) for each in drawn):
+                drawn.append(mutant)
+    return sorted(drawn, key=lambda mutant: (mutant.path, mutant.start))
 
 
-def _overlap(a: PlantedFault, b: PlantedFault) -> bool:
+def _overlap(a: Mutant, b: Mutant) -> bool:
     return a.path == b.path and a.start < b.end and b.start < a.end

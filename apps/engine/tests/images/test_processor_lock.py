@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from backbay import AllocationStatus, BackendMemory, DeviceMemory, Memory
-from backbay_engine.media import processor_turns as module
-from backbay_engine.media.processor_turns import ProcessorLock, share_processors
+from backbay_engine.media import processor_lock as module
+from backbay_engine.media.processor_lock import ProcessorLock, share_processors
 
 
 class Clock:
