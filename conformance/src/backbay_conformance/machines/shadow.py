@@ -229,22 +229,22 @@ class ShadowGraph(ShadowContext):
 EXACT = 2048.0  # integers up to this are exact in every type that a backend may round activations to
 
 
-class ContextsAndWeights(Protocol):
-    """What actions of a BackendMachine use of it."""
+class OperandSource(Protocol):
+    """Gives actions their operands: the contexts and weights of a BackendMachine."""
 
     def open_contexts(self) -> list[ShadowContext]: ...
 
     def weight(self, choose: ChoiceSource) -> ShadowTensor: ...
 
 
-Traced = Callable[[ContextsAndWeights, ShadowContext, ShadowTensor, ChoiceSource], ShadowTensor | None]
+Traced = Callable[[OperandSource, ShadowContext, ShadowTensor, ChoiceSource], ShadowTensor | None]
 
 
 def _unary(
     peak: Callable[[float], float], trace: Callable[..., Tensor], function: Callable[[Array], Array]
 ) -> Traced:
     def made(
-        machine: ContextsAndWeights, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+        machine: OperandSource, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
     ) -> ShadowTensor | None:
         top = peak(x.peak)
         return ShadowTensor(trace(x.tensor, ctx.ctx), ctx, "", top, (x,), function) if top <= EXACT else None
@@ -253,7 +253,7 @@ def _unary(
 
 
 def _binary(
-    machine: ContextsAndWeights, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+    machine: OperandSource, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
 ) -> ShadowTensor | None:
     """add or mul with a node of the same shape, from this context or a leaf of another context."""
     others = [n for n in ctx.nodes if n.shape == x.shape]
@@ -270,7 +270,7 @@ def _binary(
 
 
 def _rows(
-    machine: ContextsAndWeights, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+    machine: OperandSource, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
 ) -> ShadowTensor | None:
     extent = x.tensor.dim(1)
     if x.tensor.rank < 2 or extent < 2:
@@ -282,7 +282,7 @@ def _rows(
 
 
 def _transposed(
-    machine: ContextsAndWeights, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+    machine: OperandSource, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
 ) -> ShadowTensor | None:
     if x.tensor.rank != 2:
         return None
@@ -290,7 +290,7 @@ def _transposed(
 
 
 def _product(
-    machine: ContextsAndWeights, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
+    machine: OperandSource, ctx: ShadowContext, x: ShadowTensor, choose: ChoiceSource
 ) -> ShadowTensor | None:
     w = machine.weight(choose)
     peak = w.peak * x.peak * WIDTH

@@ -27,7 +27,7 @@ def argsort(x: Array, axis: int, stable: bool) -> Array:
 xp = SimpleNamespace(**vars(mx) | {"bool": mx.bool_, "exp": exp, "argsort": argsort})
 
 
-class Engine(ArrayEngine):
+class MlxEngine(ArrayEngine):
     """Arrays of MLX's default device; MLX computes nothing before `mx.eval`."""
 
     xp = mx
@@ -72,7 +72,7 @@ class MlxBackend(GraphBackend):
 
     contract_version = "1.2"
     kernels = {**KERNELS, ops.mulmat: mulmat, ops.mulmat_full_prec: mulmat}
-    engine = Engine()
+    engine = MlxEngine()
 
     def start(self) -> None:
         mx.set_cache_limit(0)  # else MLX keeps the memory of arrays that are gone

@@ -23,7 +23,7 @@ WIDEST = 65535  # workgroups in a dimension
 
 
 @dataclass
-class Step:
+class Dispatch:
     """A dispatch, and a copy before it: of a storage that it would read and write at once."""
 
     pipeline: Any
@@ -48,7 +48,7 @@ class WgpuPlan(Plan):
         self.buffers: list[DeviceBuffer] = backend.ledger.take(
             GRAPH, self.nbytes, lambda: self._allocate(sizes) if holds else []
         )
-        self.steps: list[Step] = []
+        self.dispatches: list[Dispatch] = []
         if holds and work:
             data = [given(shader, node) for node, shader in work]
             whole = np.zeros(int(starts[-1]), np.uint8)
@@ -57,7 +57,7 @@ class WgpuPlan(Plan):
             self.buffers[-2].write(whole)
             for (node, shader), start, each in zip(work, starts, data, strict=False):
                 if each[0]:
-                    self.steps.append(self._step(node, shader, int(start), each))
+                    self.dispatches.append(self._dispatch(node, shader, int(start), each))
 
     def _allocate(self, sizes: list[int]) -> list[DeviceBuffer]:
         made: list[DeviceBuffer] = []
@@ -85,7 +85,7 @@ class WgpuPlan(Plan):
         assert isinstance(held, DeviceBuffer)
         return held.buffer
 
-    def _step(self, node: Node, shader: Shader, start: int, data: np.ndarray) -> Step:
+    def _dispatch(self, node: Node, shader: Shader, start: int, data: np.ndarray) -> Dispatch:
         dtypes = tuple(operand.dtype for operand in shader.operands)
         pipeline = self.device.pipeline(code(shader.body, node.dtype, dtypes, shader.rows))
         target, copied = self._buffer(node), None
@@ -98,26 +98,26 @@ class WgpuPlan(Plan):
             parts.append((buffer, 0, buffer.size))
         groups = int(data[0]) if shader.rows else ceil(int(data[0]) / LANES)
         wide = min(groups, WIDEST)
-        return Step(pipeline, self.device.bound(pipeline, parts), (wide, ceil(groups / wide)), copied)
+        return Dispatch(pipeline, self.device.bound(pipeline, parts), (wide, ceil(groups / wide)), copied)
 
     def run(self, cancel: Cancel | None) -> None:
         if self.backend.params.debug.poison:
             for buffer in self.buffers[:-2]:
                 buffer.poison()
-        for first in range(0, len(self.steps), AT_ONCE):
+        for first in range(0, len(self.dispatches), AT_ONCE):
             check_cancel(cancel)
             encoder, opened = self.device.encoder(), None
-            for step in self.steps[first : first + AT_ONCE]:
-                if step.copied is not None:
+            for dispatch in self.dispatches[first : first + AT_ONCE]:
+                if dispatch.copied is not None:
                     if opened is not None:
                         opened.end()
-                    source, target, nbytes = step.copied
+                    source, target, nbytes = dispatch.copied
                     encoder.copy_buffer_to_buffer(source, 0, target, 0, nbytes)
                     opened = None
                 opened = opened or encoder.begin_compute_pass()
-                opened.set_pipeline(step.pipeline)
-                opened.set_bind_group(0, step.bound)
-                opened.dispatch_workgroups(*step.groups)
+                opened.set_pipeline(dispatch.pipeline)
+                opened.set_bind_group(0, dispatch.bound)
+                opened.dispatch_workgroups(*dispatch.groups)
             opened.end()
             self.device.submit(encoder)
         check_cancel(cancel)
@@ -131,8 +131,8 @@ class WgpuPlan(Plan):
     def close(self) -> None:
         for buffer in self.buffers:
             buffer.close()
-        self.buffers, self.steps = [], []
+        self.buffers, self.dispatches = [], []
         self.backend.ledger.give_back(GRAPH, self.nbytes)
 
     def report(self) -> list[str]:
-        return [f"{DEVICE} {len(self.steps)} dispatches"]
+        return [f"{DEVICE} {len(self.dispatches)} dispatches"]
