@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import time
 import warnings
@@ -48,6 +49,12 @@ def one(task: tuple[int, str], size: str) -> Run:
     return Run(seed, name, sum(report.counts.values()), round(report.seconds, 1), failures)
 
 
+def close_output() -> None:
+    """Give a process a standard output of its own: the suite reports what is printed there meanwhile."""
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
 def runs(options: argparse.Namespace) -> Iterator[Run]:
     names = options.backend or ["reference", *CORRECT]
     tasks = list(product(range(options.first, options.first + options.seeds), names))
@@ -55,7 +62,7 @@ def runs(options: argparse.Namespace) -> Iterator[Run]:
     if options.jobs == 1:
         yield from map(work, tasks)
         return
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(options.jobs, close_output) as pool:
         yield from pool.imap_unordered(work, tasks)
 
 
