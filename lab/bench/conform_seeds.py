@@ -51,7 +51,7 @@ def one(task: tuple[int, str], size: str) -> Run:
 
 def close_output() -> None:
     """Give a process a standard output of its own: the suite reports what is printed there meanwhile."""
-    with open(os.devnull, "w") as nothing:
+    with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 

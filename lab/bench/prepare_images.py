@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image as Pillow
 from sides import write_json
 
-from backbay_engine.images.picture import Image
+from backbay_engine.images.image import Image
 from backbay_engine.images.preparations.preparation import Preparation
 from backbay_engine.images.preparations.stretched import CentreCropPreparation, QwenPreparation, Squash
 from backbay_engine.images.preparations.tiles import Anyres, MllamaPreparation

@@ -36,7 +36,7 @@ from transformers import (
 from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
-from backbay_engine.images.picture import Image
+from backbay_engine.images.image import Image
 from backbay_engine.images.preparations.stretched import PixtralPreparation, QwenPreparation
 from backbay_engine.images.preparations.tiles import Anyres, Idefics3Preparation
 from backbay_engine.images.prepared_picture import Prepared

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from .draw.draw import Draw as Draw
 from .draw.operand import Operand as Operand
+from .fault import Fault as Fault
 from .kernels.bound import Bound as Bound
 from .kernels.bound import bound as bound
 from .kernels.check import check_kernel as check_kernel
 from .kernels.host_array import HostArray as HostArray
-from .numbers.comparison import Fault as Fault
 from .numbers.number import Number as Number
 from .report.report import Outcome as Outcome
 from .report.report import Report as Report

@@ -15,6 +15,7 @@ from .draw.data import Mode as Mode
 from .draw.data import Numbers as Numbers
 from .draw.draw import Draw as Draw
 from .draw.operand import Operand as Operand
+from .fault import Fault as Fault
 from .machines.machine import ChoiceSource as ChoiceSource
 from .machines.machine import Failure as Failure
 from .machines.machine import Machine as Machine
@@ -29,7 +30,6 @@ from .machines.token_history import number as number
 from .machines.token_history import require_close as require_close
 from .machines.token_history import rotated as rotated
 from .machines.token_history import stored as stored
-from .numbers.comparison import Fault as Fault
 from .numbers.number import Cost as Cost
 from .numbers.number import Number as Number
 from .numbers.number import concatenate as concatenate

@@ -12,7 +12,7 @@ from backbay_conformance.checks.judgement import cost_of, judge
 from backbay_conformance.checks.traced_call import TracedCall
 from backbay_conformance.draw.layout import Layout
 from backbay_conformance.draw.operand import Operand
-from backbay_conformance.numbers.comparison import Fault
+from backbay_conformance.fault import Fault
 from backbay_conformance.numbers.encoding import encode
 from backbay_conformance.suite.case import Call, call_of
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from backbay import DType
-from backbay_conformance.numbers.comparison import Fault, compare, first_bits, must_equal
+from backbay_conformance.fault import Fault
+from backbay_conformance.numbers.comparison import compare, first_bits, must_equal
 from backbay_conformance.numbers.encoding import unit
 from backbay_conformance.numbers.number import Cost, Number
 

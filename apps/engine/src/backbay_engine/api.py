@@ -19,7 +19,7 @@ from .errors import SnapshotError as SnapshotError
 from .errors import TemplateError as TemplateError
 from .errors import TokenizerError as TokenizerError
 from .errors import ToolsError as ToolsError
-from .images.picture import Image as Image
+from .images.image import Image as Image
 from .images.prepared_picture import Prepared as Prepared
 from .llm import LLM as LLM
 from .loading import estimate as estimate
@@ -36,8 +36,8 @@ from .runner.state import SlotState as SlotState
 from .runner.state import State as State
 from .runner.state import Totals as Totals
 from .snapshots import Snapshot as Snapshot
+from .sound.audio import Audio as Audio
 from .sound.prepared_sound import PreparedAudio as PreparedAudio
-from .sound.recording import Audio as Audio
 from .text.answers import AnswerReader as AnswerReader
 from .text.answers import CallArguments as CallArguments
 from .text.answers import CallBegun as CallBegun

@@ -16,7 +16,7 @@ from pictures import drawn, preparations
 from PIL import Image as Pillow
 
 from backbay_engine import ImageError
-from backbay_engine.images.picture import MOST_PIXELS, Image, image_of
+from backbay_engine.images.image import MOST_PIXELS, Image, image_of
 from backbay_engine.images.preparations.preparation import Preparation
 
 KINDS = ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "ICO", "QOI", "AVIF"]

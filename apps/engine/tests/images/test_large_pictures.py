@@ -16,7 +16,7 @@ from small_vision import write_small_vision
 
 from backbay_engine import LLM, ContextOverflowError, DeadlineError, load
 from backbay_engine.images import picture
-from backbay_engine.images.picture import Image
+from backbay_engine.images.image import Image
 from backbay_engine.local.media_intake import MediaIntake
 
 PIL = pytest.importorskip("PIL.Image")

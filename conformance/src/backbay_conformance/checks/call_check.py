@@ -26,11 +26,11 @@ from backbay.internals import COMPOSITE, KERNEL
 from ..draw.data import Mode
 from ..draw.draw import Draw
 from ..draw.operand import Operand
+from ..fault import Fault
 from ..numbers.comparison import (
     MEASURES,
     ElementErrors,
     Extremes,
-    Fault,
     WorstElement,
     first_bits,
     keep_worse,

@@ -12,7 +12,8 @@ from backbay.internals import Bytes, cached_property
 from backbay.plugin import Cancel, Graph, Node, Plan
 
 from ..draw.operand import elements
-from ..numbers.comparison import Fault, same
+from ..fault import Fault
+from ..numbers.comparison import same
 from ..numbers.encoding import Array, decode, from_bytes
 from ..suite.case import Call
 from ..suite.lab import Lab

@@ -12,7 +12,8 @@ from backbay import DType, Level, Op, Precision, ops
 
 from ..draw.data import Mode
 from ..draw.operand import Operand
-from ..numbers.comparison import ElementErrors, Fault, compare
+from ..fault import Fault
+from ..numbers.comparison import ElementErrors, compare
 from ..numbers.encoding import FLOOR, LARGEST, NARROW, Array, encode, round_to, unit
 from ..numbers.number import Cost, Number
 from ..suite.case import Call

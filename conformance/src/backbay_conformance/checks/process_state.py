@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..numbers.comparison import Fault
+from ..fault import Fault
 
 MOST_SHOWN = 120
 CATEGORIES = ("LC_NUMERIC", "LC_TIME", "LC_COLLATE")

@@ -12,7 +12,8 @@ from backbay.internals import trace_op
 from ..draw.draw import Draw
 from ..draw.layout import Layout
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault, same
+from ..fault import Fault
+from ..numbers.comparison import same
 from ..numbers.encoding import NARROW, Array, encode, from_bytes
 from ..numbers.number import Cost
 from ..suite.case import Call

@@ -12,7 +12,7 @@ from backbay.internals import call_text, composite_kernels, trace_op
 from ..draw.data import Mode
 from ..draw.layout import Layout, runs
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
+from ..fault import Fault
 from ..numbers.encoding import BLOCK_STEP, SIGNIFICAND, Array, from_bytes, unit
 from ..suite.case import Call
 

@@ -9,7 +9,8 @@ import numpy as np
 import backbay
 from backbay import Backend, UnsupportedOpError
 
-from ..numbers.comparison import Fault, result_bound, same
+from ..fault import Fault
+from ..numbers.comparison import result_bound, same
 from ..numbers.encoding import LARGEST, Array, decode
 from ..numbers.number import Cost, Number
 from ..suite.case import Call

@@ -17,7 +17,7 @@ from backbay.gguf import ModelFile, nearest
 from backbay.internals import same_shape
 from backbay.plugin import KernelBackend, Node, Op, Option, Precision, Spec, Support, unsupported
 
-from ..numbers.comparison import Fault
+from ..fault import Fault
 from ..numbers.encoding import SIGNIFICAND, Array
 from ..runner.selection import SelectionError
 from .host_array import HostArray, on_host

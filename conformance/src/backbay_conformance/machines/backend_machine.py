@@ -10,7 +10,8 @@ import numpy as np
 import backbay
 from backbay import BackbayError, BackendParams, ClosedError, DType, NotComputedError, ShapeError, Tensor
 
-from ..numbers.comparison import Fault, must_equal, require
+from ..fault import Fault, require
+from ..numbers.comparison import must_equal
 from ..numbers.encoding import Array
 from ..suite.lab import GUARDED, Lab
 from .machine import ChoiceSource, Machine, action

@@ -6,7 +6,7 @@ import numpy as np
 
 from backbay import DType, Spec, Support, ops
 
-from ..numbers.comparison import Fault
+from ..fault import Fault
 from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..suite.lab import Lab

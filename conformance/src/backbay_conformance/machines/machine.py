@@ -12,7 +12,7 @@ from backbay import BackbayError, Backend, UnsupportedOpError
 from ..draw.choices import Source
 from ..draw.draw import Draw
 from ..draw.hypothesis_search import find_failure
-from ..numbers.comparison import Fault
+from ..fault import Fault
 from ..suite.lab import Lab, lab_for
 
 

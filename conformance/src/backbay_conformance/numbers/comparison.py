@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backbay import BackbayError, DeclaredUnsupportedError, DType, RefusalError
+from backbay import DType
 
+from ..fault import Fault
 from .encoding import FLOOR, LARGEST, Array, decode, last_place, round_to, unit
 from .number import Number
 
@@ -64,23 +65,6 @@ def _below_scale(value: Array, bound: Array | float, *, blocks: bool) -> Array:
         typical = magnitude.max(-1, keepdims=True) if blocks else np.sqrt(np.square(magnitude).mean())
         scale = np.maximum(magnitude, typical)
         return np.asarray((np.asarray(bound) <= np.maximum(TIGHT * scale, NOTHING)) | ~finite)
-
-
-class Fault(BackbayError):  # noqa: N818 a finding about the backend, not an error of the suite
-    """A breach of the contract, with the check that noticed it and a message.
-
-    `place` is the index of the first wrong element in the array of the result, if elements were compared; `judged` is
-    then what was judged.
-    """
-
-    judged: Any = None
-
-    def __init__(self, check: str, message: str, place: tuple[int, ...] | None = None) -> None:
-        super().__init__(check, message)
-        self.check, self.message, self.place = check, message, place
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -213,27 +197,6 @@ def first_bits(left: Array, right: Array, dtype: DType) -> str:
         shown = [f"{number} ({text})" for number, text in zip(numbers, shown, strict=True)]
     what = "bytes" if dtype.is_quantized else "elements"
     return f"{int(wrong.sum())} of {wrong.size} {what}, at {at[::-1]} {shown[0]} and {shown[1]}"
-
-
-def require(holds: object, what: str, *values: object, check: str = "memory") -> None:
-    """Raise Fault with `what`, and the values behind it, unless something holds."""
-    if not holds:
-        raise Fault(check, f"{what}: {', '.join(map(str, values))}" if values else what)
-
-
-def must_raise(
-    what: str, expected: type[BackbayError], act: Callable[[], Any], check: str = "errors"
-) -> None:
-    try:
-        act()
-    except expected:
-        return
-    except (DeclaredUnsupportedError, RefusalError):
-        raise
-    except Exception as other:
-        got = f"{type(other).__name__}: {other}"
-        raise Fault(check, f"{what}: expected {expected.__name__}, got {got}") from other
-    raise Fault(check, f"{what}: expected {expected.__name__}, and nothing was raised")
 
 
 def must_equal(got: Array, want: Array, what: str, check: str = "graph") -> None:

@@ -23,7 +23,8 @@ from ..checks.traced_call import TracedCall, make, told
 from ..checks.witness import testimony, verdict
 from ..draw.choices import Source, replayed, shaped
 from ..draw.draw import MODES, Draw
-from ..numbers.comparison import Fault, measured
+from ..fault import Fault
+from ..numbers.comparison import measured
 from ..numbers.encoding import Array
 from ..numbers.number import Number
 from ..report.report import Outcome

@@ -10,7 +10,8 @@ import numpy as np
 from backbay import DType, NotComputedError
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal, must_raise
+from ..fault import Fault, must_raise
+from ..numbers.comparison import must_equal
 from ..suite.lab import Lab, scenario
 from .graphs import numbers
 from .threads import CancelCountdown, cancelled

@@ -12,7 +12,7 @@ from backbay import Backend, Context, DeclaredUnsupportedError, DType, Op, Spec,
 
 from ..draw.draw import Draw
 from ..draw.operand import Operand
-from ..numbers.comparison import Fault
+from ..fault import Fault
 from ..numbers.encoding import Array
 from ..suite.lab import Lab, scenario
 from .weights.drawn_weights import STORED, drawn_weight, open_weights

@@ -7,7 +7,8 @@ import numpy as np
 from backbay import BackbayError, Backend, Context, Debug, DType, Spec, Tensor, ops
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal, require
+from ..fault import Fault, require
+from ..numbers.comparison import must_equal
 from ..numbers.encoding import Array, round_to
 from ..suite.lab import Lab, open_contexts, scenario
 from .graphs import PEAK, numbers

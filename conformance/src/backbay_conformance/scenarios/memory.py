@@ -19,7 +19,7 @@ from backbay import (
 
 from ..checks.traced_call import TracedCall, make
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_raise, require
+from ..fault import Fault, must_raise, require
 from ..suite.case import CASES
 from ..suite.lab import Lab, scenario
 from .weights.drawn_weights import LAYERS, open_drawn_weights

@@ -26,7 +26,8 @@ from backbay.ops import Yarn
 
 from ..draw.data import READABLE
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal, must_raise, require
+from ..fault import Fault, must_raise, require
+from ..numbers.comparison import must_equal
 from ..numbers.encoding import decode
 from ..suite.lab import Lab, scenario
 

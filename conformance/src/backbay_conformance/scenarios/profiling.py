@@ -7,8 +7,8 @@ from collections.abc import Collection
 from backbay.internals import ProfiledRun
 
 from ..draw.draw import Draw
+from ..fault import require
 from ..machines.shadow import ShadowGraph
-from ..numbers.comparison import require
 from ..suite.lab import Lab, scenario
 from .graphs import PEAK, chosen, forward, grow, numbers
 

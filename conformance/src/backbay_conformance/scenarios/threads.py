@@ -27,7 +27,8 @@ from backbay import (
 )
 
 from ..draw.draw import Draw
-from ..numbers.comparison import Fault, must_equal, require
+from ..fault import Fault, require
+from ..numbers.comparison import must_equal
 from ..suite.lab import Lab, scenario
 
 

@@ -17,7 +17,7 @@ from backbay import BackbayError, Backend, Context, DType, Tensor, UnsupportedOp
 from backbay.cli import add_json, say, say_json, table
 
 from ..cache.contract import ROUNDOFFS
-from ..images.picture import Image
+from ..images.image import Image
 from ..llm import LLM
 from ..local.load_checks import dtype_of
 from ..media.encoder import EncoderPass

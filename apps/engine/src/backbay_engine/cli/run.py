@@ -17,13 +17,13 @@ from backbay.cli import add_json, file_to_write, note, say_json, standard_input,
 from backbay.internals import read_regular
 
 from ..errors import ContextOverflowError, RequestError
-from ..images.picture import Image
+from ..images.image import Image
 from ..llm import LLM
 from ..port.chats import ChatRequest
 from ..port.request_maker import UserPrompt
 from ..runner.requests.answer import Completion, Timings
 from ..runner.requests.handle import Handle
-from ..sound.recording import Audio
+from ..sound.audio import Audio
 from ..text.answers import PlainReader
 from ..text.formats import FormatKind, ResponseFormat, check_format
 from ..text.sampling import SamplingParams

@@ -11,8 +11,8 @@ from argparse import ArgumentParser, Namespace
 from backbay.cli import say, say_json
 
 from ..port.transcription import TranscriptFields
+from ..sound.audio import RATE, Audio
 from ..sound.prepared_sound import PreparedAudio
-from ..sound.recording import RATE, Audio
 from ..text.transcripts import Segment
 from ..text.transcripts.marks import TASKS
 from ..text.transcripts.transcript import VTT, cue

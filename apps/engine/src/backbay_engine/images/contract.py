@@ -13,7 +13,7 @@ from backbay.gguf import ModelFile
 
 from ..encoders.contract import EncoderFamily
 from ..errors import ImageError
-from .picture import Fit, Image, require_size
+from .image import Fit, Image, require_size
 from .preparations.preparation import PictureLayout, Preparation
 from .prepared_picture import Prepared
 

@@ -16,10 +16,10 @@ import numpy as np
 from ..arguments import token_ids
 from ..encoders.contract import MediaPlace, Modality
 from ..errors import RequestError, TemplateError
-from ..images.picture import Image, image_of
+from ..images.image import Image, image_of
 from ..images.prepared_picture import Prepared
+from ..sound.audio import Audio, audio_of
 from ..sound.prepared_sound import PreparedAudio
-from ..sound.recording import Audio, audio_of
 from ..steps.tokens import PicturePlace, PictureToken, Token, ids_of
 from ..text.tokenizers import Tokenizer
 

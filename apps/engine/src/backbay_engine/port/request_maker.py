@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, final
 from ..arguments import conversation_messages, moment, require_fitting_prompt, token_ids
 from ..encoders.contract import Modality
 from ..errors import AudioError, ImageError, RequestError
-from ..images.picture import Image, image_of
+from ..images.image import Image, image_of
 from ..images.prepared_picture import Prepared
 from ..media.prompts import (
     Media,
@@ -23,8 +23,8 @@ from ..media.prompts import (
 )
 from ..media.row_store import StoreCounters
 from ..runner.requests.request import Generate, options_of
+from ..sound.audio import audio_of
 from ..sound.prepared_sound import PreparedAudio
-from ..sound.recording import audio_of
 from ..steps.tokens import ids_of
 from ..text.rerank_pairs import pair_ids
 from ..text.tokenizers import Tokenizer

@@ -15,8 +15,8 @@ from ..errors import RequestError, UnknownOptionError
 from ..media.prompts import PromptParts
 from ..runner.requests.handle import wait_for
 from ..runner.requests.request import Generate, GenerationOptions, Score
+from ..sound.audio import RATE
 from ..sound.prepared_sound import PreparedAudio
-from ..sound.recording import RATE
 from ..text.sampling import SamplingParams
 from ..text.transcripts import Segment, Transcript, TranscriptMarks, TranscriptRules, window_segments
 from ..text.transcripts.marks import FRAMES, TASKS

@@ -12,9 +12,9 @@ from backbay.gguf import ModelFile, whole
 
 from ..encoders.contract import EncoderFamily
 from ..errors import AudioError
+from .audio import RATE, Audio, Samples
 from .mel import HOP, log_mel
 from .prepared_sound import PreparedAudio
-from .recording import RATE, Audio, Samples
 from .tower import SoundPiece
 
 BINS = whole("audio.num_mel_bins", 1, 1 << 10)

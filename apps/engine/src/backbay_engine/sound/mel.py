@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from .recording import RATE, Samples
+from .audio import RATE, Samples
 
 Mel = NDArray[np.float32]  # (bins, frames)
 

@@ -12,8 +12,9 @@ from ...cases.matrix import product
 from ...cases.norm import rms_formula, softmax_formula
 from ...checks.traced_call import coarsest, precision_of
 from ...draw.draw import Draw
+from ...fault import Fault
 from ...machines.fusible_chains import drawn_chain, rounded
-from ...numbers.comparison import Fault, compare, first_of, must_equal, plain, same
+from ...numbers.comparison import compare, first_of, must_equal, plain, same
 from ...numbers.encoding import Array, from_bytes, round_to, unit
 from ...numbers.number import Cost, Number
 from ...suite.lab import Lab, scenario

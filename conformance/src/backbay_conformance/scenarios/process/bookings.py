@@ -19,7 +19,7 @@ from backbay.internals import return_large_blocks
 
 from ...draw.draw import Draw
 from ...draw.model_file import write_model
-from ...numbers.comparison import require
+from ...fault import require
 from ...suite.lab import Lab, OpenSettings, lab_with, scenario
 
 WIDTH, BLOCKS, TOKENS, CELLS = 256, 96, 64, 12 << 10  # small products: few backends book a kernel's memory

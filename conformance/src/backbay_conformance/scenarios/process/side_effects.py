@@ -27,7 +27,7 @@ from backbay.internals import return_freed_memory
 from ...checks.process_state import CATEGORIES, STATE, describe_change, flush_c, short
 from ...draw.draw import Draw
 from ...draw.operand import Operand
-from ...numbers.comparison import Fault
+from ...fault import Fault
 from ...suite.lab import Lab, scenario
 from ...suite.profiles import WORKER
 from ..threads import CancelCountdown, cancelled

@@ -17,7 +17,8 @@ from ...draw.draw import Draw
 from ...draw.layout import Layout
 from ...draw.model_file import write_model
 from ...draw.operand import Operand
-from ...numbers.comparison import Fault, first_bits, must_equal
+from ...fault import Fault
+from ...numbers.comparison import first_bits, must_equal
 from ...numbers.encoding import Array, from_bytes
 from ...suite.lab import Lab
 

@@ -12,7 +12,7 @@ from backbay import Backend, Context, DType, Tensor, ops
 
 from ...draw.draw import Draw
 from ...draw.operand import Operand
-from ...numbers.comparison import Fault
+from ...fault import Fault
 from ...numbers.encoding import Array
 from ...suite.lab import Lab, open_contexts, scenario
 from .drawn_weights import CLOSE, STORED, compare_results, compare_weight, drawn_weight, open_weights

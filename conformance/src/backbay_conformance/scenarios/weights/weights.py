@@ -28,7 +28,7 @@ from ...draw.draw import FLOATS, Draw
 from ...draw.layout import Layout
 from ...draw.model_file import write_model
 from ...draw.operand import Operand
-from ...numbers.comparison import Fault, require
+from ...fault import Fault, require
 from ...numbers.encoding import Array
 from ...suite.case import Call
 from ...suite.lab import Lab, scenario

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ImageError, RequestError
-from ..picture import RGB, Fit, require_size
+from ..image import RGB, Fit, require_size
 from ..prepared_picture import Prepared, Size
 from .resizing import Planes
 

@@ -11,7 +11,7 @@ from typing import Self, final
 
 import numpy as np
 
-from ..picture import MOST_STRETCH, Fit
+from ..image import MOST_STRETCH, Fit
 from ..prepared_picture import Prepared, Size
 from .preparation import PictureLayout, Pixels, Preparation
 from .resizing import Planes, resize

@@ -9,7 +9,7 @@ from typing import Self, final
 import numpy as np
 
 from ...errors import ImageError
-from ..picture import MOST_STRETCH, Fit
+from ..image import MOST_STRETCH, Fit
 from ..prepared_picture import Prepared, Size
 from .preparation import PictureLayout, Pixels, Preparation
 from .resizing import Planes, resize, resize_on_square

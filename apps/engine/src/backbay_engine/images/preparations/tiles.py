@@ -10,7 +10,7 @@ from typing import Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..picture import Fit
+from ..image import Fit
 from ..prepared_picture import Prepared, Size
 from .preparation import PictureLayout, Pixels, Preparation
 from .resizing import Planes, plain_picture, resize

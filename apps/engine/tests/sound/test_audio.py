@@ -14,7 +14,7 @@ from sounds import as_file, heard
 
 from backbay_engine.errors import AudioError, RequestError
 from backbay_engine.sound import recording
-from backbay_engine.sound.recording import Audio
+from backbay_engine.sound.audio import Audio
 
 SOUND = heard(0.3)
 INTEGERS = np.rint(SOUND * 2**15).astype(np.int16)

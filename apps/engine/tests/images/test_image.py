@@ -13,7 +13,7 @@ from pictures import drawn
 from PIL import Image as Pillow
 
 from backbay_engine import ImageError
-from backbay_engine.images.picture import Image, image_of
+from backbay_engine.images.image import Image, image_of
 
 PICTURE = drawn(24, 31)
 
