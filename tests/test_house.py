@@ -1,10 +1,12 @@
 """The house: pages made from the code are up to date, and no room is crowded."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
 from importlib import import_module
 from inspect import isclass
+from pathlib import Path
 
 from doc_blocks import ROOT
 
@@ -47,6 +49,13 @@ def test_the_public_names_are_those_of_the_page():
 
 def test_the_picture_and_the_list_of_rooms_are_those_of_the_code():
     assert run("lab/tools/architecture.py", "--check").returncode == 0, "run `make docs`"
+
+
+def test_modules_that_the_page_names_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    names = {Path(path).name for path in re.findall(r"`([^`\s]+\.py)`", page)}
+    assert len(names) > 20
+    assert names <= {path.name for path in (*MODULES, *ROOT.glob("lab/*/*.py"))}
 
 
 def test_the_table_of_faults_is_that_of_the_tests():

@@ -68,17 +68,17 @@ def tool() -> SimpleNamespace:
     sys.path.insert(0, str(TOOL))
     try:
         import hunting
-        import places
+        import mutant
         import planting
         import tracing
     finally:
         sys.path.pop(0)
-    return SimpleNamespace(hunting=hunting, places=places, planting=planting, tracing=tracing)
+    return SimpleNamespace(hunting=hunting, mutant=mutant, planting=planting, tracing=tracing)
 
 
 @pytest.fixture(scope="module")
 def mutants(tool) -> dict:
-    return dict(enumerate(tool.places.mutants_of("module.py", MODULE.encode())))
+    return dict(enumerate(tool.mutant.mutants_of("module.py", MODULE.encode())))
 
 
 def test_mutants_stand_where_running_code_can_show_them(mutants):
@@ -126,7 +126,7 @@ def test_probes_change_neither_results_nor_lines(tool, mutants, tmp_path, monkey
 
 def test_a_source_can_hold_all_of_its_probes(tool, monkeypatch):
     monkeypatch.setattr(tool.places, "SOURCES", ("core/src",))
-    drawn = tool.places.draw(tool.places.all_mutants(ROOT), 7, 200)
+    drawn = tool.mutant.draw(tool.mutant.all_mutants(ROOT), 7, 200)
     assert len({mutant.kind for mutant in drawn}) == 9
     for path in sorted({mutant.path for mutant in drawn}):
         here = {id: mutant for id, mutant in enumerate(drawn) if mutant.path == path}
@@ -136,8 +136,8 @@ def test_a_source_can_hold_all_of_its_probes(tool, monkeypatch):
 
 
 def test_a_draw_can_be_repeated(tool, mutants):
-    drawn = tool.places.draw(list(mutants.values()), 3, 5)
-    assert drawn == tool.places.draw(list(mutants.values()), 3, 5)
+    drawn = tool.mutant.draw(list(mutants.values()), 3, 5)
+    assert drawn == tool.mutant.draw(list(mutants.values()), 3, 5)
     assert len(drawn) == 5
 
 
@@ -181,7 +181,7 @@ def hunt(tool, tmp_path, monkeypatch):
             for name, walk in walks.items()
         ]
         tool.tracing.Trace(tests, set()).write(tmp_path / "trace.json")
-        mutant = tool.places.Mutant("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
+        mutant = tool.mutant.Mutant("core/src/module.py", 1, "constant", "1", "2", 0, 1, (0, 1))
         return tool.hunting.Hunt(
             tmp_path, tmp_path, tmp_path / "seen.jsonl", dict.fromkeys(range(10), mutant), 1
         ), copy

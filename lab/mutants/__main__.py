@@ -24,7 +24,7 @@ from typing import Any
 
 from copies import Stopped
 from hunting import Hunt, read_lines
-from places import Mutant, all_mutants, draw
+from mutant import Mutant, all_mutants, draw
 from table import read_verdicts, table
 from tracing import trace
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from places import Mutant
+from mutant import Mutant
 from planting import plant
 
 HERE = Path(__file__).parent

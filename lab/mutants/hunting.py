@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from copies import Copy, Run, stopped
-from places import Mutant
+from mutant import Mutant
 from tracing import ALL, Test, Trace
 
 CHUNK = 240  # seconds of tests in a run of a group

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from places import Mutant
+from mutant import Mutant
 
 LOADED = "exec(__import__('importlib.machinery').machinery.SourceFileLoader('probe', {!r}).get_code('probe'), {{}})"
 

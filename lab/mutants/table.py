@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from places import Mutant
+from mutant import Mutant
 
 HEAD = """# Mutants
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from copies import Copy, Run, mirror
-from places import Mutant
+from mutant import Mutant
 
 ALL = ("-m", "")  # the long tests too
 

@@ -13,7 +13,7 @@ import pytest
 from sounds import as_file, heard
 
 from backbay_engine.errors import AudioError, RequestError
-from backbay_engine.sound import recording
+from backbay_engine.sound import audio
 from backbay_engine.sound.audio import Audio
 
 SOUND = heard(0.3)
@@ -78,7 +78,7 @@ def test_other_rates_are_resampled(rate: int) -> None:
 def test_blocks_of_a_file_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     data = as_file(heard(1, rate=44_100), 44_100)
     whole = Audio(data).samples()
-    monkeypatch.setattr(recording, "BLOCK", 1000)
+    monkeypatch.setattr(audio, "BLOCK", 1000)
     np.testing.assert_allclose(Audio(data).samples(), whole, atol=1e-6)
 
 
@@ -164,8 +164,8 @@ def test_samples_that_are_no_numbers_are_refused(value: float) -> None:
 
 
 def test_a_sound_is_not_decoded_beyond_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MOST_SECONDS", 1)
-    monkeypatch.setattr(recording, "BLOCK", 4000)
+    monkeypatch.setattr(audio, "MOST_SECONDS", 1)
+    monkeypatch.setattr(audio, "BLOCK", 4000)
     data = as_file(heard(1.5), kind="FLAC")
     with pytest.raises(AudioError, match="lasts more than 1 seconds"):
         Audio(data).samples()
