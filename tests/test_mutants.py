@@ -125,7 +125,7 @@ def test_probes_change_neither_results_nor_lines(tool, mutants, tmp_path, monkey
 
 
 def test_a_source_can_hold_all_of_its_probes(tool, monkeypatch):
-    monkeypatch.setattr(tool.places, "SOURCES", ("core/src",))
+    monkeypatch.setattr(tool.mutant, "SOURCES", ("core/src",))
     drawn = tool.mutant.draw(tool.mutant.all_mutants(ROOT), 7, 200)
     assert len({mutant.kind for mutant in drawn}) == 9
     for path in sorted({mutant.path for mutant in drawn}):

@@ -60,8 +60,10 @@ class Page:
             self.faults.append(params["entry"]["text"])
 
     def go(self, url: str) -> None:
-        self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete'")
+        told = self.call("Page.navigate", url=url)
+        assert "errorText" not in told, told
+        here = f"location.href === new URL({json.dumps(url)}).href"  # the answer may come before the new document
+        self.until(f"{here} && document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
