@@ -7,9 +7,10 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from processes import serving
-from scripted_model import write_scripted_model
+from scripted_model import says, write_embedder, write_scripted_model
 
 from backbay import DType, OptionError
 from backbay.cli import main
@@ -38,6 +39,7 @@ def model(tmp_path: Path) -> Path:
         (["--models", "none"], "a readable folder"),
         (["DAMAGED"], "damaged.gguf"),
         (["MODEL", "--host", "1.2.3.4"], "1.2.3.4 port 0: "),
+        (["MODEL", "MODEL", "--draft", "MODEL"], "a draft guesses for one model"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_served(
@@ -162,3 +164,25 @@ def test_the_dtype_of_caches_reaches_the_engine(model: Path, dtype: str) -> None
     with load_entry(settings, CatalogueEntry("scripted", model)) as llm:
         assert isinstance(llm.cache, CausalCache)
         assert llm.cache.storage.dtype == DType[dtype.upper()]
+
+
+@pytest.mark.parametrize("words", [["--speculate"], ["--draft", "MODEL"]], ids=["speculate", "draft"])
+def test_tokens_are_guessed_and_timings_count_them(words: list[str], model: Path) -> None:
+    write_scripted_model(model, {"again": says(" one", loops=True)})
+    asked = {"prompt": "[again] one one one", "temperature": 0, "max_tokens": 64}
+    guessing = [str(model) if word == "MODEL" else word for word in words]
+    with serving(model, "--backend", "cpu_ref", *guessing) as server:
+        found = httpx.post(f"{server.url}/completion", json=asked, timeout=300).json()
+    with serving(model, "--backend", "cpu_ref") as server:
+        plain = httpx.post(f"{server.url}/completion", json=asked, timeout=300).json()
+    assert found["content"] == plain["content"] == " one" * 64
+    assert 0 < found["timings"]["draft_n_accepted"] <= found["timings"]["draft_n"]
+    assert "draft_n" not in plain["timings"]
+
+
+def test_a_model_that_cannot_guess_is_served_without(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    vectors = write_embedder(model.with_name("vectors.gguf"), {"north": np.eye(8, dtype=np.float32)[0]})
+    settings = ServerSettings(models=(str(vectors),), backend="cpu_ref", speculate="ngram")
+    with load_entry(settings, CatalogueEntry("vectors", vectors)) as llm:
+        assert llm.embed(["[north]"])[0].argmax() == 0
+    assert "vectors: tokens cannot be guessed" in caplog.text

@@ -22,6 +22,8 @@ SAME = (
     "parallel",
     "context",
     "kv_dtype",
+    "speculate",
+    "draft",
     "queue",
     "worker",
     "host",
@@ -58,6 +60,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     number("--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
     number("--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
     add("--kv-dtype", choices=KV_DTYPES, help="dtype of the caches (the backend's choice)")
+    guess = parser.add_mutually_exclusive_group().add_argument
+    itself = "guess the next tokens from the text itself, to be faster; the answer is the same"
+    guess("--speculate", action="store_const", const="ngram", help=itself)
+    draft = "guess them with this smaller model of the same vocabulary; for a server of one model"
+    guess("--draft", metavar="FILE", help=draft)
     number("--queue", 0, LARGEST, ServerSettings.queue, "requests that may wait for each model ({})")
     number("--max-loaded", 1, 1024, None, "models in memory at a time (as many as are named)")
     add("--worker", action="store_true", help="run each model in a process of its own")

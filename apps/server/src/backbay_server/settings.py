@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+from backbay import OptionError
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,8 @@ class ServerSettings:
     parallel       requests that a model answers at the same time
     context        tokens of each request; None: the model's context length, at most 4096
     kv_dtype       dtype of the caches; None: the backend's choice
+    speculate      "ngram": guess tokens from the text itself, with models that can
+    draft          the file of a small model of the one model's vocabulary, which guesses tokens
     queue          requests that may wait for a model's answer; one more is a 429
     worker         each model runs in a process of its own
     max_loaded     models in memory at a time
@@ -48,6 +52,8 @@ class ServerSettings:
     parallel: int = 4
     context: int | None = None
     kv_dtype: str | None = None
+    speculate: str | None = None
+    draft: str | None = None
     queue: int = 64
     worker: bool = False
     max_loaded: int = 1
@@ -62,3 +68,7 @@ class ServerSettings:
     metrics: bool = True
     page: bool = True
     drain_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.draft is not None and (self.folders or len(self.models) != 1):
+            raise OptionError("a draft guesses for one model: name one, and no folder; --speculate serves several")

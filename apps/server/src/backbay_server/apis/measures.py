@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from backbay_engine import Sampled, Tokenizer
 from backbay_engine import Timings as Measured
@@ -56,6 +56,8 @@ class Timings(Struct):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int | UnsetType = UNSET  # guessed tokens, if there were any
+    draft_n_accepted: int | UnsetType = UNSET
 
 
 def timings_of(measured: Measured) -> Timings:
@@ -71,4 +73,6 @@ def timings_of(measured: Measured) -> Timings:
         predicted_ms=1e3 * measured.generation,
         predicted_per_token_ms=1e3 * measured.generation / max(1, measured.tokens - 1),
         predicted_per_second=measured.rate,
+        draft_n=measured.guessed_tokens or UNSET,
+        draft_n_accepted=measured.accepted_tokens if measured.guessed_tokens else UNSET,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +14,12 @@ from typing import Any, TypeAlias, final
 
 from backbay import BackendParams, OptionError
 from backbay.gguf import nearest
-from backbay_engine import LLM, ModelPaths, load, locate, models_in, projector_beside
+from backbay_engine import LLM, ModelPaths, RequestError, load, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
 from ..settings import ServerSettings
 
+log = logging.getLogger(__name__)
 FRESH = 1.0  # seconds for which a look at files and folders holds
 SCHEMES = ("hf", "ollama", "lmstudio")
 MOST_LETTERS = 256  # of a name
@@ -80,19 +82,32 @@ class CatalogueEntry:
 
 
 def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> LLM:
-    """The model of an entry; `own` are further arguments of `load`. The options are those of the first backend."""
-    return load(
-        entry.path,
-        entry.backend or settings.backend,
-        context=settings.context,
-        parallel=settings.parallel,
-        kv_dtype=settings.kv_dtype,
-        params=BackendParams(options={} if entry.backend else settings.options),
-        num_threads=settings.threads,
-        projector=entry.projector,
-        adapters=dict(entry.adapters),
-        **own,
-    )
+    """The model of an entry; `own` are further arguments of `load`. The options are those of the first backend.
+
+    With `speculate`, a model that cannot guess tokens is loaded to guess none.
+    """
+
+    def loaded(**guessing: Any) -> LLM:
+        return load(
+            entry.path,
+            entry.backend or settings.backend,
+            context=settings.context,
+            parallel=settings.parallel,
+            kv_dtype=settings.kv_dtype,
+            params=BackendParams(options={} if entry.backend else settings.options),
+            num_threads=settings.threads,
+            projector=entry.projector,
+            adapters=dict(entry.adapters),
+            **guessing,
+            **own,
+        )
+
+    if settings.speculate is not None:
+        try:
+            return loaded(speculate=settings.speculate)
+        except RequestError as error:
+            log.warning("%s: %s", entry.name, error)
+    return loaded(draft=settings.draft)
 
 
 @final
