@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import requests
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -77,9 +78,9 @@ class Outcomes:
 
 
 class LlamaTests:
-    """A plugin of pytest for llama.cpp's tests: nothing is downloaded, and texts of its own models are not expected."""
+    """A plugin of pytest for llama.cpp's tests: files and pictures are ours, and texts of its own models not expected."""
 
-    def __init__(self, server: type) -> None:
+    def __init__(self, server: Any) -> None:
         self.server = server
 
     def pytest_collectstart(self) -> None:
@@ -87,7 +88,17 @@ class LlamaTests:
         if utils is not None:
             utils.match_regex = lambda *_: True
             utils.ServerPreset.load_all = staticmethod(lambda: None)
+            utils.download_file = self.server.file_of
+            requests.get = self.get
             utils.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": self.server})
+
+
+    def get(self, url: str, **options: Any) -> Any:
+        if not url.startswith("https://huggingface.co/"):
+            return requests.request("GET", url, **options)
+        from llama_server import PICTURE
+
+        return SimpleNamespace(content=(self.server.models / PICTURE).read_bytes(), raise_for_status=lambda: None)
 
 
 def run_langchain(outcomes: Outcomes, more: list[str]) -> None:

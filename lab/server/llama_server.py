@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from adapter_files import random_pairs, write_adapter
 from gguf.scripts import gguf_new_metadata
+from pictures import drawn
+from PIL import Image
 from scripted_model import says, write_embedder, write_reranker, write_scripted_model
 
 import backbay_cpu_ref.plugin  # noqa: F401  (imported before the first fork)
@@ -33,6 +36,8 @@ BY_REPOSITORY = {
     "ggml-org/tinygemma3-GGUF:Q8_0": "backbay-tiny-vision-f16.gguf",
     "bert-bge-small/ggml-model-f16.gguf": "vectors.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "scores.gguf",
+    "moe_shakespeare15M.gguf": "adapter.gguf",
+    "stories15M-q4_0.gguf": "words.gguf",
 }
 ASKED = (
     "test",
@@ -44,6 +49,8 @@ ASKED = (
     "text-embedding-3-small",
 )
 """Names of models in requests: llama-server takes any, this server those that it was given."""
+PICTURE = "picture.png"
+"""Stands for the pictures of the hub."""
 WORDS = [
     "once",
     "upon",
@@ -71,7 +78,19 @@ FLAGS = (
     "verbose",
 )
 """What the server does without being told, or shows elsewhere."""
-HINTS = "temp", "seed", "batch-size", "ubatch-size", "n-predict", "pooling", "fa", "reasoning-format"
+HINTS = (
+    "temp",
+    "seed",
+    "batch-size",
+    "ubatch-size",
+    "n-predict",
+    "pooling",
+    "fa",
+    "reasoning-format",
+    "spec-type",
+    "spec-draft-n-min",
+    "spec-draft-n-max",
+)
 """Defaults of requests, and choices that the model or the backend makes here."""
 
 
@@ -85,6 +104,11 @@ class LlamaServer:
         self._process.start()
         self.pid = self._process.pid
         self.terminate, self.kill = self._process.terminate, self._process.kill
+
+    @classmethod
+    def file_of(cls, url: str) -> str:
+        """The file of ours that stands for one of the hub."""
+        return str(cls.models / BY_REPOSITORY[url.rpartition("/")[2]])
 
     @property
     def returncode(self) -> int | None:
@@ -133,8 +157,10 @@ def parse(given: list[str]) -> Namespace:
         "ctx-size",
         "api-key",
         "chat-template-file",
+        "model-draft",
     ):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--lora", action="append", default=[])
     parser.add_argument("--parallel", default="4")
     for name in (*FLAGS, "metrics", "no-ui"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -166,15 +192,19 @@ def model_words(args: Namespace, models: Path, folder: Path) -> list[str]:
     most = CONTEXTS.get(source.name, 1 << 15)
     context = min(most, int(args.ctx_size or 4096) // int(args.parallel))
     aliases = (word for name in (*others, *ASKED) for word in ("--alias", f"{name}={first}"))
-    return [str(model), "--context", str(context), *aliases]
+    adapters = (word for name in args.lora for word in ("--adapter", f"{Path(name).stem}={name}"))
+    draft = ["--draft", args.model_draft] if args.model_draft else []
+    return [str(model), "--context", str(context), *draft, *adapters, *aliases]
 
 
 def write_models(folder: Path) -> None:
     """The models that main() gives: one that writes words without end, one that sees, one that embeds, one that ranks."""
     for path in (ROOT / "examples" / "models").glob("*vision*.gguf"):
         (folder / path.name).symlink_to(path)
+    Image.fromarray(drawn(32, 32)).save(folder / PICTURE)
     words = says({f" {word}": 1 / len(WORDS) for word in WORDS}, loops=True)
     write_scripted_model(folder / "words.gguf", {"ok": words, "result": words})
+    write_adapter(folder / "adapter.gguf", random_pairs(folder / "words.gguf", 2, 7), alpha=8.0)
     axes = np.eye(8, dtype=np.float32)
     write_embedder(folder / "vectors.gguf", {"north": axes[0], "east": axes[1]})
     write_reranker(folder / "scores.gguf", {"good": 1.0})

@@ -82,6 +82,26 @@ def test_the_day_is_the_users_own() -> None:
     assert rendered("{{ strftime_now('%Y-%m-%d') }}") in {before, time.strftime("%Y-%m-%d")}
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 'f: ' + functions }}", 'f: [\n    {\n        "name": "f"\n    }\n]'),
+        ("{{ 'It is ' + datetime }}", "It is %b %d %Y"),
+        ("{{ date_string }}", "%d %b %Y"),
+        ("{% if date_string is not defined %}{% set date_string = 'July' %}{% endif %}{{ date_string }}", "July"),
+        ("{% for each in functions %}{{ each }}{% endfor %}", ""),
+    ],
+)
+def test_what_a_template_reads_without_a_default_is_given(source: str, text: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    before = time.strftime(text)
+    assert rendered(source, tools=tools) in {before, time.strftime(text)}
+
+
+def test_a_callers_variable_comes_before_the_days() -> None:
+    assert rendered("{{ datetime }}{{ functions }}", datetime="Monday") == "Monday"
+
+
 def test_a_template_may_refuse_and_go_on() -> None:
     with ChatTemplate("{% if not messages %}{{ raise_exception('say something') }}{% endif %}ok") as template:
         with pytest.raises(TemplateError, match="refuses the messages: say something"):

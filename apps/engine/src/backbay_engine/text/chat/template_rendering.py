@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment, Template
 
 NAME = "<template>"  # jinja2's file name for a template from a string
 
@@ -23,13 +23,15 @@ class OutputLimitError(Exception):
 
 def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     render: Callable[[dict[str, Any]], str] | None = None
+    wanted = frozenset[str]()
 
     def answer(variables: dict[str, Any]) -> dict[str, str]:
-        nonlocal render
+        nonlocal render, wanted
         try:
             if render is None:
                 render = _renderer(_compile(setup["source"]), setup["output"])
-            return {"text": render(variables)}
+                wanted = _wanted(setup["source"])
+            return {"text": render({**_further(wanted, variables["tools"]), **variables})}
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets the error
@@ -38,8 +40,38 @@ def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     return answer
 
 
+def _wanted(source: str) -> frozenset[str]:
+    """The variables that the template reads as texts, without a test that would give them a default."""
+    from jinja2.meta import find_undeclared_variables
+    from jinja2.nodes import For, Name, Test
+
+    tree = _environment().parse(source)
+    tested = (node.node for node in tree.find_all(Test))
+    looped = (node.iter for node in tree.find_all(For))
+    optional = {node.name for node in (*tested, *looped) if isinstance(node, Name)}
+    return frozenset(find_undeclared_variables(tree) - optional)
+
+
+def _further(wanted: frozenset[str], tools: list[dict[str, Any]] | None) -> dict[str, str]:
+    """Variables beside those of transformers, by llama.cpp's names; without them, Firefunction's template fails."""
+    made = {
+        "functions": lambda: json.dumps([tool.get("function", tool) for tool in tools], indent=4) if tools else "",
+        "datetime": lambda: _now("%b %d %Y"),
+        "date_string": lambda: _now("%d %b %Y"),
+    }
+    return {name: make() for name, make in made.items() if name in wanted}
+
+
 def _compile(source: str) -> Template:
     from jinja2.exceptions import TemplateSyntaxError
+
+    try:
+        return _environment().from_string(source)
+    except TemplateSyntaxError as error:
+        raise SyntaxError(f"line {error.lineno}: {error.message}") from None
+
+
+def _environment() -> Environment:
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import CallBlock, Node
     from jinja2.parser import Parser
@@ -63,10 +95,7 @@ def _compile(source: str) -> Template:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _now
-    try:
-        return environment.from_string(source)
-    except TemplateSyntaxError as error:
-        raise SyntaxError(f"line {error.lineno}: {error.message}") from None
+    return environment
 
 
 def _renderer(template: Template, limit: int) -> Callable[[dict[str, Any]], str]:
