@@ -105,6 +105,15 @@ class Page:
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
+    @contextmanager
+    def another_tab(self) -> Iterator[Page]:
+        """A further tab of the same window, which shares what the browser keeps."""
+        tab = self.call("Target.createTarget", url="about:blank")["targetId"]
+        host, port = self._socket.remote_address[:2]
+        with connect(f"ws://{host}:{port}/devtools/page/{tab}", max_size=1 << 26, ping_interval=None) as socket:
+            yield Page(socket)
+        self.call("Target.closeTarget", targetId=tab)
+
     def picture(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 

@@ -7,6 +7,7 @@ from patience import wait_until
 
 ANSWER = "article.assistant:last-of-type .text"
 OVER = "document.querySelector('#stop').hidden"
+NAMES = "[...document.querySelectorAll('#conversations > li > button')].map(each => each.textContent)"
 WHOLE = f"document.querySelector('article:last-of-type .again') && {OVER}"
 
 MARKDOWN = """# Plan
@@ -86,4 +87,12 @@ def choose(page: Page, field: str, value: str) -> None:
     page.value(
         f"(() => {{ const e = document.querySelector('#{field}'); e.value = {value!r};"
         " e.dispatchEvent(new Event('input')); e.dispatchEvent(new Event('change')) })()"
+    )
+
+
+def press(page: Page, name: str, number: int = 1) -> None:
+    """Press a button of a conversation in the list."""
+    buttons = f"document.querySelectorAll('#conversations > li:nth-child({number}) .under button')"
+    page.value(
+        f"(e => {{ e.focus(); e.click() }})([...{buttons}].find(each => each.textContent === {name!r}))"
     )

@@ -7,25 +7,28 @@ from typing import Any
 
 import pytest
 from browser import Page
-from chat_page import ANSWER, OVER, WHOLE, answered, ask, choose, reload, reload_when_kept, wait_until_kept
+from chat_page import (
+    ANSWER,
+    NAMES,
+    OVER,
+    WHOLE,
+    answered,
+    ask,
+    choose,
+    press,
+    reload,
+    reload_when_kept,
+    wait_until_kept,
+)
 from patience import wait_until
 from scripted_model import SCRIPTS
 
-NAMES = "[...document.querySelectorAll('#conversations > li > button')].map(each => each.textContent)"
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
 RESULT = """import('/page/conversations.js').then(async ({ Conversations }) => {
     const store = new Conversations(), [first] = await store.list();
     return (await store.get(first.id)).turns.at(-1).answers[0].calls[0].result;
 })"""
 SENT = "window.sent ??= [], window.real ??= fetch, window.fetch = (path, rest) => { if (rest.body) sent.push(JSON.parse(rest.body)); return real(path, rest) }, 0"
-
-
-def press(page: Page, name: str, number: int = 1) -> None:
-    """Press a button of a conversation in the list."""
-    buttons = f"document.querySelectorAll('#conversations > li:nth-child({number}) .under button')"
-    page.value(
-        f"(e => {{ e.focus(); e.click() }})([...{buttons}].find(each => each.textContent === {name!r}))"
-    )
 
 
 def test_a_conversation_survives_a_reload_and_goes_on(page: Page) -> None:

@@ -59,6 +59,7 @@ export class Chat {
     const body = { ...fields, ...(models.length > 1 ? COMPARED : {}), messages };
     const turn = { role: "assistant", answers: [] }, article = this.answers(turn);
     conversation.turns.push(turn);
+    conversation.asked = true;
     this.running = stopper;
     this.place.setAttribute("aria-busy", "true"); // screen readers read the whole answer, not each piece
     this.place.append(article);

@@ -19,6 +19,7 @@ export class Conversations {
       opening.onerror = () => reject(opening.error);
     });
     this.database.catch(() => {}); // whoever asks for something is told
+    this.tabs = new BroadcastChannel("backbay");
   }
 
   // What `act` gives back, when its transaction is over.
@@ -37,25 +38,39 @@ export class Conversations {
     return this.transact("readonly", (store) => result(store.get(id)));
   }
 
-  remove(id) {
-    return this.transact("readwrite", (store) => result(store.delete(id)));
+  // Call `listed` when another tab has added, renamed or removed a conversation.
+  watch(listed) {
+    this.tabs.onmessage = listed;
   }
 
-  // If another tab has gone on with the conversation, this one becomes a conversation of its own; one that is deleted stays so.
+  async remove(id) {
+    await this.transact("readwrite", (store) => result(store.delete(id)));
+    this.tabs.postMessage("removed");
+  }
+
+  // If another tab has gone on with the conversation, this one becomes a conversation of its own. One that is deleted stays so,
+  // unless it has a new question since: `asked`.
   async save(conversation) {
+    const { asked, ...shown } = conversation;
+    conversation.asked = false;
     const facts = await this.transact("readwrite", async (store) => {
-      const kept = await result(store.get(conversation.id));
-      if (!kept && conversation.changed) return {};
-      const changed = Math.max(Date.now(), conversation.changed + 1), own = kept && kept.changed !== conversation.changed;
-      const saved = { ...conversation, changed, id: own ? newId() : conversation.id, name: own || !kept ? conversation.name : kept.name };
+      const kept = await result(store.get(shown.id));
+      if (!kept && shown.changed && !asked) return {};
+      const changed = Math.max(Date.now(), shown.changed + 1), own = (kept?.changed ?? 0) !== shown.changed;
+      const saved = { ...shown, changed, id: own ? newId() : shown.id, name: own || !kept ? shown.name : kept.name };
       await result(store.put(saved));
       return { id: saved.id, name: saved.name, changed };
     });
+    if (facts.id && (facts.id !== shown.id || !shown.changed)) this.tabs.postMessage("added");
     Object.assign(conversation, facts); // not before all is kept
   }
 
-  rename(id, name) {
-    return this.transact("readwrite", async (store) => result(store.put({ ...await result(store.get(id)), name })));
+  async rename(id, name) {
+    await this.transact("readwrite", async (store) => {
+      const kept = await result(store.get(id));
+      if (kept) await result(store.put({ ...kept, name })); // another tab may have deleted it
+    });
+    this.tabs.postMessage("renamed");
   }
 
   // Ids and names, the last one first; without what was said.

@@ -143,8 +143,8 @@ const acts = {
     if (id === chat.conversation.id) show(newConversation());
   }),
   export: act(async (id) => {
-    const { name, turns } = await store.get(id);
-    download(name, { name, messages: messagesOf(turns) });
+    const found = await store.get(id); // another tab may have deleted it
+    if (found) download(found.name, { name: found.name, messages: messagesOf(found.turns) });
   }),
 };
 
@@ -170,6 +170,8 @@ async function list() {
   listed = shown;
   find("conversations").replaceChildren(...found.map((each) => conversationItem(each, chat.conversation.id, acts)));
 }
+
+store.watch(() => list().catch((error) => warn(error.message)));
 
 async function restore() {
   try {
