@@ -119,6 +119,12 @@ def test_a_trial_that_does_not_last_counts_for_a_day(place: TrialFile) -> None:
     assert place.recall() is None
 
 
+@pytest.mark.fault("the clock goes back by a year", "a trial from the future does not count")
+def test_a_trial_from_the_future_does_not_count_for_a_year(place: TrialFile) -> None:
+    place.keep(trial(lasts=False, ago=-365 * 86400, a=1.0))
+    assert place.recall() is None
+
+
 def test_a_trial_of_another_backend_does_not_count(place: TrialFile) -> None:
     place.keep(trial(a=1.0, gone=2.0))
     assert place.recall() is None

@@ -191,7 +191,7 @@ class TrialFile:
         found = _parsed(self._value.recall())
         if found is None or not self._names.issuperset(each.backend for each in found.speeds):
             return None
-        return found if found.lasts or time.time() - found.time < UNSETTLED else None
+        return found if found.lasts or 0 <= time.time() - found.time < UNSETTLED else None
 
     def found_once(self, waiting: Callable[[], None]) -> AbstractContextManager[None]:
         """While this lasts, nobody else on this machine holds a trial; see `CachedValue`."""
