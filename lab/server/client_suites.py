@@ -92,13 +92,14 @@ class LlamaTests:
             requests.get = self.get
             utils.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": self.server})
 
-
     def get(self, url: str, **options: Any) -> Any:
         if not url.startswith("https://huggingface.co/"):
             return requests.request("GET", url, **options)
         from llama_server import PICTURE
 
-        return SimpleNamespace(content=(self.server.models / PICTURE).read_bytes(), raise_for_status=lambda: None)
+        return SimpleNamespace(
+            content=(self.server.models / PICTURE).read_bytes(), raise_for_status=lambda: None
+        )
 
 
 def run_langchain(outcomes: Outcomes, more: list[str]) -> None:

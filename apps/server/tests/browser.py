@@ -110,7 +110,9 @@ class Page:
         """A further tab of the same window, which shares what the browser keeps."""
         tab = self.call("Target.createTarget", url="about:blank")["targetId"]
         host, port = self._socket.remote_address[:2]
-        with connect(f"ws://{host}:{port}/devtools/page/{tab}", max_size=1 << 26, ping_interval=None) as socket:
+        with connect(
+            f"ws://{host}:{port}/devtools/page/{tab}", max_size=1 << 26, ping_interval=None
+        ) as socket:
             yield Page(socket)
         self.call("Target.closeTarget", targetId=tab)
 

@@ -122,6 +122,20 @@ def test_the_budget_holds_and_what_is_used_stays(path: Path, tmp_path: Path) -> 
     assert len(files(tmp_path)) == 2
 
 
+@pytest.mark.fault("the clock goes back by a day", "older prefixes leave the folder before newer ones")
+def test_files_from_before_the_clock_went_back_leave_first(path: Path, tmp_path: Path) -> None:
+    for n in range(2):
+        with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
+            llm.generate([n + 1] * 120, **OPTIONS)
+    for file in files(tmp_path):
+        os.utime(file, (time.time() + 86400,) * 2)
+    budget = int(2.5 * files(tmp_path)[0].stat().st_size)
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path, cache_bytes=budget) as llm:
+        llm.generate(SYSTEM, **OPTIONS)
+    with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path, cache_bytes=budget) as llm:
+        assert llm.generate([*SYSTEM, 5], **OPTIONS).timings.reused_tokens == 120
+
+
 def test_a_damaged_file_is_removed_and_computed(path: Path, tmp_path: Path) -> None:
     with load(path, "cpu_ref", **SIZES, cache_dir=tmp_path) as llm:
         expected = llm.generate([*SYSTEM, 1], **OPTIONS).tokens

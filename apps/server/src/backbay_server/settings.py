@@ -71,4 +71,6 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         if self.draft is not None and (self.folders or len(self.models) != 1):
-            raise OptionError("a draft guesses for one model: name one, and no folder; --speculate serves several")
+            raise OptionError(
+                "a draft guesses for one model: name one, and no folder; --speculate serves several"
+            )

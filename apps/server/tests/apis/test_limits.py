@@ -122,6 +122,19 @@ BOMBS = [
 ]
 
 
+@pytest.mark.fault("a tool's schema is a bomb", "an answer or 400, at once")
+@pytest.mark.parametrize("schema", BOMBS, ids=range(len(BOMBS)))
+@pytest.mark.few(3)
+def test_a_tools_schema_of_any_size_is_an_answer_or_a_400(model: Path, schema: Any) -> None:
+    inside = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    for parameters in (schema, inside):
+        function = {"name": "f", "parameters": parameters, "strict": True}
+        body = {"tools": [{"type": "function", "function": function}], "max_tokens": 4, "temperature": 0}
+        status, found = ask(model, "/v1/chat/completions", {**NAMED, **body})
+        assert status in (200, 400), found
+        assert status == 200 or found["error"]["param"] in ("tools", None)
+
+
 @pytest.mark.fault("a schema is a bomb", "an answer or 400, at once")
 @pytest.mark.parametrize("schema", BOMBS, ids=range(len(BOMBS)))
 @pytest.mark.few(3)

@@ -51,7 +51,9 @@ def answering(page: Page) -> None:
     wait_until(lambda: "On and on [endless]" in str(page.value(KEPT)))
 
 
-@pytest.mark.fault("a chat is renamed in one tab while another writes it", "both the name and the answer are kept")
+@pytest.mark.fault(
+    "a chat is renamed in one tab while another writes it", "both the name and the answer are kept"
+)
 def test_a_name_from_another_tab_stays_while_an_answer_grows(page: Page, other: Page) -> None:
     answering(page)
     in_front(other)
@@ -87,7 +89,9 @@ def test_a_chat_deleted_in_another_tab_stays_deleted_until_somebody_goes_on(page
     page.until(f"document.querySelector('{ANSWER}')?.innerText === {SCRIPTS['ok'].text!r}")
 
 
-@pytest.mark.fault("a chat is answered in two tabs at once", "it becomes two chats, each with all that its tab shows")
+@pytest.mark.fault(
+    "a chat is answered in two tabs at once", "it becomes two chats, each with all that its tab shows"
+)
 def test_two_answers_at_once_are_two_chats(page: Page, other: Page) -> None:
     answering(page)
     in_front(other)

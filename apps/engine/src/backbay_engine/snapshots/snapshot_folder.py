@@ -115,13 +115,17 @@ class SnapshotFolder:
             self._known.pop(gone, None)
 
     def _fit(self) -> None:
-        """Keep within the budget, which all models of the folder share."""
-        files, total = list[tuple[float, int, Path]](), 0
+        """Keep within the budget, which all models of the folder share.
+
+        A file from the future was used before the clock went back, and so before all others; a little is another machine's clock.
+        """
+        files, total, latest = list[tuple[float, int, Path]](), 0, time.time() + ABANDONED
         for path in self._root.glob("*/*"):
             with suppress(OSError):
                 status = path.stat()
                 if path.suffix == SUFFIX:
-                    files.append((status.st_mtime, status.st_size, path))
+                    used = status.st_mtime if status.st_mtime < latest else 0.0
+                    files.append((used, status.st_size, path))
                     total += status.st_size
                 elif path.name.endswith(".partial") and time.time() - status.st_mtime > ABANDONED:
                     path.unlink(missing_ok=True)

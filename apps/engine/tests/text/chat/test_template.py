@@ -88,7 +88,10 @@ def test_the_day_is_the_users_own() -> None:
         ("{{ 'f: ' + functions }}", 'f: [\n    {\n        "name": "f"\n    }\n]'),
         ("{{ 'It is ' + datetime }}", "It is %b %d %Y"),
         ("{{ date_string }}", "%d %b %Y"),
-        ("{% if date_string is not defined %}{% set date_string = 'July' %}{% endif %}{{ date_string }}", "July"),
+        (
+            "{% if date_string is not defined %}{% set date_string = 'July' %}{% endif %}{{ date_string }}",
+            "July",
+        ),
         ("{% for each in functions %}{{ each }}{% endfor %}", ""),
     ],
 )

@@ -26,7 +26,7 @@ from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
 from .prompt_size import COUNTED, is_long, require_room, require_short
 from .prompts import EnginePrompt, prepare_prompt, session_name
-from .requests import SEEDS, AnswerFormat, AnswerOptions, Conversation, Prompt, Request
+from .requests import SEEDS, AnswerOptions, Conversation, Prompt, Request
 
 T = TypeVar("T")
 BATCH: Final = 32  # texts to embed; between batches, a client that has left is noticed
@@ -58,7 +58,7 @@ class Generator:
     async def answering(self, request: Request) -> AsyncIterator[Answer]:
         """The answers to a request; leaving the block ends what still runs."""
         begun, failed = perf_counter(), True
-        with await self.lease(request.model) as lease:
+        with _naming_format(request), await self.lease(request.model) as lease:
             answer = Answer(lease.name, lease.llm, self._bridge)
             try:
                 ready = await self._ready(lease.llm, *request.prompts)
@@ -161,8 +161,7 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
         options["logit_bias"] = {**options.get("logit_bias", {}), **dict.fromkeys(llm.end_ids, -inf)}
     wanted = request.options.response_format
     waited_for = takewhile(lambda _: not answer.closed, request.prompts)
-    with _naming_format(wanted, request.prompts):
-        ready = [prepare_prompt(llm, asked, None if wanted is None else wanted.value) for asked in waited_for]
+    ready = [prepare_prompt(llm, asked, None if wanted is None else wanted.value) for asked in waited_for]
     answer.prompts = [each.prompt for each in ready]
     for asked, each in zip(request.prompts, ready, strict=not answer.closed):
         echo = _echo(llm, asked, each.prompt, request, answer, adapter) if request.echo else None
@@ -173,17 +172,17 @@ def _submit(llm: LLM, request: Request, answer: Answer, adapter: Mix) -> None:
                 own["seed"] = (options["seed"] + number) % SEEDS
             submit = partial(llm.submit, each.prompt, session=session, **own)
             writes = request.options.max_tokens != 0
-            with _naming_format(wanted, [asked]):
-                answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
+            answer.begin(submit if writes else partial(_nothing, each.prompt), each.reader(), echo)
 
 
 @contextmanager
-def _naming_format(wanted: AnswerFormat | None, prompts: Sequence[Prompt]) -> Iterator[None]:
+def _naming_format(request: Request) -> Iterator[None]:
     """Errors of a format with the field that gave it; without a format, those of tools, whose calls have one."""
+    wanted = request.options.response_format
     try:
         yield
     except ResponseFormatError as error:
-        calls = any(isinstance(each, Conversation) and each.tools.definitions for each in prompts)
+        calls = any(isinstance(each, Conversation) and each.tools.definitions for each in request.prompts)
         param = wanted.field if wanted else "tools" if calls else "response_format"
         raise InvalidRequestError(f"{param}: {error.reason}", param=param) from None
 
