@@ -145,6 +145,7 @@ def run_llama_cpp(outcomes: Outcomes, folder: Path, more: list[str]) -> None:
         os.environ["PORT"] = str(free.getsockname()[1])
         free.close()
         with chdir(folder / "tools" / "server" / "tests"):
+            Path("tmp").mkdir(exist_ok=True)  # llama-server's own, where some tests write options
             tests = [] if any("unit" in word for word in more) else ["unit"]
             pytest.main([*COMMON, *tests, *more], plugins=[outcomes, LlamaTests(LlamaServer)])
 

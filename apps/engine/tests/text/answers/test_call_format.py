@@ -43,6 +43,10 @@ def old_mistral(name: str, arguments: str) -> str:
     return f'[TOOL_CALLS][{{"name": {json.dumps(name)}, "arguments": {arguments}}}]'
 
 
+def firefunction(name: str, arguments: str) -> str:
+    return f'functools[{{"name": {json.dumps(name)}, "arguments": {arguments}}}]'
+
+
 def deepseek(name: str, arguments: str) -> str:
     return f"{CALLS}{CALL}{name}{SEP}{arguments}{CALLED}{OVER}"
 
@@ -119,6 +123,7 @@ CASES: Mapping[str, Case] = {
     ),
     "Mistral in text": Case("[TOOL_CALLS][ARGS]", mistral, ["Yes"]),
     "Mistral, a list": Case("[TOOL_CALLS]", old_mistral, ["Yes"], ("[TOOL_CALLS]",)),
+    "Firefunction": Case("functools[", firefunction, ["Yes"]),
     "DeepSeek": Case(CALL, deepseek, ["Yes"]),
     "DeepSeek, control": Case(CALL, deepseek, ["Yes"], (CALLS, CALL, SEP, CALLED, OVER)),
     "DeepSeek R1": Case(f"{CALL}```json</think>", deepseek_r1, ["<think>Hm</think>Yes"]),

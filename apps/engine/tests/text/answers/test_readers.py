@@ -24,6 +24,7 @@ BARE = form_of("{{ tools }} </think>", tools=True)
 CHANNELS = form_of("<|start|><|channel|><|message|>", tools=True)
 MISTRAL = form_of("[TOOL_CALLS] [ARGS] [/THINK]", tools=True)
 OLD_MISTRAL = form_of("[TOOL_CALLS]", tools=True)
+FIREFUNCTION = form_of("functools[", tools=True)
 CALL = "<\uff5ctool\u2581call\u2581begin\uff5c>"
 SEP, CALLED = "<\uff5ctool\u2581sep\uff5c>", "<\uff5ctool\u2581call\u2581end\uff5c>"
 CALLS, OVER = "<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"
@@ -134,6 +135,16 @@ CASES = {
         OLD_MISTRAL,
         '[TOOL_CALLS] [{"name": "f", "arguments": {"a": [1]}, "id": "123456789"}, {"name": "g", "arguments": {}}]',
         [("call f", {"a": [1]}), ("call g", {})],
+    ),
+    "Firefunction": (
+        FIREFUNCTION,
+        ' functools[{"name": "f", "arguments": {"a": [1]}}, {"name": "g", "arguments": {}}]',
+        [("call f", {"a": [1]}), ("call g", {})],
+    ),
+    "Firefunction, Python": (
+        FIREFUNCTION,
+        "import functools\nfunctools.reduce(f, [1])",
+        [("text", "import functools\nfunctools.reduce(f, [1])")],
     ),
     "Mistral, no call": (MISTRAL, "[TOOL_CALLS] or not", [("text", "[TOOL_CALLS] or not")]),
     "DeepSeek V3.1": (
@@ -381,7 +392,7 @@ def test_the_marks_of_a_form_are_those_that_may_be_control_tokens() -> None:
 def test_a_template_shows_the_form() -> None:
     assert form_of("{{ '<tool_call>' }} </think>", tools=False) == AnswerForm(("<think>", "</think>"))
     assert form_of("{{ tools }}", tools=False) == AnswerForm()
-    forms = [MARKED, BARE, CHANNELS, MISTRAL, OLD_MISTRAL, DEEPSEEK, *NEW]
+    forms = [MARKED, BARE, CHANNELS, MISTRAL, OLD_MISTRAL, FIREFUNCTION, DEEPSEEK, *NEW]
     assert len(set(forms)) == len(forms)
 
 
@@ -458,5 +469,5 @@ def test_no_text_breaks_a_reader_and_cuts_change_nothing(pieces: list[str]) -> N
             found[-1][1] += text
         return [(kind, text) for kind, text in found]
 
-    for form in (MARKED, BARE, MISTRAL, OLD_MISTRAL, DEEPSEEK, CHANNELS, *NEW, AnswerForm()):
+    for form in (MARKED, BARE, MISTRAL, OLD_MISTRAL, FIREFUNCTION, DEEPSEEK, CHANNELS, *NEW, AnswerForm()):
         assert told(form, list("".join(pieces))) == told(form, pieces)

@@ -73,6 +73,7 @@ MISTRAL: Final = CallStyle(
     "[TOOL_CALLS]", "", "NAME[ARGS]", "", _head(_ARGS), inner=("[ARGS]", "[CALL_ID]"), dropped=_LIST
 )
 OLD_MISTRAL: Final = CallStyle("[TOOL_CALLS]", "", f"[{_OBJECT}", "}]", dropped=_LIST)
+FIREFUNCTION: Final = replace(OLD_MISTRAL, begin="functools[", opened=_OBJECT)
 _MARKS: Final = ("call\u2581begin", "call\u2581end", "sep")
 _CALL, _CALLED, _SEP = (f"<\uff5ctool\u2581{name}\uff5c>" for name in _MARKS)
 _AROUND: Final = ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>")
@@ -185,6 +186,7 @@ _SHOWN: Final[tuple[tuple[tuple[str, ...], CallStyle], ...]] = (
     ((_CALL,), DEEPSEEK),
     ((MISTRAL.begin, "[ARGS]"), MISTRAL),
     ((OLD_MISTRAL.begin,), OLD_MISTRAL),
+    ((FIREFUNCTION.begin,), FIREFUNCTION),
 )
 
 
