@@ -54,14 +54,9 @@ def _wanted(source: str) -> frozenset[str]:
 
 def _further(wanted: frozenset[str], tools: list[dict[str, Any]] | None) -> dict[str, str]:
     """Variables beside those of transformers, by llama.cpp's names; without them, Firefunction's template fails."""
-    made = {
-        "functions": lambda: (
-            json.dumps([tool.get("function", tool) for tool in tools], indent=4) if tools else ""
-        ),
-        "datetime": lambda: _now("%b %d %Y"),
-        "date_string": lambda: _now("%d %b %Y"),
-    }
-    return {name: make() for name, make in made.items() if name in wanted}
+    functions = json.dumps([tool.get("function", tool) for tool in tools], indent=4) if tools else ""
+    made = {"functions": functions, "datetime": _now("%b %d %Y"), "date_string": _now("%d %b %Y")}
+    return {name: text for name, text in made.items() if name in wanted}
 
 
 def _compile(source: str) -> Template:
