@@ -218,8 +218,8 @@ class LLM:
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
         self._port.ask(
-            questions.RestoreSnapshot(replace(snapshot, options={}, notes={}), shared)
-        )  # the cache needs neither
+            questions.RestoreSnapshot(replace(snapshot, prompt=(), options={}, notes={}), shared)
+        )  # the cache needs none of these
         return snapshot
 
     # -- adapters ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -28,9 +28,9 @@ from ..media.encoder import MediaEncoder
 from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
 from ..media.processor_lock import ProcessorLock, share_processors
 from ..media.prompt_tokenizer import PromptTokenizer
-from ..media.prompts import Encoded, Media, PreparedMedia, PromptParts
+from ..media.prompts import Encoded, Media, PromptParts
 from ..media.row_store import RowsLease, RowStore
-from ..media.rows import Rows, values_by_content
+from ..media.rows import PreparedMedia, Rows, values_by_content
 from ..models.keys import WIDTH
 from ..port.contract import MediaFacts
 from ..port.options import LoadOptions

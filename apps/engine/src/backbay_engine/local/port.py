@@ -88,14 +88,10 @@ class LocalPort(Port):
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
-            if holds_encoder or options.projector is not None:
-                self.media = open_encoder(path, self.backend, backend, options, self.tokenizer)
             self._prompts = PromptTokenizer(self.tokenizer, None)
             self._row_width = max(self.model.row_widths, default=0)
-            if self.media is not None:
-                self._opened.callback(self.media.close)
-                self._prompts, self._row_width = self.media.prompts, self.media.family.width
-                batch = max(batch, self.media.family.span)
+            if holds_encoder or options.projector is not None:
+                batch = max(batch, self._open_encoder(path, backend, options))
             self.cache: Cache | None = self.model.new_cache()
             if self.cache is not None:
                 self._opened.callback(self.cache.close)
@@ -134,6 +130,15 @@ class LocalPort(Port):
         except BaseException:
             self._opened.close()
             raise
+
+    def _open_encoder(self, path: Path, backend: BackendName | None, options: LoadOptions) -> int:
+        """Open the encoder, if there is one; gives the longest run of its tokens that one step must hold."""
+        self.media = media = open_encoder(path, self.backend, backend, options, self.tokenizer)
+        if media is None:
+            return 0
+        self._opened.callback(media.close)
+        self._prompts, self._row_width = media.prompts, media.family.width
+        return media.family.span
 
     def _reserve(self, parallel: int, options: LoadOptions) -> None:
         """Allocate all now, so that no later step runs out of memory, and make the runner."""

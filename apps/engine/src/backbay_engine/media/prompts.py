@@ -269,10 +269,11 @@ class MediaConversation:
         """The parts of a message's content; one text if rows are among them, and neither pictures nor sounds: templates of
         models without an encoder may know no parts.
         """
-        before = len(self.rows)
         parts = [self._part(part) for part in content]
-        texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-        return "".join(texts) if len(self.rows) > before and all(isinstance(text, str) for text in texts) else parts
+        texts = [
+            text for part in parts if isinstance(part, Mapping) and isinstance(text := part.get("text"), str)
+        ]
+        return "".join(texts) if any(map(is_rows_part, content)) and len(texts) == len(parts) else parts
 
     def _part(self, part: Any) -> Any:
         if isinstance(part, str):

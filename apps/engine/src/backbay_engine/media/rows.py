@@ -42,7 +42,8 @@ class Rows:
 
     def __repr__(self) -> str:
         rows, width = self.values.shape
-        return f"Rows({rows} of {width})" if self.of is None else f"Rows({rows} of {width}, of={self.of.family})"
+        of = "" if self.of is None else f", of={self.of.family}"
+        return f"Rows({rows} of {width}{of})"
 
     @property
     def tokens(self) -> int:

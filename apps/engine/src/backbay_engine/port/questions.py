@@ -15,8 +15,9 @@ from backbay import BackendMemory
 from backbay.plugin import Cancel
 
 from ..arguments import AdapterMix
-from ..media.prompts import Media, PreparedMedia, PromptParts
+from ..media.prompts import Media, PromptParts
 from ..media.row_store import StoreCounters
+from ..media.rows import PreparedMedia
 from ..runner.requests.handle import require_elsewhere
 from ..runner.requests.request import Generate, Prompt
 from ..runner.state import State
