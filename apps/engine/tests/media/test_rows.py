@@ -167,7 +167,9 @@ def test_a_template_that_leaves_rows_out_is_refused(
         llm.chat([{"role": "user", "content": [Rows(table[:1]), Rows(table[:1])]}])
 
 
-@pytest.mark.fault("rows of another shape, dtype or width, or with values that are no numbers", "RequestError")
+@pytest.mark.fault(
+    "rows of another shape, dtype or width, or with values that are no numbers", "RequestError"
+)
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
@@ -200,7 +202,7 @@ def test_rows_stay_as_they_were_given() -> None:
     array[:] = 7
     assert (rows.values == 1).all()
     assert not rows.values.flags.writeable
-    again = pickle.loads(pickle.dumps(rows))  # noqa: S301  our own
+    again = pickle.loads(pickle.dumps(rows))
     assert again.content == rows.content == Rows(np.ones((3, 4), np.float16)).content
     assert Rows(np.ones((4, 3))).content != rows.content
     assert repr(rows) == "Rows(3 of 4)"
@@ -331,11 +333,13 @@ def test_rows_have_no_log_probabilities_and_are_not_encoded_again(path: Path) ->
             llm.score_tokens([IDS, random_rows(2)])
         with pytest.raises(RequestError, match="sees no pictures"):
             llm.embed_image(random_rows(2))
-        with pytest.raises(RequestError, match="of takes what llm.prepare gives"):
+        with pytest.raises(RequestError, match=r"of takes what llm\.prepare gives"):
             Rows(np.zeros((2, 32)), of="a.png")  # type: ignore[arg-type]
 
 
-def test_a_file_without_a_vocabulary_takes_rows(path: Path, table: NDArray[np.float32], tmp_path: Path) -> None:
+def test_a_file_without_a_vocabulary_takes_rows(
+    path: Path, table: NDArray[np.float32], tmp_path: Path
+) -> None:
     names = ("model", "pre", "tokens", "token_type", "merges", "suppress_tokens")
     gone = {f"tokenizer.ggml.{name}": None for name in names}
     bare = changed(path, tmp_path / "bare.gguf", metadata={**gone, "tokenizer.chat_template": None})
