@@ -24,6 +24,7 @@ from backbay_engine import (
     LLM,
     Audio,
     ContextOverflowError,
+    DamagedSnapshotError,
     RequestError,
     Rows,
     Snapshot,
@@ -31,6 +32,7 @@ from backbay_engine import (
     estimate,
     load,
 )
+from backbay_engine.snapshots.tensor_file import pack_tensors, unpack_tensors
 from backbay_engine.steps.tokens import picture_places
 
 BACKENDS = sorted(backbay.backends())
@@ -273,6 +275,38 @@ def test_an_answer_with_rows_is_saved_and_goes_on(path: Path, tmp_path: Path, *,
         given = Snapshot.read(tmp_path / "prompt.snapshot").prompt
         assert [type(part) for part in given] == [tuple, Rows, tuple, Rows, tuple]
         assert given[1].content == prompt[1].content
+
+
+WRONG: list[dict[str, Any]] = [
+    {"rows": 5},
+    {"rows": [[2, 7, 5]]},
+    {"rows": [[2, 7, 4, "00"]]},
+    {"rows": [[7, 2, 5, "00"]]},
+    {"rows": [[-1, 2, 5, "00"]]},
+    {"rows": [[2, 700, 1000, "00"]]},
+    {"rows": [[2, 7, 5, "no hex"]]},
+    {"rows": [[4, 7, 5, "00"], [2, 5, 5, "00"]]},
+    {"prompt_rows": [2, 8]},
+    {"prompt_rows": [700]},
+    {"prompt_rows": [-1]},
+    {"prompt_rows": ["2"]},
+    {"prompt_rows": 2},
+]
+
+
+@pytest.mark.fault("a snapshot with right checksums has rows where none can be", "DamagedSnapshotError")
+def test_wrong_places_of_rows_in_a_snapshot_are_refused(path: Path) -> None:
+    with load(path, "cpu_ref", **SIZES) as llm:
+        data = llm.save([[5, 6], random_rows(5), IDS]).to_bytes()
+    arrays, facts = unpack_tensors(data, "whole")
+    assert facts["prompt_rows"] == [2]
+    assert Snapshot.from_bytes(pack_tensors(arrays, facts)).rows == Snapshot.from_bytes(data).rows
+    for wrong in WRONG:
+        with pytest.raises(DamagedSnapshotError, match="the snapshot is damaged, or of another version"):
+            Snapshot.from_bytes(pack_tensors(arrays, {**facts, **wrong}))
+    for values in (np.zeros((5, 32), np.int32), np.full((5, 32), np.nan, np.float32)):
+        with pytest.raises(DamagedSnapshotError):
+            Snapshot.from_bytes(pack_tensors({**arrays, "rows.0": values}, facts))
 
 
 @pytest.mark.parametrize("name", KIND_NAMES)

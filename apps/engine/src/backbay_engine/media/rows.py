@@ -52,7 +52,8 @@ class Rows:
 
     def widened(self, width: int) -> NDArray[np.float32]:
         """The values, with zeros behind them up to a width."""
-        return np.pad(self.values, ((0, 0), (0, width - self.values.shape[1])))
+        lack = width - self.values.shape[1]
+        return np.pad(self.values, ((0, 0), (0, lack))) if lack else self.values
 
 
 def _checked(array: object) -> NDArray[np.float32]:
