@@ -24,7 +24,7 @@ class PromptTokenizer:
 
     def __init__(self, tokenizer: Tokenizer | None, family: EncoderFamily[Any] | None) -> None:
         self._tokenizer, self._family = tokenizer, family
-        self._plain = placeholder_tokens("" if family is None else family.placeholder, tokenizer)
+        self._plain = frozenset() if family is None else placeholder_tokens(family.placeholder, tokenizer)
 
     def tokens(self, parts: PromptParts, encoded: Sequence[Encoded]) -> list[Token]:
         """The tokens of a prompt, whose pictures and sounds are prepared, in their order."""

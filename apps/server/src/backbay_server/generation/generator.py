@@ -107,9 +107,9 @@ class Generator:
 
     async def _ready(self, llm: LLM, *prompts: Prompt, parts: int = 0) -> list[Prompt]:
         """Prompts for which there is room, with their pictures."""
+        await _run(self._lane(*prompts), partial(require_room, parts=parts), llm, *prompts)
         if not self._allow_rows:
             require_no_rows(*prompts)
-        await _run(self._lane(*prompts), partial(require_room, parts=parts), llm, *prompts)
         return [await self._with_pictures(llm, prompt) for prompt in prompts]
 
     async def _with_pictures(self, llm: LLM, prompt: Prompt) -> Prompt:
