@@ -8,7 +8,7 @@ With `--all`, tokens are guessed, beginnings are kept in a folder, answers have 
 middle, cancelled, restored and go on: each must still be as alone, where nothing of this happens.
 
 With a model that sees, half of the requests have pictures, and some of these pictures are damaged; the store must keep
-to its budget, and be empty at the end.
+to its budget, and be empty at the end. Some requests have rows of their own, beside pictures and without.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from backbay_engine import (
     ImageError,
     LogitsError,
     RequestError,
+    Rows,
     Snapshot,
     load,
 )
 from backbay_engine.runner.speculation import StepTimes
 
-SIZES, PICTURES = [(20, 30), (30, 20), (9, 9)], 6
+SIZES, PICTURES, ROWS = [(20, 30), (30, 20), (9, 9)], 6, 4
 SETTLES, LEAK = (
     1000,
     8.0,
@@ -105,9 +106,12 @@ def draw(
     elif kind == "failing":
         options["logit_bias"] = dict.fromkeys(range(vocabulary), float("-inf"))
     after = int(rng.integers(0, 12)) if kind == "cancel" else None
+    asked = Asked(prompt, options, str(kind), after)
     if "image" in llm.modalities and kind != "refused" and rng.random() < 0.5:
-        return seeing(rng, Asked(prompt, options, str(kind), after))
-    return Asked(prompt, options, str(kind), after)
+        asked = seeing(rng, asked)
+    if llm.model.row_widths and kind != "refused" and rng.random() < 0.3:
+        asked = with_rows(rng, asked, llm.model.row_widths[0])
+    return asked
 
 
 def seeing(rng: np.random.Generator, asked: Asked) -> Asked:
@@ -121,6 +125,16 @@ def seeing(rng: np.random.Generator, asked: Asked) -> Asked:
         parts.append(Image(BROKEN))
         asked.kind = "broken"
     return replace(asked, prompt=[*parts, asked.prompt[-5:]])
+
+
+def with_rows(rng: np.random.Generator, asked: Asked, width: int) -> Asked:
+    """The request with rows in the place of some of its tokens; many requests have the same rows."""
+    parts: list[Any] = [asked.prompt] if isinstance(asked.prompt[0], int) else list(asked.prompt)
+    at = int(rng.choice([n for n, part in enumerate(parts) if isinstance(part, list)]))
+    begin = int(rng.integers(len(parts[at])))
+    ids, rest = parts[at][begin : begin + 8], parts[at][begin + 8 :]
+    rows = np.random.default_rng(int(rng.integers(ROWS))).standard_normal((len(ids), width))
+    return replace(asked, prompt=[*parts[:at], parts[at][:begin], Rows(rows), rest, *parts[at + 1 :]])
 
 
 def outcome(

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+import numpy as np
 import pytest
 from local_links import UNASKED, LocalReplicas, model_of, replica_of, running_loop
 from patience import wait_until
@@ -23,6 +24,7 @@ from backbay_engine import (
     LogitsError,
     QueueFullError,
     RequestError,
+    Rows,
     TokenStep,
     load,
 )
@@ -240,6 +242,17 @@ def test_logits_come_from_replicas(
     with model_of(LocalReplicas(replicas), loop) as llm:
         assert (llm.logits("[count] 1") == alone.logits("[count] 1")).all()
         assert llm.memory().input_weights == alone.memory().input_weights
+
+
+def test_rows_go_to_replicas(alone: LLM, replicas: tuple[Replica, Replica], loop: asyncio.AbstractEventLoop):
+    (width,) = alone.model.row_widths
+    rows = Rows(np.random.default_rng(0).standard_normal((3, width)))
+    prompt, options = ["[count] ", rows, " 1"], {"temperature": 0, "max_tokens": 5}
+    expected = alone.generate(prompt, **options)
+    with model_of(LocalReplicas(replicas, cuts=[2]), loop) as llm:
+        assert llm.encode(prompt) == alone.encode(prompt)
+        assert llm.generate(prompt, **options).tokens == expected.tokens
+        assert (llm.logits(prompt) == alone.logits(prompt)).all()
 
 
 def test_a_format_is_tried_by_the_application_and_not_again_by_a_replica(

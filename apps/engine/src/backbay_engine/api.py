@@ -24,6 +24,7 @@ from .images.prepared_picture import Prepared as Prepared
 from .llm import LLM as LLM
 from .loading import estimate as estimate
 from .loading import load as load
+from .media.rows import Rows as Rows
 from .port.chats import ChatRequest as ChatRequest
 from .port.options import LoadOptions as LoadOptions
 from .port.transcription import TranscriptOptions as TranscriptOptions

@@ -78,7 +78,7 @@ class LLM:
         return self._requests.tokenizer()
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """Continue a prompt: a text, token ids, or parts, which may be pictures or sounds. `submit` documents the options."""
+        """Continue a prompt: a text, token ids, or parts: also pictures, sounds and Rows. `submit` documents the options."""
         return wait_for(self.submit(prompt, **options))
 
     def stream(self, prompt: Prompt, **options: Any) -> Iterator[str]:
@@ -96,7 +96,7 @@ class LLM:
         """Answer a conversation: messages with a role and content, formatted by the model's chat template.
 
         Content is a text, or parts such as {"type": "text", "text": ...}, {"type": "image", "image": ...}, {"type": "audio",
-        "audio": ...} and OpenAI's {"type": "image_url", "image_url": {"url": "data:..."}} and {"type": "input_audio", ...}. The options are those of `prepare_chat` (tools ...) and
+        "audio": ...}, {"type": "rows", "rows": ...} and OpenAI's {"type": "image_url", "image_url": {"url": "data:..."}} and {"type": "input_audio", ...}. The options are those of `prepare_chat` (tools ...) and
         of `submit`. Reasoning and calls of tools are apart from the text; `message` goes on with the conversation.
         """
         chat, given = self._prepared(messages, options)
@@ -218,8 +218,8 @@ class LLM:
         self._facts().require_text()
         snapshot = source if isinstance(source, Snapshot) else Snapshot.read(source)
         self._port.ask(
-            questions.RestoreSnapshot(replace(snapshot, options={}, notes={}), shared)
-        )  # the cache needs neither
+            questions.RestoreSnapshot(replace(snapshot, prompt=(), options={}, notes={}), shared)
+        )  # the cache needs none of these
         return snapshot
 
     # -- adapters ----------------------------------------------------------------------------------------

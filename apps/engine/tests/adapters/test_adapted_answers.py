@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from adapter_files import CLOSE, merged, nmse, random_pairs, write_adapter
-from model_files import stored
+from model_files import stored, tensors_of
 from small_llama import write_small_llama
 
 import backbay
 from backbay import BackendParams, ModelFileError, NoMemoryError
-from backbay_engine import LLM, ForeignSnapshotError, RequestError, load
+from backbay_engine import LLM, ForeignSnapshotError, RequestError, Rows, load
 
 PROMPT = [3, 40, 77, 200, 31, 8, 120]
 NAMES = ("a", "b", "c", "d")
@@ -49,6 +49,19 @@ def llm(model: Path, files: dict[str, Path], request: pytest.FixtureRequest) -> 
         worker=worker,
     ) as opened:
         yield opened
+
+
+def test_rows_of_the_callers_own_are_adapted_as_tokens_are(model: Path, llm: LLM) -> None:
+    table = tensors_of(model)["token_embd.weight"]
+    prompt = [PROMPT[:2], Rows(table[PROMPT[2:]])]
+    for choice in ("a", {"b": 1.0, "c": 0.5}, None):
+        found, wanted = llm.logits(prompt, adapter=choice), llm.logits(PROMPT, adapter=choice)
+        assert nmse(found, wanted) < 1e-10
+    choices = ["a", "d", None, "a"]
+    handles = [llm.submit([*prompt, [n]], adapter=choice, **GREEDY) for n, choice in enumerate(choices)]
+    for n, (handle, choice) in enumerate(zip(handles, choices, strict=True)):
+        wanted = llm.generate([*PROMPT, n], adapter=choice, reuse=False, **GREEDY)
+        assert handle.result().tokens == wanted.tokens
 
 
 def test_each_of_eight_requests_with_four_adapters_is_as_it_is_alone(llm: LLM) -> None:

@@ -72,7 +72,7 @@ def test_rows_are_computed_once_and_found_by_content(encodes: Encodes) -> None:
     for _ in range(3):
         asked = Asked(store, prepared(1), prepared(2), prepared(1))
         assert asked.rows() == [1, 2, 1]
-        asked.lease.hand_out(5)
+        asked.lease.hand_out(prepared(1).content, 5)
         asked.lease.release()
     assert store.counters == StoreCounters(asked=9, computed=2, rows=15, bytes=2 * EACH)
     store.clear()

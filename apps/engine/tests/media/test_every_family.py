@@ -5,6 +5,7 @@ cancelling, a worker, and an encoder on any backend.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from small_vision import FAMILIES, picture
 from sounds import heard
 
 import backbay
-from backbay_engine import LLM, Audio, Image, estimate, load
+from backbay_engine import LLM, Audio, Image, RequestError, Rows, estimate, load
 from backbay_engine.local.media_intake import MediaIntake
 from backbay_engine.media.encoder_file import (
     ARCHITECTURES,
@@ -158,3 +159,76 @@ def test_a_worker_answers_as_this_process_does(files: Files, kind: str, llm: LLM
         assert other.encode(prompt) == llm.encode(prompt)
         assert nmse(other.logits(prompt), llm.logits(prompt)) < 1e-9
         assert other.prepare(given(kind, 2)).content == llm.prepare(given(kind, 2)).content
+
+
+def rows_of(llm: LLM, kind: str, number: int) -> Rows:
+    """The rows of a picture or a sound, to stand in its place."""
+    prepared = llm.prepare(given(kind, number))
+    return Rows((llm.embed_audio if kind in HEARING else llm.embed_image)(prepared), of=prepared)
+
+
+@pytest.mark.few(4)
+def test_rows_stand_for_what_they_were_made_of(llm: LLM, kind: str) -> None:
+    rows, shown = rows_of(llm, kind, 3), given(kind, 3)
+    computed = llm.store.counters.computed
+    for prompt in (["a ", shown, " b"], [shown, "b"], [[5], shown, [6]]):
+        again = [rows if part is shown else part for part in prompt]
+        assert llm.encode(again) == llm.encode(prompt)
+        np.testing.assert_array_equal(llm.logits(again), llm.logits(prompt))
+    alone = llm.generate(["a ", rows, " b"], max_tokens=4, **ENDLESS)
+    assert alone.tokens == llm.generate(["a ", shown, " b"], max_tokens=4, **ENDLESS).tokens
+    again = llm.generate(["a ", rows, " b, and c"], max_tokens=1, **ENDLESS)
+    assert again.timings.reused_tokens >= len(llm.encode(["a ", rows]))
+    part: dict[str, Any] = {"type": "rows", "rows": rows}
+    asked = [[{"role": "user", "content": [each, "What?"]}] for each in (part, shown)]
+    assert llm.encode(llm.chat_prompt(asked[0])) == llm.encode(llm.chat_prompt(asked[1]))
+    assert llm.store.counters.computed <= computed + 1, "rows are not encoded"
+
+
+@pytest.mark.few(4)
+def test_rows_go_to_another_process(files: Files, llm: LLM, kind: str) -> None:
+    rows, shown = rows_of(llm, kind, 1), given(kind, 1)
+    with opened(files, kind, worker=True) as other:
+        found = other.logits(["a ", rows, " b"])
+        assert nmse(found, llm.logits(["a ", shown, " b"])) < 1e-9
+        assert other.store.counters.asked == 0
+
+
+@pytest.mark.few(4)
+def test_rows_may_be_tokens_beside_pictures_and_sounds(llm: LLM, kind: str) -> None:
+    """The embeddings of a text give the text's answer, before a picture, after it, and beside other requests."""
+    if llm.model.row_widths == ():
+        return
+    text, shown = [70, 71, 72, 73, 74], given(kind, 2)
+    llm.forget()
+    vectors = llm.step_cache.tapped(llm.step([*text, 7]))["embedding"][:-1]
+    tokens = Rows(vectors)
+    for prompt in ([text, shown, [7]], [[7], shown, text], [[7], text, [8]], [text, text, shown, text]):
+        again = [tokens if part is text else part for part in prompt]
+        assert nmse(llm.logits(again), llm.logits(prompt)) < 1e-10
+    llm.forget()
+    prompts = [[text, shown, [n]] if n % 2 else [tokens, given(kind, n), tokens, [n]] for n in range(6)]
+    alone = [llm.generate(prompt, max_tokens=6, reuse=False, **ENDLESS).tokens for prompt in prompts]
+    handles = [llm.submit(prompt, max_tokens=6, **ENDLESS) for prompt in prompts]
+    assert [handle.result().tokens for handle in handles] == alone
+    said = [[{"role": "user", "content": ["a", part, shown, "b", part]}] for part in (tokens, "FGHIJ")]
+    as_rows, as_text = (llm.logits(llm.chat_prompt(messages)) for messages in said)
+    assert nmse(as_rows, as_text) < 1e-10
+
+
+@pytest.mark.fault("rows of another model's picture, or of another width", "RequestError")
+def test_rows_that_do_not_fit_are_refused(llm: LLM, kind: str) -> None:
+    rows = rows_of(llm, kind, 0)
+    assert rows.of is not None
+    with pytest.raises(RequestError, match="rows are given for a picture or a sound that has"):
+        Rows(np.repeat(rows.values, 2, axis=0), of=rows.of)
+    wide = Rows(np.zeros((rows.tokens, rows.values.shape[1] + 1)), of=rows.of)
+    with pytest.raises(RequestError, match=f"rows have {rows.values.shape[1] + 1} features"):
+        llm.generate(["a ", wide])
+    stranger = replace(rows.of, family="another")
+    with pytest.raises(RequestError, match="prepared for another, this model takes those of"):
+        llm.generate(["a ", Rows(rows.values, of=stranger)])
+    with pytest.raises(RequestError, match="cannot be saved"):
+        llm.save(["a ", rows])
+    with pytest.raises(RequestError, match="rows are encoded already"):
+        llm.prepare(rows)

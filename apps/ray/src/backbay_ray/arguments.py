@@ -61,6 +61,7 @@ class DeploymentArguments(Struct, frozen=True, forbid_unknown_fields=True, kw_on
     hosts: list[str] = []
     origins: list[str] = []
     picture_hosts: list[str] = []
+    allow_rows: bool = False
     max_body: Count = ServerSettings.max_body >> 20
     metrics: bool = True
     page: bool = True

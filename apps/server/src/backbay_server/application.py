@@ -79,7 +79,8 @@ def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
 
     def services() -> AppServices:
         metrics.pool = pool = ModelPool(catalogue, load_model, max_loaded=chosen.max_loaded)
-        return AppServices(chosen, catalogue, pool, Generator(pool, metrics, fetcher), drain, metrics)
+        generator = Generator(pool, metrics, fetcher, allow_rows=chosen.allow_rows)
+        return AppServices(chosen, catalogue, pool, generator, drain, metrics)
 
     life = Lifespan(services)
     made = Starlette(

@@ -26,6 +26,7 @@ SAME = (
     "draft",
     "queue",
     "worker",
+    "allow_rows",
     "host",
     "port",
     "metrics",
@@ -78,6 +79,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     fetched = "a host from which the server may fetch the pictures that requests name by their address; *.NAME, *: several"
     several("--allow-picture-host", "NAME", fetched)
+    add(
+        "--allow-rows",
+        action="store_true",
+        help="take vectors in the place of tokens, as parts of messages in chat",
+    )
     number("--max-body", 1, 1 << 20, ServerSettings.max_body >> 20, "largest body of a request in MiB ({})")
     add("--metrics", action="store_true", help="serve metrics for Prometheus at /metrics")
     add("--no-page", action="store_true", help="serve no page at /")

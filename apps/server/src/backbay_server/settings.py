@@ -34,6 +34,7 @@ class ServerSettings:
     hosts          further names of this host that the header Host may have
     origins        origins of web pages that may ask (CORS)
     picture_hosts  hosts from which pictures may be fetched; none: nothing is fetched
+    allow_rows     whether conversations may have rows in the place of tokens
     max_body       bytes of a request's body
     max_choices    answers to one request: prompts times n
     metrics        whether /metrics is served
@@ -61,6 +62,7 @@ class ServerSettings:
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     picture_hosts: tuple[str, ...] = ()
+    allow_rows: bool = False
     host: str = "127.0.0.1"
     port: int = 8080
     max_body: int = 64 << 20

@@ -128,7 +128,9 @@ def test_an_answer_keeps_its_lists_tasks_links_and_colours(page: Page) -> None:
     "they are text in the page; links lead to http, https and mail",
 )
 def test_hostile_texts_bring_nothing_alive(page: Page) -> None:
-    page.until("document.querySelector('#model').value")  # so that the page asks for nothing more but the state
+    page.until(
+        "document.querySelector('#model').value"
+    )  # so that the page asks for nothing more but the state
     page.value("window.attack = () => { window.attacked = true }")
     before = page.value("performance.getEntriesByType('resource').length")
     called(page, RENDER, HOSTILE)
@@ -154,7 +156,9 @@ def test_hostile_texts_bring_nothing_alive(page: Page) -> None:
 
 
 def test_a_hostile_answer_in_pieces_is_a_text(page: Page) -> None:
-    page.until("document.querySelector('#model').value")  # so that the page asks for nothing more but the state
+    page.until(
+        "document.querySelector('#model').value"
+    )  # so that the page asks for nothing more but the state
     page.value("window.attack = () => { window.attacked = true }")
     answered(page, "[hostile]")
     assert page.text(ANSWER).startswith("<img src=x onerror=attack()>")

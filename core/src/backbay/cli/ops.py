@@ -5,9 +5,9 @@
   core          views, and ops that are always traced as other ops: they run on every backend
   unsupported   the backend has no kernel, and there is no composite whose ops it supports
 
-The last column names the architectures of installed packages that use the op, or counts them. The table shows
-declarations: a kernel may refuse some dtypes, before anything runs. `?` stands for a backend that
-cannot be loaded.
+The last column names the architectures of installed packages that use the op, or counts them; encoders of pictures and of
+sound have names such as image:gemma3 and audio:whisper. The table shows declarations: a kernel may refuse some dtypes, before
+anything runs. `?` stands for a backend that cannot be loaded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ is written with it in front: `(in, out)`. A float attribute means its nearest fl
 - **view**: the result holds no data; core resolves it for every backend.
 - **inline**: tracing the op traces other ops instead, on every backend.
 
-The architectures that use an op are found by tracing small models of most of the engine's architectures."""
+The architectures that use an op are found by tracing small models of most of the engine's architectures. Names such as
+`image:gemma3` and `audio:whisper` are those of encoders."""
 
 
 def brief_parameters(op: Op[..., Any]) -> str:

@@ -15,7 +15,6 @@ from ..arguments import AdapterMix, unknown_adapter
 from ..errors import RequestError
 from ..models.nn.adaptation import adaptations_of
 from ..runner.traced_steps import StepCache
-from ..steps.step import Step
 
 Swap = Callable[[Callable[[], None]], None]
 """Runs a function while no step runs."""
@@ -23,15 +22,11 @@ Swap = Callable[[Callable[[], None]], None]
 
 @final
 class LoadedAdapters:
-    """The adapters of one model. Any thread may call any method.
-
-    steps  the largest steps of the model, whose memory is reserved
-    """
+    """The adapters of one model. Any thread may call any method."""
 
     def __init__(self, backend: Backend, step_cache: StepCache) -> None:
         self._backend, self._step_cache = backend, step_cache
         self._named: dict[str, Adapter] = {}
-        self._steps: Sequence[Step] = ()
         self._lock = RLock()
 
     @property
@@ -43,9 +38,8 @@ class LoadedAdapters:
         """Read the first adapters, before any step."""
         self._named = {name: self._open(path) for name, path in given.items()}
 
-    def reserve(self, steps: Sequence[Step]) -> None:
+    def reserve(self) -> None:
         """Allocate the memory of the adapters, and of the largest steps with them."""
-        self._steps = steps
         if self._named:
             self._use(self._named)
 
@@ -110,12 +104,12 @@ class LoadedAdapters:
         stack = AdapterStack(self._backend, distinct) if distinct else None
         dropped = stack
         try:
-            unchanged = self._step_cache.adapt(stack, self._steps)
+            unchanged = self._step_cache.adapt(stack)
             if unchanged:
                 raise _unused(distinct, unchanged)
             self._named, dropped = named, former
         except BaseException:
-            self._step_cache.adapt(former, self._steps)
+            self._step_cache.adapt(former)
             raise
         finally:
             if dropped is not None:

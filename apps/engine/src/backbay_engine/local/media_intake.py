@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -27,16 +27,18 @@ from ..errors import DeadlineError
 from ..media.encoder import MediaEncoder
 from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
 from ..media.processor_lock import ProcessorLock, share_processors
-from ..media.prompts import Media, PlacedMedia, PreparedMedia, PromptParts, placeholder_tokens, prompt_tokens
+from ..media.prompt_tokenizer import PromptTokenizer
+from ..media.prompts import Encoded, Media, PromptParts
 from ..media.row_store import RowsLease, RowStore
+from ..media.rows import PreparedMedia, Rows, values_by_content
 from ..models.keys import WIDTH
 from ..port.contract import MediaFacts
 from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
-from ..runner.requests.job import Job
+from ..runner.requests.job import Job, PictureRowMap
 from ..runner.requests.request import AnyRequest, Generate
-from ..steps.tokens import Token, mark_visible_pictures
+from ..steps.tokens import Token
 from ..text.tokenizers import Tokenizer
 from .job_maker import JobMaker
 
@@ -51,14 +53,14 @@ R = TypeVar("R", bound=Receiver[Any])
 class MediaRequest:
     """A request whose pictures are prepared or encoded; then it becomes a job of the runner.
 
-    prepared    the request's pictures, in their order; None where one is not prepared yet
+    prepared    the request's pictures and rows, in their order; None where one is not prepared yet
     """
 
     request: AnyRequest
     parts: PromptParts
     jobs: JobMaker
     runner: Runner
-    prepared: list[PreparedMedia | None]
+    prepared: list[Encoded | None]
     handle: Receiver[Any] = field(init=False)
     begun: float = field(default_factory=perf_counter)
     tokens: list[Token] = field(default_factory=list)
@@ -85,16 +87,15 @@ class MediaIntake:
         self,
         family: EncoderFamily[Any],
         encoder: MediaEncoder,
-        tokenizer: Tokenizer | None,
+        prompts: PromptTokenizer,
         budget: int,
         turns: ProcessorLock | None,
     ) -> None:
         self.family, self.encoder, self.turns = family, encoder, turns
         self.facts = MediaFacts(
-            family.name, family.placeholder, family.marker, family.modality, family.framed
+            family.name, family.width, family.placeholder, family.marker, family.modality, family.framed
         )
-        self._tokenizer = tokenizer
-        self._plain = placeholder_tokens(family.placeholder, tokenizer)
+        self.prompts = prompts
         turn = nullcontext if turns is None else turns.part
         self.store = RowStore(partial(encoder.embed, turn=turn), budget, family.width)
         self._pool: ThreadPoolExecutor | None = None
@@ -114,13 +115,6 @@ class MediaIntake:
             return picture
         prepared: PreparedMedia = self.family.prepared(picture)
         return prepared
-
-    def tokens(self, parts: PromptParts, prepared: Sequence[PreparedMedia]) -> list[Token]:
-        """The tokens of a prompt, whose pictures are prepared."""
-        left = iter(prepared)
-        items = [self._place(next(left)) if isinstance(item, Media) else item for item in parts.items]
-        tokens = prompt_tokens(items, self._tokenizer, begins=parts.begins, plain=self._plain)
-        return mark_visible_pictures(tokens) if self.family.crosses else tokens
 
     def embed(self, picture: Media) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width); waits for them."""
@@ -235,7 +229,7 @@ class MediaIntake:
             arrival.watch.start()
 
     def _prepare_one(self, arrival: MediaRequest, place: int, picture: Media) -> None:
-        prepared = self.prepare(picture)
+        prepared = picture if isinstance(picture, Rows) else self.prepare(picture)
         with self._lock:
             arrival.prepared[place] = prepared
             ready = all(each is not None for each in arrival.prepared)
@@ -244,18 +238,20 @@ class MediaIntake:
         if ready:
             self._arrange(arrival)
 
-    def _least(self, picture: PreparedMedia) -> int:
-        """The fewest tokens that a picture has in a prompt."""
-        return 1 if self.family.crosses else max(1, picture.tokens)
+    def _least(self, given: Encoded) -> int:
+        """The fewest tokens that a picture or rows have in a prompt."""
+        in_text = isinstance(given, Rows) and given.of is None
+        return max(1, given.tokens) if in_text or not self.family.crosses else 1
 
     def _arrange(self, arrival: MediaRequest) -> None:
         """Place the prepared pictures in the text, and ask for their rows."""
-        prepared = [picture for picture in arrival.prepared if picture is not None]
-        arrival.tokens = self.tokens(arrival.parts, prepared)
+        encoded = [picture for picture in arrival.prepared if picture is not None]
+        arrival.tokens = self.prompts.tokens(arrival.parts, encoded)
         arrival.jobs.check_pictures(arrival.tokens)  # before anything is encoded
         arrival.jobs.check(arrival.request, arrival.tokens)
         arrival.prepared.clear()
-        lease = self.store.lease(prepared, partial(self._encoded, arrival))
+        pictures = [picture for picture in encoded if not isinstance(picture, Rows)]
+        lease = self.store.lease(pictures, partial(self._encoded, arrival))
         with self._lock:
             arrival.lease = lease
             over = arrival.over
@@ -269,7 +265,8 @@ class MediaIntake:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
     def _submit(self, arrival: MediaRequest, lease: RowsLease) -> None:
-        job = arrival.jobs.make(arrival.request, arrival.tokens, lease)
+        own = values_by_content(arrival.parts.own_rows, self.family.width)
+        job = arrival.jobs.make(arrival.request, arrival.tokens, PictureRowMap(own, lease))
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:
             if arrival.over:
@@ -304,9 +301,6 @@ class MediaIntake:
             arrival.watch.cancel()
         self._arrivals.remove(arrival)
         self._changed.notify_all()
-
-    def _place(self, picture: PreparedMedia) -> PlacedMedia:
-        return PlacedMedia(picture, self.family.placed(picture, self._tokenizer))
 
 
 def open_text_backend(
@@ -348,7 +342,8 @@ def open_encoder(
     encoder = MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
     try:
         turns = ProcessorLock() if share_processors(text.memory(), encoder.memory()) else None
-        return MediaIntake(family, encoder, tokenizer, options.store_bytes, turns)
+        prompts = PromptTokenizer(tokenizer, family)
+        return MediaIntake(family, encoder, prompts, options.store_bytes, turns)
     except BaseException:
         encoder.close()
         raise

@@ -18,10 +18,19 @@ from backbay.gguf import ModelFile
 from backbay.internals import without_forks
 from backbay.plugin import Cancel, Entry, Progress
 
-from ..arguments import LARGEST_BATCH, MOST_SEQUENCES, AdapterMix, require_cache_room, whole_number
+from ..arguments import (
+    LARGEST_BATCH,
+    MOST_SEQUENCES,
+    AdapterMix,
+    require_cache_room,
+    require_fitting_prompt,
+    whole_number,
+)
 from ..cache.contract import Cache, CacheSizes
 from ..errors import ContextOverflowError, LogitsError, RequestError
-from ..media.prompts import PromptParts
+from ..media.prompt_tokenizer import PromptTokenizer
+from ..media.prompts import Encoded, PromptParts
+from ..media.rows import Rows, values_by_content
 from ..models import load_model
 from ..models.contract import Model
 from ..port.admissions import Admissions
@@ -30,18 +39,18 @@ from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
-from ..runner.requests.job import PictureRowMap
+from ..runner.requests.job import PictureRowMap, PictureRowSource
 from ..runner.requests.prompt_jobs import LogitsJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
 from ..runner.state import State
-from ..runner.step_maker import PictureCacheWriter, make_step
+from ..runner.step_maker import PictureCacheWriter, make_step, text_step_of
 from ..runner.traced_steps import StepCache
 from ..snapshots import Snapshot
-from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_steps
-from ..steps.tokens import encoder_length, ids_of
+from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_groups
+from ..steps.tokens import Token, encoder_length, ids_of
 from ..text.formats import ConstraintMaker
 from ..text.transcripts import TranscriptMarks
 from .adapters import LoadedAdapters
@@ -79,11 +88,10 @@ class LocalPort(Port):
             self.model: Model = load_model(self.backend, context)
             batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
+            self._prompts = PromptTokenizer(self.tokenizer, None)
+            self._row_width = max(self.model.row_widths, default=0)
             if holds_encoder or options.projector is not None:
-                self.media = open_encoder(path, self.backend, backend, options, self.tokenizer)
-            if self.media is not None:
-                self._opened.callback(self.media.close)
-                batch = max(batch, self.media.family.span)
+                batch = max(batch, self._open_encoder(path, backend, options))
             self.cache: Cache | None = self.model.new_cache()
             if self.cache is not None:
                 self._opened.callback(self.cache.close)
@@ -110,6 +118,7 @@ class LocalPort(Port):
                 ranks=self.model.ranks,
                 transcribes=self.model.transcribes,
                 transcript=marks,
+                row_widths=self.model.row_widths,
             )
             if options.guesses:
                 self.source = open_guess_source(options, self.facts, self.cache, self.backend, parallel)
@@ -122,6 +131,15 @@ class LocalPort(Port):
             self._opened.close()
             raise
 
+    def _open_encoder(self, path: Path, backend: BackendName | None, options: LoadOptions) -> int:
+        """Open the encoder, if there is one; gives the longest run of its tokens that one step must hold."""
+        self.media = media = open_encoder(path, self.backend, backend, options, self.tokenizer)
+        if media is None:
+            return 0
+        self._opened.callback(media.close)
+        self._prompts, self._row_width = media.prompts, media.family.width
+        return media.family.span
+
     def _reserve(self, parallel: int, options: LoadOptions) -> None:
         """Allocate all now, so that no later step runs out of memory, and make the runner."""
         guessed = 0 if self.source is None else LONGEST  # tokens of a step with guesses
@@ -131,9 +149,13 @@ class LocalPort(Port):
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
         steps = largest_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
-        steps += self._steps_with_pictures(steps)
+        with_rows = [self._with_rows(steps[0])] if self.model.row_widths else []
+        if self.media is None or self.media.family.crosses:
+            self.step_cache.reserve_later(with_rows)
+        else:
+            steps += with_rows
         self.step_cache.reserve(steps)
-        self.adapters.reserve(steps)
+        self.adapters.reserve()
         room = 0 if showing is None else showing.room
         self._jobs = JobMaker(self.facts, self.tokenizer, self.constraint_maker, room, self.adapters)
         self.runner: Runner | None = None
@@ -202,33 +224,43 @@ class LocalPort(Port):
         if self.runner is None:
             raise RequestError(f"{self.facts.architecture} generates no text")
         request = self._jobs.compile(request)
-        if isinstance(request.prompt, PromptParts):
+        prompt = request.prompt
+        if isinstance(prompt, PromptParts) and prompt.needs_encoding:
             self._jobs.check(request)
-            return self.require_media().begin(request, request.prompt, self._jobs, self.runner, receiver)
-        job = self._jobs.make(request, self._laid_out(request.prompt))
+            return self.require_media().begin(request, prompt, self._jobs, self.runner, receiver)
+        job = self._jobs.make(request, *self._laid_out(prompt))
         handle = receiver(partial(self.runner.cancel, job))
         self._receivers[number] = handle
         self.runner.submit(job, handle)
         return handle
 
-    def _laid_out(self, ids: Sequence[int]) -> Sequence[int]:
-        """The tokens of a prompt's sequence; RequestError if its text is too long for the encoder."""
-        tokens = self.model.prompt(ids)
+    def _laid_out(self, prompt: Prompt) -> tuple[Sequence[Token], PictureRowSource | None]:
+        """The tokens of a prompt's sequence, and its rows, all of which are given; RequestError if a text is too long for the
+        encoder.
+        """
+        if isinstance(prompt, PromptParts):
+            placed = self._prompts.tokens(prompt, prompt.own_rows)
+            self._jobs.check_pictures(placed)
+            return placed, PictureRowMap(values_by_content(prompt.own_rows, self._row_width))
+        ids, tokens = prompt, self.model.prompt(prompt)
         room = min(self.facts.batch, self.facts.context)
         if encoder_length(tokens) and len(tokens) > room:
             told = f"the prompt has {len(ids)} tokens, and the encoder takes {room - 1} at once: load the model with a "
             raise ContextOverflowError(f"{told}larger batch and context", len(ids), room - 1)
-        return tokens
+        return tokens, None
 
     def embed(
-        self, prompts: Sequence[Sequence[int]], cancel: Cancel | None = None, adapter: AdapterMix = ()
+        self, prompts: Sequence[Prompt], cancel: Cancel | None = None, adapter: AdapterMix = ()
     ) -> NDArray[np.float32]:
-        ids, rows = [list(prompt) for prompt in prompts], []
+        texts, rows, most = [self._laid_out(prompt) for prompt in prompts], [], self.facts.batch
+        lengths = [len(tokens) for tokens, _ in texts]
+        require_fitting_prompt("a text has {} tokens, a step takes {} (batch)", max(lengths), most)
         with self._embedding:
             mix, stack = self.adapters.resolved(adapter), self.step_cache.stack
-            for step in text_steps(ids, self.facts.batch):
+            for group in text_groups(lengths, most):
+                step = text_step_of(texts[group])
                 if mix and stack is not None:
-                    step = replace(step, adapters=stack.mixed([step.size], [mix]))  # noqa: PLW2901
+                    step = replace(step, adapters=stack.mixed([step.size], [mix]))
                 rows.append(self._numbers(step, cancel))
         return np.concatenate(rows).astype(np.float32, copy=False)
 
@@ -252,10 +284,15 @@ class LocalPort(Port):
             task()
 
     def encode(self, parts: PromptParts) -> list[int]:
-        media = self.require_media()
-        tokens = media.tokens(parts, [media.prepare(picture) for picture in parts.media])
+        tokens = self._prompts.tokens(parts, self._encoded(parts))
         self._jobs.check_pictures(tokens)
         return ids_of(tokens)
+
+    def _encoded(self, parts: PromptParts) -> list[Encoded]:
+        """What stands between the texts of a prompt, its pictures and sounds prepared."""
+        return [
+            item if isinstance(item, Rows) else self.require_media().prepare(item) for item in parts.media
+        ]
 
     def state(self) -> State:
         self.check_open()
@@ -270,10 +307,10 @@ class LocalPort(Port):
         if not isinstance(prompt, PromptParts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
-        media = self.require_media()
-        prepared = [media.prepare(picture) for picture in prompt.media]
-        rows = PictureRowMap({picture.content: media.embed(picture) for picture in prepared})
-        job = LogitsJob(media.tokens(prompt, prepared), rows)
+        encoded, rows = self._encoded(prompt), values_by_content(prompt.own_rows, self._row_width)
+        pictures = [each for each in encoded if not isinstance(each, Rows)]
+        rows |= {each.content: self.require_media().embed(each) for each in pictures}
+        job = LogitsJob(self._prompts.tokens(prompt, encoded), PictureRowMap(rows))
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:
             job.slot = self.runner.slots.all[0]
@@ -320,15 +357,12 @@ class LocalPort(Port):
         self._opened.callback(showing.close)
         return showing
 
-    def _steps_with_pictures(self, steps: Sequence[Step]) -> list[Step]:
-        """The largest of these steps, full of rows of pictures."""
-        media, first = self.media, steps[0]
-        if media is None or media.family.crosses:
-            return []
-        tokens = np.arange(first.size, dtype=np.int32)
-        rows = PictureRows(np.zeros((first.size, media.family.width), np.float32), tokens)
-        spans = np.full(first.size, -1, np.int32) if media.family.span else None
-        return [replace(first, rows=rows, spans=spans)]
+    def _with_rows(self, step: Step) -> Step:
+        """The same step, full of rows."""
+        tokens = np.arange(step.size, dtype=np.int32)
+        rows = PictureRows(np.zeros((step.size, self._row_width), np.float32), tokens)
+        spans = self.media is not None and self.media.family.span
+        return replace(step, rows=rows, spans=np.full(step.size, -1, np.int32) if spans else None)
 
     def _book_host(self, parallel: int) -> None:
         """Book the host's share: tokenizer, cache records and masks, and the logits of a step, which are copied twice."""

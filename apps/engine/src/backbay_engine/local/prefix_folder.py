@@ -58,7 +58,8 @@ class PrefixFolder:
             if found is None:
                 return
             snapshot = self._shelf.read(found.path)
-            if snapshot is None or snapshot.tokens[: found.length] != tuple(tokens[: found.length].tolist()):
+            shared = tuple(tokens[: found.length].tolist())
+            if snapshot is None or snapshot.rows or snapshot.tokens[: found.length] != shared:
                 return
             self._cache.remove(slot.sequence, 0)
             slot.tokens.clear()
@@ -103,7 +104,7 @@ class PrefixFolder:
 
 
 def _plain(tokens: Sequence[Token]) -> NDArray[np.int32] | None:
-    """Tokens as an array; None if pictures are among them."""
+    """Tokens as an array; None if pictures or rows are among them."""
     if not all(isinstance(token, int) for token in tokens):
         return None
     return np.array(tokens, np.int32)

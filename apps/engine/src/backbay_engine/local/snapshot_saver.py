@@ -14,17 +14,19 @@ from backbay.internals import cached_property
 from ..arguments import AdapterMix, require_fitting_prompt
 from ..cache.contract import Cache
 from ..errors import ForeignSnapshotError
+from ..media.prompts import PromptParts
 from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
 from ..runner.requests.generation import GenerationJob
 from ..runner.requests.handle import Handle, require_elsewhere, wait_for
-from ..runner.requests.job import Job
+from ..runner.requests.job import Job, PictureRowSource
 from ..runner.requests.prompt_jobs import SlotCallJob
-from ..runner.requests.request import Generate
+from ..runner.requests.request import Generate, Prompt
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
+from ..snapshots.saved_rows import RowsSpan, prompt_with_rows, tokens_with_rows
 from ..snapshots.snapshot import continuation_options, model_fingerprint
-from ..steps.tokens import Token
+from ..steps.tokens import PictureAwareToken, Token, ids_of, picture_places
 
 
 @final
@@ -42,12 +44,14 @@ class SlotSnapshotter:
 
     def take(self, slot: Slot) -> Snapshot:
         """The snapshot of a slot."""
-        tokens = [token for token in slot.tokens if isinstance(token, int)]
-        if len(tokens) < len(slot.tokens):
+        spans = [RowsSpan.of(span) for span in picture_places(slot.tokens)]
+        rows = tuple(span for span in spans if span is not None)
+        if len(rows) < len(spans) or any(isinstance(token, PictureAwareToken) for token in slot.tokens):
             raise no_pictures()
         exact = None if slot.exact == sys.maxsize else slot.exact
         contents = self.cache.contents(slot.sequence)
-        return Snapshot(self.model, tuple(tokens), contents, exact, adapters=slot.adapters)
+        ids = tuple(ids_of(slot.tokens))
+        return Snapshot(self.model, ids, contents, exact, adapters=slot.adapters, rows=rows)
 
     def check_adapters(self, snapshot: Snapshot) -> None:
         """ForeignSnapshotError unless the adapters are loaded that computed what a snapshot has."""
@@ -65,7 +69,7 @@ class SlotSnapshotter:
         if not self.cache.can_resume(slot.sequence, length):
             self.cache.remove(slot.sequence, 0)
             raise ForeignSnapshotError(f"the snapshot's cache holds less than its {length} tokens")
-        slot.tokens, slot.adapters = list(snapshot.tokens), snapshot.adapters
+        slot.tokens, slot.adapters = tokens_with_rows(snapshot.tokens, snapshot.rows), snapshot.adapters
         slot.exact = sys.maxsize if snapshot.exact is None else snapshot.exact
         slot.restored = 0 if shared else length
 
@@ -78,7 +82,7 @@ class SnapshotSaver:
         self,
         snapshots: SlotSnapshotter,
         runner: Runner,
-        lay_out: Callable[[Sequence[int]], Sequence[Token]],
+        lay_out: Callable[[Prompt], tuple[Sequence[Token], PictureRowSource | None]],
         vocabulary_size: int,
     ) -> None:
         self._snapshots, self._runner = snapshots, runner
@@ -89,18 +93,17 @@ class SnapshotSaver:
         _ = self._snapshots.model  # in this thread, as it reads the file
         return self._runner.between(partial(self._saved, request, receiver)).result()
 
-    def save_tokens(
-        self, prompt: Sequence[int], answer: Sequence[int] = (), adapters: AdapterMix = ()
-    ) -> Snapshot:
+    def save_tokens(self, prompt: Prompt, answer: Sequence[int] = (), adapters: AdapterMix = ()) -> Snapshot:
         """The snapshot of a prompt, and of an answer that is over; what the cache has not is computed."""
-        tokens = [*self._lay_out(prompt), *answer[:-1]]
+        placed, rows = self._lay_out(prompt)
+        tokens = [*placed, *answer[:-1]]
         told = "the conversation has {} tokens, the context holds {}"
         require_fitting_prompt(told, len(tokens), self._runner.context)
         _ = self._snapshots.model
-        job = SlotCallJob(tokens, self._snapshots.take, computed=True)
+        job = SlotCallJob(tokens, self._snapshots.take, rows, computed=True)
         job.adapters = adapters
         found: Snapshot = self._done(job)
-        return replace(found, prompt=tuple(prompt))
+        return replace(found, prompt=self._as_given(prompt))
 
     def restore(self, snapshot: Snapshot, *, shared: bool) -> None:
         """Let a slot hold what a snapshot has."""
@@ -125,10 +128,16 @@ class SnapshotSaver:
         if not isinstance(job, GenerationJob):
             return None
         found = self._snapshots.take(job.slot) if job.done else Snapshot(self._snapshots.model, ())
-        prompt = tuple(require_no_pictures(request.prompt))
+        prompt = self._as_given(require_no_pictures(request.prompt))
         return replace(
             found, prompt=prompt, options=continuation_options(request, job.sampler.seed, job.text.tokens)
         )
+
+    def _as_given(self, prompt: Prompt) -> tuple[Any, ...]:
+        """A prompt as users give it, in ids and rows."""
+        if not isinstance(prompt, PromptParts):
+            return tuple(prompt)
+        return prompt_with_rows(self._lay_out(prompt)[0], prompt.own_rows)
 
     def _done(self, job: Job) -> Any:
         """Run a job, and wait for its result."""

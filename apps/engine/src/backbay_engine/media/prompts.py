@@ -1,12 +1,13 @@
-"""The parts of a prompt or a conversation: texts, token ids, pictures and sounds, and the tokens that they become."""
+"""The parts of a prompt or a conversation: texts, token ids, pictures, sounds and rows, and the tokens that they become."""
 
 from __future__ import annotations
 
 import os
+import re
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, zip_longest
+from itertools import count, zip_longest
 from numbers import Number
 from secrets import token_hex
 from typing import Any, TypeAlias, final
@@ -19,14 +20,15 @@ from ..errors import RequestError, TemplateError
 from ..images.image import Image, image_of
 from ..images.prepared_picture import Prepared
 from ..sound.audio import Audio, audio_of
-from ..sound.prepared_sound import PreparedAudio
 from ..steps.tokens import PicturePlace, PictureToken, Token, ids_of
 from ..text.tokenizers import Tokenizer
+from .rows import PreparedMedia, Rows, is_rows_part, rows_of
 
 Message: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message]], str]
-PreparedMedia: TypeAlias = Prepared | PreparedAudio
-Media: TypeAlias = Image | Audio | PreparedMedia
+Encoded: TypeAlias = PreparedMedia | Rows
+"""What has a known number of rows."""
+Media: TypeAlias = Image | Audio | Encoded
 Part: TypeAlias = str | list[int] | Media
 SHOWN: dict[Modality, dict[str, str]] = {"image": {"type": "image"}, "audio": {"type": "audio", "audio": ""}}
 """What a template gets instead of a picture or a sound; that of Qwen2-Audio asks for a key "audio"."""
@@ -51,11 +53,25 @@ class PromptParts:
 
     @property
     def media(self) -> list[Media]:
-        """The pictures and sounds."""
+        """The pictures, sounds and rows."""
         return [item for item in self.items if isinstance(item, Media)]
+
+    @property
+    def own_rows(self) -> list[Rows]:
+        """The rows of the caller's own."""
+        return [item for item in self.items if isinstance(item, Rows)]
+
+    @property
+    def needs_encoding(self) -> bool:
+        """Whether there are pictures or sounds, whose rows an encoder makes."""
+        return any(not isinstance(item, Rows) for item in self.media)
 
 
 def modality_of(given: Media) -> Modality:
+    """The modality of a picture or a sound, or of what rows stand for."""
+    if isinstance(given, Rows):
+        assert given.of is not None  # rows that are tokens of the text have none
+        return modality_of(given.of)
     return "image" if isinstance(given, Image | Prepared) else "audio"
 
 
@@ -77,7 +93,7 @@ def _part(item: object) -> Part:
         return item
     if isinstance(item, Mapping) and "role" in item:
         raise RequestError(
-            "a prompt holds texts, lists of token ids, pictures and sounds, no messages; give messages to chat"
+            "a prompt holds texts, lists of token ids, pictures, sounds and rows, no messages; give messages to chat"
         )
     if isinstance(item, bytes | bytearray | memoryview | os.PathLike | Mapping):
         return media_of(item)
@@ -93,9 +109,9 @@ def _part(item: object) -> Part:
 @final
 @dataclass(frozen=True)
 class PlacedMedia:
-    """A prepared picture or sound, and its place in a prompt."""
+    """A prepared picture or sound, or rows, and the place in a prompt."""
 
-    prepared: PreparedMedia
+    prepared: Encoded
     placed: MediaPlace
 
     @property
@@ -140,8 +156,8 @@ def prompt_tokens(
         if isinstance(item, PlacedMedia) and not len(item.placed.ids):
             pieces.append(item.facts)
         elif isinstance(item, PlacedMedia):
-            placed, number = item.placed, next(numbers)
-            before = placed.before.format(number) if placed.numbered else placed.before
+            placed = item.placed
+            before = placed.before.format(next(numbers)) if placed.numbered else placed.before
             pieces += [before, item.tokens(), placed.after]
         else:
             pieces.append(item)
@@ -192,16 +208,18 @@ def placeholder_tokens(placeholder: str, tokenizer: Tokenizer | None) -> frozens
 class MediaConversation:
     """Messages whose content may have parts.
 
-    placeholder  the text by which the model's template marks a picture or a sound
+    placeholder  the text by which the model's template marks a picture or a sound; empty: it takes none
     framed       the same with marks that belong to the place, which some templates write
     marker       the text that stands for it in the template of a model that knows none
     """
 
     def __init__(self, messages: Sequence[Message], placeholder: str, marker: str, framed: str = "") -> None:
         self.media: list[Media] = []
-        self._placeholder, self._marker, self._framed = placeholder, marker, framed or placeholder
+        self.rows: list[Rows] = []
         # What users write must not look as if the template had marked something.
-        self._instead = f"\ue000{token_hex(8)}\ue000"
+        self._instead, self._own, none = (f"\ue000{token_hex(8)}\ue000" for _ in range(3))
+        self._placeholder, self._marker = placeholder or none, marker
+        self._framed = framed or self._placeholder
         self._messages = [self._taken(message) for message in messages]
 
     def rendered(self, render: Render) -> PromptParts:
@@ -214,8 +232,16 @@ class MediaConversation:
                 f"the chat template does not mark {len(self.media)} {self._nouns} by {self._placeholder!r}; write the "
                 "prompt out, and use generate"
             )
-        mixed: list[Part | None] = list(chain.from_iterable(zip_longest(texts, self.media)))
-        return PromptParts(tuple(item for item in mixed if item is not None and item != ""), begins=False)
+        pieces = [re.split(self._own + r"(\d+);", text) for text in texts]  # each second one is a number
+        if sorted(int(number) for each in pieces for number in each[1::2]) != list(range(len(self.rows))):
+            raise TemplateError(
+                f"the chat template does not show {len(self.rows)} rows once each; write the prompt out, and use generate"
+            )
+        items = list[Part]()
+        for each, *given in zip_longest(pieces, self.media):
+            items += [self.rows[int(piece)] if at % 2 else piece for at, piece in enumerate(each)]
+            items += [item for item in given if item is not None]
+        return PromptParts(tuple(item for item in items if item != ""), begins=False)
 
     def _texts(self, render: Render, messages: Sequence[Message]) -> list[str] | None:
         """The texts between the marks; None if the template does not write as many as there are."""
@@ -236,15 +262,28 @@ class MediaConversation:
         if "content" in message:
             content = message["content"]
             listed = isinstance(content, list | tuple)
-            taken["content"] = [self._part(part) for part in content] if listed else self._hidden(content)
+            taken["content"] = self._parts(content) if listed else self._hidden(content)
         return taken
+
+    def _parts(self, content: Sequence[Any]) -> Any:
+        """The parts of a message's content; one text if rows are among them, and neither pictures nor sounds: templates of
+        models without an encoder may know no parts.
+        """
+        parts = [self._part(part) for part in content]
+        texts = [
+            text for part in parts if isinstance(part, Mapping) and isinstance(text := part.get("text"), str)
+        ]
+        return "".join(texts) if any(map(is_rows_part, content)) and len(texts) == len(parts) else parts
 
     def _part(self, part: Any) -> Any:
         if isinstance(part, str):
             return {"type": "text", "text": self._hidden(part)}
-        if isinstance(part, Media) or is_media_part(part):
+        if needs_encoder(part):
             self.media.append(given := media_of(part))
             return SHOWN[modality_of(given)]
+        if is_rows_part(part):
+            self.rows.append(rows_of(part))
+            return {"type": "text", "text": f"{self._own}{len(self.rows) - 1};"}
         if isinstance(part, Mapping) and part.get("type", "text") == "text" and "text" not in part:
             raise RequestError(f'a text part needs the key "text", got {reprlib.repr(part)}')
         return self._hidden(part)
@@ -275,11 +314,17 @@ class MediaConversation:
         return {**message, "content": "".join(texts)}
 
 
-def has_media(messages: Sequence[Message]) -> bool:
-    """Whether a part of a conversation is a picture or a sound."""
-    contents = [message.get("content") for message in messages]
-    parts = chain.from_iterable(content for content in contents if isinstance(content, list | tuple))
-    return any(isinstance(part, Media) or is_media_part(part) for part in parts)
+def content_parts(messages: Sequence[Message]) -> list[Any]:
+    """The parts of a conversation's contents."""
+    contents = (message.get("content") for message in messages)
+    return [part for content in contents if isinstance(content, list | tuple) for part in content]
+
+
+def needs_encoder(part: object) -> bool:
+    """Whether a part is a picture, a sound, or has rows that stand for one."""
+    if is_rows_part(part):
+        return rows_of(part).of is not None
+    return isinstance(part, Media) or is_media_part(part)
 
 
 def is_media_part(part: object) -> bool:
@@ -292,7 +337,9 @@ def _says(part: Mapping[Any, Any], modality: Modality) -> bool:
 
 
 def media_of(part: Any) -> Media:
-    """The picture of a part, or the sound if it is of that type; bytes and paths are those of pictures."""
+    """The picture of a part, or its sound or rows, if it is of that type; bytes and paths are those of pictures."""
+    if is_rows_part(part):
+        return rows_of(part)
     if isinstance(part, Media):
         return part
     sound = isinstance(part, Mapping) and _says(part, "audio") and not _says(part, "image")

@@ -64,8 +64,8 @@ class RowsLease:
         assert rows is not None  # `done` was called
         return rows
 
-    def hand_out(self, count: int) -> None:
-        """Count rows that a step takes."""
+    def hand_out(self, content: bytes, count: int) -> None:
+        """Count rows of a picture that a step takes."""
         self._store.count_rows(count)
 
     def release(self) -> None:

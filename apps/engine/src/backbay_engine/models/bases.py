@@ -84,6 +84,10 @@ class Decoder(Model):
     def vocabulary_size(self) -> int:
         return self._vocabulary or 0
 
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        return (self.width,)
+
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         x = self.features(ctx, batch)
         return batch.tap("logits", self.score(ctx.layer(len(self.blocks)), x))
@@ -199,6 +203,10 @@ class EmbeddingDecoder(Encoder):
     @property
     def vocabulary_size(self) -> int:
         return self.decoder.vocabulary_size
+
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        return self.decoder.row_widths
 
     @property
     def layers(self) -> int:

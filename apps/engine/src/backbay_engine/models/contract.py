@@ -55,6 +55,13 @@ class Model(ABC):
         return self.vocabulary_size
 
     @property
+    def row_widths(self) -> tuple[int, ...]:
+        """The features of a row that may take the place of a token's embedding, without further vectors, and with them if
+        its blocks add any; none: there is no such place.
+        """
+        return ()
+
+    @property
     def ranks(self) -> bool:
         """Whether the results for whole texts are scores, (labels, outputs), instead of vectors."""
         return False

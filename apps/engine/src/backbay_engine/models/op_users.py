@@ -1,36 +1,40 @@
-"""The architectures of this package that use each op; made by lab/engine/op_users.py, which traces them."""
+"""The architectures of this package that use each op, and the encoders of pictures and sound, such as audio:whisper; made by
+lab/engine/op_users.py, which traces them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-_ALL = (
+_ARCHITECTURES = (
     "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
     "gemma4 glm4 glm4moe gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 jina-bert-v3 lfm2 "
-    "lfm2moe llama llama4 mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert "
-    "nomic-bert-moe olmo2 phi3 qwen2 qwen3 qwen35 qwen3moe qwen3next rwkv7 smollm3 starcoder "
-    "starcoder2 t5"
+    "lfm2moe llama llama4 mamba mamba2 mistral3 mllama modern-bert nemotron_h nemotron_h_moe "
+    "nomic-bert nomic-bert-moe olmo2 phi3 qwen2 qwen25vl qwen3 qwen35 qwen3moe qwen3next qwen3vl "
+    "rwkv7 smollm3 starcoder starcoder2 t5 whisper"
 )
-_NAMES = {
+_OPS_OF_ARCHITECTURES = {
     "scaled_dot_product_attention": "all but mamba mamba2 rwkv7",
     "add": "all",
     "sub": "deepseek2 gemma3n rwkv7",
     "mul": (
         "all but bert cohere2 command-r ernie4_5 gemma-embedding gemma2 gemma3 glm4 gpt2 granite "
-        "jina-bert-v3 nomic-bert olmo2 phi3 qwen2 qwen3 smollm3 starcoder starcoder2 t5"
+        "jina-bert-v3 mistral3 nomic-bert olmo2 phi3 qwen2 qwen25vl qwen3 qwen3vl smollm3 starcoder "
+        "starcoder2 t5 whisper"
     ),
     "div": "deepseek2 gemma3n glm4moe lfm2moe nemotron_h_moe",
     "sqr": "gemma3n nemotron_h nemotron_h_moe rwkv7",
     "sqrt": "gemma3n",
-    "tanh": "bert gemma2 gemma3n gemma4 rwkv7",
+    "tanh": "bert gemma2 gemma3n gemma4 mllama rwkv7",
     "sigmoid": "deepseek2 glm4moe lfm2moe llama4 nemotron_h_moe qwen35 qwen3next rwkv7",
     "relu": "gemma3n nemotron_h nemotron_h_moe rwkv7 t5",
     "silu": (
         "all but bert gemma-embedding gemma2 gemma3 gemma3n gemma4 gpt-oss gpt2 jina-bert-v2 jina-bert-v3 "
-        "modern-bert nomic-bert-moe rwkv7 starcoder starcoder2 t5"
+        "modern-bert nomic-bert-moe rwkv7 starcoder starcoder2 t5 whisper"
     ),
     "gelu": "gemma-embedding gemma2 gemma3 gemma3n gemma4 gpt2 starcoder starcoder2 t5",
-    "gelu_erf": "bert jina-bert-v2 jina-bert-v3 modern-bert nomic-bert-moe",
+    "gelu_erf": "bert jina-bert-v2 jina-bert-v3 modern-bert nomic-bert-moe whisper",
     "swiglu": "gpt-oss",
     "softplus": "qwen35 qwen3next",
     "clamp": "deepseek2",
@@ -52,11 +56,11 @@ _NAMES = {
     ),
     "layer_norm": (
         "bert cohere2 command-r gpt2 jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe "
-        "rwkv7 starcoder starcoder2"
+        "rwkv7 starcoder starcoder2 whisper"
     ),
     "rms_norm": (
         "all but bert cohere2 command-r gpt2 jina-bert-v2 jina-bert-v3 modern-bert nomic-bert "
-        "nomic-bert-moe rwkv7 starcoder starcoder2"
+        "nomic-bert-moe rwkv7 starcoder starcoder2 whisper"
     ),
     "l2_norm": "qwen35 qwen3next rwkv7",
     "top_k": (
@@ -68,7 +72,7 @@ _NAMES = {
     "stddev": "gemma3n",
     "rope": (
         "all but bert gpt2 granitehybrid jina-bert-v2 mamba mamba2 nemotron_h nemotron_h_moe rwkv7 "
-        "starcoder t5"
+        "starcoder t5 whisper"
     ),
     "ssm_conv": "granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 qwen3next",
     "ssm_scan": "granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
@@ -84,7 +88,8 @@ _NAMES = {
     "chunk_sections": "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
     "contiguous": (
         "all but cohere2 command-r ernie4_5 ernie4_5-moe gemma2 gemma3 glm4moe gpt-oss gpt2 granite "
-        "granitemoe llama olmo2 qwen2 qwen3 qwen3moe smollm3 starcoder starcoder2"
+        "granitemoe llama mistral3 mllama olmo2 qwen2 qwen25vl qwen3 qwen3moe qwen3vl smollm3 starcoder "
+        "starcoder2 whisper"
     ),
     "concat": (
         "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 "
@@ -96,11 +101,58 @@ _NAMES = {
         "all but bert gemma-embedding jina-bert-v2 jina-bert-v3 modern-bert nomic-bert nomic-bert-moe"
     ),
 }
+_ENCODERS = (
+    "audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 image:idefics3 "
+    "image:llama4 image:llava image:llava-next image:minicpm-v image:minicpm-v-4.6 image:mllama "
+    "image:pixtral image:qwen2.5-vl image:qwen3-vl"
+)
+_OPS_OF_ENCODERS = {
+    "scaled_dot_product_attention": "all",
+    "add": "all",
+    "mul": "image:llava image:mllama image:qwen3-vl",
+    "relu": "image:llava",
+    "silu": "audio:ultravox image:pixtral image:qwen2.5-vl",
+    "gelu": "image:gemma3 image:idefics3 image:minicpm-v image:minicpm-v-4.6 image:qwen3-vl",
+    "gelu_erf": "all but image:gemma3 image:idefics3 image:minicpm-v",
+    "quick_gelu": "image:llava image:llava-next",
+    "clamp": "image:llava",
+    "scale": "audio:qwen2-audio image:llava",
+    "rows": (
+        "image:llava-next image:minicpm-v image:minicpm-v-4.6 image:mllama image:qwen2.5-vl image:qwen3-vl"
+    ),
+    "mulmat": "all",
+    "layer_norm": "all but image:pixtral image:qwen2.5-vl",
+    "rms_norm": "audio:ultravox image:gemma3 image:pixtral image:qwen2.5-vl",
+    "mean": "image:llava image:minicpm-v-4.6",
+    "rope": "image:llama4 image:pixtral image:qwen2.5-vl image:qwen3-vl",
+    "reshape": "all",
+    "view": "image:qwen3-vl",
+    "permute": "all but image:llava-next image:minicpm-v image:qwen2.5-vl image:qwen3-vl",
+    "slice": "all but image:gemma3 image:idefics3 image:pixtral",
+    "chunk": "audio:ultravox",
+    "contiguous": "all but image:qwen3-vl",
+    "pad": "audio:ultravox",
+    "pad_ext": "image:llava",
+    "concat": (
+        "all but audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 image:idefics3 "
+        "image:pixtral"
+    ),
+    "im2col": "audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper",
+    "avg_pool2d": "image:gemma3 image:llava",
+}
 
 
-def _users(names: str) -> tuple[str, ...]:
-    first, *others = names.split()
-    return tuple(name for name in _ALL.split() if name not in others) if first == "all" else (first, *others)
+def _users(op: str, table: Mapping[str, str], every: str) -> tuple[str, ...]:
+    first, *others = table.get(op, "none").split()
+    if first == "all":
+        return tuple(name for name in every.split() if name not in others)
+    return () if first == "none" else (first, *others)
 
 
-OP_USERS: Final = {op: _users(names) for op, names in _NAMES.items()}
+OP_USERS: Final = {
+    op: (
+        *_users(op, _OPS_OF_ARCHITECTURES, _ARCHITECTURES),
+        *_users(op, _OPS_OF_ENCODERS, _ENCODERS),
+    )
+    for op in {**_OPS_OF_ARCHITECTURES, **_OPS_OF_ENCODERS}
+}

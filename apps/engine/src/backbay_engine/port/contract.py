@@ -8,6 +8,8 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from ..encoders.contract import Modality
 from ..errors import RequestError
+from ..media.prompts import modality_of
+from ..media.rows import Rows
 from ..runner.requests.handle import Handle, OnStep
 from ..runner.requests.request import Request
 from ..runner.state import State
@@ -27,12 +29,14 @@ class MediaFacts:
     """The facts of a model that sees pictures, or hears sound.
 
     family       the name of its preparation
+    width        the features of its rows
     placeholder  the text by which its chat template marks a picture or a sound
     marker       the text that stands for it in a template that knows none
     framed       the placeholder with marks around it that belong to the place
     """
 
     family: str
+    width: int
     placeholder: str
     marker: str
     modality: Modality = "image"
@@ -50,6 +54,7 @@ class ModelFacts:
     media       None: the model sees no pictures and hears no sound
     transcribes  whether it writes transcripts of sounds, and nothing else
     transcript  its marks; None if it writes no transcripts, or has no vocabulary
+    row_widths  the features of rows that may be tokens of a prompt; none: it takes no such rows
     """
 
     architecture: str
@@ -61,6 +66,7 @@ class ModelFacts:
     ranks: bool = False
     transcribes: bool = False
     transcript: TranscriptMarks | None = None
+    row_widths: tuple[int, ...] = ()
 
     @property
     def purpose(self) -> str:
@@ -69,6 +75,17 @@ class ModelFacts:
             return "transcripts"
         made = "text" if self.generates else "scores" if self.ranks else "embeddings"
         return made if self.media is None else made + ALSO[self.media.modality]
+
+    def require_rows(self, rows: Rows) -> None:
+        """RequestError if a prompt may not have rows of the caller's own, or if they have another width."""
+        widths = self.row_widths
+        if rows.of is not None:
+            widths = (self.require_media(modality_of(rows)).width,)
+        if not widths:
+            raise RequestError(f"{self.architecture} takes no rows in the place of tokens")
+        if (width := rows.values.shape[1]) not in widths:
+            told = " or ".join(map(str, widths))
+            raise RequestError(f"rows have {width} features, {self.architecture} takes rows of {told}")
 
     def require_transcripts(self) -> TranscriptMarks:
         """RequestError unless the model writes transcripts."""

@@ -15,10 +15,11 @@ from backbay import BackendMemory
 from backbay.plugin import Cancel
 
 from ..arguments import AdapterMix
-from ..media.prompts import Media, PreparedMedia, PromptParts
+from ..media.prompts import Media, PromptParts
 from ..media.row_store import StoreCounters
+from ..media.rows import PreparedMedia
 from ..runner.requests.handle import require_elsewhere
-from ..runner.requests.request import Generate
+from ..runner.requests.request import Generate, Prompt
 from ..runner.state import State
 from ..snapshots import Snapshot
 
@@ -64,7 +65,7 @@ class Question(ABC, Generic[T]):
 class Embed(Question[NDArray[np.float32]]):
     """Asks for a vector for each prompt, (prompts, width), or for its scores, (prompts, labels)."""
 
-    prompts: Sequence[Sequence[int]]
+    prompts: Sequence[Prompt]
     adapter: AdapterMix = ()
     lane = QuestionLane.EMBEDDINGS
 
@@ -202,7 +203,7 @@ class GetAnswerSnapshot(Question[Snapshot | None]):
 class GetPromptSnapshot(Question[Snapshot]):
     """Asks for the snapshot of a prompt, and of its answer if there is one; what the cache has not is computed."""
 
-    prompt: Sequence[int]
+    prompt: Prompt
     answered: Sequence[int] = ()
     adapter: AdapterMix = ()
     lane = QuestionLane.SEQUENCES

@@ -15,13 +15,15 @@ from ..media.prompts import (
     Media,
     MediaConversation,
     PromptParts,
-    has_media,
+    content_parts,
     modality_of,
+    needs_encoder,
     placeholder_tokens,
     prompt_parts,
     prompt_tokens,
 )
 from ..media.row_store import StoreCounters
+from ..media.rows import Rows, is_rows_part
 from ..runner.requests.request import Generate, options_of
 from ..sound.audio import audio_of
 from ..sound.prepared_sound import PreparedAudio
@@ -32,8 +34,8 @@ from .contract import MediaFacts, ModelFacts, Port
 from .questions import GetStoreCounters
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Media | PromptParts
-"""A text, token ids, or parts: texts, lists of ids, pictures, which are Image, Prepared, or what Image takes, and sounds,
-which are Audio or PreparedAudio.
+"""A text, token ids, or parts: texts, lists of ids, pictures, which are Image, Prepared, or what Image takes, sounds, which
+are Audio or PreparedAudio, and Rows.
 """
 
 
@@ -58,10 +60,12 @@ class RequestMaker:
     ) -> list[int] | PromptParts:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
-        media = self.require_media() if has_media(said) else self._facts.media
-        if media is None:
+        parts = content_parts(said)
+        media = self.require_media() if any(map(needs_encoder, parts)) else self._facts.media
+        if media is None and not any(map(is_rows_part, parts)):
             return self.tokenizer().encode(render(said), add_special=False)
-        prompt = MediaConversation(said, media.placeholder, media.marker, media.framed).rendered(render)
+        marks = ("", "") if media is None else (media.placeholder, media.marker, media.framed)
+        prompt = MediaConversation(said, *marks).rendered(render)
         return prompt if prompt.media else self.texts(prompt)
 
     def tokenizer(self) -> Tokenizer:
@@ -115,7 +119,8 @@ class RequestMaker:
             return self.checked(prompt)
         given = prompt_parts(prompt)
         if given is None and audio is not None:
-            return self.checked([self.media(audio, "audio"), self._ids(prompt)])
+            heard = audio if isinstance(audio, Rows) else self.media(audio, "audio")
+            return self.checked([heard, self._ids(prompt)])
         if audio is not None or given is None or not given.media or given.media != [given.items[0]]:
             raise RequestError(f"{facts.architecture} gives logits of token ids after one sound; give audio=")
         return self.checked(given)
@@ -123,6 +128,8 @@ class RequestMaker:
     def media(self, given: Any, modality: Modality | None = None) -> Media:
         """A picture or a sound, whichever the model takes, as requests hold it; RequestError if another one is wanted."""
         facts = self.require_media(modality)
+        if isinstance(given, Rows):
+            raise RequestError("rows are encoded already: they go into a prompt as they are")
         if isinstance(given, Media):
             taken: Media = given
         else:
@@ -131,7 +138,12 @@ class RequestMaker:
         return taken
 
     def _check_media(self, given: Media) -> None:
-        """RequestError if it is known already that the model cannot take a picture or a sound."""
+        """RequestError if it is known already that the model cannot take a picture, a sound, or rows."""
+        if isinstance(given, Rows):
+            self._facts.require_rows(given)
+            if given.of is not None:
+                self._check_media(given.of)
+            return
         family = self.require_media(modality_of(given)).family
         if isinstance(given, Image):
             given.size()
@@ -147,22 +159,27 @@ class RequestMaker:
         return self._facts.require_media(modality)
 
     def tokens(self, prompt: UserPrompt) -> list[int]:
-        """The token ids of a prompt; RequestError if it has pictures."""
-        checked = self._in_limits(self._ids(prompt)) if isinstance(prompt, str) else self.checked(prompt)
+        """The token ids of a prompt; RequestError if it has more than text."""
+        checked = self._text(prompt)
         if isinstance(checked, PromptParts):
-            raise RequestError(
-                "pictures and sounds have no log-probabilities and no embeddings of text; leave them out"
-            )
+            raise RequestError("pictures, sounds and rows have no log-probabilities; leave them out")
         return checked
 
-    def several(self, texts: str | Sequence[UserPrompt]) -> list[list[int]]:
-        """The token ids of a text, or of several."""
+    def several(self, texts: str | Sequence[UserPrompt]) -> list[list[int] | PromptParts]:
+        """A text, or several, as requests hold them: token ids, or parts with rows."""
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a text or several, got {texts!r}")
-        ids = [self.tokens(text) for text in ([texts] if isinstance(texts, str) else texts)]
-        if not ids:
+        prompts = [self._text(text) for text in ([texts] if isinstance(texts, str) else texts)]
+        if not prompts:
             raise RequestError("there is nothing to embed: give one text at least")
-        return ids
+        for prompt in prompts:
+            if isinstance(prompt, PromptParts) and any(map(needs_encoder, prompt.items)):
+                raise RequestError("pictures and sounds have no embeddings of text; leave them out")
+        return prompts
+
+    def _text(self, prompt: UserPrompt) -> list[int] | PromptParts:
+        """A prompt, whose text may be empty."""
+        return self._in_limits(self._ids(prompt)) if isinstance(prompt, str) else self.checked(prompt)
 
     def pairs(self, query: str, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of a query with each text."""

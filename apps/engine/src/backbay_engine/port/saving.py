@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ..arguments import AdapterMix
 from ..errors import RequestError
-from ..media.prompts import PromptParts
+from ..media.prompts import PromptParts, needs_encoder
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate, Prompt
@@ -17,9 +16,7 @@ from .contract import Port
 from .questions import GetAnswerSnapshot, GetPromptSnapshot
 
 
-def save_snapshot(
-    port: Port, source: Sequence[int] | Handle[Completion], adapter: AdapterMix = ()
-) -> Snapshot:
+def save_snapshot(port: Port, source: Prompt | Handle[Completion], adapter: AdapterMix = ()) -> Snapshot:
     """The snapshot of a request for text, or of a prompt, which is computed as far as it is not in the cache."""
     if not isinstance(source, Handle):
         return port.ask(GetPromptSnapshot(source, adapter=adapter))
@@ -35,9 +32,9 @@ def save_snapshot(
     return replace(saved, options=continuation_options(request, seed, answer))
 
 
-def require_no_pictures(prompt: Prompt) -> Sequence[int]:
-    """A prompt without pictures; RequestError if it has some."""
-    if isinstance(prompt, PromptParts):
+def require_no_pictures(prompt: Prompt) -> Prompt:
+    """A prompt without pictures and sounds; RequestError if it has some, or rows in their place."""
+    if isinstance(prompt, PromptParts) and any(map(needs_encoder, prompt.items)):
         raise no_pictures()
     return prompt
 

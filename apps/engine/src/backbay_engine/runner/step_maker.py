@@ -13,8 +13,8 @@ from backbay import CacheFullError
 from ..adapters.stack import AdapterStack
 from ..cache.attention.pictures import PictureCacheGraph, PictureCrossAttentionCache, content_names
 from ..models.contract import Model
-from ..steps.step import Ints, PictureRows, Step
-from ..steps.tokens import PictureToken, Token, picture_places
+from ..steps.step import Ints, PictureRows, Step, text_step
+from ..steps.tokens import PictureToken, Token, ids_of, picture_places
 from .requests.job import Job, PictureRowSource
 from .scheduler import StepShare
 from .slots import Slots
@@ -52,6 +52,15 @@ def make_step(shares: Sequence[StepShare], stack: AdapterStack | None = None) ->
     return _with_pictures(step, spans, rows, axes) if spans or rows or axes else step, results
 
 
+def text_step_of(texts: Sequence[tuple[Sequence[Token], PictureRowSource | None]]) -> Step:
+    """The step of whole texts, each with its rows; the first token of each is an output."""
+    step, rows, first = text_step([ids_of(tokens) for tokens, _ in texts]), list[PictureRows](), 0
+    for tokens, source in texts:
+        rows += () if source is None else _rows_of(source, tokens, first)
+        first += len(tokens)
+    return replace(step, rows=PictureRows.joined(rows)) if rows else step
+
+
 def _rows_of(pictures: PictureRowSource, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
     """The rows that replace these tokens, the first of which is at `first` in the step."""
     for place in picture_places(tokens):
@@ -63,7 +72,7 @@ def _rows_of(pictures: PictureRowSource, tokens: Sequence[Token], first: int) ->
         if replaced:
             where, numbers = np.array(replaced, np.int32).T
             yield PictureRows(pictures.of(place.picture.content)[numbers], where)
-            pictures.hand_out(len(replaced))
+            pictures.hand_out(place.picture.content, len(replaced))
 
 
 def _with_pictures(
@@ -75,10 +84,7 @@ def _with_pictures(
     positions = np.tile(step.positions, (3, 1))
     for first, own in axes:
         positions[:, first : first + own.shape[1]] = own
-    replaced = None
-    if rows:
-        values = np.concatenate([each.values for each in rows])
-        replaced = PictureRows(values, np.concatenate([each.tokens for each in rows]))
+    replaced = PictureRows.joined(rows)
     return replace(step, spans=numbers if spans else None, rows=replaced, axes=positions if axes else None)
 
 
@@ -123,7 +129,7 @@ class PictureCacheWriter:
         try:
             for shown, cells in new:
                 self._writer.write(job.pictures.of(shown.content), cells)
-                job.pictures.hand_out(len(cells))
+                job.pictures.hand_out(shown.content, len(cells))
         except BaseException:
             self._cache.show(slot.sequence, ())
             raise

@@ -47,10 +47,14 @@ class StepCache:
         self._kept: ContextCache[TracedStep] = ContextCache(model.backend, limit)
         self._grown = False  # since the memory was last checked
         self.stack: AdapterStack | None = None
+        self._steps: Sequence[Step] = ()  # the largest
+        self._steps_with_rows: Sequence[Step] = ()  # those that the first step with rows reserves
         self._changed = set[str]()  # the matrices that adapters changed in a trace
 
     def run(self, step: Step, cancel: Cancel | None = None) -> NDArray[Any]:
         """The results of a step, (outputs, n). If the step fails, the cache forgets it."""
+        if step.rows is not None and self._steps_with_rows:
+            self._reserve_rows()
         plan = None if self.cache is None else self.cache.plan(step)
         try:
             return self._kept.run(partial(self._compute, step, plan, cancel))
@@ -61,12 +65,34 @@ class StepCache:
 
     def reserve(self, steps: Sequence[Step]) -> None:
         """Allocate the memory of the largest steps and of the cache; later steps stay within it."""
-        nodes = self._reserve(steps)
+        nodes, self._steps = self._reserve(steps), steps
         if self.cache is not None:
             self.cache.reserve()
         self._kept.reserve(nodes)
 
-    def adapt(self, stack: AdapterStack | None, steps: Sequence[Step]) -> list[str]:
+    def reserve_later(self, steps: Sequence[Step]) -> None:
+        """Allocate the memory of the largest steps with rows when the first step with rows comes: most models get none."""
+        self._steps_with_rows = steps
+
+    def _reserve_rows(self) -> None:
+        """Allocate it now; if that fails, the largest steps without rows keep theirs."""
+        steps, backend = [*self._steps, *self._steps_with_rows], self.model.backend
+        try:
+            self._kept.reserve(self._reserve(self._adapted_too(steps)))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, MemoryError):
+                backend.refuse_memory(error)
+            raise
+        self._steps, self._steps_with_rows = steps, ()
+
+    def _adapted_too(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps without the adapters of the stack, and with them."""
+        stack = self.stack
+        adapted = [] if stack is None else [replace(step, adapters=stack.worst(step.size)) for step in steps]
+        return [*steps, *adapted]
+
+    def adapt(self, stack: AdapterStack | None) -> list[str]:
         """Let steps have other adapters, and reserve the largest with them; gives the matrices that no step changed.
 
         All contexts are dropped, as those with adapters use the former ones.
@@ -74,8 +100,7 @@ class StepCache:
         self.close()
         self.stack = stack
         self._changed.clear()
-        adapted = [] if stack is None else [replace(step, adapters=stack.worst(step.size)) for step in steps]
-        self._kept.reserve(self._reserve([*steps, *adapted]))
+        self._kept.reserve(self._reserve(self._adapted_too(self._steps)))
         return [] if stack is None else [name for name in stack.factors if name not in self._changed]
 
     def keep_within_now(self) -> None:

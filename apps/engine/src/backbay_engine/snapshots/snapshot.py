@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -21,6 +21,7 @@ from ..runner.requests.request import Generate, GenerationOptions
 from ..text.formats import ResponseFormat
 from ..text.sampling import SamplingParams
 from . import tensor_file
+from .saved_rows import RowsSpan, checked_spans, packed_prompt, unpacked_prompt
 
 TOKENS, PROMPT = "tokens", "prompt"
 CACHE = "cache."
@@ -39,10 +40,11 @@ class Snapshot:
     """A conversation, which goes on with `llm.submit(snapshot.prompt, **snapshot.options)` once it is restored.
 
     model     the fingerprint of the model: only the same weights can go on
-    tokens    the tokens that the cache holds
+    tokens    the tokens that the cache holds; a placeholder for each row of the caller's own
+    rows      the places of these rows among them
     contents  what it holds of them
     exact     how many of them are as if computed anew: those after them have seen tokens that are forgotten
-    prompt    the prompt of the request; of a prompt that was saved, this prompt
+    prompt    the prompt of the request, ids or parts of ids and Rows; of a prompt that was saved, this prompt
     options   the options of the request, with its seed, and in `resume` the tokens of its answer so far
     adapters  the fingerprints of the adapters that computed the contents, with their scales
     notes     facts of the caller's, such as the messages of a chat; plain JSON
@@ -52,10 +54,11 @@ class Snapshot:
     tokens: tuple[int, ...]
     contents: CacheContents = field(default_factory=CacheContents, repr=False)
     exact: int | None = None
-    prompt: tuple[int, ...] = ()
+    prompt: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     adapters: AdapterMix = ()
+    rows: tuple[RowsSpan, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -76,9 +79,10 @@ class Snapshot:
         return cls.from_bytes(data, path)
 
     def to_bytes(self) -> bytearray:
-        arrays = {TOKENS: np.array(self.tokens, "<i4"), PROMPT: np.array(self.prompt, "<i4")}
+        prompt, given, begins = packed_prompt(self.prompt)
+        arrays = {TOKENS: np.array(self.tokens, "<i4"), PROMPT: prompt, **given}
         arrays |= {CACHE + name: array for name, array in self.contents.arrays.items()}
-        facts = {
+        facts: dict[str, Any] = {
             "model": self.model,
             "exact": self.exact,
             "numbers": dict(self.contents.numbers),
@@ -86,6 +90,8 @@ class Snapshot:
             "notes": dict(self.notes),
             "adapters": [[each, repr(scale)] for each, scale in self.adapters],
         }
+        if begins or self.rows:
+            facts |= {"rows": [astuple(span) for span in self.rows], "prompt_rows": begins}
         return tensor_file.pack_tensors(arrays, facts)
 
     @classmethod
@@ -93,15 +99,17 @@ class Snapshot:
         arrays, facts = tensor_file.unpack_tensors(data, where)
         try:
             held = {name[len(CACHE) :]: array for name, array in arrays.items() if name.startswith(CACHE)}
+            tokens = _ids(arrays[TOKENS])
             return cls(
                 str(facts["model"]),
-                _ids(arrays[TOKENS]),
+                tokens,
                 CacheContents(held, {str(name): int(number) for name, number in facts["numbers"].items()}),
                 None if facts["exact"] is None else max(0, int(facts["exact"])),
-                _ids(arrays[PROMPT]),
+                unpacked_prompt(_ids(arrays[PROMPT]), arrays, facts.get("prompt_rows", ())),
                 decode_options(facts["options"]),
                 dict(facts["notes"]),
                 tuple((str(each), float(scale)) for each, scale in facts.get("adapters", ())),
+                checked_spans(facts.get("rows", ()), len(tokens)),
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             told = f"{where}: the snapshot is damaged, or of another version: {error!r}"

@@ -16,7 +16,7 @@ Floats: TypeAlias = NDArray[np.float32]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PictureRows:
-    """Rows of pictures in a step, and the tokens whose embeddings they replace."""
+    """Rows in a step, and the tokens whose embeddings they replace."""
 
     values: Floats  # (rows, width)
     tokens: Ints  # (rows,), indices in the step
@@ -25,6 +25,14 @@ class PictureRows:
     def room(self) -> int:
         """The rows that a traced step holds for them: a power of two, so that few shapes serve all steps."""
         return 1 << (len(self.tokens) - 1).bit_length()
+
+    @classmethod
+    def joined(cls, rows: Sequence[PictureRows]) -> PictureRows | None:
+        """All of these rows; None if there are none."""
+        if not rows:
+            return None
+        values, tokens = ([getattr(each, name) for each in rows] for name in ("values", "tokens"))
+        return cls(np.concatenate(values), np.concatenate(tokens))
 
 
 @final
@@ -90,18 +98,19 @@ def next_step(ends: Sequence[int], sequences: Sequence[int]) -> Step:
     )
 
 
-def text_steps(texts: Sequence[Sequence[int]], room: int) -> Iterator[Step]:
-    """Whole texts, as many in a step as fit; each text is a sequence, and its first token is an output."""
-    taken: list[Sequence[int]] = []
-    for ids in texts:
-        if taken and sum(map(len, taken)) + len(ids) > room:
-            yield _text_step(taken)
-            taken = []
-        taken.append(ids)
-    yield _text_step(taken)
+def text_groups(lengths: Sequence[int], room: int) -> Iterator[slice]:
+    """Groups of texts of these lengths, as many in each as fit into a step."""
+    begin = taken = 0
+    for n, length in enumerate(lengths):
+        if n > begin and taken + length > room:
+            yield slice(begin, n)
+            begin, taken = n, 0
+        taken += length
+    yield slice(begin, len(lengths))
 
 
-def _text_step(texts: Sequence[Sequence[int]]) -> Step:
+def text_step(texts: Sequence[Sequence[int]]) -> Step:
+    """Whole texts; each is a sequence, and its first token is an output."""
     begins = np.cumsum([0, *(len(ids) for ids in texts[:-1])], dtype=np.int32)
     return step_of([(n, 0, ids) for n, ids in enumerate(texts)], begins)
 

@@ -1,9 +1,9 @@
-"""The tokens of a prompt: ids of the vocabulary, tokens that rows of a picture replace, and those of a text for an encoder."""
+"""The tokens of a prompt: ids of the vocabulary, tokens that rows replace, and those of a text for an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, final
 
 import numpy as np
@@ -16,7 +16,8 @@ LAST = 1 << 30  # marks the last token of a text for an encoder: a text that goe
 @final
 @dataclass(frozen=True, slots=True)
 class PicturePlace:
-    """A picture's place in a prompt, without its rows. Pictures of one content are equal, wherever they stand.
+    """A place in a prompt, without its rows: a picture's, a sound's, or one of the caller's own rows. Places of one content
+    are equal, wherever they stand.
 
     count        tokens of the place, separators between rows included
     sees_itself  the tokens see each other: they go through the model in one step
@@ -24,6 +25,7 @@ class PicturePlace:
     advance      how far the text's position moves over the place
     crosses      rows for cross attention, which replace no embeddings; 0: there are none
     visible      the first of these rows, which tokens after the picture see
+    ahead        the pictures that its tokens see though they come later: before others, they are other tokens
     """
 
     content: bytes
@@ -33,6 +35,7 @@ class PicturePlace:
     advance: int = 0
     crosses: int = 0
     visible: int = 0
+    ahead: tuple[bytes, ...] = ()
 
 
 @final
@@ -92,12 +95,16 @@ def picture_places(tokens: Sequence[Token]) -> Iterator[PictureSpan]:
 
 def mark_visible_pictures(tokens: Sequence[Token]) -> list[Token]:
     """The tokens of a prompt whose pictures go to cross attention: what is before the first picture sees them all."""
-    places = list(picture_places(tokens))
+    places = [place for place in picture_places(tokens) if place.picture.crosses]
     if not places or not places[0].begin:
         return list(tokens)
-    contents = tuple(place.picture.content for place in places)
-    (first,) = ids_of(tokens[:1])
-    return [PictureAwareToken(first, contents), *tokens[1:]]
+    contents, first = tuple(place.picture.content for place in places), tokens[0]
+    if isinstance(first, PictureToken):
+        here, end = replace(first.picture, ahead=contents), first.picture.count
+        own = [replace(each, picture=here) for each in tokens[:end] if isinstance(each, PictureToken)]
+        return [*own, *tokens[end:]]
+    (id,) = ids_of([first])
+    return [PictureAwareToken(id, contents), *tokens[1:]]
 
 
 def before_picture(tokens: Sequence[Token], at: int) -> int:

@@ -2,6 +2,16 @@
 
 from .answer import Answer, AnswerDelta, AnswerEnd
 from .generator import Generator
+from .given_rows import GivenRows
 from .requests import AnswerOptions, Conversation, Request
 
-__all__ = ["Answer", "AnswerDelta", "AnswerEnd", "AnswerOptions", "Conversation", "Generator", "Request"]
+__all__ = [
+    "Answer",
+    "AnswerDelta",
+    "AnswerEnd",
+    "AnswerOptions",
+    "Conversation",
+    "Generator",
+    "GivenRows",
+    "Request",
+]

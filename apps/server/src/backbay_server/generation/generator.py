@@ -24,6 +24,7 @@ from ..errors import InvalidRequestError
 from ..monitoring import Metrics
 from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
+from .given_rows import require_no_rows
 from .prompt_size import COUNTED, is_long, require_room, require_short
 from .prompts import EnginePrompt, prepare_prompt, session_name
 from .requests import SEEDS, AnswerOptions, Conversation, Prompt, Request
@@ -45,10 +46,16 @@ class TextVectors(NamedTuple):
 
 @final
 class Generator:
-    """Answers requests with the models of a pool. Lives in one event loop."""
+    """Answers requests with the models of a pool. Lives in one event loop.
 
-    def __init__(self, pool: ModelPool, metrics: Metrics, fetcher: PictureFetcher) -> None:
+    allow_rows  whether conversations may have rows
+    """
+
+    def __init__(
+        self, pool: ModelPool, metrics: Metrics, fetcher: PictureFetcher, *, allow_rows: bool = False
+    ) -> None:
         self._pool, self._metrics, self._fetcher = pool, metrics, fetcher
+        self._allow_rows = allow_rows
         self._bridge = EventLoopBridge(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(THREADS, "backbay prompt")
         self._long = ThreadPoolExecutor(1, "backbay long prompt")
@@ -101,6 +108,8 @@ class Generator:
     async def _ready(self, llm: LLM, *prompts: Prompt, parts: int = 0) -> list[Prompt]:
         """Prompts for which there is room, with their pictures."""
         await _run(self._lane(*prompts), partial(require_room, parts=parts), llm, *prompts)
+        if not self._allow_rows:
+            require_no_rows(*prompts)
         return [await self._with_pictures(llm, prompt) for prompt in prompts]
 
     async def _with_pictures(self, llm: LLM, prompt: Prompt) -> Prompt:

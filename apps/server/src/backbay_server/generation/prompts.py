@@ -12,6 +12,7 @@ import msgspec
 from backbay_engine import LLM, ChatRequest, PlainReader
 
 from ..errors import InvalidRequestError
+from .given_rows import with_rows
 from .requests import Conversation, InfillGap, Prompt
 
 EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt with pictures
@@ -26,6 +27,7 @@ def prepare_prompt(llm: LLM, asked: Prompt, wanted: Mapping[str, Any] | None = N
     tools, messages = asked.tools, asked.messages
     if "developer" not in llm.template.source:  # they speak as the system, unless the template knows them
         messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+    messages = [with_rows(each) for each in messages]
     return llm.prepare_chat(messages, tools=tools, response_format=wanted, variables=asked.variables)
 
 

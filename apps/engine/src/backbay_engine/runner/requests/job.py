@@ -21,14 +21,14 @@ from .token_masks import MaskThread
 
 
 class PictureRowSource(Protocol):
-    """The rows of a request's pictures, held until they are released."""
+    """The rows of a request, of its pictures or the caller's own, held until they are released."""
 
     def of(self, content: bytes) -> NDArray[np.float32]:
         """The rows of a picture, (rows, width)."""
         ...
 
-    def hand_out(self, count: int) -> None:
-        """Count rows that a step takes."""
+    def hand_out(self, content: bytes, count: int) -> None:
+        """Count rows of a picture that a step takes."""
         ...
 
     def release(self) -> None: ...
@@ -37,18 +37,24 @@ class PictureRowSource(Protocol):
 @final
 @dataclass(frozen=True)
 class PictureRowMap:
-    """Rows of pictures that no store keeps, by content."""
+    """Rows that no store keeps, by content; `others` has those that a store keeps."""
 
     rows: Mapping[bytes, NDArray[np.float32]]
+    others: PictureRowSource | None = None
 
     def of(self, content: bytes) -> NDArray[np.float32]:
-        return self.rows[content]
+        if content in self.rows or self.others is None:
+            return self.rows[content]
+        return self.others.of(content)
 
-    def hand_out(self, count: int) -> None:
-        """Nothing: nobody counts."""
+    def hand_out(self, content: bytes, count: int) -> None:
+        """Let the store count; of its own rows nobody counts."""
+        if self.others is not None and content not in self.rows:
+            self.others.hand_out(content, count)
 
     def release(self) -> None:
-        """Nothing: nobody waits."""
+        if self.others is not None:
+            self.others.release()
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class PromptLayout:
 class Job(ABC):
     """A request in the runner.
 
-    pictures   the rows of the prompt's pictures; None: the prompt has none
+    pictures   the rows of the prompt's pictures, or the caller's own; None: the prompt has none
     begin_by   a time of `time.monotonic`
     handle     the caller's end of the request, from its submission on
     slot       an empty one of its own, until it gets one of the runner's

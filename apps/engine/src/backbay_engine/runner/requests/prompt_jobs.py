@@ -105,8 +105,15 @@ class TokenScoreJob(PromptJob):
 class SlotCallJob(PromptJob):
     """Calls a function with a slot, once the slot holds the prompt; if not `computed`, the function brings what it holds."""
 
-    def __init__(self, prompt: Sequence[Token], work: Callable[[Slot], Any], *, computed: bool) -> None:
-        super().__init__(prompt, reuse=computed)
+    def __init__(
+        self,
+        prompt: Sequence[Token],
+        work: Callable[[Slot], Any],
+        pictures: PictureRowSource | None = None,
+        *,
+        computed: bool,
+    ) -> None:
+        super().__init__(prompt, pictures, reuse=computed)
         self._work, self._computed = work, computed
         self._results: list[Any] = []
 

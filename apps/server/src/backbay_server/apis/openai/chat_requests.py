@@ -43,7 +43,16 @@ class ImagePart(Struct, tag="image_url", tag_field="type"):
     image_url: Annotated[ImageUrl, taken("the picture, if the model sees")]
 
 
-Part: TypeAlias = TextPart | ImagePart | RefusalPart
+class RowsPart(Struct, tag="rows", tag_field="type"):
+    """A part of a message: vectors in the place of tokens."""
+
+    rows: Annotated[
+        str, taken("base64 of float32, row after row, if the server was started with --allow-rows")
+    ]
+    width: Annotated[int, taken("the numbers of a row")]
+
+
+Part: TypeAlias = TextPart | ImagePart | RefusalPart | RowsPart
 
 
 class CalledFunction(Struct):

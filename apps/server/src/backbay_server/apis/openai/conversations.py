@@ -9,7 +9,7 @@ from typing import Any
 from backbay_engine import Tools
 
 from ...errors import InvalidRequestError
-from ...generation import Conversation, Request
+from ...generation import Conversation, GivenRows, Request
 from ...transport.bodies import mend_surrogates
 from ..options import tools_of
 from .chat_requests import (
@@ -21,6 +21,7 @@ from .chat_requests import (
     Message,
     NamedToolChoice,
     Part,
+    RowsPart,
     TextPart,
     ToolCall,
 )
@@ -116,6 +117,8 @@ def _message(message: Message, place: str) -> Mapping[str, Any]:
 def _part(part: Part) -> Mapping[str, Any]:
     if isinstance(part, ImagePart):
         return {"type": "image_url", "image_url": {"url": part.image_url.url}}
+    if isinstance(part, RowsPart):
+        return {"type": "rows", "rows": GivenRows(part.rows, part.width)}
     return {"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal}
 
 

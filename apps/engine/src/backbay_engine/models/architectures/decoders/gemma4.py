@@ -179,8 +179,7 @@ class Gemma4(Gemma):
         own = keys.LAYER_WIDTH.of(self.config, 0)
         self.layers = BlockEmbeddings(weights, self.width, own, len(self.blocks)) if own else None
 
-    def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        x = super().embed(ctx, batch)
+    def begin(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
         if self.layers is not None:
             self.layers(ctx, x, batch)
         return x

@@ -33,8 +33,8 @@ class Gpt2(LayerNormDecoder):
         attention = nn.Attention(here, shape, None)
         return nn.build_block(here, attention, nn.FeedForward(here, shape, "gelu"), norm=nn.LayerNorm)
 
-    def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        return super().embed(ctx, batch).add(ctx, self.positions(ctx, batch.positions))
+    def begin(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
+        return x.add(ctx, self.positions(ctx, batch.positions))
 
     def fit(self, context: int) -> None:
         self.positions.fit(context)

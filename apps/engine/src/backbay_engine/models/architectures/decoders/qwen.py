@@ -59,6 +59,11 @@ class Qwen3VL(Qwen3):
         block = super().block(weights, layer)
         return DeepstackBlock(block, layer + 1) if layer < deepstack_blocks(self.config) else block
 
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        further = deepstack_blocks(self.config)
+        return (self.width, self.width * (1 + further)) if further else (self.width,)
+
     def rope(self, shape: nn.Shape, factors: nn.Factors, layer: int) -> nn.Rope:
         sections, in_turn = interleaved_sections(self.config), self.constants.layer(layer)
         return nn.Rope(self.config, shape, "neox", factors=factors, sections=sections, in_turn=in_turn)

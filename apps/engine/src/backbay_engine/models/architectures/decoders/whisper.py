@@ -63,6 +63,10 @@ class Whisper(LayerNormDecoder):
     def block(self, weights: nn.Weights, layer: int) -> WhisperBlock:
         return WhisperBlock(weights.at(f"blk.{layer}."), nn.Shape.of(self.config, layer))
 
+    @property
+    def row_widths(self) -> tuple[int, ...]:
+        return ()  # a sound goes to cross attention, and nothing else precedes a transcript
+
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         return super().embed(ctx, batch).add(ctx, self.positions(ctx, batch.positions))
 

@@ -76,6 +76,10 @@ class Bert(Encoder):
         return self._vocabulary or 0
 
     @property
+    def row_widths(self) -> tuple[int, ...]:
+        return (self.shape.width,)
+
+    @property
     def layers(self) -> int:
         return len(self.blocks)
 
@@ -91,7 +95,7 @@ class Bert(Encoder):
 
     def embed(self, ctx: Context, batch: Batch) -> Tensor:
         """The sum of the embeddings of token, position and type; the type is always the first."""
-        x = self.embedding(ctx, batch.tokens)
+        x = batch.mix(ctx, self.embedding(ctx, batch.tokens))
         if self.positions is not None:
             x = x.add(ctx, self.positions(ctx, batch.positions))
         if self.types is not None:

@@ -140,5 +140,5 @@ class Rwkv7(HybridDecoder):
     def declare(self, weights: nn.Weights) -> None:
         self.embedding_norm = nn.LayerNorm(weights, "token_embd_norm", self.width)
 
-    def embed(self, ctx: Context, batch: Batch) -> Tensor:
-        return self.embedding_norm(ctx, super().embed(ctx, batch))
+    def begin(self, ctx: Context, x: Tensor, batch: Batch) -> Tensor:
+        return self.embedding_norm(ctx, x)
