@@ -29,7 +29,7 @@ from ..steps.tokens import ids_of
 from ..text.rerank_pairs import pair_ids
 from ..text.tokenizers import Tokenizer
 from .contract import MediaFacts, ModelFacts, Port
-from .questions import GetStoreCounters
+from .questions import GetStoreCounters, Tokenize
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Media | PromptParts
 """A text, token ids, or parts: texts, lists of ids, pictures, which are Image, Prepared, or what Image takes, and sounds,
@@ -87,6 +87,11 @@ class RequestMaker:
             elif isinstance(item, Media):
                 self._check_media(item)
         return parts if parts.media else self._in_limits(self.texts(parts))
+
+    def encoded(self, prompt: UserPrompt) -> list[int]:
+        """The token ids of a prompt, a placeholder for each row of a picture or a sound."""
+        checked = self.checked(prompt)
+        return self._port.ask(Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
 
     def generation(self, prompt: UserPrompt, deadline: float | None, options: Mapping[str, Any]) -> Generate:
         """A request for text, which must begin within `deadline` seconds, with options by name."""
