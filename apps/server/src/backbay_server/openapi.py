@@ -16,10 +16,12 @@ from starlette.routing import Route
 from .apis import ENDPOINTS
 from .apis.endpoint import Endpoint
 from .errors import ERRORS, error_form, error_status
+from .transport.answers import PLAIN_TEXT
 
 Schema: TypeAlias = Mapping[str, Any]
 _REFERENCE: Final = "#/components/schemas/{name}"
 _TEXT: Final[Schema] = {"type": "string"}
+FORM: Final = "multipart/form-data"
 
 
 def openapi_document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
@@ -52,11 +54,13 @@ def _operation(endpoint: Endpoint[Any], path: str, schemas: Mapping[Any, Schema]
         place = {"in": "path", "required": True, "schema": _TEXT}
         found["parameters"] = [{"name": each, **place} for each in names]
     if endpoint.body is not None:
-        content = _content("application/json", schemas[endpoint.body])
+        content = _content(FORM if endpoint.form else "application/json", schemas[endpoint.body])
         found["requestBody"] = {"required": True, "content": content}
     answer = _content("application/json", schemas[endpoint.answers])
     if endpoint.chunks is not None:
         answer |= _content(endpoint.stream_type, schemas[endpoint.chunks])
+    if endpoint.plain:
+        answer |= _content(PLAIN_TEXT, _TEXT)
     form = _content("application/json", schemas[error_form(path)])
     found["responses"] = {"200": {"description": "the answer", "content": answer}, **_failures(path, form)}
     return found

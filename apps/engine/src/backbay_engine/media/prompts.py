@@ -275,11 +275,14 @@ class MediaConversation:
         return {**message, "content": "".join(texts)}
 
 
-def has_media(messages: Sequence[Message]) -> bool:
-    """Whether a part of a conversation is a picture or a sound."""
+def asked_modality(messages: Sequence[Message]) -> Modality | None:
+    """The modality of the first picture or sound of a conversation; None if it has none."""
     contents = [message.get("content") for message in messages]
     parts = chain.from_iterable(content for content in contents if isinstance(content, list | tuple))
-    return any(isinstance(part, Media) or is_media_part(part) for part in parts)
+    media = next((part for part in parts if isinstance(part, Media) or is_media_part(part)), None)
+    if media is None or isinstance(media, Media):
+        return None if media is None else modality_of(media)
+    return "image" if _says(media, "image") else "audio"
 
 
 def is_media_part(part: object) -> bool:

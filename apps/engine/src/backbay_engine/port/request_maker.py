@@ -15,7 +15,7 @@ from ..media.prompts import (
     Media,
     MediaConversation,
     PromptParts,
-    has_media,
+    asked_modality,
     modality_of,
     placeholder_tokens,
     prompt_parts,
@@ -58,7 +58,8 @@ class RequestMaker:
     ) -> list[int] | PromptParts:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
-        media = self.require_media() if has_media(said) else self._facts.media
+        asked = asked_modality(said)
+        media = self._facts.media if asked is None else self.require_media(asked)
         if media is None:
             return self.tokenizer().encode(render(said), add_special=False)
         prompt = MediaConversation(said, media.placeholder, media.marker, media.framed).rendered(render)

@@ -2,6 +2,17 @@
 
 from .answer import Answer, AnswerDelta, AnswerEnd
 from .generator import Generator
-from .requests import AnswerOptions, Conversation, Request
+from .requests import AnswerOptions, Conversation, Request, SpeechRequest
+from .transcriber import Transcriber
 
-__all__ = ["Answer", "AnswerDelta", "AnswerEnd", "AnswerOptions", "Conversation", "Generator", "Request"]
+__all__ = [
+    "Answer",
+    "AnswerDelta",
+    "AnswerEnd",
+    "AnswerOptions",
+    "Conversation",
+    "Generator",
+    "Request",
+    "SpeechRequest",
+    "Transcriber",
+]

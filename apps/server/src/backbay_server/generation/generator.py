@@ -25,7 +25,7 @@ from ..monitoring import Metrics
 from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
 from .prompt_size import COUNTED, is_long, require_room, require_short
-from .prompts import EnginePrompt, prepare_prompt, session_name
+from .prompts import EnginePrompt, prepare_prompt, require_text, session_name
 from .requests import SEEDS, AnswerFormat, AnswerOptions, Conversation, Prompt, Request
 
 T = TypeVar("T")
@@ -100,6 +100,7 @@ class Generator:
 
     async def _ready(self, llm: LLM, *prompts: Prompt, parts: int = 0) -> list[Prompt]:
         """Prompts for which there is room, with their pictures."""
+        require_text(llm)
         await _run(self._lane(*prompts), partial(require_room, parts=parts), llm, *prompts)
         return [await self._with_pictures(llm, prompt) for prompt in prompts]
 
@@ -114,6 +115,7 @@ class Generator:
     ) -> TextVectors:
         """Vectors of texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
         with await self.lease(model) as lease:
+            require_text(lease.llm)
             require_short(lease.llm, texts)
             encoded = await self.beside(_encoded, lease.llm, texts, cut)
             rows = await self._in_batches(partial(lease.llm.embed, adapter=lease.mix()), encoded)
@@ -122,6 +124,7 @@ class Generator:
     async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextVectors:
         """Scores of texts by how well they answer a query: the higher the better."""
         with await self.lease(model) as lease:
+            require_text(lease.llm)
             require_short(lease.llm, query, texts)
             scores = await self._in_batches(partial(lease.llm.rerank, query, adapter=lease.mix()), texts)
             tokens = await self.beside(_pair_tokens, lease.llm, query, texts)

@@ -43,7 +43,32 @@ class ImagePart(Struct, tag="image_url", tag_field="type"):
     image_url: Annotated[ImageUrl, taken("the picture, if the model sees")]
 
 
-Part: TypeAlias = TextPart | ImagePart | RefusalPart
+class InputAudio(Struct):
+    """A sound."""
+
+    data: Annotated[str, taken("the file in base64: WAV, FLAC, OGG or MP3")]
+    format: Annotated[str | None, ignored("the file says its kind")] = None
+
+
+class InputAudioPart(Struct, tag="input_audio", tag_field="type"):
+    """A part of a message: a sound."""
+
+    input_audio: Annotated[InputAudio, taken("the sound, if the model hears")]
+
+
+class AudioUrl(Struct):
+    """Where a sound is."""
+
+    url: Annotated[str, taken("a data: URL; no sound is fetched")]
+
+
+class AudioUrlPart(Struct, tag="audio_url", tag_field="type"):
+    """A part of a message: a sound, as vLLM has it."""
+
+    audio_url: Annotated[AudioUrl, taken("the sound, if the model hears")]
+
+
+Part: TypeAlias = TextPart | ImagePart | InputAudioPart | AudioUrlPart | RefusalPart
 
 
 class CalledFunction(Struct):
@@ -71,7 +96,7 @@ class Message(Struct):
     tool_call_id: Annotated[str | None, taken("the call that a tool's message answers")] = None
     reasoning_content: Thoughts = None
     refusal: Annotated[str | None, ignored("the assistant's content says it")] = None
-    audio: Annotated[Any, ignored("the model hears nothing")] = None
+    audio: Annotated[Any, ignored("answers are text")] = None
 
 
 class Function(Struct):
