@@ -30,6 +30,10 @@ def openapi_document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
     kinds = [(each.body, each.answers, each.chunks, error_form(each.path)) for each in listed]
     unique = list(dict.fromkeys(kind for structs in kinds for kind in structs if kind is not None))
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REFERENCE)
+    files = (each for kind in components.values() for each in kind.get("properties", {}).values())
+    for field in files:
+        if field.pop("contentEncoding", None):  # only forms have bytes, which are sent as they are
+            field["contentMediaType"] = "application/octet-stream"
     by_kind = dict(zip(unique, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in listed:

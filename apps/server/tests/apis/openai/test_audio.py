@@ -327,6 +327,11 @@ def test_the_state_and_the_metrics_know_of_sound(whisper: Served, hearing: Serve
         "vision": False,
         "audio": True,
     }
-    post(whisper)
+    show = [
+        httpx.post(f"{each.url}/api/show", json={"model": name}, timeout=300).json()
+        for each, name in ((whisper, "tiny"), (hearing, "voxtral"))
+    ]
+    assert [each["capabilities"] for each in show] == [[], ["completion"]]
+    post(whisper, SOUND)
     told = httpx.get(f"{whisper.url}/metrics", timeout=300).text
     assert 'gen_ai_operation_name="transcription",gen_ai_request_model="tiny"' in told

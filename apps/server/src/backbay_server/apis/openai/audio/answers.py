@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from backbay_engine import Segment, Transcript
+from backbay_engine import Transcript
 
 TRANSLATED = "english"  # as OpenAI's answers name the language of translations
 
@@ -16,13 +16,6 @@ class AudioUsage(Struct):
 
     seconds: float
     type: Literal["duration"] = "duration"
-
-
-class TranscribedText(Struct):
-    """What is said."""
-
-    text: str
-    usage: AudioUsage
 
 
 class TranscribedSegment(Struct):
@@ -40,15 +33,15 @@ class TranscribedSegment(Struct):
     no_speech_prob: float
 
 
-class VerboseTranscript(Struct):
-    """What is said, in which language, segment by segment."""
+class AudioTranscript(Struct):
+    """What is said; if verbose, in which language, and segment by segment."""
 
-    task: str
-    language: str
-    duration: float
     text: str
-    segments: list[TranscribedSegment]
     usage: AudioUsage
+    task: str | UnsetType = UNSET
+    language: str | UnsetType = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[TranscribedSegment] | UnsetType = UNSET
 
 
 class TextDelta(Struct, tag="transcript.text.delta", tag_field="type"):
@@ -67,17 +60,17 @@ class TextDone(Struct, tag="transcript.text.done", tag_field="type"):
 SpeechEvent = TextDelta | TextDone
 
 
-def usage_of(transcript: Transcript) -> AudioUsage:
-    return AudioUsage(transcript.duration)
+def short(transcript: Transcript) -> AudioTranscript:
+    return AudioTranscript(transcript.text, usage_of(transcript))
 
 
-def verbose(transcript: Transcript) -> VerboseTranscript:
+def verbose(transcript: Transcript) -> AudioTranscript:
     """The transcript with its segments; without a language, the model knows English alone."""
     language = TRANSLATED if transcript.task == "translate" else transcript.language or "en"
-    segments = [_segment(number, each) for number, each in enumerate(transcript)]
-    head = transcript.task, language, transcript.duration, transcript.text
-    return VerboseTranscript(*head, segments, usage_of(transcript))
+    segments = [TranscribedSegment(**each.entry(number)) for number, each in enumerate(transcript)]
+    usage, duration = usage_of(transcript), transcript.duration
+    return AudioTranscript(transcript.text, usage, transcript.task, language, duration, segments)
 
 
-def _segment(number: int, segment: Segment) -> TranscribedSegment:
-    return TranscribedSegment(**segment.entry(number))
+def usage_of(transcript: Transcript) -> AudioUsage:
+    return AudioUsage(transcript.duration)

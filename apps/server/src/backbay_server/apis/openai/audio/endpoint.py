@@ -8,10 +8,8 @@ from typing import Any, Final
 from ....generation import SpeechRequest
 from ....transport.answers import JsonResponse, StreamResponse, TextResponse, encode, event_stream, sse
 from ...endpoint import Endpoint, EndpointCall
-from .answers import SpeechEvent, TextDelta, TextDone, TranscribedText, VerboseTranscript, usage_of, verbose
+from .answers import AudioTranscript, SpeechEvent, TextDelta, TextDone, short, usage_of, verbose
 from .requests import TranscriptionRequest, speech_request
-
-ANSWERS: Final[Any] = TranscribedText | VerboseTranscript
 
 
 async def transcribe(
@@ -48,7 +46,7 @@ async def _answer(
         case "verbose_json":
             return JsonResponse(verbose(whole))
         case _:
-            return JsonResponse(TranscribedText(whole.text, usage_of(whole)))
+            return JsonResponse(short(whole))
 
 
 async def _events(call: EndpointCall, request: SpeechRequest) -> AsyncGenerator[bytes, None]:
@@ -66,6 +64,6 @@ async def _events(call: EndpointCall, request: SpeechRequest) -> AsyncGenerator[
 
 
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = tuple(
-    Endpoint("POST", path, handler, TranscriptionRequest, ANSWERS, SpeechEvent, form=True, plain=True)
+    Endpoint("POST", path, handler, TranscriptionRequest, AudioTranscript, SpeechEvent, form=True, plain=True)
     for path, handler in (("/v1/audio/transcriptions", transcribe), ("/v1/audio/translations", translate))
 )

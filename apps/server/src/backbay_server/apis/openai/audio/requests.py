@@ -13,14 +13,13 @@ from ...fields import ignored, refused, taken
 
 Form: TypeAlias = Literal["json", "text", "srt", "verbose_json", "vtt"]
 Texts: TypeAlias = Annotated[list[str], Meta(max_length=64)]
-File: TypeAlias = Annotated[bytes, Meta(extra_json_schema={"contentEncoding": "binary"})]
 SPEAKERS = "the model tells no speakers apart"
 
 
 class TranscriptionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """A sound to transcribe, or to translate into English."""
 
-    file: Annotated[File, taken("the sound: a file in WAV, FLAC, OGG or MP3")]
+    file: Annotated[bytes, taken("the sound: a file in WAV, FLAC, OGG or MP3")]
     model: fields.Model = None
     language: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
