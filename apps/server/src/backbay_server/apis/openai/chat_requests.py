@@ -43,7 +43,7 @@ class ImagePart(Struct, tag="image_url", tag_field="type"):
     image_url: Annotated[ImageUrl, taken("the picture, if the model sees")]
 
 
-class InputAudio(Struct):
+class AudioData(Struct):
     """A sound."""
 
     data: Annotated[str, taken("the file in base64: WAV, FLAC, OGG or MP3")]
@@ -53,7 +53,7 @@ class InputAudio(Struct):
 class InputAudioPart(Struct, tag="input_audio", tag_field="type"):
     """A part of a message: a sound."""
 
-    input_audio: Annotated[InputAudio, taken("the sound, if the model hears")]
+    input_audio: Annotated[AudioData, taken("the sound, if the model hears")]
 
 
 class AudioUrl(Struct):
