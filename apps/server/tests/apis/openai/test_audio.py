@@ -15,7 +15,7 @@ from patience import wait_until
 from scripted_model import write_scripted_model
 from serving import Served, chunks_of, client_of, serving
 from small_sound import KINDS, write_small_sound
-from small_whisper import write_ggml, write_whisper
+from small_whisper import CONTEXT, write_ggml, write_whisper
 from sounds import as_file, heard
 
 from backbay_engine import Transcript, load
@@ -305,6 +305,16 @@ def test_sounds_wait_in_a_queue_of_bounded_length(whisper: Served) -> None:
 
     assert asyncio.run(asking()) == [429]
     assert post(whisper).status_code == 200
+
+
+def test_a_whisper_has_no_more_tokens_than_it_has_learned(folder: Path, tmp_path: Path) -> None:
+    text = write_scripted_model(tmp_path / "scripted.gguf")
+    with serving(folder, text, threads=1, context=512, max_loaded=2) as server:
+        assert post(server, SOUND, model="tiny").status_code == 200
+        assert server.model("tiny").context == CONTEXT
+        body = {"model": "scripted", "prompt": "Say [hello]"}
+        httpx.post(f"{server.url}/v1/completions", json=body, timeout=300).raise_for_status()
+        assert server.model("scripted").context == 512
 
 
 def test_files_of_whisper_cpp_are_on_offer(tmp_path: Path) -> None:
