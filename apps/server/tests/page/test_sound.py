@@ -114,7 +114,8 @@ def test_a_whisper_writes_down_what_is_said(shared: Page, whisper: Served, folde
     with load(folder, "cpu_ref", context=SHORT) as opened_model:
         right: Transcript = opened_model.transcribe(SPEECH)
     opened(shared, whisper.url)
-    shared.until("document.querySelector('#prompt').placeholder.startsWith('Attach or record a sound')")
+    shared.until("document.querySelector('#prompt').placeholder === 'Attach or record a sound'")
+    assert shared.value("document.querySelector('.ideas').hidden")
     shared.value("document.querySelector('#prompt').focus()")
     shared.write("Hello", enter=True)
     shared.until("document.querySelector('#status').innerText.includes('attach a sound, or record one')")

@@ -49,7 +49,7 @@ function refresh() {
   send.hidden = busy;
   stop.hidden = !busy;
   send.disabled = !select.value || !isMessage(prompt.value.trim());
-  prompt.placeholder = transcribes ? "Attach or record a sound; words here precede it, such as names" : compares() ? "Write to both models" : "Write a message";
+  prompt.placeholder = transcribes ? "Attach or record a sound" : compares() ? "Write to both models" : "Write a message";
 }
 
 function grow() {
@@ -103,6 +103,7 @@ record.addEventListener("click", () => recorder.toggle().catch((error) => warn(`
 function offerAttachments({ images = false, sounds = false, transcribes: writes = false } = {}) {
   Object.assign(attachments, { images: images && !writes, hears: sounds });
   transcribes = writes;
+  document.querySelector(".ideas").hidden = writes; // they are for models that talk
   attach.hidden = !(images || sounds);
   attach.title = attach.ariaLabel = images ? "Add a picture" : "Add a sound";
   file.accept = [...(images ? ["image/*"] : []), ...(sounds ? ["audio/*"] : [])].join();
