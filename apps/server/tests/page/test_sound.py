@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import Page
-from chat_page import WHOLE, ask, opened
+from chat_page import WHOLE, ask, opened, wait_until_kept
 from processes import Served, serving
 from small_sound import write_small_sound
 from small_whisper import write_whisper
@@ -57,6 +57,7 @@ def drop(page: Page, data: bytes, name: str, kind: str) -> None:
 
 def sent_sounds(page: Page) -> list[bytes]:
     """The files of the last question, as the browser keeps them."""
+    wait_until_kept(page)
     turn = next(each for each in reversed(page.value(TURNS)) if each["role"] == "user")
     return [base64.b64decode(url.partition(",")[2]) for url in turn["sounds"]]
 
@@ -125,6 +126,7 @@ def test_a_whisper_writes_down_what_is_said(shared: Page, whisper: Served, folde
     shared.until("document.querySelectorAll('#attachments audio').length === 2")
     shared.click("#send")
     shared.until(f"document.querySelectorAll('article.user').length === 1 && {WHOLE}")
+    wait_until_kept(shared)
     assert shared.value(TURNS)[-1]["answers"][0]["text"] == f"{right.text}\n\n{right.text}"
     assert shared.value("document.querySelectorAll('.fault').length") == 0
     assert not shared.faults
