@@ -41,7 +41,9 @@ def test_a_folder_gives_its_files_and_the_folders_of_transformers(tmp_path: Path
     }
 
 
-def test_files_of_whisper_cpp_are_told_by_how_they_begin(tmp_path: Path) -> None:
+def test_files_of_whisper_cpp_are_told_by_how_they_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files(tmp_path, "notes.bin", "pytorch_model.bin")
     (tmp_path / "ggml-base.bin").write_bytes(b"lmgg" + bytes(40))
     repository = tmp_path / "cache" / "models--ggerganov--whisper.cpp" / "snapshots" / COMMIT
@@ -51,7 +53,9 @@ def test_files_of_whisper_cpp_are_told_by_how_they_begin(tmp_path: Path) -> None
     assert models_in(tmp_path / "cache") == {
         "ggerganov/whisper.cpp": ModelPaths(repository / "ggml-tiny.bin")
     }
-    assert locate(repository) == ModelPaths(repository / "ggml-tiny.bin")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name in (repository, "hf:ggerganov/whisper.cpp", "hf:ggerganov/whisper.cpp/ggml-tiny.bin"):
+        assert locate(name) == ModelPaths(repository / "ggml-tiny.bin")
 
 
 def test_two_files_of_one_name_get_different_names(tmp_path: Path) -> None:
