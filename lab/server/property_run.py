@@ -34,6 +34,7 @@ from schemathesis import Case, GenerationMode  # noqa: E402
 from schemathesis.core.failures import FailureGroup  # noqa: E402
 from schemathesis.specs.openapi import checks  # noqa: E402
 from scripted_model import SCRIPTS, write_embedder, write_reranker, write_scripted_model  # noqa: E402
+from small_whisper import write_whisper  # noqa: E402
 
 from backbay_server.apis.fields import USE  # noqa: E402
 
@@ -85,6 +86,7 @@ def write_models(folder: Path) -> list[Path]:
         write_scripted_model(folder / "scripted.gguf"),
         write_embedder(folder / "vectors.gguf", {"north": axes[0], "east": axes[1]}),
         write_reranker(folder / "scores.gguf", {"best": 3.0, "good": 1.0}),
+        write_whisper(folder / "speech"),
     ]
 
 
@@ -121,7 +123,8 @@ def _served(name: str, schema: Any) -> Any:
     for refused in [key for key, each in properties.items() if each.get(USE) == "refused"]:
         del properties[refused]
     if "model" in properties and "Request" in name:
-        kind = "vectors" if "Embed" in name else "scores" if "Rerank" in name else "scripted"
+        kinds = {"Embed": "vectors", "Rerank": "scores", "Transcription": "speech"}
+        kind = next((kind for part, kind in kinds.items() if part in name), "scripted")
         properties["model"] = {"enum": [kind]}
         required.add("model")
     if "messages" in properties:

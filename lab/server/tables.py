@@ -184,6 +184,8 @@ def _type(kind: inspect.Type, names: Names, found: list[type]) -> str:
             return name + _range(kind)
         case inspect.StrType():
             return "text"
+        case inspect.BytesType():
+            return "file"
         case inspect.BoolType():
             return "boolean"
         case inspect.DictType():

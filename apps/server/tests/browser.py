@@ -25,6 +25,8 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-port=0",
     "--no-first-run",
+    "--use-fake-device-for-media-stream",  # a microphone that beeps
+    "--use-fake-ui-for-media-stream",  # which every page may use
 )
 
 

@@ -32,6 +32,21 @@ def test_a_schema_says_what_happens_to_a_field():
     assert (fields["best_of"]["x-backbay"], fields["best_of"]["enum"]) == ("refused", [None, 0, 1])
 
 
+def test_a_form_and_the_answers_in_plain_text_are_described():
+    document = openapi_document(ENDPOINTS)
+    operation = document["paths"]["/v1/audio/transcriptions"]["post"]
+    assert operation["requestBody"]["content"].keys() == {"multipart/form-data"}
+    answers = operation["responses"]["200"]["content"]
+    assert answers.keys() == {
+        "application/json",
+        "text/event-stream; charset=utf-8",
+        "text/plain; charset=utf-8",
+    }
+    file = document["components"]["schemas"]["TranscriptionRequest"]["properties"]["file"]
+    assert (file["contentMediaType"], file["x-backbay"]) == ("application/octet-stream", "taken")
+    assert "contentEncoding" not in file
+
+
 def test_every_field_of_a_request_has_a_use():
     schemas = openapi_document(ENDPOINTS)["components"]["schemas"]
     bodies = [each.body for each in ENDPOINTS if each.body is not None]

@@ -27,6 +27,7 @@ from .loading import load as load
 from .media.rows import Rows as Rows
 from .port.chats import ChatRequest as ChatRequest
 from .port.options import LoadOptions as LoadOptions
+from .port.transcription import Transcription as Transcription
 from .port.transcription import TranscriptOptions as TranscriptOptions
 from .runner.requests.answer import Completion as Completion
 from .runner.requests.answer import Timings as Timings

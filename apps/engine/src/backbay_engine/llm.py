@@ -96,8 +96,8 @@ class LLM:
         """Answer a conversation: messages with a role and content, formatted by the model's chat template.
 
         Content is a text, or parts such as {"type": "text", "text": ...}, {"type": "image", "image": ...}, {"type": "audio",
-        "audio": ...}, {"type": "rows", "rows": ...} and OpenAI's {"type": "image_url", "image_url": {"url": "data:..."}} and {"type": "input_audio", ...}. The options are those of `prepare_chat` (tools ...) and
-        of `submit`. Reasoning and calls of tools are apart from the text; `message` goes on with the conversation.
+        "audio": ...}, {"type": "rows", "rows": ...}, and OpenAI's "image_url" and "input_audio". The options are those of
+        `prepare_chat` (tools ...) and `submit`. Reasoning and calls of tools are apart from the text; `message` goes on.
         """
         chat, given = self._prepared(messages, options)
         return chat.told_apart(self.generate(chat.prompt, **given))
@@ -185,10 +185,7 @@ class LLM:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, a placeholder for each row of a picture or a sound; RequestError if the model cannot serve it."""
-        checked = self._requests.checked(prompt)
-        return (
-            self._port.ask(questions.Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
-        )
+        return self._requests.encoded(prompt)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -245,6 +242,11 @@ class LLM:
         """What a prompt may hold: "text", and "image" if the model sees pictures, "audio" if it hears sound."""
         return frozenset({"text", *((media.modality,) if (media := self._port.facts.media) else ())})
 
+    @property
+    def transcribes(self) -> bool:
+        """Whether it writes transcripts of sounds, and nothing else."""
+        return self._port.facts.transcribes
+
     def prepare(self, given: Any) -> Any:
         """A picture or a sound as the model's encoder takes it, Prepared or PreparedAudio; it may stand for it in any prompt."""
         return self._port.ask(questions.PrepareMedia(self._requests.media(given)))
@@ -261,14 +263,13 @@ class LLM:
 
     @naming_limits("a request")
     def transcribe(self, audio: Any, *, stream: bool = False, **options: Unpack[TranscriptFields]) -> Any:
-        """The Transcript of a sound of any length, by a Whisper; with `stream`, an iterator of its segments as they come.
+        """The Transcript of a sound of any length, by a Whisper; with `stream`, the Transcription, whose segments come one by one.
 
         The options are the fields of TranscriptOptions: language, timestamps, task, temperature, prompt.
         """
         self._facts().require_transcripts()
-        checked = transcript_options(options)
-        made = Transcription(self._port, self.prepare(audio), checked)
-        return made.segments() if stream else made.transcript()
+        made = Transcription(self._port, transcript_options(options), self.prepare(audio))
+        return made if stream else made.transcript()
 
     @property
     def store(self) -> StoreView:

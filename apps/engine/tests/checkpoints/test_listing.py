@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backbay import ModelFileError
-from backbay_engine import ModelPaths, models_in, projector_beside
+from backbay_engine import ModelPaths, locate, models_in, projector_beside
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -39,6 +39,23 @@ def test_a_folder_gives_its_files_and_the_folders_of_transformers(tmp_path: Path
             tmp_path / "seeing" / "seeing-q8.gguf", tmp_path / "seeing" / "mmproj-seeing.gguf"
         ),
     }
+
+
+def test_files_of_whisper_cpp_are_told_by_how_they_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files(tmp_path, "notes.bin", "pytorch_model.bin")
+    (tmp_path / "ggml-base.bin").write_bytes(b"lmgg" + bytes(40))
+    repository = tmp_path / "cache" / "models--ggerganov--whisper.cpp" / "snapshots" / COMMIT
+    files(repository, "README.md")
+    (repository / "ggml-tiny.bin").write_bytes(b"lmgg" + bytes(40))
+    assert models_in(tmp_path) == {"ggml-base": ModelPaths(tmp_path / "ggml-base.bin")}
+    assert models_in(tmp_path / "cache") == {
+        "ggerganov/whisper.cpp": ModelPaths(repository / "ggml-tiny.bin")
+    }
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    for name in (repository, "hf:ggerganov/whisper.cpp", "hf:ggerganov/whisper.cpp/ggml-tiny.bin"):
+        assert locate(name) == ModelPaths(repository / "ggml-tiny.bin")
 
 
 def test_two_files_of_one_name_get_different_names(tmp_path: Path) -> None:

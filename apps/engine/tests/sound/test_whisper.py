@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from model_scripts import nmse
+from patience import PATIENCE, wait_until
 from small_llama import write_small_llama
 from small_sound import write_small_sound
 from small_whisper import BINS, POSITIONS, SOUNDS, WIDTH, write_whisper
 from sounds import heard
 
 import backbay
+from backbay import CancelledError, ClosedError
 from backbay_engine import LLM, Audio, AudioError, RequestError, Transcript, load
 from backbay_engine.port import transcription
 
@@ -72,6 +74,7 @@ def test_prepared_sounds_are_windows_and_longer_ones(one: LLM) -> None:
     assert one.embed_audio(short).shape == (POSITIONS, WIDTH)
     assert one.embed_audio(long).shape == (3 * POSITIONS, WIDTH)
     assert one.modalities == {"text", "audio"}
+    assert one.transcribes
     assert repr(one) == f"LLM(whisper, transcripts, context {SHORT})"
     with pytest.raises(AudioError, match="30 seconds of sound; transcribe takes longer ones"):
         one.logits(IDS, audio=long)
@@ -104,6 +107,37 @@ def test_segments_stream_as_they_come(one: LLM) -> None:
     assert whole.language == "de"
     assert whole.duration == 5.0
     assert whole.text == "".join(each.text for each in whole).strip()
+
+
+def test_a_transcription_that_is_closed_ends_within_a_step(folder: Path) -> None:
+    steps = []
+    with load(folder, "cpu_ref", num_threads=1, parallel=1) as whisper:
+        made = whisper.transcribe(audio(30.0), temperature=0.0, stream=True)
+        first = next(made)
+        assert (first.seek, made.duration) == (0, 30.0)
+        with ThreadPoolExecutor(1) as pool:
+            rest = pool.submit(list, made)
+            wait_until(lambda: whisper.state().busy)
+            made.close()
+            steps = rest.result(PATIENCE)
+        assert len(steps) < len(whisper.transcribe(audio(30.0), temperature=0.0)) - 1
+        assert not whisper.state().busy
+        assert list(made) == []
+
+
+def test_a_transcript_of_a_model_that_is_closed_is_no_shorter_one(folder: Path) -> None:
+    whisper = load(folder, "cpu_ref", num_threads=1)
+    made = whisper.transcribe(audio(30.0), temperature=0.0, stream=True)
+    next(made)
+    whisper.close()
+    with pytest.raises((CancelledError, ClosedError)):
+        list(made)
+
+
+def test_segments_name_the_frame_at_which_their_window_begins(one: LLM) -> None:
+    found = one.transcribe(audio(5.0), timestamps=False, temperature=0.0)
+    assert [each.seek for each in found] == [0, 200, 400]
+    assert found.entry["segments"][1]["seek"] == 200
 
 
 def test_times_never_fall_whatever_the_temperature(one: LLM) -> None:
@@ -175,6 +209,7 @@ def test_a_whisper_writes_transcripts_alone(one: LLM) -> None:
 
 def test_other_models_write_no_transcripts(tmp_path: Path) -> None:
     with load(write_small_llama(tmp_path / "text.gguf"), "cpu_ref", num_threads=1) as deaf:
+        assert not deaf.transcribes
         with pytest.raises(RequestError, match="llama writes no transcripts; load a Whisper"):
             deaf.transcribe(audio(1.0))
         with pytest.raises(RequestError, match="as a part of its prompt, not as audio="):

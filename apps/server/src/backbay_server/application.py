@@ -28,7 +28,7 @@ from .apis import ENDPOINTS
 from .apis.endpoint import AppServices
 from .catalogue import Catalogue, CatalogueEntry, Load, ModelPool, load_entry
 from .errors import ApiError, MethodNotAllowedError, RouteNotFoundError, UnavailableError, error_response
-from .generation import Generator
+from .generation import Generator, Transcriber
 from .monitoring import LogMiddleware, Metrics
 from .monitoring.routes import routes as monitoring_routes
 from .pictures import PictureFetcher
@@ -80,7 +80,9 @@ def build_application(chosen: ServerSettings, load_model: Load) -> Starlette:
     def services() -> AppServices:
         metrics.pool = pool = ModelPool(catalogue, load_model, max_loaded=chosen.max_loaded)
         generator = Generator(pool, metrics, fetcher, allow_rows=chosen.allow_rows)
-        return AppServices(chosen, catalogue, pool, generator, drain, metrics)
+        at_once = chosen.parallel * chosen.max_loaded
+        transcriber = Transcriber(generator, metrics, at_once=at_once, waiting=chosen.queue)
+        return AppServices(chosen, catalogue, pool, generator, transcriber, drain, metrics)
 
     life = Lifespan(services)
     made = Starlette(
@@ -145,7 +147,7 @@ class Lifespan:
             yield
         finally:
             await services.pool.close()
-            services.generator.close()
+            services.close()
 
     def require(self, application: Starlette) -> None:
         """Start the services unless they run. They end with the application, or with the process.
@@ -174,7 +176,7 @@ class Lifespan:
         """Close what requests of an event loop that has ended have started."""
         if self._loop is not None and self._services is not None:
             self._services.pool.abandon()
-            self._services.generator.close()
+            self._services.close()
         self._loop = self._services = None
 
 

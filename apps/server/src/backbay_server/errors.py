@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, json
 from starlette.responses import Response
 from starlette.types import Scope
 
-from backbay import ClosedError, OptionError
+from backbay import CancelledError, ClosedError, OptionError
 from backbay_engine import (
     ContextOverflowError,
     DeadlineError,
@@ -143,7 +143,7 @@ def api_error(error: BaseException) -> ApiError:
             return InvalidRequestError(str(error), param="tools")
         case RequestError() | OptionError() | TemplateError() | TokenizerError():
             return InvalidRequestError(str(error))
-        case ClosedError():
+        case ClosedError() | CancelledError():
             return UnavailableError("the model is leaving; try again later")
         case _:
             log.error("a request failed", exc_info=error)

@@ -16,10 +16,12 @@ from starlette.routing import Route
 from .apis import ENDPOINTS
 from .apis.endpoint import Endpoint
 from .errors import ERRORS, error_form, error_status
+from .transport.answers import PLAIN_TEXT
 
 Schema: TypeAlias = Mapping[str, Any]
 _REFERENCE: Final = "#/components/schemas/{name}"
 _TEXT: Final[Schema] = {"type": "string"}
+FORM: Final = "multipart/form-data"
 
 
 def openapi_document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
@@ -28,6 +30,10 @@ def openapi_document(endpoints: Iterable[Endpoint[Any]]) -> Schema:
     kinds = [(each.body, each.answers, each.chunks, error_form(each.path)) for each in listed]
     unique = list(dict.fromkeys(kind for structs in kinds for kind in structs if kind is not None))
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REFERENCE)
+    files = (each for kind in components.values() for each in kind.get("properties", {}).values())
+    for field in files:
+        if field.pop("contentEncoding", None):  # only forms have bytes, which are sent as they are
+            field["contentMediaType"] = "application/octet-stream"
     by_kind = dict(zip(unique, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in listed:
@@ -52,11 +58,13 @@ def _operation(endpoint: Endpoint[Any], path: str, schemas: Mapping[Any, Schema]
         place = {"in": "path", "required": True, "schema": _TEXT}
         found["parameters"] = [{"name": each, **place} for each in names]
     if endpoint.body is not None:
-        content = _content("application/json", schemas[endpoint.body])
+        content = _content(FORM if endpoint.form else "application/json", schemas[endpoint.body])
         found["requestBody"] = {"required": True, "content": content}
     answer = _content("application/json", schemas[endpoint.answers])
     if endpoint.chunks is not None:
         answer |= _content(endpoint.stream_type, schemas[endpoint.chunks])
+    if endpoint.plain:
+        answer |= _content(PLAIN_TEXT, _TEXT)
     form = _content("application/json", schemas[error_form(path)])
     found["responses"] = {"200": {"description": "the answer", "content": answer}, **_failures(path, form)}
     return found

@@ -20,6 +20,7 @@ CLIENTS = {
     "test_langchain.py": ("langchain_anthropic", "langchain_openai"),
     "test_litellm.py": ("litellm",),
     "test_ollama.py": ("ollama",),
+    "test_openai_audio.py": ("openai", "soundfile"),
     "test_openai_chat.py": ("openai",),
     "test_openai_endpoints.py": ("openai",),
     "test_openai_faults.py": ("openai",),

@@ -107,7 +107,7 @@ def test_a_picture_goes_with_a_question_where_the_model_sees(shared: Page) -> No
             files.items.add(new File([blob], 'shape.png', { type: 'image/png' }));
             document.dispatchEvent(new DragEvent('drop', { dataTransfer: files, bubbles: true, cancelable: true }));
         })()""")
-        shared.until("document.querySelector('#pictures img')")
+        shared.until("document.querySelector('#attachments img')")
         ask(shared, "number")
         shared.until(WHOLE)
         assert shared.value("document.querySelector('article.user img').src.startsWith('data:image/png')")

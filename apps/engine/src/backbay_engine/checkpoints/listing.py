@@ -1,4 +1,4 @@
-"""The models that lie in a folder: GGUF files, folders of transformers, Hugging Face's cache, Ollama's store."""
+"""The models that lie in a folder: GGUF files, files of whisper.cpp, folders of transformers, Hugging Face's cache, Ollama's store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_FOLDERS = 10_000
 
 
 def models_in(folder: Name) -> dict[str, ModelPaths]:
-    """The models in a folder, by name. Only names of files are read; ModelFileError if the folder cannot be."""
+    """The models in a folder, by name. Only names of files are read, and how a *.bin begins; ModelFileError if the folder cannot be."""
     root = Path(folder)
     try:
         children = sorted(each.name for each in root.iterdir())
@@ -61,8 +61,8 @@ def _in_folder(root: Path) -> Iterator[tuple[str, ModelPaths]]:
         if "config.json" in files and any(each.endswith(".safetensors") for each in files):
             yield _free(folder.name, folder, root, taken), ModelPaths(folder)
             continue
-        found = [folder / each for each in sorted(files) if each.endswith(".gguf")]
-        models, projectors = model_stores.models_and_projectors(each for each in found if each.is_file())
+        found = model_stores.model_files(folder / each for each in sorted(files))
+        models, projectors = model_stores.models_and_projectors(found)
         for path in models:
             located = model_stores.locate_in(path, models, projectors)
             yield _free(located.stem, path.parent / located.stem, root, taken), located

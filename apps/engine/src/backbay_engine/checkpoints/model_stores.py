@@ -13,6 +13,7 @@ from backbay import ModelFileError
 from backbay.gguf import nearest
 
 from .json_files import first_bytes, read_object
+from .whisper_file import is_whisper_file
 
 Name: TypeAlias = str | os.PathLike[str]
 MOST_LISTED = 8
@@ -32,18 +33,18 @@ class ModelPaths:
     @property
     def stem(self) -> str:
         """The name of the file without its ending, and without the number of its part."""
-        return _PART.sub("", Path(self.path).name).removesuffix(".gguf")
+        return _PART.sub("", Path(self.path).name).removesuffix(".gguf").removesuffix(".bin")
 
 
 def locate(name: Name) -> ModelPaths:
     """The files of a model by its name: `hf:org/name`, `ollama:name:tag`, `lmstudio:org/name`; any other is a path.
 
-    A folder is its GGUF file, unless it has a configuration.
+    A folder is its only file in GGUF or of whisper.cpp, unless it has a configuration.
     """
     if not isinstance(name, (str, os.PathLike)):
         return ModelPaths(name)  # refused where files are opened
     if os.path.isdir(name):  # noqa: PTH112  a text that no path can be is no folder
-        return _model_in(str(name), Path(name), Path(name).glob("*.gguf"), "")  # not below: that takes long
+        return _model_in(str(name), Path(name), Path(name).glob("*.*"), "")  # not below: that takes long
     scheme, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     find = _SCHEMES.get(scheme)
     if not colon or find is None or os.path.exists(name):  # noqa: PTH110
@@ -92,7 +93,7 @@ def _hugging_face(name: str, rest: str) -> ModelPaths:
         known = [each.removeprefix("models--").replace("--", "/") for each in have]
         raise _unknown(name, f"a model in {cache} ({remedy})", "/".join(parts[:2]), known)
     snapshot = snapshot_of(name, cache / wanted, revision or "main")
-    return _model_in(name, snapshot, snapshot.rglob("*.gguf"), file or kind)
+    return _model_in(name, snapshot, snapshot.rglob("*.*"), file or kind)
 
 
 def snapshot_of(name: str, repository: Path, revision: str) -> Path:
@@ -190,7 +191,7 @@ def _lm_studio(name: str, rest: str) -> ModelPaths:
         what = "a model" if not fitting else f"one model, not {' and '.join(fitting)},"
         raise _unknown(name, f"{what} in {searched} (nothing is downloaded)", wanted, models)
     file = "/".join(parts[2:] if fitting == [wanted] else parts[1:])
-    return _model_in(name, models[fitting[0]], models[fitting[0]].rglob("*.gguf"), file or kind)
+    return _model_in(name, models[fitting[0]], models[fitting[0]].rglob("*.*"), file or kind)
 
 
 # -- a folder with a model ------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def _lm_studio(name: str, rest: str) -> ModelPaths:
 def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> ModelPaths:
     """The model of a folder. `wanted` is a file's name, or a part of it, such as the name of a quantization."""
     try:
-        files = sorted(each for each in found if each.is_file())
+        files = sorted(model_files(found))
         whole = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
     except OSError:
         files, whole = [], False
@@ -215,6 +216,13 @@ def _model_in(name: str, folder: Path, found: Iterable[Path], wanted: str) -> Mo
         expected = f"a readable file, or a folder with config.json or one GGUF file{remedy}"
         raise ModelFileError(name, None, expected, listed)
     return locate_in(fitting[0], firsts, projectors)
+
+
+def model_files(files: Iterable[Path]) -> Iterator[Path]:
+    """Those of some files that hold a model: in GGUF by their names, of whisper.cpp by how they begin."""
+    for each in files:
+        if (each.suffix == ".gguf" and each.is_file()) or (each.suffix == ".bin" and is_whisper_file(each)):
+            yield each
 
 
 def models_and_projectors(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:

@@ -278,7 +278,7 @@ class MediaConversation:
     def _part(self, part: Any) -> Any:
         if isinstance(part, str):
             return {"type": "text", "text": self._hidden(part)}
-        if needs_encoder(part):
+        if needed_modality(part):
             self.media.append(given := media_of(part))
             return SHOWN[modality_of(given)]
         if is_rows_part(part):
@@ -320,11 +320,15 @@ def content_parts(messages: Sequence[Message]) -> list[Any]:
     return [part for content in contents if isinstance(content, list | tuple) for part in content]
 
 
-def needs_encoder(part: object) -> bool:
-    """Whether a part is a picture, a sound, or has rows that stand for one."""
+def needed_modality(part: object) -> Modality | None:
+    """The modality of a picture or a sound, or of what rows stand for; None of other parts."""
     if is_rows_part(part):
-        return rows_of(part).of is not None
-    return isinstance(part, Media) or is_media_part(part)
+        return None if (of := rows_of(part).of) is None else modality_of(of)
+    if isinstance(part, Media):
+        return modality_of(part)
+    if not isinstance(part, Mapping) or not is_media_part(part):
+        return None
+    return "image" if _says(part, "image") else "audio"
 
 
 def is_media_part(part: object) -> bool:

@@ -17,7 +17,7 @@ from ..media.prompts import (
     PromptParts,
     content_parts,
     modality_of,
-    needs_encoder,
+    needed_modality,
     placeholder_tokens,
     prompt_parts,
     prompt_tokens,
@@ -31,7 +31,7 @@ from ..steps.tokens import ids_of
 from ..text.rerank_pairs import pair_ids
 from ..text.tokenizers import Tokenizer
 from .contract import MediaFacts, ModelFacts, Port
-from .questions import GetStoreCounters
+from .questions import GetStoreCounters, Tokenize
 
 UserPrompt: TypeAlias = str | Sequence[int] | Sequence[Any] | Media | PromptParts
 """A text, token ids, or parts: texts, lists of ids, pictures, which are Image, Prepared, or what Image takes, sounds, which
@@ -61,7 +61,8 @@ class RequestMaker:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
         parts = content_parts(said)
-        media = self.require_media() if any(map(needs_encoder, parts)) else self._facts.media
+        asked = next((kind for part in parts if (kind := needed_modality(part))), None)
+        media = self._facts.media if asked is None else self.require_media(asked)
         if media is None and not any(map(is_rows_part, parts)):
             return self.tokenizer().encode(render(said), add_special=False)
         marks = ("", "") if media is None else (media.placeholder, media.marker, media.framed)
@@ -91,6 +92,11 @@ class RequestMaker:
             elif isinstance(item, Media):
                 self._check_media(item)
         return parts if parts.media else self._in_limits(self.texts(parts))
+
+    def encoded(self, prompt: UserPrompt) -> list[int]:
+        """The token ids of a prompt, a placeholder for each row of a picture or a sound."""
+        checked = self.checked(prompt)
+        return self._port.ask(Tokenize(checked)) if isinstance(checked, PromptParts) else list(checked)
 
     def generation(self, prompt: UserPrompt, deadline: float | None, options: Mapping[str, Any]) -> Generate:
         """A request for text, which must begin within `deadline` seconds, with options by name."""
@@ -173,7 +179,7 @@ class RequestMaker:
         if not prompts:
             raise RequestError("there is nothing to embed: give one text at least")
         for prompt in prompts:
-            if isinstance(prompt, PromptParts) and any(map(needs_encoder, prompt.items)):
+            if isinstance(prompt, PromptParts) and any(map(needed_modality, prompt.items)):
                 raise RequestError("pictures and sounds have no embeddings of text; leave them out")
         return prompts
 

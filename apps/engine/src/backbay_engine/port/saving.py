@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..arguments import AdapterMix
 from ..errors import RequestError
-from ..media.prompts import PromptParts, needs_encoder
+from ..media.prompts import PromptParts, needed_modality
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate, Prompt
@@ -34,7 +34,7 @@ def save_snapshot(port: Port, source: Prompt | Handle[Completion], adapter: Adap
 
 def require_no_pictures(prompt: Prompt) -> Prompt:
     """A prompt without pictures and sounds; RequestError if it has some, or rows in their place."""
-    if isinstance(prompt, PromptParts) and any(map(needs_encoder, prompt.items)):
+    if isinstance(prompt, PromptParts) and any(map(needed_modality, prompt.items)):
         raise no_pictures()
     return prompt
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Final, TypedDict, final
+from typing import Any, Final, TypedDict, TypeVar, final
 
 import numpy as np
 
+from backbay import CancelledError
 from backbay.gguf import nearest
 
 from ..errors import RequestError, UnknownOptionError
 from ..media.prompts import PromptParts
-from ..runner.requests.handle import wait_for
-from ..runner.requests.request import Generate, GenerationOptions, Score
+from ..runner.requests.answer import Completion
+from ..runner.requests.handle import Handle, wait_for
+from ..runner.requests.request import Generate, GenerationOptions, Request, Score
 from ..sound.audio import RATE
 from ..sound.prepared_sound import PreparedAudio
 from ..text.sampling import SamplingParams
@@ -23,6 +25,7 @@ from ..text.transcripts.marks import FRAMES, TASKS
 from ..text.transcripts.segments import STEP, WindowSegment
 from .contract import Port
 
+T = TypeVar("T")
 TEMPERATURES = 0.0, 0.2, 0.4, 0.6, 0.8, 1.0
 MOST_COMPRESSED = 2.4
 LEAST_LOGPROB = -1.0
@@ -112,13 +115,13 @@ def transcript_options(given: TranscriptFields) -> TranscriptOptions:
 
 
 @final
-class Transcription:
-    """The transcription of one sound.
+class Transcription(Iterator[Segment]):
+    """The segments of one sound, as they come. Any thread may close it while another waits for a segment.
 
     language  its code, detected in the first window if it is None
     """
 
-    def __init__(self, port: Port, sound: PreparedAudio, options: TranscriptOptions) -> None:
+    def __init__(self, port: Port, options: TranscriptOptions, sound: PreparedAudio) -> None:
         self._marks = marks = port.facts.require_transcripts()
         self.language = None if options.language is None else marks.language(options.language)
         marks.prompt(next(iter(marks.languages), None), options.task, times=True)  # refuses a task
@@ -126,16 +129,32 @@ class Transcription:
         self._port, self._sound, self._options = port, sound, options
         self._tokenizer = port.tokenizer
         self._before = self._previous(marks, options.prompt)
+        self._left, self._closed = self._segments(), False
+        self._handle: Handle[Any] | None = None
+
+    def __next__(self) -> Segment:
+        try:
+            return next(self._left)
+        except CancelledError:
+            if not self._closed:
+                raise
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the request that runs, if one does, within a step; no segment follows."""
+        self._closed = True
+        if (handle := self._handle) is not None:
+            handle.cancel()
 
     @property
     def duration(self) -> float:
         return self._sound.samples / RATE
 
     def transcript(self) -> Transcript:
-        segments = tuple(self.segments())
+        segments = tuple(self)
         return Transcript(segments, self.language, self._options.task, self.duration)
 
-    def segments(self) -> Iterator[Segment]:
+    def _segments(self) -> Iterator[Segment]:
         """The segments of window after window; each begins where the last whole segment ended."""
         begin, all_frames, step = 0, self._sound.mel.shape[1], self._marks.window
         while begin * STEP / FRAMES < self.duration:
@@ -157,12 +176,12 @@ class Transcription:
                 text = self._text(part.tokens)
                 if text.strip() and begun < self.duration:
                     own = begun, max(begun, end), text, tuple(part.tokens)
-                    yield Segment(*own, found.temperature, found.logprob, found.compression, silence)
+                    yield Segment(*own, found.temperature, found.logprob, found.compression, silence, begin)
             begin += further
 
     def _listen(self, window: PreparedAudio) -> float:
         """The probability that nobody speaks in a window; finds out the language, if need be."""
-        (row,) = wait_for(self._port.submit(Score(PromptParts((window, [self._marks.start])))))
+        (row,) = self._result(Score(PromptParts((window, [self._marks.start]))))
         if self.language is None and self._marks.languages:
             self.language = max(
                 self._marks.languages, key=lambda code: float(row[self._marks.languages[code]])
@@ -192,10 +211,20 @@ class Transcription:
             sampling=sampling,
             transcript=TranscriptRules(self._marks, self._options.timestamps),
         )
-        answer = wait_for(self._port.submit(Generate(PromptParts((window, ids)), options)))
+        answer = self._result(Generate(PromptParts((window, ids)), options))
         tokens = [token for token in answer.tokens if token != self._marks.end]
         logprobs = [each.logprob or 0.0 for each in answer.logprobs or ()]
         return WindowText(tokens, self._text(tokens), temperature, sum(logprobs) / (len(tokens) + 1))
+
+    def _result(self, request: Request[T]) -> T:
+        """The result of a request; CancelledError if the transcription, or the model, is closed meanwhile."""
+        self._handle = handle = self._port.submit(request)
+        if self._closed:
+            handle.cancel()
+        found = wait_for(handle)
+        if self._closed or (isinstance(found, Completion) and found.finish_reason == "cancelled"):
+            raise CancelledError("the transcription was cancelled")
+        return found
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode([token for token in tokens if token < self._marks.end], continues=True)

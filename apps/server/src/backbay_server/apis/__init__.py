@@ -12,6 +12,7 @@ from .llama_cpp import completions as llama_completions
 from .ollama import endpoints as ollama_endpoints
 from .ollama import models as ollama_models
 from .openai import chat, completions, embeddings, models
+from .openai.audio import endpoint as audio
 from .openai.responses import endpoint as responses
 
 _VERSIONED: Final[tuple[Endpoint[Any], ...]] = (
@@ -20,6 +21,7 @@ _VERSIONED: Final[tuple[Endpoint[Any], ...]] = (
     *completions.ENDPOINTS,
     *responses.ENDPOINTS,
     *embeddings.ENDPOINTS,
+    *audio.ENDPOINTS,
 )
 ENDPOINTS: Final[tuple[Endpoint[Any], ...]] = (
     *_VERSIONED,

@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from ..catalogue import Catalogue, ModelPool
 from ..errors import api_error, error_body, error_response
-from ..generation import Generator
+from ..generation import Generator, Transcriber
 from ..monitoring import Metrics
 from ..settings import ServerSettings
-from ..transport.answers import EVENT_STREAM, JsonResponse, StreamResponse
+from ..transport.answers import EVENT_STREAM, JsonResponse, StreamResponse, TextResponse
 from ..transport.bodies import LONG, BodyDecoder, DisconnectedError, read_body, require_plain, while_connected
 from ..transport.request_checks import RequestDrain
 from ..transport.request_ids import request_id
@@ -34,8 +34,14 @@ class AppServices:
     catalogue: Catalogue
     pool: ModelPool
     generator: Generator
+    transcriber: Transcriber
     drain: RequestDrain
     metrics: Metrics
+
+    def close(self) -> None:
+        """End the threads that work for requests."""
+        self.generator.close()
+        self.transcriber.close()
 
 
 @final
@@ -68,11 +74,13 @@ class Endpoint(Generic[Body]):
 
     method: str
     path: str
-    handler: Callable[[EndpointCall, Body], Awaitable[JsonResponse | StreamResponse]]
+    handler: Callable[[EndpointCall, Body], Awaitable[JsonResponse | StreamResponse | TextResponse]]
     body: type[Body] | None = None  # the struct of the request's body; None: it has none
     answers: Any = None  # the struct of the answer's body
     chunks: Any = None  # the struct of a chunk of the answer's stream; None: there are no streams
     stream_type: str = EVENT_STREAM
+    form: bool = False  # the body is a form, multipart/form-data, in place of JSON
+    plain: bool = False  # some answers are plain text
 
     @property
     def summary(self) -> str:
@@ -81,7 +89,7 @@ class Endpoint(Generic[Body]):
 
     @cached_property
     def _decoder(self) -> BodyDecoder[Body] | None:
-        return None if self.body is None else BodyDecoder(self.body, check_refused)
+        return None if self.body is None else BodyDecoder(self.body, check_refused, form=self.form)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as an ASGI application."""
@@ -107,7 +115,7 @@ class Endpoint(Generic[Body]):
             return error_body(api_error(error), scope)
 
         try:
-            decoded: Any = None if self._decoder is None else await self._decoder.decoded(body)
+            decoded: Any = None if self._decoder is None else await self._decoder.decoded(scope, body)
             answer = await self.handler(call, decoded)
             names = ignored_names(decoded)
             await answer.send(sending, {"x-backbay-ignored": ", ".join(names)} if names else {}, fail)

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any, TypeAlias, final
 
 from backbay import BackendParams, OptionError
+from backbay.discovery import open_model
 from backbay.gguf import nearest
 from backbay_engine import LLM, ModelPaths, RequestError, load, locate, models_in, projector_beside
 
@@ -91,7 +92,7 @@ def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> L
         return load(
             entry.path,
             entry.backend or settings.backend,
-            context=settings.context,
+            context=_context(settings.context, entry.path),
             parallel=settings.parallel,
             kv_dtype=settings.kv_dtype,
             params=BackendParams(options={} if entry.backend else settings.options),
@@ -108,6 +109,20 @@ def load_entry(settings: ServerSettings, entry: CatalogueEntry, **own: Any) -> L
         except RequestError as error:
             log.warning("%s: %s", entry.name, error)
     return loaded(draft=settings.draft)
+
+
+def _context(asked: int | None, path: Path) -> int | None:
+    """The tokens of each request; a Whisper has no more than it has learned, whatever the other models are given."""
+    if asked is None:
+        return None
+    file = open_model(path)
+    try:
+        keys, kind = file.metadata, file.metadata.architecture
+        return (
+            min(asked, keys.int(f"{kind}.context_length")) if f"{kind}.audio.block_count" in keys else asked
+        )
+    finally:
+        file.close()
 
 
 @final

@@ -3,7 +3,8 @@
 from .answer import Answer, AnswerDelta, AnswerEnd
 from .generator import Generator
 from .given_rows import GivenRows
-from .requests import AnswerOptions, Conversation, Request
+from .requests import AnswerOptions, Conversation, Request, SpeechRequest
+from .transcriber import Transcriber
 
 __all__ = [
     "Answer",
@@ -14,4 +15,6 @@ __all__ = [
     "Generator",
     "GivenRows",
     "Request",
+    "SpeechRequest",
+    "Transcriber",
 ]

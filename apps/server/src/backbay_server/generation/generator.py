@@ -26,7 +26,7 @@ from ..pictures import PictureFetcher
 from .answer import Answer, EventLoopBridge, PromptEcho
 from .given_rows import require_no_rows
 from .prompt_size import COUNTED, is_long, require_room, require_short
-from .prompts import EnginePrompt, prepare_prompt, session_name
+from .prompts import EnginePrompt, prepare_prompt, require_text, session_name
 from .requests import SEEDS, AnswerOptions, Conversation, Prompt, Request
 
 T = TypeVar("T")
@@ -107,6 +107,7 @@ class Generator:
 
     async def _ready(self, llm: LLM, *prompts: Prompt, parts: int = 0) -> list[Prompt]:
         """Prompts for which there is room, with their pictures."""
+        require_text(llm)
         await _run(self._lane(*prompts), partial(require_room, parts=parts), llm, *prompts)
         if not self._allow_rows:
             require_no_rows(*prompts)
@@ -123,6 +124,7 @@ class Generator:
     ) -> TextVectors:
         """Vectors of texts. With `cut`, a text that is too long loses its end; otherwise it is an error."""
         with await self.lease(model) as lease:
+            require_text(lease.llm)
             require_short(lease.llm, texts)
             encoded = await self.beside(_encoded, lease.llm, texts, cut)
             rows = await self._in_batches(partial(lease.llm.embed, adapter=lease.mix()), encoded)
@@ -131,6 +133,7 @@ class Generator:
     async def rank(self, model: str | None, query: str, texts: Sequence[str]) -> TextVectors:
         """Scores of texts by how well they answer a query: the higher the better."""
         with await self.lease(model) as lease:
+            require_text(lease.llm)
             require_short(lease.llm, query, texts)
             scores = await self._in_batches(partial(lease.llm.rerank, query, adapter=lease.mix()), texts)
             tokens = await self.beside(_pair_tokens, lease.llm, query, texts)

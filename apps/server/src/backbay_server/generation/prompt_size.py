@@ -10,7 +10,9 @@ from backbay_engine import LLM
 from ..errors import ContextLengthError, InvalidRequestError, RequestTooLargeError
 from .requests import Conversation, InfillGap, Prompt
 
-MOST_PICTURES: Final = 64  # of one request
+MOST_MEDIA: Final = 64  # pictures, and sounds, of one request
+MEDIA: Final = {"pictures": ("image", "image_url"), "sounds": ("input_audio", "audio_url")}
+"""The types of parts of messages."""
 LEAST: Final = 1 << 20  # letters that any request may have
 FOR_EACH_TOKEN: Final = 32  # letters, more than a token of any text has in the mean
 COUNTED: Final = 1 << 12  # messages, and parts of them, that are counted whatever the context is
@@ -64,20 +66,21 @@ def require_short(llm: LLM, *given: Any) -> None:
 def _texts(prompt: Prompt, most: int | None = None) -> Any:
     """What a prompt says: all of it, or what the first `most` messages say, each of which is a letter or more."""
     if isinstance(prompt, Conversation):
-        said = [*map(_without_pictures, prompt.messages[:most])]
+        said = [*map(_without_media, prompt.messages[:most])]
         return [said, prompt.tools.definitions, prompt.variables]
     return [prompt.before, prompt.after, prompt.others] if isinstance(prompt, InfillGap) else prompt
 
 
-def _without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _without_media(message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": [part for part in content if part["type"] != "image_url"]}
+    kinds = {"image_url", *MEDIA["sounds"]}  # an "image" is short: bytes
+    return {**message, "content": [part for part in content if part["type"] not in kinds]}
 
 
 def _require_few_parts(llm: LLM, asked: Conversation, most: int) -> None:
-    """An error for clients if a conversation has more messages and parts of them than `most`, or many pictures."""
+    """An error for clients if a conversation has more messages and parts of them than `most`, or many pictures or sounds."""
     contents = [message.get("content") for message in asked.messages]
     lists: list[Sequence[Any]] = [content for content in contents if isinstance(content, list)]
     if (count := len(contents) - len(lists) + sum(map(len, lists))) > most:
@@ -87,8 +90,6 @@ def _require_few_parts(llm: LLM, asked: Conversation, most: int) -> None:
             n_prompt_tokens=count,
             n_ctx=llm.context,
         )
-    pictures = sum(part["type"] in ("image", "image_url") for content in lists for part in content)
-    if pictures > MOST_PICTURES:
-        raise InvalidRequestError(
-            f"the conversation has {pictures} pictures, at most {MOST_PICTURES} are taken"
-        )
+    for noun, kinds in MEDIA.items():
+        if (count := sum(part["type"] in kinds for content in lists for part in content)) > MOST_MEDIA:
+            raise InvalidRequestError(f"the conversation has {count} {noun}, at most {MOST_MEDIA} are taken")

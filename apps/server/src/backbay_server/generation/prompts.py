@@ -19,6 +19,15 @@ EnginePrompt: TypeAlias = Any  # token ids, or the engine's parts of a prompt wi
 LETTERS, TOKENS = 256, 64  # of a plain prompt that name its session; a shorter one has little to find again
 
 
+def require_text(llm: LLM) -> None:
+    """InvalidRequestError if the model takes no text."""
+    if llm.transcribes:
+        raise InvalidRequestError(
+            "the model writes transcripts of sounds, and nothing else: send them to /v1/audio/transcriptions",
+            param="model",
+        )
+
+
 def prepare_prompt(llm: LLM, asked: Prompt, wanted: Mapping[str, Any] | None = None) -> ChatRequest:
     """What a client gave, for the engine, and the reader of its answers."""
     if not isinstance(asked, Conversation):

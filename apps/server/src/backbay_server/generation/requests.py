@@ -96,6 +96,24 @@ class AnswerOptions:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechRequest:
+    """A sound to transcribe: the bytes of its file, and the engine's options. None leaves the choice to the engine."""
+
+    model: str | None
+    sound: bytes
+    task: str
+    language: str | None = None
+    prompt: str | None = None
+    temperature: float | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not None, by the engine's names."""
+        values = {name: getattr(self, name) for name in ("task", "language", "prompt", "temperature")}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a client wants: `n` answers to each prompt. The answers of a prompt stand side by side."""

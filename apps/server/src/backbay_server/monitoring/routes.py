@@ -90,6 +90,8 @@ def _model(held: PooledModel, backend: str | None) -> dict[str, Any]:
             "backend": held.entry.backend or backend or (llm.choice.name if llm.choice else None),
             "context": llm.context,
             "images": "image" in llm.modalities,
+            "sounds": "audio" in llm.modalities,
+            "transcribes": llm.transcribes,
             "slots": [{"busy": slot.busy, "tokens": slot.tokens} for slot in now.slots],
             "waiting": now.waiting,
             "totals": asdict(now.totals),

@@ -14,6 +14,8 @@ NAMES = (
     "index.html",
     "page.css",
     "page.js",
+    "attachments.js",
+    "recorder.js",
     "chat.js",
     "answers.js",
     "answer_view.js",
@@ -22,13 +24,12 @@ NAMES = (
     "elements.js",
     "markdown.js",
     "state.js",
-    "pictures.js",
     "icon.svg",
     "libraries/highlight.js",
     "libraries/markdown-it.js",
 )
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"  # no text becomes HTML or a script
 )

@@ -57,6 +57,7 @@ export class AnswerView {
     if (this.first) parts.push(`first after ${wait.toFixed(2)} s`);
     else if (timings) parts.push("an empty answer");
     if (this.reason === "length") parts.push("ended at the limit");
+    if (this.reason === "silence") parts.push("nothing is said");
     if (stopped) parts.push("stopped");
     return parts.join(" · ");
   }

@@ -8,18 +8,37 @@ export class RequestFault extends Error {
 }
 
 export async function* answer(body, key, signal) {
-  const response = await fetch("/v1/chat/completions", {
-    method: "POST",
+  yield* post("/v1/chat/completions", signal, {
     headers: { "content-type": "application/json", ...authorization(key) },
     body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-    signal,
   });
+}
+
+// The transcripts of sounds, one after the other, as events of an answer; a text precedes each, such as names.
+export async function* transcript(model, { text, sounds }, key, signal) {
+  for (const [number, url] of sounds.entries()) {
+    const body = new FormData(), data = atob(url.slice(url.indexOf(",") + 1));
+    for (const [name, value] of Object.entries({ model, prompt: text, stream: "true" })) body.append(name, value);
+    body.append("file", new Blob([Uint8Array.from(data, (letter) => letter.charCodeAt(0))]));
+    let said = false;
+    for await (const { delta } of post("/v1/audio/transcriptions", signal, { headers: authorization(key), body })) {
+      if (!delta) continue; // the whole, at the end
+      yield { choices: [{ delta: { content: said || !number ? delta : `\n\n${delta}` } }] };
+      said = true;
+    }
+    if (!said) yield { choices: [{ finish_reason: "silence" }] };
+  }
+}
+
+async function* post(path, signal, request) {
+  const response = await fetch(path, { method: "POST", ...request, signal });
   if (!response.ok) throw await fault(response);
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
     if (event.error) throw new RequestFault(500, event.error.message);
     yield event;
+    if (event.type === "transcript.text.done") return;
   }
   throw new RequestFault(0, "The connection ended in the midst of the answer.");
 }

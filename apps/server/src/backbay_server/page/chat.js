@@ -1,7 +1,8 @@
 // The conversation: its turns, the answer in progress, stop and regenerate.
 
 import { AnswerView, newAnswer } from "./answer_view.js";
-import { answer } from "./answers.js";
+import { answer, transcript } from "./answers.js";
+import { pictureOf, playerOf } from "./attachments.js";
 import { compare, comparisonView } from "./comparison.js";
 import { newConversation } from "./conversations.js";
 import { button, make } from "./elements.js";
@@ -36,10 +37,10 @@ export class Chat {
     this.changed();
   }
 
-  async ask(text, pictures) {
-    const turn = { role: "user", text, pictures }, { conversation } = this;
+  async ask(text, { pictures, sounds }) {
+    const turn = { role: "user", text, pictures, sounds }, { conversation } = this;
     this.place.querySelector("#welcome").hidden = true;
-    conversation.name ||= text.slice(0, 80) || "Pictures";
+    conversation.name ||= text.slice(0, 80) || (sounds.length ? "Sounds" : "Pictures");
     conversation.turns.push(turn);
     this.place.append(question(turn));
     await this.reply();
@@ -54,9 +55,11 @@ export class Chat {
 
   async reply() {
     if (this.running) return;
-    const { models, key, system, ...fields } = this.options(), { conversation } = this, stopper = new AbortController();
+    const { models, key, system, transcribes, ...fields } = this.options(), { conversation } = this, stopper = new AbortController();
     const messages = [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(conversation.turns)];
     const body = { ...fields, ...(models.length > 1 ? COMPARED : {}), messages };
+    const asked = conversation.turns.findLast(({ role }) => role === "user");
+    const events = (model) => (transcribes ? transcript(model, asked, key, stopper.signal) : answer({ ...body, model }, key, stopper.signal));
     const turn = { role: "assistant", answers: [] }, article = this.answers(turn);
     conversation.turns.push(turn);
     conversation.asked = true;
@@ -67,9 +70,10 @@ export class Chat {
     this.scroll(true);
     const views = [];
     for (const model of models) { // in turn: neither takes the other's cores
-      if (!stopper.signal.aborted) views.push(await this.stream(article, turn, { ...body, model }, key, stopper.signal, views));
+      if (!stopper.signal.aborted) views.push(await this.stream(article, turn, model, events(model)));
     }
     if (views.length > 1) {
+      if (!transcribes) turn.comparison = compareViews(views);
       const backends = await this.backends();
       for (const each of turn.answers) each.backend = backends[each.model] ?? "";
       article.finish();
@@ -78,15 +82,15 @@ export class Chat {
     if (this.running === stopper) this.stop();
   }
 
-  async stream(article, turn, body, key, signal, before) {
-    const given = newAnswer(body.model), view = new AnswerView(given), { conversation } = this;
+  async stream(article, turn, model, events) {
+    const given = newAnswer(model), view = new AnswerView(given), { conversation } = this;
     let kept = performance.now();
     turn.answers.push(given);
     view.element.classList.add("busy");
     article.grow(view);
     this.keep(conversation);
     try {
-      for await (const event of answer(body, key, signal)) {
+      for await (const event of events) {
         view.take(event);
         this.scroll(false);
         if (performance.now() - kept > KEEP) {
@@ -99,7 +103,6 @@ export class Chat {
       view.end(error.name === "AbortError" ? { stopped: true } : { fault: error.message });
     }
     view.element.classList.remove("busy");
-    if (before.length) turn.comparison = compareViews([before[0], view]);
     article.finish();
     this.scroll(false);
     return view;
@@ -159,24 +162,23 @@ function labelOf({ model, backend }) {
   return !backend || model.endsWith(`@${backend}`) ? model : `${model} (${backend})`;
 }
 
-function question({ text, pictures }) {
-  const article = make("article", "user");
-  for (const url of pictures) {
-    const image = make("img");
-    Object.assign(image, { src: url, alt: "A picture of yours" });
-    article.append(image);
-  }
-  article.append(make("div", "text", text));
-  return article;
+function question({ text, pictures, sounds = [] }) {
+  const shown = [...pictures.map((url) => pictureOf(url, "A picture of yours")), ...sounds.map((url) => playerOf(url, "A sound of yours"))];
+  return make("article", "user", ...shown, ...(text ? [make("div", "text", text)] : []));
 }
 
 // -- turns as the messages of a request
 
 export const messagesOf = (turns) => turns.flatMap((turn) => (turn.role === "user" ? [asked(turn)] : answered(turn.answers[0])));
 
-function asked({ text, pictures }) {
-  const images = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
-  return { role: "user", content: images.length ? [...images, { type: "text", text }] : text };
+function asked({ text, pictures, sounds = [] }) {
+  const media = [...pictures.map((url) => ({ type: "image_url", image_url: { url } })), ...sounds.map(heard)];
+  return { role: "user", content: media.length ? [...media, ...(text ? [{ type: "text", text }] : [])] : text };
+}
+
+function heard(url) {
+  const [, kind, data] = /^data:audio\/([\w.-]+).*?,(.*)/s.exec(url);
+  return { type: "input_audio", input_audio: { data, format: kind === "mpeg" ? "mp3" : kind.replace("x-", "") } };
 }
 
 function isJson(words) {

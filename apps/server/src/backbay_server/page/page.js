@@ -1,9 +1,10 @@
 // The page: model choice, settings, the message box, and the panels.
 
 import { get } from "./answers.js";
+import { Attachments } from "./attachments.js";
 import { Chat, messagesOf } from "./chat.js";
 import { Conversations, conversationItem, download, newConversation } from "./conversations.js";
-import { Pictures } from "./pictures.js";
+import { Recorder, canRecord } from "./recorder.js";
 import { StateView } from "./state.js";
 
 const find = (id) => document.getElementById(id);
@@ -19,6 +20,7 @@ function options() {
     models: [select.value, ...(compares() ? [rival.value] : [])],
     key: find("key").value,
     system: find("system").value.trim(),
+    transcribes,
     ...(tools?.length ? { tools } : {}),
     ...Object.fromEntries(NUMBERS.filter((id) => find(id).value !== "").map((id) => [id, Number(find(id).value)])),
   };
@@ -36,7 +38,8 @@ function toolsOf() {
   }
 }
 
-const pictures = new Pictures(find("pictures"), () => refresh());
+let transcribes = false; // whether the model writes transcripts, and nothing else
+const attachments = new Attachments(find("attachments"), () => refresh(), warn);
 const view = new StateView(find("state"));
 
 // -- sending -----------------------------------------------------------------------------------------------
@@ -45,7 +48,8 @@ function refresh() {
   const busy = Boolean(chat.running);
   send.hidden = busy;
   stop.hidden = !busy;
-  send.disabled = !select.value || !(prompt.value.trim() || pictures.urls.length);
+  send.disabled = !select.value || !isMessage(prompt.value.trim());
+  prompt.placeholder = transcribes ? "Attach or record a sound" : compares() ? "Write to both models" : "Write a message";
 }
 
 function grow() {
@@ -53,13 +57,20 @@ function grow() {
   prompt.style.height = `${prompt.scrollHeight}px`;
 }
 
+function isMessage(text) {
+  const { pictures, sounds } = attachments;
+  return Boolean(sounds.length || (!transcribes && (text || pictures.length)));
+}
+
 function submit(text) {
-  if (chat.running || !select.value || !(text || pictures.urls.length)) return;
+  if (chat.running || !select.value) return;
+  if (text && !isMessage(text)) return warn("This model writes down what is said: attach a sound, or record one.");
+  if (!isMessage(text)) return;
   if (!toolsOf()) return warn("The tools are no JSON list: see Settings.");
   warned = false;
   prompt.value = "";
   grow();
-  chat.ask(text, pictures.take());
+  chat.ask(text, attachments.take());
 }
 
 chat.changed = refresh;
@@ -83,16 +94,30 @@ stop.addEventListener("click", () => chat.stop());
 find("new").addEventListener("click", () => { show(newConversation()); prompt.focus(); });
 for (const idea of document.querySelectorAll(".ideas button")) idea.addEventListener("click", () => submit(idea.textContent));
 
-// -- pictures ----------------------------------------------------------------------------------------------
+// -- pictures and sounds -----------------------------------------------------------------------------------
 
-const attach = find("attach"), file = find("file");
+const attach = find("attach"), file = find("file"), record = find("record");
+const recorder = new Recorder((recording) => attachments.add([recording]), () => record.setAttribute("aria-pressed", String(Boolean(recorder.running))));
+record.addEventListener("click", () => recorder.toggle().catch((error) => warn(`The microphone cannot be used: ${error.message}`)));
+
+function offerAttachments({ images = false, sounds = false, transcribes: writes = false } = {}) {
+  Object.assign(attachments, { images: images && !writes, hears: sounds });
+  transcribes = writes;
+  document.querySelector(".ideas").hidden = writes; // they are for models that talk
+  attach.hidden = !(images || sounds);
+  attach.title = attach.ariaLabel = images ? "Add a picture" : "Add a sound";
+  file.accept = [...(images ? ["image/*"] : []), ...(sounds ? ["audio/*"] : [])].join();
+  record.hidden = !(sounds && canRecord());
+  refresh();
+}
+
 attach.addEventListener("click", () => file.click());
-file.addEventListener("change", () => { pictures.add(file.files).then(() => { file.value = ""; }); });
-prompt.addEventListener("paste", (event) => { if (!attach.hidden) pictures.add(event.clipboardData.files); });
+file.addEventListener("change", () => { attachments.add(file.files).then(() => { file.value = ""; }); });
+prompt.addEventListener("paste", (event) => { if (!attach.hidden) attachments.add(event.clipboardData.files); });
 document.addEventListener("dragover", (event) => event.preventDefault());
 document.addEventListener("drop", (event) => {
   event.preventDefault();
-  if (!attach.hidden) pictures.add(event.dataTransfer.files);
+  if (!attach.hidden) attachments.add(event.dataTransfer.files);
 });
 
 // -- conversations -----------------------------------------------------------------------------------------
@@ -209,7 +234,7 @@ for (const each of [select, rival]) {
 
 function showRival() {
   find("compared").hidden = !compares();
-  prompt.placeholder = compares() ? "Write to both models" : "Write a message";
+  refresh();
 }
 
 // Panels: one on the left, and that of the server; one at a time where each takes the whole width.
@@ -271,7 +296,7 @@ async function poll() {
     const state = await get("/state", find("key").value);
     view.take(state);
     const mine = state.models.find((model) => model.name === select.value);
-    attach.hidden = !mine?.images;
+    offerAttachments(mine);
     if (select.value && !warned) tell(state.draining ? "The server is about to end." : mine && !mine.slots ? `${mine.status} ${Math.round(100 * mine.progress)} %` : "");
   } catch (error) {
     if (error.status !== 401) tell("The server does not answer.", true);

@@ -1,4 +1,4 @@
-"""Answers: JSON, and streams of events."""
+"""Answers: JSON, plain text, and streams of events."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.types import Send
 
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 JSON_LINES: Final = "application/x-ndjson"
+PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 encode: Final = msgspec.json.Encoder().encode
 Fail: TypeAlias = Callable[[BaseException], bytes]
 """Gives the body of an error in the API's form."""
@@ -27,6 +28,19 @@ class JsonResponse:
     async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
         content = encode(self.body)
         await send(_start("application/json", {"content-length": str(len(content)), **headers}))
+        await send({"type": "http.response.body", "body": content})
+
+
+@final
+@dataclass(frozen=True)
+class TextResponse:
+    """Plain text."""
+
+    text: str
+
+    async def send(self, send: Send, headers: Mapping[str, str], fail: Fail) -> None:
+        content = self.text.encode()
+        await send(_start(PLAIN_TEXT, {"content-length": str(len(content)), **headers}))
         await send({"type": "http.response.body", "body": content})
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Generic, TypeVar, final
 
 import msgspec
 from starlette.types import Receive, Scope
 
 from ..errors import InvalidRequestError
+from .forms import FormReader
 from .request_checks import header_value
 
 T = TypeVar("T")
@@ -68,19 +70,20 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> 
 
 @final
 class BodyDecoder(Generic[T]):
-    """Decodes bodies of one type; InvalidRequestError names the field that is wrong."""
+    """Decodes bodies of one type, JSON or forms; InvalidRequestError names the field that is wrong."""
 
-    def __init__(self, kind: type[T], check: Callable[[T], None]) -> None:
-        self._decoder, self._check = msgspec.json.Decoder(kind), check
+    def __init__(self, kind: type[T], check: Callable[[T], None], *, form: bool = False) -> None:
+        self._check = check
+        self._read = FormReader(kind).read if form else partial(_json, msgspec.json.Decoder(kind))
 
-    async def decoded(self, body: bytes) -> T:
+    async def decoded(self, scope: Scope, body: bytes) -> T:
         if len(body) > LONG:
-            return await asyncio.to_thread(self._decoded, body)
-        return self._decoded(body)
+            return await asyncio.to_thread(self._decoded, scope, body)
+        return self._decoded(scope, body)
 
-    def _decoded(self, body: bytes) -> T:
+    def _decoded(self, scope: Scope, body: bytes) -> T:
         try:
-            found = self._decoded_mended(body)
+            found = self._read(scope, body)
         except msgspec.ValidationError as error:
             message, param = _placed(str(error))
             raise InvalidRequestError(message, param=param) from None
@@ -91,16 +94,17 @@ class BodyDecoder(Generic[T]):
         self._check(found)
         return found
 
-    def _decoded_mended(self, body: bytes) -> T:
-        try:
-            return self._decoder.decode(body)
-        except msgspec.ValidationError:
+
+def _json(decoder: msgspec.json.Decoder[T], _: Scope, body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        mended = mend_surrogates(body)
+        if mended == body:
             raise
-        except msgspec.DecodeError:
-            mended = mend_surrogates(body)
-            if mended == body:
-                raise
-            return self._decoder.decode(mended)
+        return decoder.decode(mended)
 
 
 def mend_surrogates(text: bytes) -> bytes:

@@ -17,6 +17,7 @@ class Segment:
     avg_logprob        the mean logarithm of its window's probabilities
     compression_ratio  of its window's text: many repetitions compress well
     no_speech_prob     the probability that nobody speaks in its window
+    seek               the frame, of 0.01 seconds, at which its window begins
     """
 
     start: float
@@ -27,6 +28,7 @@ class Segment:
     avg_logprob: float = 0.0
     compression_ratio: float = 0.0
     no_speech_prob: float = 0.0
+    seek: int = 0
 
     def entry(self, number: int) -> dict[str, Any]:
         """The segment as OpenAI's verbose_json has it."""

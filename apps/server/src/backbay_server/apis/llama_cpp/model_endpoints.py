@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ class Modalities(Struct):
     """What a model takes beside text."""
 
     vision: bool
-    audio: Literal[False] = False
+    audio: bool
 
 
 class ModelProperties(Struct):
@@ -90,7 +90,7 @@ def _properties(llm: LLM, name: str) -> ModelProperties:
         tokens.chat_template or "",
         text(tokens.bos),
         text(tokens.eos),
-        Modalities("image" in llm.modalities),
+        Modalities("image" in llm.modalities, "audio" in llm.modalities),
         FINGERPRINT,
     )
 

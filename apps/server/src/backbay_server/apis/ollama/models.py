@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -118,14 +119,26 @@ def _shown(entry: CatalogueEntry, *, verbose: bool) -> ShownModel:
 def _capabilities(entry: CatalogueEntry, config: Config, template: str) -> list[Capability]:
     if f"{config.architecture}.pooling_type" in config:
         return ["embedding"]
+    if f"{config.architecture}.audio.block_count" in config:
+        return []  # a Whisper: it answers nobody
     found: list[Capability] = ["completion"]
     if "tools" in template:
         found.append("tools")
     if "</think>" in template:
         found.append("thinking")
-    if entry.projector is not None or f"{config.architecture}.vision.block_count" in config:
+    if _sees(entry.projector) or f"{config.architecture}.vision.block_count" in config:
         found.append("vision")
     return found
+
+
+def _sees(projector: Path | None) -> bool:
+    """Whether the encoder in a file is one of pictures, not of sound alone."""
+    if projector is None:
+        return False
+    with suppress(BackbayError, OSError):
+        keys = open_model(projector).metadata
+        return "clip.has_audio_encoder" not in keys or "clip.has_vision_encoder" in keys
+    return False
 
 
 def _value(value: Any, *, verbose: bool) -> Any:

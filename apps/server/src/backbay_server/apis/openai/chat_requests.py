@@ -52,7 +52,32 @@ class RowsPart(Struct, tag="rows", tag_field="type"):
     width: Annotated[int, taken("the numbers of a row")]
 
 
-Part: TypeAlias = TextPart | ImagePart | RefusalPart | RowsPart
+class AudioData(Struct):
+    """A sound."""
+
+    data: Annotated[str, taken("the file in base64: WAV, FLAC, OGG or MP3")]
+    format: Annotated[str | None, ignored("the file says its kind")] = None
+
+
+class InputAudioPart(Struct, tag="input_audio", tag_field="type"):
+    """A part of a message: a sound."""
+
+    input_audio: Annotated[AudioData, taken("the sound, if the model hears")]
+
+
+class AudioUrl(Struct):
+    """Where a sound is."""
+
+    url: Annotated[str, taken("a data: URL; no sound is fetched")]
+
+
+class AudioUrlPart(Struct, tag="audio_url", tag_field="type"):
+    """A part of a message: a sound, as vLLM has it."""
+
+    audio_url: Annotated[AudioUrl, taken("the sound, if the model hears")]
+
+
+Part: TypeAlias = TextPart | ImagePart | InputAudioPart | AudioUrlPart | RefusalPart | RowsPart
 
 
 class CalledFunction(Struct):
@@ -80,7 +105,7 @@ class Message(Struct):
     tool_call_id: Annotated[str | None, taken("the call that a tool's message answers")] = None
     reasoning_content: Thoughts = None
     refusal: Annotated[str | None, ignored("the assistant's content says it")] = None
-    audio: Annotated[Any, ignored("the model hears nothing")] = None
+    audio: Annotated[Any, ignored("answers are text")] = None
 
 
 class Function(Struct):

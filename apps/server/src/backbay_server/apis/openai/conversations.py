@@ -14,13 +14,16 @@ from ...transport.bodies import mend_surrogates
 from ..options import tools_of
 from .chat_requests import (
     AllowedToolChoice,
+    AudioUrlPart,
     ChatRequest,
     Choice,
     Function,
     ImagePart,
+    InputAudioPart,
     Message,
     NamedToolChoice,
     Part,
+    RefusalPart,
     RowsPart,
     TextPart,
     ToolCall,
@@ -115,11 +118,17 @@ def _message(message: Message, place: str) -> Mapping[str, Any]:
 
 
 def _part(part: Part) -> Mapping[str, Any]:
-    if isinstance(part, ImagePart):
-        return {"type": "image_url", "image_url": {"url": part.image_url.url}}
-    if isinstance(part, RowsPart):
-        return {"type": "rows", "rows": GivenRows(part.rows, part.width)}
-    return {"type": "text", "text": part.text if isinstance(part, TextPart) else part.refusal}
+    match part:
+        case ImagePart(image):
+            return {"type": "image_url", "image_url": {"url": image.url}}
+        case InputAudioPart(sound):
+            return {"type": "input_audio", "input_audio": {"data": sound.data}}
+        case AudioUrlPart(sound):
+            return {"type": "audio_url", "audio_url": {"url": sound.url}}
+        case RowsPart(rows, width):
+            return {"type": "rows", "rows": GivenRows(rows, width)}
+        case TextPart(text) | RefusalPart(text):
+            return {"type": "text", "text": text}
 
 
 def _called(called: ToolCall, place: str) -> Mapping[str, Any]:

@@ -45,13 +45,17 @@ class InputImage(Struct, tag="input_image", tag_field="type"):
     detail: Annotated[str | None, ignored("the model's own size is used")] = None
 
 
+class InputAudio(chat.InputAudioPart, tag="input_audio", tag_field="type"):
+    """A part of a message: a sound."""
+
+
 class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
     """A part of the assistant's reasoning."""
 
     text: Annotated[str, taken("the text, for templates that show it")]
 
 
-Part: TypeAlias = InputText | OutputText | Refusal | InputImage | ReasoningText
+Part: TypeAlias = InputText | OutputText | Refusal | InputImage | InputAudio | ReasoningText
 
 
 class InputItem(Struct):
@@ -154,7 +158,9 @@ def messages_of(body: ResponsesRequest) -> list[chat.Message]:
         if item.type == "reasoning":
             said = item.content
             if isinstance(said, list):
-                said = "".join(part.text for part in said if not isinstance(part, InputImage | Refusal))
+                said = "".join(
+                    part.text for part in said if isinstance(part, InputText | OutputText | ReasoningText)
+                )
             reasoning = said
             continue
         message = _message(item, place)
@@ -198,6 +204,8 @@ def _part(part: Part, place: str) -> chat.Part:
         case InputImage():
             check_refused(part, f"{place}.")
             return chat.ImagePart(chat.ImageUrl(_given(part.image_url, f"{place}.image_url")))
+        case InputAudio():
+            return chat.InputAudioPart(part.input_audio)
         case Refusal():
             return chat.RefusalPart(part.refusal)
         case _:

@@ -1,0 +1,1 @@
+"""OpenAI's API of speech: transcripts, and translations into English."""
