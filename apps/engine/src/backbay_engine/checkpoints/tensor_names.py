@@ -46,7 +46,7 @@ class TensorNames:
         for tried in (first, f"model.{first}", first.removeprefix("model.")):
             found = self._table.get_name(tried, SUFFIXES)
             if found is not None:
-                return found if match is None else found.replace("blk.0.", f"blk.{match[1]}.", 1)
+                return found if match is None else found.replace(".0.", f".{match[1]}.", 1)
         if _FINAL.fullmatch(renamed):
             return renamed
         expected = (

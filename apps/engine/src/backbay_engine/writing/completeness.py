@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from backbay import CONTRACT_VERSION, BackendParams
@@ -21,8 +22,18 @@ class DeclaringBackend(KernelBackend):
 
 def require_complete(model: ModelFile) -> None:
     """ModelFileError naming the tensors that are missing or do not fit; architectures of others are not checked."""
-    backend = DeclaringBackend(model, BackendParams(alloc_memory=False))
+    kind = kind_of(model)
     if ARCHITECTURE.of(model.metadata) in architectures():
-        load_model(backend)
-    if kind_of(model) is not None:
-        encoder_family(model).network(backend)
+        load_model(DeclaringBackend(_part(model, lambda name: kind is None or not kind.has(name)), MEASURING))
+    if kind is not None:
+        part = _part(model, kind.has)
+        encoder_family(part).network(DeclaringBackend(part, MEASURING))
+
+
+MEASURING = BackendParams(alloc_memory=False)
+
+
+def _part(model: ModelFile, has: Callable[[str], bool]) -> ModelFile:
+    """Some tensors of a model, without their data."""
+    tensors = {name: info for name, info in model.tensors.items() if has(name)}
+    return ModelFile(model.path, (), model.metadata, tensors, {})

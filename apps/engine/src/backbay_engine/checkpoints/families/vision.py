@@ -119,7 +119,7 @@ def qwen3vl_keys(settings: Settings) -> Keys:
 # -- encoders ------------------------------------------------------------------------------------------------
 
 EYE: Final = "vision_config"
-HEADS, BLOCKS = ("num_attention_heads", "num_heads"), ("num_hidden_layers", "depth")
+HEADS: Final = "num_attention_heads", "num_heads"
 DEEP: Final = {"deepstack_visual_indexes": [8, 16, 24]}
 
 
@@ -137,12 +137,16 @@ def picture_keys(settings: Settings, kind: str, defaults: dict[str, Any]) -> Key
         "vision.patch_size": eye.whole("patch_size"),
         "vision.embedding_length": eye.whole("hidden_size"),
         "vision.feed_forward_length": eye.whole("intermediate_size"),
-        "vision.block_count": eye.whole(*BLOCKS),
+        "vision.block_count": block_count(eye),
         "vision.attention.head_count": eye.whole(*HEADS),
         "vision.attention.layer_norm_epsilon": eye.number("layer_norm_eps"),
         "vision.image_mean": processor.numbers("image_mean") or None,
         "vision.image_std": processor.numbers("image_std") or None,
     }
+
+
+def block_count(eye: Settings) -> int:
+    return eye.over({"num_hidden_layers": eye.whole("num_hidden_layers", "depth")}).blocks
 
 
 def processor_of(settings: Settings) -> Settings:
@@ -157,7 +161,7 @@ def processor_of(settings: Settings) -> Settings:
 
 def clip_blocks(settings: Settings) -> int:
     """The blocks up to the one whose output becomes rows; a negative number counts from the last output."""
-    count = settings.section(EYE, CLIP).whole(*BLOCKS)
+    count = block_count(settings.section(EYE, CLIP))
     layer = settings.whole("vision_feature_layer", default=-2)
     blocks = count + 1 + layer if layer < 0 else layer
     if not 1 <= blocks <= count:
@@ -177,7 +181,7 @@ def llava_keys(settings: Settings) -> Keys:
         "vision.block_count": blocks,
         "vision.feature_layer": [blocks],
     }
-    if points is not None and settings.architecture.startswith("LlavaNext"):
+    if points is not None:
         keys["vision.image_grid_pinpoints"] = _flat(settings, points)
         keys["vision.mm_patch_merge_type"] = "spatial_unpad"
     return keys
@@ -275,7 +279,7 @@ def qwen3vl_projector_keys(settings: Settings) -> Keys:
     return picture_keys(settings, "qwen3vl_merger", QWEN3) | {
         "vision.image_size": eye.whole("image_size", default=isqrt(max(places, 0)) * patch),
         "vision.spatial_merge_size": eye.whole("spatial_merge_size"),
-        "vision.is_deepstack_layers": [n in marked for n in range(eye.blocks)],
+        "vision.is_deepstack_layers": [n in marked for n in range(block_count(eye))],
     }
 
 
@@ -321,8 +325,7 @@ LLAVA = Family(
     "clip",
     keys=llava_keys,
     names=TOWER
-    | {r"^multi_modal_projector\.linear_1\.": "mm.0.", r"^multi_modal_projector\.linear_2\.": "mm.2."}
-    | {r"^image_newline$": "model.image_newline"},
+    | {r"^multi_modal_projector\.linear_1\.": "mm.0.", r"^multi_modal_projector\.linear_2\.": "mm.2."},
     prepare=first_blocks,
     usual=with_text_defaults,
     tensors=OF_TOWER,
