@@ -46,7 +46,6 @@ import stored
 import texts
 import transcriptions
 from converted import convert, save, write_llava
-from packed_folders import store_folder
 from truths import SIZES, Truth, nmse, picture, truth
 
 import backbay
@@ -168,8 +167,9 @@ def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str
     pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
     truths = {size: truth(kind, rgb) for size, rgb in pictures.items()}
     layouts = files(name, folder, args.converter)
-    if args.store and name in FOLDERS:
-        store_folder(folder / "hf", args.store / f"{name}.hf.xz")
+    if args.folders and name in FOLDERS:
+        first = next(iter(layouts.values()))
+        stored.store_folder(folder / "hf", first, name, kind, args.folders)
     if name not in UNWRITTEN:
         layouts["own"], agree = own_file(name, layouts, folder)
         if not agree:
@@ -200,6 +200,7 @@ def main() -> int:
     parser.add_argument("--llama", action="store_true", help="compare the rows of llama.cpp's mtmd, too")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--folders", type=Path, help="store the folders of some kinds here, for tests that convert them")
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
