@@ -21,7 +21,7 @@ from backbay import CancelledError, DType, ModelFileError, OptionError
 from backbay.cli import main
 from backbay.discovery import open_model
 from backbay.gguf import ModelFile
-from backbay_engine import convert, load
+from backbay_engine import Image, convert, load
 
 FOLDERS = KINDS.parent / "folders"
 SEEING = sorted(path.name.removesuffix(".hf.xz") for path in FOLDERS.glob("*.hf.xz"))
@@ -98,6 +98,18 @@ def test_sound_has_the_files_of_the_converter_of_llama_cpp(tmp_path, name):
                 assert (ours.tensors[each].shape, ours.tensors[each].dtype) == (wanted.shape, wanted.dtype)
                 assert np.array_equal(ours.data(each), theirs.data(each)), each
             assert keys(theirs).items() <= keys(ours).items()
+
+
+def test_a_folder_of_llama_3_2_vision_sees_as_the_file_that_is_written_of_it(tmp_path):
+    folder = folder_of("mllama", tmp_path)
+    convert(folder, tmp_path / "own.gguf", "f32")
+    rgb = next(iter(pictures("mllama", FOLDERS).values()))[0]
+    found = []
+    for model in (folder, tmp_path / "own.gguf"):
+        with load(model, "cpu_ref", context=64) as llm:
+            assert llm.modalities == {"text", "image"}
+            found.append(llm.logits([[1, 40], Image(rgb), [50, 60]]))
+    assert np.array_equal(*found)
 
 
 def test_the_command_writes_a_quantized_text_and_a_projector_of_f16_beside_it(tmp_path, monkeypatch, capsys):
@@ -199,7 +211,10 @@ def test_blocks_of_the_encoder_that_are_not_at_equal_distances_are_refused(tmp_p
     folder = folder_of("qwen25vl", tmp_path)
     eye = json.loads((folder / "config.json").read_text())["vision_config"]
     with pytest.raises(ModelFileError, match="blocks at equal distances in 'fullatt_block_indexes'"):
-        convert(changed(folder, config={"vision_config": eye | {"fullatt_block_indexes": [0, 3]}}), tmp_path / "a.gguf")
+        convert(
+            changed(folder, config={"vision_config": eye | {"fullatt_block_indexes": [0, 3]}}),
+            tmp_path / "a.gguf",
+        )
 
 
 def test_a_folder_of_an_encoder_alone_says_where_its_text_is(tmp_path):
@@ -219,7 +234,11 @@ def test_values_that_a_published_configuration_leaves_out_are_those_of_transform
 
 @pytest.mark.fault("a conversion is cancelled in its midst", "CancelledError; neither file is left")
 def test_a_cancelled_conversion_leaves_neither_file(tmp_path):
-    folder, cancel, seen = folder_of("smolvlm" if "smolvlm" in SEEING else "idefics3", tmp_path), Event(), list[float]()
+    folder, cancel, seen = (
+        folder_of("smolvlm" if "smolvlm" in SEEING else "idefics3", tmp_path),
+        Event(),
+        list[float](),
+    )
 
     def watch(done: float) -> None:
         seen.append(done)

@@ -140,7 +140,8 @@ def main() -> int:
             own, agree = own_projector(name, Path(folder) / name, files)
             agrees += [agree, *(compare(name, files, known, backend) for backend in args.backends)]
             agrees += [
-                compare(f"{name}, our projector", (files[0], own), known, backend) for backend in args.backends
+                compare(f"{name}, our projector", (files[0], own), known, backend)
+                for backend in args.backends
             ]
             if args.store:
                 store_files(name, files, known)

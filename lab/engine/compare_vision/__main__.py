@@ -200,7 +200,9 @@ def main() -> int:
     parser.add_argument("--llama", action="store_true", help="compare the rows of llama.cpp's mtmd, too")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--store", type=Path)
-    parser.add_argument("--folders", type=Path, help="store the folders of some kinds here, for tests that convert them")
+    parser.add_argument(
+        "--folders", type=Path, help="store the folders of some kinds here, for tests that convert them"
+    )
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -50,7 +50,11 @@ def write_tokenizer(folder: Path) -> None:
     whole = {"added_tokens": marks, "model": model, "decoder": {"type": "ByteLevel"}}
     whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     (folder / "tokenizer.json").write_text(json.dumps(whole))
-    config = {"added_tokens_decoder": {words[BREAK]: {"content": BREAK}}, "bos_token": "<s>", "eos_token": "</s>"}
+    config = {
+        "added_tokens_decoder": {words[BREAK]: {"content": BREAK}},
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": True}))
 
 

@@ -63,7 +63,11 @@ def _open_projector(settings: Settings) -> ModelFile | None:
     family = projector_of(settings)
     if family is None:
         if ENCODERS & settings.values.keys() and not family_of(settings).tensors:
-            log.warning("%s: the text alone is written, as encoders of %s are not known", settings.folder, settings.architecture)
+            log.warning(
+                "%s: the text alone is written, as encoders of %s are not known",
+                settings.folder,
+                settings.architecture,
+            )
         return None
     settings = family.usual(settings)
     checkpoint = _checkpoint(settings)

@@ -44,7 +44,11 @@ def folder_arrays(stored: Mapping[str, StoredTensor], family: Family, settings: 
             target = names.of(own_name)
             if target in found:
                 raise _misfit(settings, own_name, each, f"no second tensor for {target!r}")
-            small = len(each.shape) <= 1 or not target.endswith((".weight", ".weight.1")) or _ALWAYS_FLOATS.search(target)
+            small = (
+                len(each.shape) <= 1
+                or not target.endswith((".weight", ".weight.1"))
+                or _ALWAYS_FLOATS.search(target)
+            )
             found[target] = each.floats() if small and not each.dtype.is_quantized else each
             if len(each.shape) > LARGEST_RANK:
                 raise _misfit(settings, target, each, f"at most {LARGEST_RANK} dimensions")

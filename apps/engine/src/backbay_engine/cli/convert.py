@@ -19,7 +19,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a folder with config.json and safetensors, or a name such as hf:org/name",
     )
     add_output_arguments(parser, "f16")
-    projector = "the file for the encoder of a model that sees or hears (mmproj- and the text's name, beside it)"
+    projector = (
+        "the file for the encoder of a model that sees or hears (mmproj- and the text's name, beside it)"
+    )
     parser.add_argument("--mmproj", type=file_to_write, metavar="FILE", help=projector)
 
 

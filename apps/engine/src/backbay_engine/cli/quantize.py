@@ -60,7 +60,8 @@ def say_outputs(args: Namespace, outputs: Sequence[Output], found: Mapping[str, 
     (file, nbytes), *further = sizes.items()
     if args.json:
         said = {"file": file, "nbytes": nbytes, "dtype": args.dtype, "weights": found}
-        say_json(said | {"projector": {"file": name, "nbytes": size} for name, size in further})
+        beside = [{"file": name, "nbytes": size} for name, size in further]
+        say_json(said | ({"projector": beside[0]} if beside else {}))
         return
     rows = [(name, human_bytes(nbytes)) for name, nbytes in found.items()]
     say(table(("dtype", "weights"), rows, right=(1,)))

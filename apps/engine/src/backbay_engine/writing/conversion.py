@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self, final
 
 from backbay import OptionError
-from backbay.gguf import ModelFile, nearest
+from backbay.gguf import nearest
 from backbay.internals import require_cancel
 from backbay.plugin import Cancel
 
@@ -38,7 +38,9 @@ class Conversion:
     ) -> None:
         recipe, of_projector = RECIPES.get(dtype.lower()), projector_recipe(dtype.lower())
         if recipe is None:
-            raise OptionError(f"dtype must be one of {', '.join(RECIPES)}, got {dtype!r}{nearest(dtype, RECIPES)}")
+            raise OptionError(
+                f"dtype must be one of {', '.join(RECIPES)}, got {dtype!r}{nearest(dtype, RECIPES)}"
+            )
         name = name_of(os.fspath(model)) if target is None else ""
         beside = Path(f"{name}-{of_projector.most}.gguf") if target is None else target
         target = target or Path(f"{name}-{dtype.lower()}.gguf")

@@ -108,8 +108,7 @@ def _write_weights(file: BinaryIO, output: Output, workers: ThreadPoolExecutor) 
     for info in output.infos:
         file.write(bytes(-file.tell() % ALIGNMENT))
         for chunk in output.model.chunks(info.name):
-            for part in _converted(chunk, info, dtypes[info.name], workers):
-                file.write(part.data)
+            file.writelines(part.data for part in _converted(chunk, info, dtypes[info.name], workers))
             yield chunk.size
 
 

@@ -38,7 +38,9 @@ def family_of(settings: Settings) -> Family:
     if points := further.get(name):
         found = _declared_family(name, points, taken=found is not None)
     if found is None and is_encoder_alone(settings):
-        expected = "a model with a text, which stands in a folder of its own; `backbay convert` writes the projector"
+        expected = (
+            "a model with a text, which stands in a folder of its own; `backbay convert` writes the projector"
+        )
         raise ModelFileError(settings.path, None, expected, f"{name!r}, an encoder alone")
     if found is None:
         known = sorted({*FAMILIES, *further})

@@ -335,7 +335,10 @@ PIXTRAL_TOWER = Family(
     keys=pixtral_keys,
     changes={r"\.[qk]_proj\.": interleaved_heads, r"^.*embed_tokens\.weight$": line_break},
     names=TOWER
-    | {r"^multi_modal_projector\.linear_(\d)\.": r"mm.\1.", r"^.*embed_tokens\.weight$": "v.token_embd.img_break"},
+    | {
+        r"^multi_modal_projector\.linear_(\d)\.": r"mm.\1.",
+        r"^.*embed_tokens\.weight$": "v.token_embd.img_break",
+    },
     usual=with_text_defaults,
     tensors=OF_TOWER + r"|(^|\.)embed_tokens\.weight$",
 )
