@@ -13,7 +13,19 @@ from backbay.internals import load_declared
 
 from ..config_json import Settings
 from ..family_mapping import Families, Family
-from . import decoders, delta_rules, encoders, experts, gemma, mllama, recurrent, sound, vision, whisper
+from . import (
+    decoders,
+    delta_rules,
+    encoders,
+    experts,
+    gemma,
+    mllama,
+    recurrent,
+    sound,
+    texts_beside_encoders,
+    vision,
+    whisper,
+)
 
 GROUP: Final = "backbay.checkpoints"
 FAMILIES: Families = {
@@ -24,7 +36,7 @@ FAMILIES: Families = {
     **delta_rules.FAMILIES,
     **encoders.FAMILIES,
     **whisper.FAMILIES,
-    **vision.FAMILIES,
+    **texts_beside_encoders.FAMILIES,
     **mllama.FAMILIES,
     **sound.FAMILIES,
 }

@@ -10,7 +10,7 @@ from ..arrays import LazyArray
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family
 from .decoders import LLAMA
-from .vision import QWEN2, text_beside_encoder, with_text_defaults
+from .texts_beside_encoders import QWEN2, text_beside_encoder, with_text_defaults
 from .whisper import EPSILON, NAMES
 
 EAR: Final = "audio_config"
