@@ -18,11 +18,9 @@ import argparse
 import lzma
 import os
 import sys
-import tarfile
 import tempfile
 import traceback
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 
 os.environ["TQDM_DISABLE"] = "1"  # the converter's progress
@@ -43,6 +41,7 @@ from differences import DIFFERENCES  # noqa: E402
 from files import add_pooling, convert  # noqa: E402
 from kind import Kind, make  # noqa: E402
 from others import HERE, OTHERS  # noqa: E402
+from packed_folders import store_folder  # noqa: E402
 from page import CHANGED, LLAMA_CPP, cell, page  # noqa: E402
 from truth import Model, in_llama_cpp, in_torch, of_texts, truth  # noqa: E402
 
@@ -170,17 +169,6 @@ def store(path: Path, target: Path, expected: dict[str, NDArray[np.float32]]) ->
     target.with_suffix(".gguf.xz").write_bytes(lzma.compress(path.read_bytes(), preset=9))
     halves = {script: found.astype(np.float16) for script, found in expected.items()}
     np.savez_compressed(target.with_suffix(".npz"), **halves)
-
-
-def store_folder(folder: Path, target: Path) -> None:
-    """Write the packed folder, for tests that open it."""
-    packed = BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            entry = tarfile.TarInfo(str(path.relative_to(folder)))
-            entry.size = path.stat().st_size
-            archive.addfile(entry, BytesIO(path.read_bytes()))
-    target.write_bytes(lzma.compress(packed.getvalue(), preset=9))
 
 
 def main() -> int:

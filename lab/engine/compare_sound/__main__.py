@@ -6,7 +6,9 @@
 Needs torch, transformers and the sources of llama.cpp, whose converter writes the files. Models are small and random;
 without --positions, a piece of a sound has a second, not 30. Of ultravox, which transformers lacks, the reference is
 PyTorch code of ours. The numbers are square errors over the squares of the reference's: of our spectrogram, of the rows
-of the reference's spectrogram and of ours, and of the logits of both. The exit status is 1 if one is above its limit.
+of the reference's spectrogram and of ours, and of the logits of both; once with the projector that `backbay convert`
+writes of the same folder, whose differences from llama.cpp's have a line with the reason each. The exit status is 1 if a
+number is above its limit, or a difference has no reason.
 --store writes the files of apps/engine/tests/sound.
 """
 
@@ -20,10 +22,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import converted_files
 import numpy as np
 import torch
 from models import KINDS, Kind, logits, write
 from numpy.typing import NDArray
+from packed_folders import store_folder
 from sounds import LOUDNESS, heard
 from transformers import WhisperFeatureExtractor
 
@@ -100,6 +106,13 @@ def compare(name: str, files: tuple[Path, Path], known: dict[str, Any], backend:
     return bool((worst <= (MEL, ROWS, OWN, LOGITS, OWN_LOGITS)).all())
 
 
+def own_projector(name: str, folder: Path, files: tuple[Path, Path]) -> tuple[Path, bool]:
+    """The projector that `backbay convert` writes, and whether its differences, and those of the text, have reasons."""
+    text, projector = converted_files.convert(folder, folder / "own.gguf")
+    agree = converted_files.report(f"{name}, the projector", projector, files[1])
+    return projector, agree and (not text.exists() or converted_files.report(name, text, files[0]))
+
+
 def store_files(name: str, files: tuple[Path, Path], known: dict[str, Any]) -> None:
     for part, path in zip(("text", "mmproj"), files, strict=True):
         (DATA / f"{name}-{part}.gguf.xz").write_bytes(lzma.compress(path.read_bytes(), preset=9))
@@ -124,9 +137,15 @@ def main() -> int:
             kind = KINDS[name](args.positions)
             files = write(kind, Path(folder) / name, args.converter)
             known = truths(kind, args.positions / 50)
-            agrees += [compare(name, files, known, backend) for backend in args.backends]
+            own, agree = own_projector(name, Path(folder) / name, files)
+            agrees += [agree, *(compare(name, files, known, backend) for backend in args.backends)]
+            agrees += [
+                compare(f"{name}, our projector", (files[0], own), known, backend)
+                for backend in args.backends
+            ]
             if args.store:
                 store_files(name, files, known)
+                store_folder(Path(folder) / name, DATA / f"{name}.hf.xz")
     return int(not all(agrees))
 
 

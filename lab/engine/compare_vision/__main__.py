@@ -11,7 +11,8 @@ column is the worst error against the NumPy transcription by another hand.
 --texts compares the logits of prompts with pictures, too: from the reference's pixels, and from ours; where the text
 makes a large difference of a small one in the rows, also with the reference's text over the same rows. --llama compares
 the rows of llama.cpp's mtmd (with llama-cpp-python), also of a picture that needs no resizing. --keep keeps the model
-files. --store writes the files of the tests, which run without torch: each encoder, packed, and the reference's rows.
+files. Files that `backbay convert` writes of the same folder are the layout "own"; where they differ from the others,
+the table is followed by a line with the reason. --store writes the files of the tests, which run without torch: each encoder, packed, and the reference's rows.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import converted_files
 import kinds
 import llama4
 import minicpmv
@@ -60,6 +62,10 @@ KINDS = {
     **minicpmv.KINDS,
     **minicpmv46.KINDS,
 }
+UNWRITTEN = {*llama4.KINDS, *mobilevlm.KINDS, *minicpmv.KINDS, *minicpmv46.KINDS, "qwen3vlmoe"}
+"""Kinds of which `backbay convert` writes no encoder."""
+FOLDERS = ("gemma3", "idefics3", "llava", "llava16", "mistral3", "mllama", "qwen25vl", "qwen3vl")
+"""Kinds of which the tests convert the folder."""
 TRANSCRIBED = {**mobilevlm.KINDS, **minicpmv.KINDS}  # transformers lacks them
 LLAMA_CPP = "llama.cpp"
 ROWS, PIXELS, OWN = 1e-5, 2e-4, 1e-3  # the limits
@@ -92,6 +98,16 @@ def files(name: str, folder: Path, converter: Path) -> dict[str, Path]:
     found = {"projector": convert(saved, folder / "mmproj.gguf", converter, projector=True)}
     write = single.WRITERS.get(name)
     return found if write is None else found | {"single": write(kind, text, folder / "single.gguf")}
+
+
+def own_file(name: str, layouts: dict[str, Path], folder: Path) -> tuple[Path, bool]:
+    """The file with the encoder that `backbay convert` writes, and whether its differences from the others have reasons."""
+    text, projector = converted_files.convert(folder / "hf", folder / "own.gguf")
+    if name == "mllama":
+        return text, converted_files.report(name, text, layouts["single"])
+    theirs = layouts.get("projector") or layouts["new"]
+    agree = converted_files.report(name, text, folder / "text.gguf")
+    return projector, converted_files.report(f"{name}, the projector", projector, theirs) and agree
 
 
 def compare(path: Path, backend: str, truths: dict[str, Truth], *, transcribed: bool) -> Iterator[str]:
@@ -150,17 +166,26 @@ def rows(name: str, args: argparse.Namespace, folder: Path) -> Iterator[list[str
     kind = KINDS[name]
     pictures = {size: picture(extent, seed) for seed, (size, extent) in enumerate(SIZES.items())}
     truths = {size: truth(kind, rgb) for size, rgb in pictures.items()}
-    for layout, path in files(name, folder, args.converter).items():
-        text = path.with_name("text.gguf")
-        if args.store and f"{name}-{layout}" not in stored.AS_OTHERS:
+    layouts = files(name, folder, args.converter)
+    if args.folders and name in FOLDERS:
+        first = next(iter(layouts.values()))
+        stored.store_folder(folder / "hf", first, name, kind, args.folders)
+    if name not in UNWRITTEN:
+        layouts["own"], agree = own_file(name, layouts, folder)
+        if not agree:
+            yield ["own", "its keys and tensors", "**differ**"]
+    for layout, path in layouts.items():
+        text = path.with_name("own.gguf" if layout == "own" else "text.gguf")
+        if args.store and layout != "own" and f"{name}-{layout}" not in stored.AS_OTHERS:
             stored.store(path, name, kind, args.store / f"{name}-{layout}")
-        if args.llama and layout != "single":
+        single = layout == "single" or text == path
+        if args.llama and not single:
             fitting = {"fitting": truth(kind, picture(kind.fitting, len(SIZES)))}
             yield [layout, LLAMA_CPP, *in_llama_cpp(text, path, truths | fitting)]
         for backend in args.backends:
             yield [layout, backend, *compare(path, backend, truths, transcribed=name in TRANSCRIBED)]
             if args.texts:
-                files_of = (path, None) if layout == "single" else (text, path)
+                files_of = (path, None) if single else (text, path)
                 yield [layout, backend, *map(": ".join, texts.compare(name, kind, *files_of, backend))]
 
 
@@ -175,6 +200,9 @@ def main() -> int:
     parser.add_argument("--llama", action="store_true", help="compare the rows of llama.cpp's mtmd, too")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--store", type=Path)
+    parser.add_argument(
+        "--folders", type=Path, help="store the folders of some kinds here, for tests that convert them"
+    )
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

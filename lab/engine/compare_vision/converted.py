@@ -15,10 +15,15 @@ from safetensors.torch import load_file, save_file
 
 BREAK = "[IMG_BREAK]"  # of which the converter asks the number
 SPECIAL = len(WORDS) + len(MARKS)
+BYTE_LEVEL = {"\n": "Ċ", "\n\n": "ĊĊ", "▁": "Ġ", "▁a": "Ġa", "▁b": "Ġb"}
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 
 
 def save(kind: Kind, folder: Path) -> Path:
-    """The folder that transformers writes, with a stand-in for the tokenizer, of which the converter counts the words."""
+    """The folder that transformers writes, and a tokenizer."""
     kind.model.save_pretrained(folder)
     kind.images.save_pretrained(folder)
     write_tokenizer(folder)
@@ -34,11 +39,23 @@ def save(kind: Kind, folder: Path) -> Path:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A stand-in for the tokenizer, of which the converter counts the words."""
-    words = {word: id for id, word in enumerate(VOCABULARY)}
-    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": []}))
-    added = {words[BREAK]: {"content": BREAK}}
-    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    """A byte-level tokenizer of the vocabulary, of which the converter counts the words."""
+    words = {BYTE_LEVEL.get(word, word): id for id, word in enumerate(VOCABULARY)}
+    marks = [{"id": id, "content": VOCABULARY[id], "special": True} for id in range(SPECIAL)]
+    steps = [
+        {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+    ]
+    model = {"type": "BPE", "vocab": words, "merges": [["Ċ", "Ċ"], ["Ġ", "a"], ["Ġ", "b"]]}
+    whole = {"added_tokens": marks, "model": model, "decoder": {"type": "ByteLevel"}}
+    whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    config = {
+        "added_tokens_decoder": {words[BREAK]: {"content": BREAK}},
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": True}))
 
 
 def _published(name: str) -> str:

@@ -6,6 +6,7 @@ import lzma
 from pathlib import Path
 
 import numpy as np
+import packed_folders
 from kinds import Kind
 from truths import picture, truth
 
@@ -17,6 +18,12 @@ AS_OTHERS = (
     *("minicpmv-wide-projector", "ldp-published-projector", "ldpv2-published-projector"),
 )
 """Kinds and layouts of whose encoders another file tells as much."""
+
+
+def store_folder(folder: Path, projector: Path, name: str, kind: Kind, target: Path) -> None:
+    """Write a packed folder of transformers, the encoder in a file that others made of it, and the reference's rows."""
+    store(projector, name, kind, target / name)
+    packed_folders.store_folder(folder, target / f"{name}.hf.xz")
 
 
 def store(path: Path, name: str, kind: Kind, target: Path) -> None:

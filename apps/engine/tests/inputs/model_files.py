@@ -30,9 +30,9 @@ def unpacked(name: str, folder: Path) -> Path:
     return path
 
 
-def unpacked_folder(name: str, folder: Path) -> Path:
+def unpacked_folder(name: str, folder: Path, store: Path = KINDS) -> Path:
     """The stored folder of a kind, as transformers wrote it."""
-    packed = BytesIO(lzma.decompress((KINDS / f"{name}.hf.xz").read_bytes()))
+    packed = BytesIO(lzma.decompress((store / f"{name}.hf.xz").read_bytes()))
     with tarfile.open(fileobj=packed) as archive:
         archive.extractall(folder / name, filter="data")
     return folder / name

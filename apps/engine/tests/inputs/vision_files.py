@@ -34,8 +34,8 @@ def opened(
     return encoder
 
 
-def pictures(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def pictures(name: str, store: Path = VISION) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Pictures and the reference's rows of each."""
-    with np.load(VISION / f"{name.partition('-')[0]}.npz") as stored:
+    with np.load(store / f"{name.partition('-')[0]}.npz") as stored:
         sizes = [key.removesuffix(".rgb") for key in stored if key.endswith(".rgb")]
         return {size: (stored[f"{size}.rgb"], stored[f"{size}.rows"]) for size in sizes}

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backbay import gguf
+from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 
 from .listing import models_in
 from .model_stores import ModelPaths, Name, locate, projector_beside
 from .whisper_file import is_whisper_file, open_whisper
 
-__all__ = ["ModelPaths", "locate", "models_in", "open_checkpoint", "projector_beside"]
+__all__ = ["ModelPaths", "locate", "models_in", "open_checkpoint", "open_parts", "projector_beside"]
 
 
 def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> ModelFile | None:
@@ -30,3 +31,15 @@ def open_checkpoint(path: Name, only: Callable[[str], bool] | None = None) -> Mo
 
         return open_folder(where, only)
     return gguf.open(where, only)
+
+
+def open_parts(path: Name) -> tuple[ModelFile | None, ModelFile | None]:
+    """Open a model as llama.cpp's files: its text, None if it has none, and the projector of its encoder, None if it has
+    none beside the text.
+    """
+    where = Path(locate(path).path)
+    if not where.is_dir():
+        return open_model(path), None
+    from . import folder
+
+    return folder.open_parts(where)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from backbay import ModelFileError
@@ -89,12 +90,17 @@ class Settings:
     def texts(self, name: str) -> list[str]:
         return self._list(name, "a list of texts", _as_text)
 
-    def section(self, name: str) -> Settings:
-        """The object of this name; empty without the name."""
+    def section(self, name: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+        """The object of this name, and the defaults of what it does not state; empty without the name."""
         found = self.values.get(name)
         if found is not None and not isinstance(found, dict):
             raise self.refuse(name, "an object")
-        return Settings(self.folder, found or {}, self.architecture)
+        return Settings(self.folder, found or {}, self.architecture).over(defaults)
+
+    def over(self, defaults: Mapping[str, Any]) -> Settings:
+        """With defaults for what has no value."""
+        stated = {name: value for name, value in self.values.items() if value is not None}
+        return Settings(self.folder, {**self.values, **defaults, **stated}, self.architecture)
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None

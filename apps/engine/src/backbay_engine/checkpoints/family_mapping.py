@@ -26,6 +26,7 @@ class Family:
     prefix      what stands before the names that the table knows
     prepare     changes all arrays at once, where one change needs several
     usual       the configuration with values under the names that other models have
+    tensors     a pattern of the checkpoint's names that belong to it; without it, all but those of encoders
     """
 
     architecture: str
@@ -36,6 +37,7 @@ class Family:
     prefix: str = ""
     prepare: Callable[[Arrays, Settings], Arrays] = lambda arrays, _: arrays
     usual: Callable[[Settings], Settings] = lambda settings: settings
+    tensors: str = ""
 
     def renamed(self, name: str) -> str:
         for pattern, replacement in self.names.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,66 +12,101 @@ import numpy as np
 from backbay import ModelFileError
 from backbay.gguf import Config, Content, Derived, ModelFile, TensorInfo
 
-from .arrays import LazyArray, stack, stored_array
+from .arrays import stored_array
 from .config_json import Keys, Settings, read_settings, usual_keys
-from .families import family_of
+from .families import family_of, is_encoder_alone, projector_of
 from .family_mapping import Arrays, Family
+from .folder_tensors import folder_arrays
 from .json_files import parse_json, read_bytes, read_object
-from .safetensors import StoredTensor, read_checkpoint
-from .tensor_names import TensorNames, joined_experts
+from .safetensors import Checkpoint, read_checkpoint
 from .vocabularies import vocabulary_keys
 
-LARGEST_RANK = 4  # of a tensor in a model file
-_ENCODERS = re.compile(r"(^|\.)(visual|vision\w*|audio\w*|multi_modal_projector|embed_vision|embed_audio)\.")
-_UNUSED = re.compile(r"(rotary_emb\.\w+|\.attn\.(masked_)?bias|position_ids|inv_freq|num_batches_tracked)$")
-_PREFIXES = ("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", "")
-_ALWAYS_FLOATS = re.compile(
-    r"_norm\.weight$|ffn_gate_inp(_shexp)?\.|^position_embd|^token_types|ssm_conv1d|shortconv\.conv|time_mix_"
-    r"(first|w1|w2|decay_w1|decay_w2|lerp_fused)|altup_(correct|predict)_coef"
-)
-"""Tensors that stay f32 whatever the others are, as llama.cpp wants them."""
+log = logging.getLogger(__name__)
+ENCODERS = {"vision_config", "audio_config"}
+"""The sections of a configuration that describe encoders."""
 
 
 def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> ModelFile:
     """Open a folder with config.json and safetensors. Its weights stay mapped; those that a model file has in another
-    form are made when they are read.
+    form are made when they are read. Of a model with an encoder in a projector file, it is the text.
     """
     settings = read_settings(folder)
     family = family_of(settings)
     settings = family.usual(settings)
-    _refuse_quantized(settings)
-    checkpoint = read_checkpoint(folder)
+    checkpoint = _checkpoint(settings)
     dense, dense_keys, contents = dense_arrays(folder)
-    arrays = _arrays(checkpoint.tensors, family, settings) | dense
+    arrays = folder_arrays(checkpoint.tensors, family, settings) | dense
+    keys = {**usual_keys(settings), **pooling_keys(folder), **dense_keys, **family.keys(settings)}
+    metadata = _metadata(settings, family, "model", keys)
+    embedding = arrays.get("token_embd.weight")
+    count = embedding.shape[0] if embedding is not None and embedding.shape else 0
+    metadata.setdefault(f"{family.architecture}.vocab_size", count)
+    metadata |= vocabulary_keys(settings, family.architecture, count)
+    return _opened(settings, [*checkpoint.contents, *contents], metadata, arrays, only)
+
+
+def open_parts(folder: Path) -> tuple[ModelFile | None, ModelFile | None]:
+    """Open a folder as its text, None if it holds an encoder alone, and as the projector file of its encoder, None if it
+    has none that is known.
+    """
+    settings = read_settings(folder)
+    projector = _open_projector(settings)
+    try:
+        return None if is_encoder_alone(settings) else open_folder(folder), projector
+    except BaseException:
+        if projector is not None:
+            projector.close()
+        raise
+
+
+def _open_projector(settings: Settings) -> ModelFile | None:
+    family = projector_of(settings)
+    if family is None:
+        if ENCODERS & settings.values.keys() and not family_of(settings).tensors:
+            log.warning(
+                "%s: the text alone is written, as encoders of %s are not known",
+                settings.folder,
+                settings.architecture,
+            )
+        return None
+    settings = family.usual(settings)
+    checkpoint = _checkpoint(settings)
+    arrays = folder_arrays(checkpoint.tensors, family, settings)
+    metadata = _metadata(settings, family, "mmproj", family.keys(settings))
+    return _opened(settings, checkpoint.contents, metadata, arrays)
+
+
+def _checkpoint(settings: Settings) -> Checkpoint:
+    _refuse_quantized(settings)
+    return read_checkpoint(settings.folder)
+
+
+def _opened(
+    settings: Settings,
+    contents: Iterable[Content],
+    metadata: dict[str, Any],
+    arrays: Arrays,
+    only: Callable[[str], bool] | None = None,
+) -> ModelFile:
     tensors: dict[str, TensorInfo] = {}
     derived: dict[str, Derived] = {}
     for name, array in arrays.items():
         if only is not None and not only(name):
             continue
-        if len(array.shape) > LARGEST_RANK:
-            raise _misfit(settings, name, array, f"at most {LARGEST_RANK} dimensions")
         tensors[name], how = array.as_tensor(name)
         if how is not None:
             derived[name] = how
-    metadata = _metadata(settings, family, arrays, dense_keys)
-    files = [*checkpoint.contents, *contents]
-    return ModelFile(folder, files, Config(metadata, path=folder), tensors, derived)
+    for key, value in metadata.items():
+        _require_text(settings, key, value)
+    return ModelFile(settings.folder, contents, Config(metadata, path=settings.folder), tensors, derived)
 
 
-def _metadata(settings: Settings, family: Family, arrays: Arrays, dense: Keys) -> dict[str, Any]:
-    keys = {**usual_keys(settings), **pooling_keys(settings.folder), **dense, **family.keys(settings)}
-    # a key with a slash in front has no architecture
+def _metadata(settings: Settings, family: Family, kind: str, keys: Keys) -> dict[str, Any]:
+    """The keys of a family, with its architecture in front; those with a slash in front have none."""
     named = {key[1:] if key[0] == "/" else f"{family.architecture}.{key}": keys[key] for key in keys}
     own = {key: _stored(value) for key, value in named.items() if value is not None}
-    architecture = family.architecture
-    general = {"general.architecture": architecture, "general.type": "model", "general.name": settings.name}
-    embedding = arrays.get("token_embd.weight")
-    count = embedding.shape[0] if embedding is not None and embedding.shape else 0
-    own.setdefault(f"{family.architecture}.vocab_size", count)
-    found = {**general, **own, **vocabulary_keys(settings, family.architecture, count)}
-    for key, value in found.items():
-        _require_text(settings, key, value)
-    return found
+    general = {"general.architecture": family.architecture, "general.type": kind}
+    return {**general, "general.name": settings.name, **own}
 
 
 def _require_text(settings: Settings, key: str, value: Any) -> None:
@@ -99,76 +134,6 @@ def _refuse_quantized(settings: Settings) -> None:
             "weights that are not quantized, or MXFP4: take the folder of the original model, or a GGUF file"
         )
         raise ModelFileError(settings.path, None, expected, f"the quantization {method!r}")
-
-
-def _arrays(stored: Mapping[str, StoredTensor], family: Family, settings: Settings) -> Arrays:
-    """All tensors of the model file, by its names."""
-    own = {
-        family_name(name, family): each for name, each in stored.items() if not _is_foreign(name, settings)
-    }
-    arrays = family.prepare(_stacked(_readable(own), settings), settings)
-    names = TensorNames(family, settings)
-    found: Arrays = {}
-    for name, array in arrays.items():
-        for own_name, each in _changed(family, name, array, settings).items():
-            target = names.of(own_name)
-            if target in found:
-                raise _misfit(settings, own_name, each, f"no second tensor for {target!r}")
-            small = len(each.shape) <= 1 or not target.endswith(".weight") or _ALWAYS_FLOATS.search(target)
-            found[target] = each.floats() if small and not each.dtype.is_quantized else each
-    beside = next(iter(found.values()), None)
-    if beside is None:
-        raise ModelFileError(settings.folder, None, "tensors of a model", "none")
-    return found | family.further(settings, beside)
-
-
-def family_name(name: str, family: Family) -> str:
-    for prefix, own in _PREFIXES:
-        if name.startswith(prefix):
-            name = own + name.removeprefix(prefix)
-    return family.prefix + name if family.prefix and not name.startswith(family.prefix) else name
-
-
-def _is_foreign(name: str, settings: Settings) -> bool:
-    """Whether a tensor belongs to an encoder beside the text, to a block that predicts further tokens, or to nothing."""
-    block = re.search(r"(?:^|\.)layers\.([0-9]{1,6})\.", name)
-    beyond = block is not None and int(block[1]) >= settings.blocks
-    aside = "vision_config" in settings or "audio_config" in settings
-    return beyond or _UNUSED.search(name) is not None or (aside and _ENCODERS.search(name) is not None)
-
-
-def _readable(stored: Mapping[str, StoredTensor]) -> Arrays:
-    """The tensors as arrays of floats, or of bytes where a family understands them."""
-    found = {}
-    for name, each in stored.items():
-        if not each.info.dtype.is_float and each.kind != "U8":
-            expected = f"tensor {name!r} of F32, F16 or BF16"
-            raise ModelFileError(each.info.path, each.info.offset, expected, each.kind)
-        found[name] = stored_array(each.info)
-    return found
-
-
-def _stacked(arrays: Arrays, settings: Settings) -> Arrays:
-    """With one array in place of the matrices of a block's experts."""
-
-    def misfit(name: str, array: LazyArray) -> ModelFileError:
-        return _misfit(settings, name, array, "a matrix of one shape and dtype for each expert")
-
-    return joined_experts(arrays, lambda array: (array.shape, array.dtype), stack, misfit)
-
-
-def _changed(family: Family, name: str, array: LazyArray, settings: Settings) -> Arrays:
-    try:
-        return family.changed(name, array, settings)
-    except (ValueError, IndexError, ZeroDivisionError, AssertionError) as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise _misfit(settings, name, array, "a shape that the configuration explains") from error
-
-
-def _misfit(settings: Settings, name: str, array: LazyArray, expected: str) -> ModelFileError:
-    first, expected = array.parts[0], f"{expected} as {name!r} of {settings.architecture}"
-    return ModelFileError(first.path, first.offset, expected, f"{array.dtype}{list(array.shape)}")
 
 
 # -- what follows a model of vectors, by the files of sentence-transformers ----------------------------------

@@ -15,7 +15,7 @@ from .changes import transposed
 from .config_json import Settings, read_settings
 from .families import FAMILIES, family_of
 from .family_mapping import Family
-from .folder import family_name
+from .folder_tensors import family_name
 from .tensor_names import TensorNames
 
 ARCHITECTURE = text("general.architecture")

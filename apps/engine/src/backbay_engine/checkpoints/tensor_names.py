@@ -18,7 +18,10 @@ _EXPERT = re.compile(r"(.*\.experts)\.([0-9]{1,6})\.(.*)")
 _BLOCK = re.compile(r"(?:^|\.)([0-9]+)(?=\.)")
 # as a family makes them where the table has no name
 _FINAL = re.compile(
-    r"((a\.)?blk\.[0-9]+\.[a-z0-9_]+|(a\.)?position_embd|a\.(conv1d\.[12]|post_ln)|cls\.output)\.(weight|bias|scale)"
+    r"(((a|v|v\.global)\.)?blk\.[0-9]+\.[a-z0-9_]+|([av]\.)?position_embd|a\.conv1d\.[12]|[av]\.(pre|post)_ln|cls\.output"
+    r"|v\.patch_embd|v\.((pre|post)_)?tile_position_embd|v\.deepstack\.[0-9]+\.\w+|mm\.[a-z0-9_.]+)\.(weight|bias|scale|gate|weight\.1)"
+    r"|blk\.[0-9]+\.cross_attn_\w+_gate|v\.global\.blk\.[0-9]+\.\w+_gate|v\.class_embd|v\.token_embd\.img_break"
+    r"|model\.image_newline"
 )
 SUFFIXES = ".weight", ".bias", ".scale"
 USUAL_NAMES = "llama"  # the table for architectures that the gguf package does not know
@@ -43,7 +46,7 @@ class TensorNames:
         for tried in (first, f"model.{first}", first.removeprefix("model.")):
             found = self._table.get_name(tried, SUFFIXES)
             if found is not None:
-                return found if match is None else found.replace("blk.0.", f"blk.{match[1]}.", 1)
+                return found if match is None else found.replace(".0.", f".{match[1]}.", 1)
         if _FINAL.fullmatch(renamed):
             return renamed
         expected = (

@@ -1,13 +1,15 @@
-"""Convert a folder of Hugging Face's transformers to a GGUF file."""
+"""Convert a folder of Hugging Face's transformers to GGUF files."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from backbay import OptionError
-from backbay.discovery import open_model
+from backbay.cli import file_to_write
 
-from .quantize import add_output_arguments, write_quantized
+from ..writing import Conversion
+from .quantize import add_output_arguments, say_outputs, writing
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,10 +19,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a folder with config.json and safetensors, or a name such as hf:org/name",
     )
     add_output_arguments(parser, "f16")
+    projector = (
+        "the file for the encoder of a model that sees or hears (mmproj- and the text's name, beside it)"
+    )
+    parser.add_argument("--mmproj", type=file_to_write, metavar="FILE", help=projector)
 
 
 def run(args: Namespace) -> int:
-    with open_model(args.model) as model:
-        if model.version:
+    target, projector = (None if given is None else Path(given) for given in (args.output, args.mmproj))
+    with Conversion(args.model, target, args.dtype, projector) as conversion:
+        if any(output.model.version for output in conversion.outputs):
             raise OptionError(f"{args.model} is a GGUF file already; `backbay quantize` changes its dtypes")
-        return write_quantized(args, model)
+        with writing() as show:
+            found = conversion.write(force=args.force, progress=show)
+        say_outputs(args, conversion.outputs, found)
+    return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from backbay import DType
@@ -13,7 +15,7 @@ from backbay.gguf import ModelFile
 from backbay.internals import human_bytes
 
 from ..checkpoints.model_stores import name_of
-from ..writing import RECIPES, QuantizationRecipe, write_model
+from ..writing import RECIPES, Output, QuantizationRecipe, write_models
 from .model_arguments import ProgressBar, set_up_logging
 
 BLOCK = 256  # numbers of a block of k-quants
@@ -25,8 +27,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    target = Path(args.output or f"{name_of(args.model)}-{args.dtype}.gguf")
     with open_model(args.model) as model:
-        return write_quantized(args, model)
+        outputs = [Output(model, target, RECIPES[args.dtype])]
+        with writing() as show:
+            found = write_models(outputs, force=args.force, progress=show)
+        say_outputs(args, outputs, found)
+    return 0
 
 
 def add_output_arguments(parser: ArgumentParser, default: str) -> None:
@@ -39,24 +46,32 @@ def add_output_arguments(parser: ArgumentParser, default: str) -> None:
     add_json(parser)
 
 
-def write_quantized(args: Namespace, model: ModelFile) -> int:
+@contextmanager
+def writing() -> Iterator[Callable[[float], None]]:
+    """The bar that shows what part is written."""
     set_up_logging("text")
-    target = Path(args.output or f"{name_of(args.model)}-{args.dtype}.gguf")
     with ProgressBar(sys.stderr, "writing") as bar:
-        found = write_model(model, target, RECIPES[args.dtype], force=args.force, progress=bar.show)
-    size = target.stat().st_size
+        yield bar.show
+
+
+def say_outputs(args: Namespace, outputs: Sequence[Output], found: Mapping[str, int]) -> None:
+    """Say what was written: the bytes of the weights by dtype, and each file."""
+    sizes = {str(output.target): output.target.stat().st_size for output in outputs}
+    (file, nbytes), *further = sizes.items()
     if args.json:
-        say_json({"file": str(target), "nbytes": size, "dtype": args.dtype, "weights": found})
-        return 0
+        said = {"file": file, "nbytes": nbytes, "dtype": args.dtype, "weights": found}
+        beside = [{"file": name, "nbytes": size} for name, size in further]
+        say_json(said | ({"projector": beside[0]} if beside else {}))
+        return
     rows = [(name, human_bytes(nbytes)) for name, nbytes in found.items()]
     say(table(("dtype", "weights"), rows, right=(1,)))
-    if narrow := narrow_dtypes(model, RECIPES[args.dtype]):
+    if narrow := narrow_dtypes(outputs[0].model, outputs[0].recipe):
         why = (
             f"rows of weights that are no multiple of {BLOCK} numbers, which the blocks of {args.dtype} need"
         )
         say(f"{' and '.join(narrow)}: {why}")
-    say(f"{target}: {human_bytes(size)}")
-    return 0
+    for name, size in sizes.items():
+        say(f"{name}: {human_bytes(size)}")
 
 
 def narrow_dtypes(model: ModelFile, recipe: QuantizationRecipe) -> list[str]:

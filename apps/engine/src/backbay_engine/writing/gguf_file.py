@@ -6,9 +6,11 @@ import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,24 @@ _OF_ARRAYS = {np.dtype(form).str: kind for kind, form in _FORMATS.items() if kin
 _DROPPED = ("split.",)  # what is written is one file
 
 
+@final
+@dataclass(frozen=True)
+class Output:
+    """A model, the file that it is written to, and the dtypes of its weights."""
+
+    model: ModelFile
+    target: Path
+    recipe: QuantizationRecipe
+
+    @property
+    def infos(self) -> list[TensorInfo]:
+        return list(self.model.tensors.values())
+
+    @cached_property
+    def dtypes(self) -> dict[str, DType]:
+        return {info.name: self.recipe.dtype_of(info, self.model) for info in self.infos}
+
+
 def write_model(
     model: ModelFile,
     target: Path,
@@ -50,37 +70,57 @@ def write_model(
     Beside a chunk of each, no weights are in memory. The file appears when it is whole; without `force`, no file
     is replaced.
     """
+    return write_models([Output(model, target, recipe)], force=force, progress=progress, cancel=cancel)
+
+
+def write_models(
+    outputs: Sequence[Output],
+    *,
+    force: bool = False,
+    progress: Callable[[float], None] = lambda _: None,
+    cancel: Cancel | None = None,
+) -> dict[str, int]:
+    """Write several models as `write_model` writes one. The files appear when all are whole."""
+    for output in outputs:
+        _check(output, force=force)
+    total, done = sum(info.nbytes for output in outputs for info in output.infos) or 1, 0
+    with (
+        replacing(*(output.target for output in outputs)) as files,
+        ThreadPoolExecutor(usable_cores()) as workers,
+    ):
+        for output, file in zip(outputs, files, strict=True):
+            _write_header(file, output)
+            progress(done / total)
+            for written in _write_weights(file, output, workers):
+                check_cancel(cancel)
+                done += written
+                progress(min(done / total, 1.0))
+        for output in outputs:
+            output.model.check_unchanged()
+    progress(1.0)
+    return bytes_by_dtype((info, output.dtypes[info.name]) for output in outputs for info in output.infos)
+
+
+def _write_weights(file: BinaryIO, output: Output, workers: ThreadPoolExecutor) -> Iterator[int]:
+    """Write weights chunk by chunk; gives the bytes that each chunk was made of, and 0 first."""
+    yield 0
+    dtypes = output.dtypes
+    for info in output.infos:
+        file.write(bytes(-file.tell() % ALIGNMENT))
+        for chunk in output.model.chunks(info.name):
+            file.writelines(part.data for part in _converted(chunk, info, dtypes[info.name], workers))
+            yield chunk.size
+
+
+def _check(output: Output, *, force: bool) -> None:
+    """Refuse a file that must stay; say what gets worse."""
+    model, target, dtypes = output.model, output.target, output.dtypes
     if target.exists():
         if any(target.samefile(path) for path in model.paths if path.is_file()):
             raise OptionError(f"{target} is the model that is read; write to another file")
         if not force:
             raise OptionError(f"{target} exists; take another name, or --force to replace it")
-    infos = list(model.tensors.values())
-    dtypes = {info.name: recipe.dtype_of(info, model) for info in infos}
-    _check(infos, dtypes, model)
-    total, done = sum(info.nbytes for info in infos) or 1, 0
-    with (
-        replacing(target) as (file,),
-        ThreadPoolExecutor(usable_cores()) as workers,
-    ):
-        _write_header(file, model, recipe, infos, dtypes)
-        progress(0.0)
-        for info in infos:
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            for chunk in model.chunks(info.name):
-                check_cancel(cancel)
-                for part in _converted(chunk, info, dtypes[info.name], workers):
-                    file.write(part.data)
-                done += chunk.size
-                progress(min(done / total, 1.0))
-        model.check_unchanged()
-    progress(1.0)
-    return bytes_by_dtype(infos, dtypes)
-
-
-def _check(infos: Sequence[TensorInfo], dtypes: dict[str, DType], model: ModelFile) -> None:
-    """Refuse what cannot be read; say what gets worse."""
-    quantized = [info for info in infos if info.dtype.is_quantized]
+    quantized = [info for info in output.infos if info.dtype.is_quantized]
     again = [info.name for info in quantized if not is_lossless(info.dtype, dtypes[info.name])]
     if again:
         log.warning(
@@ -89,16 +129,10 @@ def _check(infos: Sequence[TensorInfo], dtypes: dict[str, DType], model: ModelFi
         )  # fmt: skip
 
 
-def _write_header(
-    file: BinaryIO,
-    model: ModelFile,
-    recipe: QuantizationRecipe,
-    infos: Sequence[TensorInfo],
-    dtypes: dict[str, DType],
-) -> None:
-    config = model.metadata
+def _write_header(file: BinaryIO, output: Output) -> None:
+    config, infos, dtypes = output.model.metadata, output.infos, output.dtypes
     pairs = [_pair(config, key) for key in config if not key.startswith(_DROPPED) and key not in _OWN]
-    own = {"general.file_type": recipe.file_type, "general.quantization_version": 2}
+    own = {"general.file_type": output.recipe.file_type, "general.quantization_version": 2}
     pairs += [_text(key) + struct.pack("<II", ValueType.UINT32, value) for key, value in own.items()]
     file.write(b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs)))
     file.writelines(pairs)

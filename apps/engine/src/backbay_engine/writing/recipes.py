@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from backbay import DType
@@ -32,13 +32,16 @@ class QuantizationRecipe:
     more: DType | None = None  # of half of the values and of the feed-forwards' last matrices
     early: bool = False  # whether these are the first blocks' alone
     joint: DType | None = None  # of queries, keys and values in one matrix
+    half: str = r"^$"  # a pattern of tensors that are f16 whatever the others are
 
     def dtype_of(self, info: TensorInfo, model: ModelFile) -> DType:
         """The dtype that a tensor gets; that of a quantized tensor which must stay as it is does not change."""
         wide = [extent for extent in info.shape if extent != 1]
         if not (info.dtype.is_float or info.dtype.is_quantized):
             return info.dtype
-        small = len(wide) < 2 or not info.name.endswith(".weight")
+        if re.search(self.half, info.name):
+            return F16
+        small = len(wide) < 2 or not info.name.endswith((".weight", ".weight.1"))
         if small or _NEVER.search(info.name):
             return F32 if info.dtype.is_float else info.dtype
         dtype, row = self._wanted(info, model), info.shape[0]
@@ -89,16 +92,23 @@ RECIPES: Mapping[str, QuantizationRecipe] = {
     "q4_0": QuantizationRecipe(DType.Q4_0, 2),
 }
 """By their names at llama.cpp's tools, with the numbers of its file types."""
+_CONVOLUTIONS = r"^a\.conv1d\.[12]\.weight$"  # llama.cpp reads no others
+
+
+def projector_recipe(dtype: str) -> QuantizationRecipe:
+    """The recipe of a projector file beside a text of this dtype: encoders are not quantized."""
+    of = RECIPES["f32" if dtype == "f32" else "f16"]
+    return replace(of, half=_CONVOLUTIONS)
 
 
 def is_lossless(source: DType, target: DType) -> bool:
     return source is target or (source.is_float and target is F32)
 
 
-def bytes_by_dtype(infos: Sequence[TensorInfo], dtypes: Mapping[str, DType]) -> dict[str, int]:
+def bytes_by_dtype(weights: Iterable[tuple[TensorInfo, DType]]) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for info in infos:
-        found[str(dtypes[info.name])] += nbytes_of(info, dtypes[info.name])
+    for info, dtype in weights:
+        found[str(dtype)] += nbytes_of(info, dtype)
     return dict(found)
 
 

@@ -13,7 +13,19 @@ from backbay.internals import load_declared
 
 from ..config_json import Settings
 from ..family_mapping import Families, Family
-from . import decoders, delta_rules, encoders, experts, gemma, recurrent, whisper
+from . import (
+    decoders,
+    delta_rules,
+    encoders,
+    experts,
+    gemma,
+    mllama,
+    recurrent,
+    sound,
+    texts_beside_encoders,
+    vision,
+    whisper,
+)
 
 GROUP: Final = "backbay.checkpoints"
 FAMILIES: Families = {
@@ -24,7 +36,11 @@ FAMILIES: Families = {
     **delta_rules.FAMILIES,
     **encoders.FAMILIES,
     **whisper.FAMILIES,
+    **texts_beside_encoders.FAMILIES,
+    **mllama.FAMILIES,
+    **sound.FAMILIES,
 }
+PROJECTORS: Families = {**vision.PROJECTORS, **sound.PROJECTORS}
 
 
 def family_of(settings: Settings) -> Family:
@@ -33,6 +49,11 @@ def family_of(settings: Settings) -> Family:
     found = FAMILIES.get(name)
     if points := further.get(name):
         found = _declared_family(name, points, taken=found is not None)
+    if found is None and is_encoder_alone(settings):
+        expected = (
+            "a model with a text, which stands in a folder of its own; `backbay convert` writes the projector"
+        )
+        raise ModelFileError(settings.path, None, expected, f"{name!r}, an encoder alone")
     if found is None:
         known = sorted({*FAMILIES, *further})
         expected = (
@@ -41,6 +62,17 @@ def family_of(settings: Settings) -> Family:
         )
         raise ModelFileError(settings.path, None, expected, f"{name!r}{nearest(name, known)}")
     return found if isinstance(found, Family) else found(settings)
+
+
+def is_encoder_alone(settings: Settings) -> bool:
+    """Whether a folder holds an encoder for a text that stands in another folder."""
+    return settings.architecture in PROJECTORS and settings.architecture not in FAMILIES
+
+
+def projector_of(settings: Settings) -> Family | None:
+    """The family of the encoder that a projector file holds; None if the model has none that is known."""
+    found = PROJECTORS.get(settings.architecture)
+    return found if found is None or isinstance(found, Family) else found(settings)
 
 
 def _declared_family(
