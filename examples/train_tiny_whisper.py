@@ -23,7 +23,7 @@ import backbay
 
 NAME = "backbay-tiny-whisper"
 SHIPPED = Path(__file__).parent / "models" / NAME
-NOISES = {"quiet": None, "noise at 15 dB": 15.0, "noise at 5 dB": 5.0}  # below the power of speech
+NOISES = {"quiet": None, "noise at 20 dB": 20.0, "noise at 10 dB": 10.0}  # below the power of speech
 
 
 def train(options: argparse.Namespace) -> None:

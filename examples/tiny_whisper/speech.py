@@ -15,8 +15,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay_engine.sound.recording import RATE
-
+RATE = 16_000  # samples a second
 PROGRAM = "espeak-ng"
 INSTALL = f"{PROGRAM} is needed to speak; install it: apt install {PROGRAM}, or brew install {PROGRAM}"
 VOCABULARY = """
