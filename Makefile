@@ -22,7 +22,7 @@ quietly = { $(2); } >$(1) 2>&1 || { tail -n 25 $(1); echo "This failed. All that
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-demo: $(VENV)/.installed $(VENV)/.minilm  ## three real models on every installed backend, side by side
+demo: $(VENV)/.installed $(VENV)/.minilm  ## four real models on every installed backend, side by side
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test-tools $(VENV)/.minilm  ## every behaviour once: seven minutes on two cores of an EPYC (Zen 4), ten to nineteen on Zen 3

@@ -1,4 +1,4 @@
-"""The same models on every installed backend: a small Llama that solves problems, a small model that sees, and MiniLM."""
+"""The same models on every installed backend: a small Llama, one that sees, a Whisper that hears, and MiniLM."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from pathlib import Path
 
 import numpy as np
 from minilm_to_gguf import minilm
+from tiny_whisper.speech import RATE, SAID, read_wav
 from vision_tasks import Question, unseen_questions
 
 import backbay
 from backbay import BackbayError, UnsupportedOpError
-from backbay_engine import LLM, load
+from backbay_engine import LLM, Audio, load
 
 REFERENCE = "cpu_ref"
 MODELS = Path(__file__).parent / "models"
 SMALL, SEEING = MODELS / "backbay-tiny-f16.gguf", MODELS / "backbay-tiny-vision-f16.gguf"
 PROJECTOR = MODELS / "mmproj-backbay-tiny-vision-f16.gguf"
+HEARING, SOUND = MODELS / "backbay-tiny-whisper", MODELS / "spoken.wav"
 PROMPTS = ["sum 417 268 =", "sort 5 2 9 1 =", "reverse p l a n e t =", "max 81 730 95 ="]
 SEEN = ["number", "colour", "larger side", "corner"]
 QUESTION = "How do I get my money back?"
@@ -73,6 +75,15 @@ def look(shown: list[tuple[np.ndarray, Question]], llm: LLM, row: Row) -> None:
     row.rate, row.unit = len(shown) / (time.perf_counter() - started), "answers/s"
 
 
+def hear(llm: LLM, row: Row) -> None:
+    """The text of each phrase in a sound; and the speed, with each window encoded once."""
+    sound = read_wav(SOUND)
+    started = time.perf_counter()
+    transcript = llm.transcribe(Audio(sound, rate=RATE), temperature=0)
+    row.rate, row.unit = transcript.duration / (time.perf_counter() - started), "s/s"
+    row.answer = [segment.text.strip() for segment in transcript]
+
+
 def drawing(picture: np.ndarray) -> list[str]:
     """A picture as lines of a terminal with 24-bit colours: two pixels in each character."""
     small = picture[::2, ::2]
@@ -103,11 +114,13 @@ def rank(llm: LLM, row: Row) -> None:
     row.answer = [f"{likeness:.4f}" for likeness in row.vectors[1:] @ row.vectors[0]]
 
 
-def run(backend: str, path: Path, job: Callable[[LLM, Row], None], **options: Path) -> Row:
+def run(
+    backend: str, path: Path, job: Callable[[LLM, Row], None], context: int | None = 128, **options: Path
+) -> Row:
     row = Row(backend, path.name)
     try:
         started = time.perf_counter()
-        with load(path, backend=backend, context=128, parallel=len(PROMPTS), **options) as llm:
+        with load(path, backend=backend, context=context, parallel=len(PROMPTS), **options) as llm:
             row.load_ms = (time.perf_counter() - started) * 1e3
             job(llm, row)
     except BackbayError as error:
@@ -125,8 +138,10 @@ def agree(row: Row, reference: Row) -> bool:
     return bool(((row.vectors * reference.vectors).sum(axis=1) > ALIKE).all())
 
 
-def collect(names: list[str], path: Path, job: Callable[[LLM, Row], None], **options: Path) -> list[Row]:
-    rows = [run(name, path, job, **options) for name in names]
+def collect(
+    names: list[str], path: Path, job: Callable[[LLM, Row], None], context: int | None = 128, **options: Path
+) -> list[Row]:
+    rows = [run(name, path, job, context, **options) for name in names]
     for row in rows:
         row.agrees = agree(row, rows[0])
     return rows
@@ -137,9 +152,14 @@ def show(title: str, asked: list[str], rows: list[Row]) -> None:
     print(f"\n{title}\n")
     answered = [row for row in rows if not row.problem]
     wide = max(map(len, asked), default=0) + 2
-    print(f"  {'':<{wide}}" + "".join(f"{row.backend:<16}" for row in answered))
+    column = max((len(answer) + 2 for row in answered for answer in row.answer), default=0)
+    column = max(column, 16)
+    print(f"  {'':<{wide}}" + "".join(f"{row.backend:<{column}}" for row in answered))
     for n, question in enumerate(asked):
-        print(f"  {question:<{wide}}" + "".join(f"{row.answer[n]:<16}" for row in answered))
+        print(
+            f"  {question:<{wide}}"
+            + "".join(f"{''.join(row.answer[n : n + 1]):<{column}}" for row in answered)
+        )
     print(f"\n  {'backend':<10} {'opened in':>12} {'speed':>18}")
     for row in rows:
         told = row.problem or ("agrees" if row.agrees else f"differs from {rows[0].backend}")
@@ -166,6 +186,10 @@ def main() -> int:
             [question.text for _, question in shown],
             seen,
         )
+    heard = collect(names, HEARING, hear, context=None)
+    rows += heard
+    if not options.json:
+        show(f"{HEARING.name} hears {SOUND.name}, in which is said", list(SAID), heard)
     try:
         embedding = minilm()
     except FileNotFoundError as error:

@@ -167,7 +167,8 @@ def write_ggml(path: Path, *, kind: str = "F16", with_end: bool = False, seed: i
     names += ("max_target_positions", "d_model", "decoder_attention_heads", "decoder_layers", "num_mel_bins")
     numbers = [made[name] for name in names] + [0 if kind == "F32" else 1 if kind == "F16" else 2007]
     data = struct.pack("<12i", 0x67676D6C, *numbers)
-    data += struct.pack("<2i", BINS, 201) + bytes(4 * BINS * 201)
+    bins = made["num_mel_bins"]
+    data += struct.pack("<2i", bins, 201) + bytes(4 * bins * 201)
     letters = pre_tokenizers.ByteLevel.alphabet()
     spelled = {letter: byte for byte, letter in _byte_letters().items()}
     assert set(spelled) == set(letters)
@@ -176,9 +177,8 @@ def write_ggml(path: Path, *, kind: str = "F16", with_end: bool = False, seed: i
     texts += [b"<|endoftext|>"] if with_end else []
     data += struct.pack("<i", len(texts))
     data += b"".join(struct.pack("<i", len(text)) + text for text in texts)
-    for name, array in tensors(made, seed).items():
-        data += _tensor(_short(name), array, number)
-    path.write_bytes(data)
+    found = tensors(made, seed).items()
+    path.write_bytes(data + b"".join(_tensor(_short(name), array, number) for name, array in found))
     return path
 
 

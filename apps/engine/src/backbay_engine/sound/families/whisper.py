@@ -13,7 +13,7 @@ from ...encoders.shape import width_key
 from ...errors import AudioError
 from ...models.nn import Weights
 from ...text.tokenizers import Tokenizer
-from ..contract import SoundFamily
+from ..contract import SoundFamily, seconds
 from ..mel import HOP, mel_window
 from ..prepared_sound import PreparedAudio
 from ..tower import SoundPiece, WhisperTower
@@ -48,7 +48,8 @@ class WhisperFamily(SoundFamily):
 
     def place(self, prepared: PreparedAudio, /, tokenizer: Tokenizer | None) -> MediaPlace:
         if prepared.tokens > self.frames // 2:
-            raise AudioError("the decoder attends to 30 seconds of sound; transcribe takes longer ones")
+            window = seconds(self.frames * HOP)
+            raise AudioError(f"the decoder attends to {window} of sound; transcribe takes longer ones")
         return MediaPlace(np.zeros(0, np.int32), np.zeros(0, np.bool_), crosses=True)
 
     def network(self, backend: Backend) -> EncoderNetwork:
