@@ -43,8 +43,8 @@ def test_segments_lie_where_their_phrases_sound() -> None:
     (loud,) = np.nonzero(np.abs(sound.astype(int)) > speech.QUIET)
     gaps = np.nonzero(np.diff(loud) > RATE // 2)[0]
     begins, ends = [loud[0], *loud[gaps + 1]], [*loud[gaps], loud[-1]]
-    np.testing.assert_allclose([each.start for each in plain], np.array(begins) / RATE, atol=0.15)
-    np.testing.assert_allclose([each.end for each in plain], np.array(ends) / RATE, atol=0.15)
+    np.testing.assert_allclose([each.start for each in plain], np.array(begins) / RATE, atol=0.35)
+    np.testing.assert_allclose([each.end for each in plain], np.array(ends) / RATE, atol=0.35)
 
 
 def phrase(words: str, seconds: float) -> Phrase:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RATE = 16_000  # samples a second
+WINDOW = 5  # seconds that the model hears at once
+LEAD = 4800  # samples of silence before a phrase
 PROGRAM = "espeak-ng"
 INSTALL = f"{PROGRAM} is needed to speak; install it: apt install {PROGRAM}, or brew install {PROGRAM}"
 VOCABULARY = """
@@ -98,10 +100,12 @@ def speak(text: str, voice: Voice) -> NDArray[np.int16]:
 
 
 def spoken_sound() -> NDArray[np.int16]:
-    """The phrases of SAID, with pauses."""
-    pause = np.zeros(RATE * 6 // 10, np.int16)
-    parts = [part for text, voice in SAID.items() for part in (speak(text, voice), pause)]
-    return np.concatenate([pause[: RATE // 4], *parts])
+    """The phrases of SAID, each in a window of its own."""
+    sound = np.zeros(len(SAID) * WINDOW * RATE, np.int16)
+    for number, (text, voice) in enumerate(SAID.items()):
+        spoken, begin = speak(text, voice), number * WINDOW * RATE + LEAD
+        sound[begin : begin + len(spoken)] = spoken
+    return sound
 
 
 def _resampled(sound: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
