@@ -61,7 +61,9 @@ class RequestMaker:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
         parts = content_parts(said)
-        asked = next((kind for part in parts if (kind := needed_modality(part))), None)
+        asked: Modality | None = next(
+            (kind for kind in map(needed_modality, parts) if kind is not None), None
+        )
         media = self._facts.media if asked is None else self.require_media(asked)
         if media is None and not any(map(is_rows_part, parts)):
             return self.tokenizer().encode(render(said), add_special=False)
