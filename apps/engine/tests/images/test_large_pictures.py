@@ -15,7 +15,7 @@ import pytest
 from small_vision import write_small_vision
 
 from backbay_engine import LLM, ContextOverflowError, DeadlineError, load
-from backbay_engine.images import picture
+from backbay_engine.images import image as image_module
 from backbay_engine.images.image import Image
 from backbay_engine.local.media_intake import MediaIntake
 
@@ -70,8 +70,8 @@ def test_a_large_picture_is_made_smaller_and_stays_the_same_picture(
     image = in_mode(mode)
     data = saved(image, kind)
     whole = Image(data).rgb()
-    monkeypatch.setattr(picture, "MOST_EXACT", most)
-    monkeypatch.setattr(picture, "STRIP", 5000)  # several strips
+    monkeypatch.setattr(image_module, "MOST_EXACT", most)
+    monkeypatch.setattr(image_module, "STRIP", 5000)  # several strips
     small = Image(data).rgb()
     assert small.shape[0] * small.shape[1] <= 1.1 * most
     assert abs(small.shape[1] / small.shape[0] - SIZE[0] / SIZE[1]) < 0.1
@@ -87,7 +87,7 @@ def test_a_large_photo_is_still_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     exif[0x0112] = 6  # turn it by 90 degrees
     data = saved(pattern(), "JPEG", exif=exif)
     whole = Image(data).rgb()
-    monkeypatch.setattr(picture, "MOST_EXACT", 8000)
+    monkeypatch.setattr(image_module, "MOST_EXACT", 8000)
     small = Image(data).rgb()
     assert whole.shape[0] > whole.shape[1]
     assert small.shape[0] > small.shape[1]
@@ -96,7 +96,7 @@ def test_a_large_photo_is_still_turned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_grey_of_16_bits_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     grey = np.full((300, 400), 0x8000, np.uint16)
-    monkeypatch.setattr(picture, "MOST_EXACT", 8000)
+    monkeypatch.setattr(image_module, "MOST_EXACT", 8000)
     assert (Image(saved(PIL.fromarray(grey), "PNG")).rgb() == 0x80).all()
 
 

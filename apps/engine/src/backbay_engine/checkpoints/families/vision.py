@@ -184,9 +184,10 @@ def line_break(array: LazyArray, settings: Settings) -> LazyArray:
 
 
 def _break_id(settings: Settings) -> int:
-    config = read_object(settings.folder / "tokenizer_config.json", required=False)
     words = read_object(settings.folder / "tokenizer.json", required=False).get("added_tokens")
-    decoder = config.get("added_tokens_decoder")
+    decoder = read_object(settings.folder / "tokenizer_config.json", required=False).get(
+        "added_tokens_decoder"
+    )
     listed = [(token.get("content"), token.get("id")) for token in words or () if isinstance(token, dict)]
     if isinstance(decoder, dict):
         given = ((id, token) for id, token in decoder.items() if isinstance(token, dict) and id.isdecimal())
