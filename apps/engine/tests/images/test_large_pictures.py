@@ -119,7 +119,7 @@ def black_png(width: int, height: int) -> bytes:
 def test_a_picture_of_many_pixels_costs_no_more_than_a_large_photo() -> None:
     data = black_png(9000, 9900)
     assert len(data) < 11_000
-    assert Image(data).rgb().size <= 3 * picture.MOST_EXACT
+    assert Image(data).rgb().size <= 3 * image_module.MOST_EXACT
 
 
 @pytest.mark.fault(
