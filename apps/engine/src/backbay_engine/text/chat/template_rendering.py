@@ -23,15 +23,13 @@ class OutputLimitError(Exception):
 
 def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     render: Callable[[dict[str, Any]], str] | None = None
-    wanted = frozenset[str]()
 
     def answer(variables: dict[str, Any]) -> dict[str, str]:
-        nonlocal render, wanted
+        nonlocal render
         try:
             if render is None:
-                render = _renderer(_compile(setup["source"]), setup["output"])
-                wanted = _wanted(setup["source"])
-            return {"text": render({**_further(wanted, variables["tools"]), **variables})}
+                render = _renderer(setup["source"], setup["output"])
+            return {"text": render(variables)}
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a template may raise anything; the caller gets the error
@@ -40,32 +38,34 @@ def task(setup: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, str]]:
     return answer
 
 
-def _wanted(source: str) -> frozenset[str]:
-    """The variables that the template reads as texts, without a test that would give them a default."""
+def _compiled(source: str) -> tuple[Template, frozenset[str]]:
+    """The template, and the variables that it reads without a test or a loop that would give them a default."""
+    from jinja2.exceptions import TemplateSyntaxError
     from jinja2.meta import find_undeclared_variables
     from jinja2.nodes import For, Name, Test
 
-    tree = _environment().parse(source)
-    tested = (node.node for node in tree.find_all(Test))
-    looped = (node.iter for node in tree.find_all(For))
-    optional = {node.name for node in (*tested, *looped) if isinstance(node, Name)}
-    return frozenset(find_undeclared_variables(tree) - optional)
-
-
-def _further(wanted: frozenset[str], tools: list[dict[str, Any]] | None) -> dict[str, str]:
-    """Variables beside those of transformers, by llama.cpp's names; without them, Firefunction's template fails."""
-    functions = json.dumps([tool.get("function", tool) for tool in tools], indent=4) if tools else ""
-    made = {"functions": functions, "datetime": _now("%b %d %Y"), "date_string": _now("%d %b %Y")}
-    return {name: text for name, text in made.items() if name in wanted}
-
-
-def _compile(source: str) -> Template:
-    from jinja2.exceptions import TemplateSyntaxError
-
+    environment = _environment()
     try:
-        return _environment().from_string(source)
+        tree = environment.parse(source)
+        tested = (node.node for node in tree.find_all(Test))
+        looped = (node.iter for node in tree.find_all(For))
+        optional = {node.name for node in (*tested, *looped) if isinstance(node, Name)}
+        read = find_undeclared_variables(tree) - optional
+        return environment.from_string(tree), frozenset(read)
     except TemplateSyntaxError as error:
         raise SyntaxError(f"line {error.lineno}: {error.message}") from None
+
+
+def _functions(tools: list[dict[str, Any]] | None) -> str:
+    return json.dumps([tool.get("function", tool) for tool in tools], indent=4) if tools else ""
+
+
+FURTHER: dict[str, Callable[[list[dict[str, Any]] | None], str]] = {
+    "functions": _functions,
+    "datetime": lambda _: _now("%b %d %Y"),
+    "date_string": lambda _: _now("%d %b %Y"),
+}
+"""Variables beside those of transformers, by llama.cpp's names; without them, Firefunction's template fails."""
 
 
 def _environment() -> Environment:
@@ -95,10 +95,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _renderer(template: Template, limit: int) -> Callable[[dict[str, Any]], str]:
+def _renderer(source: str, limit: int) -> Callable[[dict[str, Any]], str]:
+    template, read = _compiled(source)
+
     def render(variables: dict[str, Any]) -> str:
         pieces, size = [], 0
-        for piece in template.generate(variables):
+        further = {name: made(variables["tools"]) for name, made in FURTHER.items() if name in read}
+        for piece in template.generate({**further, **variables}):
             size += len(piece)
             if size > limit:
                 raise OutputLimitError(f"it wrote more than {limit} characters")
