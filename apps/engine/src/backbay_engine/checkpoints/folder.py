@@ -16,14 +16,12 @@ from .arrays import stored_array
 from .config_json import Keys, Settings, read_settings, usual_keys
 from .families import family_of, is_encoder_alone, projector_of
 from .family_mapping import Arrays, Family
-from .folder_tensors import folder_arrays
+from .folder_tensors import describes_encoder, folder_arrays
 from .json_files import parse_json, read_bytes, read_object
 from .safetensors import Checkpoint, read_checkpoint
 from .vocabularies import vocabulary_keys
 
 log = logging.getLogger(__name__)
-ENCODERS = {"vision_config", "audio_config"}
-"""The sections of a configuration that describe encoders."""
 
 
 def open_folder(folder: Path, only: Callable[[str], bool] | None = None) -> ModelFile:
@@ -62,7 +60,7 @@ def open_parts(folder: Path) -> tuple[ModelFile | None, ModelFile | None]:
 def _open_projector(settings: Settings) -> ModelFile | None:
     family = projector_of(settings)
     if family is None:
-        if ENCODERS & settings.values.keys() and not family_of(settings).tensors:
+        if describes_encoder(settings) and not family_of(settings).tensors:
             log.warning(
                 "%s: the text alone is written, as encoders of %s are not known",
                 settings.folder,

@@ -65,14 +65,19 @@ def family_name(name: str, family: Family) -> str:
     return family.prefix + name if family.prefix and not name.startswith(family.prefix) else name
 
 
+def describes_encoder(settings: Settings) -> bool:
+    """Whether a configuration has a section of an encoder."""
+    return "vision_config" in settings or "audio_config" in settings
+
+
 def _is_foreign(name: str, family: Family, settings: Settings) -> bool:
     """Whether a tensor belongs to an encoder beside the text, to a block that predicts further tokens, or to nothing."""
     if family.tensors:
         return _UNUSED.search(name) is not None or re.search(family.tensors, name) is None
     block = re.search(r"(?:^|\.)layers\.([0-9]{1,6})\.", name)
     beyond = block is not None and int(block[1]) >= settings.blocks
-    aside = "vision_config" in settings or "audio_config" in settings
-    return beyond or _UNUSED.search(name) is not None or (aside and _ENCODERS.search(name) is not None)
+    aside = describes_encoder(settings) and _ENCODERS.search(name) is not None
+    return beyond or aside or _UNUSED.search(name) is not None
 
 
 def _readable(stored: Mapping[str, StoredTensor]) -> Arrays:

@@ -34,13 +34,13 @@ class PromptTokenizer:
         return tokens if self._family is None or not self._family.crosses else mark_visible_pictures(tokens)
 
     def _placed(self, given: Encoded) -> PlacedMedia:
-        if isinstance(given, Rows) and given.of is None:
+        prepared = given.of if isinstance(given, Rows) else given
+        if prepared is None:
             return PlacedMedia(given, self._text_place(given.tokens))
         assert self._family is not None  # as requests are checked
-        if isinstance(given, Rows) and given.of is not None:
-            self._family.check_prepared(given.of)
-            return PlacedMedia(given, self._family.placed(given.of, self._tokenizer))
-        return PlacedMedia(given, self._family.placed(given, self._tokenizer))
+        if prepared is not given:
+            self._family.check_prepared(prepared)
+        return PlacedMedia(given, self._family.placed(prepared, self._tokenizer))
 
     def _text_place(self, count: int) -> MediaPlace:
         """A place of rows that are tokens of the text; their ids are read by nothing but penalties."""

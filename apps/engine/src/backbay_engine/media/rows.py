@@ -88,6 +88,6 @@ def rows_of(part: Any) -> Rows:
     return held if isinstance(held, Rows) else Rows(held)
 
 
-def values_by_content(given: Iterable[object], width: int) -> dict[bytes, NDArray[np.float32]]:
-    """The values of the rows among a prompt's parts, as wide as the model takes rows."""
-    return {rows.content: rows.widened(width) for rows in given if isinstance(rows, Rows)}
+def values_by_content(given: Iterable[Rows], width: int) -> dict[bytes, NDArray[np.float32]]:
+    """The values of a prompt's rows, as wide as the model takes rows."""
+    return {rows.content: rows.widened(width) for rows in given}

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 
 from backbay import BackendParams, OptionError
 from backbay.discovery import open_model
-from backbay.gguf import nearest
+from backbay.gguf import Config, nearest
 from backbay_engine import LLM, ModelPaths, RequestError, load, locate, models_in, projector_beside
 
 from ..errors import ModelNotFoundError
@@ -115,14 +115,14 @@ def _context(asked: int | None, path: Path) -> int | None:
     """The tokens of each request; a Whisper has no more than it has learned, whatever the other models are given."""
     if asked is None:
         return None
-    file = open_model(path)
-    try:
-        keys, kind = file.metadata, file.metadata.architecture
-        return (
-            min(asked, keys.int(f"{kind}.context_length")) if f"{kind}.audio.block_count" in keys else asked
-        )
-    finally:
-        file.close()
+    with open_model(path) as file:
+        keys = file.metadata
+        return min(asked, keys.int(f"{keys.architecture}.context_length")) if is_whisper(keys) else asked
+
+
+def is_whisper(keys: Config) -> bool:
+    """Whether these are the keys of a Whisper, which writes transcripts, and nothing else."""
+    return f"{keys.architecture}.audio.block_count" in keys
 
 
 @final

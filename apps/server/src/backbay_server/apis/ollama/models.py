@@ -20,7 +20,7 @@ from backbay import BackbayError
 from backbay.discovery import open_model
 from backbay.gguf import Config, Strings
 
-from ...catalogue import CatalogueEntry, ModelPool
+from ...catalogue import CatalogueEntry, ModelPool, is_whisper
 from ...catalogue.pool import PooledModel
 from ...errors import ModelNotFoundError
 from ...transport.answers import JSON_LINES, JsonResponse, StreamResponse, encode, json_line
@@ -119,8 +119,8 @@ def _shown(entry: CatalogueEntry, *, verbose: bool) -> ShownModel:
 def _capabilities(entry: CatalogueEntry, config: Config, template: str) -> list[Capability]:
     if f"{config.architecture}.pooling_type" in config:
         return ["embedding"]
-    if f"{config.architecture}.audio.block_count" in config:
-        return []  # a Whisper: it answers nobody
+    if is_whisper(config):
+        return []  # it answers nobody
     found: list[Capability] = ["completion"]
     if "tools" in template:
         found.append("tools")
@@ -135,9 +135,8 @@ def _sees(projector: Path | None) -> bool:
     """Whether the encoder in a file is one of pictures, not of sound alone."""
     if projector is None:
         return False
-    with suppress(BackbayError, OSError):
-        keys = open_model(projector).metadata
-        return "clip.has_audio_encoder" not in keys or "clip.has_vision_encoder" in keys
+    with suppress(BackbayError, OSError), open_model(projector) as file:
+        return "clip.has_audio_encoder" not in file.metadata or "clip.has_vision_encoder" in file.metadata
     return False
 
 
