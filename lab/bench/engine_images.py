@@ -29,7 +29,7 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from sides import Side, against, serve, table, take_all_turns, write_json
+from sides import Side, against, serve, side_arguments, table, take_all_turns, write_json
 
 LLAMA_CPP, PROCESSOR = "llama.cpp", "processor"
 WIDTH, HIDDEN, LAYERS, HEADS, CONTEXT = 1024, 2048, 8, 8, 2048
@@ -60,16 +60,10 @@ KINDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = side_arguments(__doc__, rounds=3)
     parser.add_argument("--kind", choices=KINDS, default="siglip")
     parser.add_argument("--blocks", type=int, help="blocks of the encoder; by default all")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", nargs="+", help=f"{LLAMA_CPP}, and names of backends")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="a folder to keep the files in")
     args = parser.parse_args()
     args.sides = args.sides or [*([LLAMA_CPP] if importlib.util.find_spec("llama_cpp") else []), "ggml"]

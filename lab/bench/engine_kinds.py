@@ -18,24 +18,18 @@ from typing import Any
 
 from engine_llama import LLAMA_CPP, PROMPT, Engine, LlamaCpp, prompt
 from kind_files import TENSORS, Sizes, write_kind
-from sides import Side, serve, take_turns, write_json
+from sides import Side, serve, side_arguments, take_turns, write_json
 
 REFERENCE = "llama"  # attention in every block
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = side_arguments(__doc__, rounds=4)
     parser.add_argument("--kinds", nargs="+", default=list(TENSORS), choices=TENSORS)
     parser.add_argument("--dtype", default="q8_0", choices=("q4_0", "q8_0", "f16", "f32"))
     parser.add_argument("--sides", nargs="+", help=f"{LLAMA_CPP}, and names of backends")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--width", type=int, default=Sizes.width)
     parser.add_argument("--layers", type=int, default=Sizes.layers)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help="run as this side of the comparison")
     parser.add_argument("--model", type=Path)
     args = parser.parse_args()
     if args.side:

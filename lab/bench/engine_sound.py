@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from engine_images import PROCESSOR, Times
 from numpy.typing import NDArray
-from sides import Side, against, serve, table, take_all_turns, write_json
+from sides import Side, against, serve, side_arguments, table, take_all_turns, write_json
 from small_whisper import write_ggml
 
 WHISPER_CPP, NOISE = "whisper.cpp", np.float32(0.3)
@@ -28,15 +28,9 @@ TOKENS = range(10, 26)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = side_arguments(__doc__, rounds=3)
     parser.add_argument("--blocks", type=int, default=12)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", nargs="+", help=f"{WHISPER_CPP}, and names of backends")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help="a model file to keep, or to take")
     args = parser.parse_args()
     args.sides = args.sides or [*([WHISPER_CPP] if importlib.util.find_spec("_pywhispercpp") else []), "ggml"]

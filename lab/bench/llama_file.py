@@ -19,7 +19,7 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from sides import write_json
+from sides import side_arguments, write_json
 
 EPS = 1e-5
 ROPE_BASE = 1e4
@@ -73,17 +73,11 @@ SHAPES = {
 
 
 def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """The arguments that all comparisons share."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The arguments that comparisons of a Llama share."""
+    parser = side_arguments(description, rounds=rounds)
     parser.add_argument("--dtype", default="q4_0", choices=DTYPES)
     parser.add_argument("--shape", default="one_b", choices=SHAPES)
     parser.add_argument("--model", type=Path, help="a file to keep and use again")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", help="run as this side of the comparison")
     return parser
 
 

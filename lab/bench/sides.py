@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -102,6 +103,18 @@ def table(title: str, unit: str, found: Mapping[str, Mapping[str, float]]) -> st
         spread = f"{told['low']:.3f} .. {told['high']:.3f}"
         lines.append(f"  {name:<42}{told['median']:>12.2f}{told['ratio']:>9.3f}   {spread}")
     return "\n".join(lines)
+
+
+def side_arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """The arguments that all comparisons share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--side", help="run as this side of the comparison")
+    return parser
 
 
 def write_json(path: Path | None, results: Mapping[str, Any]) -> None:
