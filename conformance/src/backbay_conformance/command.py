@@ -8,6 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import backbay
@@ -28,11 +29,11 @@ from backbay.cli import (
 
 from .checks.witness import witness_name
 from .report.certificate import certify, refusals, too_little
-from .report.digests import Digests, changed, own_files
+from .report.digests import Digests, changed, own_files, sources, suite_files
 from .report.html import page
 from .report.junit import junit
 from .report.known_failures import read_known_failures
-from .report.report import OpSpeed, Outcome, Report, as_json
+from .report.report import OpSpeed, Outcome, Report
 from .report.terminal import ProgressBar, show, show_failure
 from .report.trust import TRUST_HELP, require_trust
 from .runner.item_run import drawn_again, is_call
@@ -294,13 +295,23 @@ def _list(given: Sequence[str] | None) -> Sequence[str] | None:
 
 def _write_files(report: Report, args: Namespace, at: str) -> None:
     """Write the files that are asked for."""
-    for path, text in ((args.json, as_json), (args.html, page), (args.junit, junit)):
+    for path, text in ((args.json, _as_json), (args.html, page), (args.junit, junit)):
         if path:
             write_text(Path(path).with_stem(Path(path).stem + at), text(report))
     if args.failures and report.failures:
         for outcome in report.failures if args.resume else ():  # others were written when they failed
             _write_failure(outcome, args, at, report.opening)
         say(f"{len(report.failures)} failures written to {args.failures + at}; replay with --repro FILE")
+
+
+def _as_json(report: Report) -> str:
+    """The report, its date, and the digests that a certificate has."""
+    files = {"suite": sources(suite_files()), "plugin": sources(own_files(report.backend))}
+    head = {"issued": datetime.now(UTC).isoformat(timespec="seconds")}
+    return (
+        json.dumps({**head, **report.as_dict(), "digests": {**files, "calls": report.digests}}, indent=1)
+        + "\n"
+    )
 
 
 def _write_failure(outcome: Outcome, args: Namespace, at: str, opening: OpenSettings) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import run_command
 
 from backbay import BackbayError
 from backbay_conformance import run
-from backbay_conformance.certificate_command import command
 from backbay_conformance.report.certificate import certificate
 from backbay_conformance.report.digests import own_files, suite_files
 from backbay_conformance.runner.op_speeds import CALLS, TOKENS, speeds
 from backbay_conformance.runner.verification import CertificateVerdict, read_certificate, verify
 from backbay_conformance.suite.lab import PLAIN
+from backbay_register.certificate_command import command
+from backbay_register.verifying import verify_whole
 
 OPS = ["add", "neg"]
 
@@ -55,6 +57,29 @@ def test_what_a_certificate_says_wrongly_is_told(issued: Path) -> None:
     numbers = {"passed calls", "unsupported calls", "failed calls", "kernels", "plugin", cell}
     assert contradictions(found) == files | numbers
     assert [each.agrees for each in found.findings if each.what == "machine"] == [None]
+
+
+OF_TWO_OPS = {"planned calls", "missing lines"}
+"""What contradicts a certificate of two ops."""
+
+
+def whole(said: dict[str, Any]) -> set[str]:
+    found = verify_whole(said, sample=None, seed=None, jobs=1, progress=None)
+    return contradictions(found) - OF_TWO_OPS
+
+
+def test_numbers_that_follow_from_others_are_computed_anew(issued: Path) -> None:
+    said = read_certificate(issued)
+    assert whole(said) == set()
+    said["states"]["full"] += 1
+    assert whole(said) == {"states"}
+
+
+def test_the_lines_of_another_engine_are_contradicted_by_the_sample(issued: Path) -> None:
+    said = read_certificate(issued)
+    for each in said["ops"]:
+        each["precisions"] = ["f16/f16"]
+    assert whole(said) == {"states and precisions of the sample"}
 
 
 def test_a_certificate_does_not_depend_on_files_that_only_show_results() -> None:

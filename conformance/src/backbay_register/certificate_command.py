@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from backbay.cli import add_json, say, say_json, table, whole
+from backbay_conformance.report.terminal import ProgressBar, show_failure
+from backbay_conformance.report.trust import TRUST_HELP, require_trust
+from backbay_conformance.runner.verification import (
+    SAMPLE,
+    CertificateFinding,
+    CertificateVerdict,
+    opened_by,
+    read_certificate,
+)
 
-from .report.terminal import ProgressBar, show_failure
-from .report.trust import TRUST_HELP, require_trust
-from .runner.verification import SAMPLE, CertificateVerdict, opened_by, read_certificate, verify
+from .verifying import verify_whole
 
 MARKS = {True: "holds", False: "CONTRADICTED", None: "not checked"}
 
@@ -28,7 +36,7 @@ class CertificateCommand:
         add("file", type=Path, help="NAME-certificate.json, as `backbay conform NAME --certify` writes it")
         add(
             "--sample",
-            type=_sample,
+            type=sample_size,
             default=SAMPLE,
             metavar="N",
             help="ops and scenarios, drawn at random, whose first calls are run again (%(default)s); or all",
@@ -52,12 +60,14 @@ class CertificateCommand:
         if not args.trust:
             require_trust(args.file, *opened_by(certificate))
         with ProgressBar(sys.stderr) as bar:
-            found = verify(certificate, sample=args.sample, seed=args.seed, jobs=args.jobs, progress=bar.step)
+            found = verify_whole(
+                certificate, sample=args.sample, seed=args.seed, jobs=args.jobs, progress=bar.step
+            )
         say_json(found.as_dict()) if args.json else _show(found)
         return 0 if found.holds else 1
 
 
-def _sample(text: str) -> int | None:
+def sample_size(text: str) -> int | None:
     if text == "all":
         return None
     try:
@@ -66,11 +76,15 @@ def _sample(text: str) -> int | None:
         raise ArgumentTypeError(f"{error}, or all") from None
 
 
+def show_findings(findings: Sequence[CertificateFinding]) -> None:
+    say(table(("", "", ""), [(each.what, MARKS[each.agrees], each.found) for each in findings]))
+
+
 def _show(found: CertificateVerdict) -> None:
     said = found.certificate
     few = ", few shapes" if said["few_shapes"] else ""
     say(f"{said['backend']}: suite {said['suite']}, size {said['size']}{few}, issued {said['issued']}\n")
-    say(table(("", "", ""), [(each.what, MARKS[each.agrees], each.found) for each in found.findings]))
+    show_findings(found.findings)
     for outcome in found.sample.failures:
         show_failure(outcome, sys.stdout)
     verdict = "holds here" if found.holds else "does not hold here"
