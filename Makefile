@@ -85,8 +85,12 @@ plots: $(VENV)/.installed  ## measure columns and depth on a quiet machine, and 
 conform: $(VENV)/.installed  ## the conformance suite in its default size on every backend
 	for name in cpu_ref ggml onnx; do $(BIN)/backbay conform $$name || exit; done
 
-certificates: $(VENV)/.installed  ## the same, and the certificate of each, on a quiet machine, for a release
+certificates: $(VENV)/.installed  ## the same, the certificate of each, and its entry in register/, on a quiet machine, for a release
 	for name in cpu_ref ggml onnx; do $(BIN)/backbay conform $$name --certify plugins/$$name/proof || exit; done
+	$(BIN)/backbay register add plugins/cpu_ref/proof/cpu_ref-certificate.json --engine cpu_ref --distribution backbay-cpu-ref --title "cpu_ref (NumPy)"
+	$(BIN)/backbay register add plugins/ggml/proof/ggml-certificate.json --engine ggml --distribution backbay-ggml-lib \
+		--version $$($(BIN)/python -c "from backbay_ggml.library.library import load_library; print(load_library().version)")
+	$(BIN)/backbay register add plugins/onnx/proof/onnx-certificate.json --engine onnxruntime --title "ONNX Runtime"
 
 selftest: $(VENV)/.test-tools  ## try the suite on broken backends
 	$(BIN)/python -m backbay_selftest
@@ -124,8 +128,13 @@ webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runti
 ENGINE ?= onnxruntime-ggml
 EP = $(if $(filter onnxruntime-openvino,$(ENGINE)),builtin:OpenVINOExecutionProvider,$(subst -,_,$(ENGINE)))
 
-judge: $(VENV)/judge-$(ENGINE)/.installed  ## the suite on a package with an execution provider: make judge ENGINE=onnxruntime-openvino
-	$(VENV)/judge-$(ENGINE)/bin/backbay conform ort --option ep=$(EP) --size smoke $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
+SIZE ?= smoke
+JUDGED = $(VENV)/judge-$(ENGINE)
+KNOWN = $(addprefix --known ,$(wildcard plugins/onnx/known-failures-$(ENGINE).txt))
+
+judge: $(JUDGED)/.installed  ## the suite on a package with an execution provider, and its entry in register/: make judge ENGINE=onnxruntime-openvino SIZE=default
+	$(JUDGED)/bin/backbay conform ort --option ep=$(EP) --size $(SIZE) --json $(JUDGED)/report.json $(KNOWN); status=$$?; \
+		$(JUDGED)/bin/backbay register add $(JUDGED)/report.json --engine $(ENGINE) $(KNOWN) && exit $$status
 
 vulkan: $(VENV)/vulkan/.installed  ## the suite and the tiny model on ggml's Vulkan, with a GPU made of software; takes an hour or more
 	. $(VENV)/software-vulkan/environment && $(VENV)/vulkan/bin/python-vulkan lab/devices/tiny_model.py ggml Vulkan:0

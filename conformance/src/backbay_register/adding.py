@@ -65,12 +65,12 @@ def add(source: Path, told: Submission, register: Path) -> Path:
     level = level_of(said)
     (folder / BADGE).write_text(badge(level, said["suite"]))
     hypothesis = locked_in(folder).get("hypothesis", "")
-    suite = SuiteIdentity(said["suite"], said["digests"]["suite"], said["seed"], hypothesis)
+    suite = SuiteIdentity(said["suite"], said.get("digests", {}).get("suite", ""), said["seed"], hypothesis)
     Entry(
         engine=told.engine,
         title=told.title or told.engine,
         version=own,
-        distribution=_line(told.distribution, folder),
+        distribution=_line(told.distribution or told.engine, folder),
         flags=flags_of(said),
         device=device_of(said),
         command=told.command or usual_command(said),

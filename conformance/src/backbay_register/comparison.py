@@ -60,7 +60,7 @@ def _notes(before: Said, after: Said) -> Iterator[str]:
     for key in ("backend", "suite", "size", "seed", "few_shapes"):
         if before.get(key) != after.get(key):
             yield f"{key}: {before.get(key)}, then {after.get(key)}"
-    if before["digests"]["suite"] != after["digests"]["suite"]:
+    if before.get("digests", {}).get("suite") != after.get("digests", {}).get("suite"):
         yield "the suites differ in calls or bounds: an error may change without a change of the engine"
     for key in ("devices", "machine"):
         if before["facts"].get(key) != after["facts"].get(key):

@@ -1,0 +1,102 @@
+// The page: its views by address, the search, and an answer in words.
+"use strict";
+
+const VIEWS = {
+  ops: ["Ops", matrixView],
+  engines: ["Engines", enginesView],
+  pair: ["Side by side", pairView],
+  errors: ["Worst errors", errorsView],
+  speed: ["Speed", speedView],
+  refused: ["Refused, failing", refusedView],
+  versions: ["Versions", versionsView],
+  faults: ["Faults", faultsView],
+};
+const view = document.getElementById("view");
+const query = document.getElementById("query");
+const tabs = document.getElementById("tabs");
+const answer = document.getElementById("answer");
+
+for (const [name, [title]] of Object.entries(VIEWS)) tabs.append(el("li", {}, el("a", { href: `#${name}`, id: `tab-${name}` }, title)));
+
+/** The view and its part that the address names. */
+function place() {
+  const hash = decodeURIComponent(location.hash.slice(1));
+  if (hash.startsWith("engine-")) return ["engines", hash];
+  const [name, ...rest] = hash.split("/");
+  return [name in VIEWS ? name : "ops", rest.join("/")];
+}
+
+function draw() {
+  const [name, part] = place();
+  const text = query.value.trim();
+  for (const link of tabs.querySelectorAll("a")) link.removeAttribute("aria-current");
+  document.getElementById(`tab-${name}`).setAttribute("aria-current", "page");
+  view.replaceChildren(...VIEWS[name][1](text, part).filter(Boolean));
+  showAnswer(text);
+  if (part) document.getElementById(part)?.scrollIntoView();
+}
+
+/** A search in words: an op with a dtype, subnormals, or faults that are new. */
+function showAnswer(text) {
+  const found = text ? (aboutSubnormals(text) ?? aboutOps(text)) : null;
+  answer.hidden = !found;
+  answer.replaceChildren(...(found ?? []));
+}
+
+function aboutSubnormals(text) {
+  if (!/subnormal|denormal|flush/i.test(text)) return null;
+  const flush = newest.filter((entry) => entry.flushed.length);
+  const keep = newest.filter((entry) => !entry.flushed.length);
+  return [el("h2", {}, "Which engines flush subnormals?"),
+    el("ul", {}, ...flush.map((entry) => el("li", {}, el("strong", {}, fullName(entry)), ` declares to flush them in ${entry.flushed.length} ops, on ${entry.device}.`)),
+      el("li", {}, `No flushing declared: ${keep.map(fullName).join(", ") || "none"}. The suite gives subnormals to each of them, and a flushed one fails.`))];
+}
+
+function aboutOps(text) {
+  const { rows, dtypes, known } = matching(rowsOf(false), text);
+  const { engines } = readQuery(text);
+  if (!known.length || rows.length > 3 || !rows.length) return null;
+  const shown = engines.length ? entries.filter((entry) => engines.includes(entry)) : newest;
+  return rows.flatMap((row) => {
+    const wanted = dtypes.length ? dtypes : [...row.dtypes].sort(byDtype).slice(0, 3);
+    return [el("h2", {}, `${row.name} in ${wanted.join(", ")}${row.profile === "core" ? "" : ` (${row.profile})`}: is it right?`),
+      el("ul", {}, ...shown.flatMap((entry) => wanted.map((dtype) => sentence(entry, row, dtype))))];
+  });
+}
+
+function sentence(entry, row, dtype) {
+  const line = lineOf(entry, row.profile, row.name, dtype);
+  const name = el("strong", {}, `${fullName(entry)}${dtype ? `, ${dtype}` : ""}`);
+  if (!line) return el("li", {}, name, ": not tried.");
+  const kind = KIND[line[STATE]];
+  const yes = { full: "Yes", composite: "Yes, by core's composite", part: "Yes, where supported", unsupported: "Not supported", failing: "No" }[kind];
+  const calls = kind === "failing" ? `${line[FAILED]} of ${line[FAILED] + line[PASSED]} calls are wrong` : kind === "unsupported" ? "it says so itself" : `${line[PASSED]} calls right, the worst at ${line[WORST]} of its error bound, computed in ${line[PRECISIONS].join(", ")}`;
+  const older = entry.current ? "" : " By an older suite.";
+  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", name, `: ${yes}; ${calls}.${older}`);
+}
+
+const FIRST_VIEW = [[/subnormal|denormal|flush/i, "engines"], [/\b(new|newly|mended|version)\b|n\+1/i, "versions"], [/unsupported|refused|fails?\b/i, "refused"]];
+
+/** Another view, if the search names what only that one shows; `query` stays. */
+function search(text) {
+  query.value = text;
+  const wanted = FIRST_VIEW.find(([pattern]) => pattern.test(text))?.[1];
+  if (wanted && place()[0] !== wanted) location.hash = wanted;
+  else draw();
+}
+
+let waiting = 0;
+query.addEventListener("input", () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => search(query.value), 120);
+});
+for (const button of document.querySelectorAll(".tries button"))
+  button.addEventListener("click", () => search(button.textContent));
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && document.activeElement !== query && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    query.focus();
+  }
+});
+addEventListener("hashchange", draw);
+draw();
