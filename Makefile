@@ -53,8 +53,8 @@ types: $(VENV)/.check-tools  ## check types, with mypy and pyright
 contracts: $(VENV)/.check-tools  ## check which room imports which
 	PYTHONPATH=apps/ray/src:plugins/torch/src:plugins/jax/src $(BIN)/lint-imports
 
-site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html; every link must lead somewhere
-	PYTHONPATH=lab/tools NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+site: $(VENV)/.check-tools  ## build the pages as a site with a search, build/site/index.html, and the register's; every link must lead somewhere
+	PYTHONPATH=lab/tools:lab/register NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python lab/tools/architecture.py

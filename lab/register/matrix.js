@@ -48,7 +48,7 @@ function dtypeCell(entry, row, dtype) {
   const told = [`${fullName(entry)}: ${line[STATE]}`, `${line[PASSED]} calls right`, line[FAILED] && `${line[FAILED]} wrong`, line[UNSUPPORTED] && `${line[UNSUPPORTED]} unsupported`, worst, line[PRECISIONS].length && `computed in ${line[PRECISIONS].join(", ")}`].filter(Boolean).join("; ");
   const number = line[FAILED] ? `${line[FAILED]} wrong` : line[PASSED] ? line[WORST].toPrecision(2).replace(/\.?0+$/, "") || "0" : "";
   const places = lastPlaces(entry, row.name, dtype);
-  const more = places ? ` · ${places.toPrecision(3)} ulp` : "";
+  const more = places ? ` · ${ulps(places)} ulp` : "";
   return el("td", { title: told }, el("span", { class: kind, "aria-label": told }, `${MARKS[kind]} `, el("small", {}, number + more)));
 }
 
@@ -57,6 +57,7 @@ function lastPlaces(entry, name, dtype) {
   return found?.extremes.last_places?.last_places;
 }
 
+const ulps = (places) => (places < 1000 ? places.toPrecision(3).replace(/\.?0+$/, "") : count(Number(places.toPrecision(2))));
 const DTYPES = ["f32", "f16", "bf16", "i32", "i64"];
 const byDtype = (a, b) => (DTYPES.indexOf(a) + 1 || 99) - (DTYPES.indexOf(b) + 1 || 99) || a.localeCompare(b);
 
@@ -69,7 +70,7 @@ function readQuery(query) {
   const dtypes = new Set(entries.flatMap((entry) => entry.lines.map((line) => line[DTYPE])).filter(Boolean));
   const found = { dtypes: [], engines: [], ops: [] };
   for (const word of words(query)) {
-    const own = entries.filter((entry) => `${entry.title} ${entry.engine}`.toLowerCase().includes(word));
+    const own = entries.filter((entry) => includesAll(`${entry.title} ${entry.engine}`, word));
     if (dtypes.has(word)) found.dtypes.push(word);
     else if (own.length && word.length > 2) found.engines.push(...own);
     else found.ops.push(word);
@@ -80,6 +81,7 @@ function readQuery(query) {
 function matching(rows, query) {
   const { dtypes, ops } = readQuery(query);
   const known = ops.filter((word) => rows.some((row) => `${row.profile}/${row.name}`.includes(word)));
+  if (ops.length && !known.length && !dtypes.length) return { rows: [], dtypes, known };
   const exact = rows.filter((row) => known.includes(row.name));
   const wanted = exact.length ? exact : rows.filter((row) => known.every((word) => `${row.profile}/${row.name}`.includes(word)));
   return { rows: wanted.filter((row) => dtypes.every((dtype) => row.dtypes.has(dtype))), dtypes, known };
@@ -99,12 +101,12 @@ function matrixView(query) {
   }
   const versions = entries.length > newest.length;
   const tools = el("div", { class: "tools" },
-    selectOf("Show", [["ops", "ops"], ["scenarios", "scenarios: graphs, caches, memory, misuse"]], matrixState.scenarios ? "scenarios" : "ops", (value) => { matrixState.scenarios = value === "scenarios"; draw(); }),
+    selectOf("Show", [["ops", "ops"], ["scenarios", "graphs, caches, memory, misuse"]], matrixState.scenarios ? "scenarios" : "ops", (value) => { matrixState.scenarios = value === "scenarios"; draw(); }),
     versions && el("label", {}, el("input", { type: "checkbox", checked: matrixState.versions, onchange: (event) => { matrixState.versions = event.target.checked; draw(); } }), " older versions, too"),
     legend());
-  const note = el("p", { class: "note" }, "Numbers beside a mark: how many dtypes are right. A click on an op shows its dtypes: the worst error as a share of its bound, which follows from the precision that the engine declares, and, where a hunt looked for it, the worst error in units of the last place (ulp).");
+  const note = el("p", { class: "note" }, "Beside a mark: how many dtypes are right. A click on an op shows its dtypes: the worst error as a share of its bound and, where a hunt looked for it, in units of the last place (ulp).");
   const heads = [el("th", { scope: "col" }, matrixState.scenarios ? "Scenario" : "Op"), ...shown.map((entry) => head(entry, badge(entry)))];
-  const table = rows.length ? tableOf("Engines by ops", heads, [body], "matrix") : el("p", { class: "empty" }, "No op has this name and dtype.");
+  const table = rows.length ? tableOf("Engines by ops", heads, [body], "matrix") : el("p", { class: "empty" }, "No op has this name and dtype. ", el("a", { href: "#faults" }, "Look in the faults"), " or ", el("a", { href: "#engines" }, "in the engines"), ".");
   return [tools, note, table];
 }
 
@@ -128,5 +130,5 @@ function rowAndDtypes(row, shown, opened) {
 }
 
 function legend() {
-  return el("ul", { class: "key", "aria-label": "Marks" }, ...Object.entries(MARKS).map(([kind, mark]) => el("li", {}, el("span", { class: `mark ${kind}` }, mark), WORDS[kind])));
+  return el("ul", { class: "key", "aria-label": "Marks" }, ...Object.entries(MARKS).map(([kind, mark]) => el("li", { title: WORDS[kind] }, el("span", { class: `mark ${kind}` }, mark), SHORT[kind])));
 }

@@ -13,6 +13,7 @@ const WORDS = {
   failing: "wrong results, or a claim that does not hold",
   untried: "not tried",
 };
+const SHORT = { full: "right", composite: "right, by core's composite", part: "in part", unsupported: "unsupported", failing: "wrong", untried: "not tried" };
 const KIND = { full: "full", composite: "composite", partial: "part", unsupported: "unsupported", failing: "failing", "over-claimed": "failing", "under-claimed": "failing" };
 
 /** An element with attributes and children; texts are never markup. */
@@ -39,12 +40,13 @@ function badge(entry) {
 
 function suiteOf(entry) {
   if (entry.current) return el("small", {}, `suite ${entry.suite}`);
-  return el("small", { class: "older", title: "Judged by an older suite than the present one: other calls or bounds" }, `⚠ older suite ${entry.suite}`);
+  return el("small", { class: "older", title: "Judged by an older suite than the present one: other calls or bounds" }, `⚠ older suite ${entry.suite}${entry.digest ? `, ${entry.digest.slice(0, 6)}` : ""}`);
 }
 
 function head(entry, ...more) {
   const version = entry.version === "unknown" ? "version not recorded" : entry.version;
-  return el("th", { scope: "col" }, entry.title, el("small", {}, version), suiteOf(entry), ...more);
+  const few = entry.flags.includes("--few-shapes") && el("small", { class: "older" }, "few shapes");
+  return el("th", { scope: "col" }, entry.title, el("small", {}, version), suiteOf(entry), few || "", ...more);
 }
 
 /** A table that scrolls by itself, which the keyboard reaches. */
@@ -77,5 +79,13 @@ function selectText(element) {
 }
 
 const file = (entry, name) => el("a", { href: `entries/${entry.folder}/${name}` }, name);
-const words = (text) => text.toLowerCase().split(/[\s,?·]+/).filter(Boolean);
-const includesAll = (text, query) => words(query).every((word) => text.toLowerCase().includes(word));
+const FILLERS = new Set("a all an and any are at by call calls compute computed computes computing correct correctly do does dtype dtypes engine engines fail failing fails fault faults flush flushed flushes flushing for from has have how in is it mended n+1 new newly not of on op ops or refused right subnormal subnormals denormal denormals support supported supports that the to unsupported version versions what where which who with wrong".split(" "));
+
+/** The words of a search that name something: a question may be asked as a sentence. */
+const words = (text) => text.toLowerCase().split(/[\s,?!·:]+/).filter((word) => word && !FILLERS.has(word));
+
+function includesAll(text, query) {
+  const lower = text.toLowerCase();
+  const dense = lower.replace(/[\s_-]/g, "");
+  return words(query).every((word) => lower.includes(word) || dense.includes(word.replace(/[_-]/g, "")));
+}

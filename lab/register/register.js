@@ -49,7 +49,7 @@ function aboutSubnormals(text) {
   const keep = newest.filter((entry) => !entry.flushed.length);
   return [el("h2", {}, "Which engines flush subnormals?"),
     el("ul", {}, ...flush.map((entry) => el("li", {}, el("strong", {}, fullName(entry)), ` declares to flush them in ${entry.flushed.length} ops, on ${entry.device}.`)),
-      el("li", {}, `No flushing declared: ${keep.map(fullName).join(", ") || "none"}. The suite gives subnormals to each of them, and a flushed one fails.`))];
+      el("li", {}, `No flushing declared: ${keep.map(fullName).join(", ") || "none"}. Whoever flushes without a declaration fails where the suite's data are subnormal.`))];
 }
 
 function aboutOps(text) {
@@ -67,7 +67,7 @@ function aboutOps(text) {
 function sentence(entry, row, dtype) {
   const line = lineOf(entry, row.profile, row.name, dtype);
   const name = el("strong", {}, `${fullName(entry)}${dtype ? `, ${dtype}` : ""}`);
-  if (!line) return el("li", {}, name, ": not tried.");
+  if (!line) return el("li", {}, el("span", { class: "mark untried", "aria-hidden": "true" }, MARKS.untried), " ", name, `: not tried${entry.flags.includes("--few-shapes") ? ", in a run of few shapes" : ""}.`);
   const kind = KIND[line[STATE]];
   const yes = { full: "Yes", composite: "Yes, by core's composite", part: "Yes, where supported", unsupported: "Not supported", failing: "No" }[kind];
   const calls = kind === "failing" ? `${line[FAILED]} of ${line[FAILED] + line[PASSED]} calls are wrong` : kind === "unsupported" ? "it says so itself" : `${line[PASSED]} calls right, the worst at ${line[WORST]} of its error bound, computed in ${line[PRECISIONS].join(", ")}`;

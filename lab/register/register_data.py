@@ -99,7 +99,14 @@ def _line(line: Json) -> list[Any]:
     """A line as a list, since there are hundreds for each engine."""
     worst = float(f"{line['worst']:.3g}")
     key = [line["profile"], line["name"], line["dtype"], line["state"]]
-    return [*key, line["passed"], line.get("failed", 0), line.get("unsupported", 0), worst, line["precisions"]]
+    return [
+        *key,
+        line["passed"],
+        line.get("failed", 0),
+        line.get("unsupported", 0),
+        worst,
+        line["precisions"],
+    ]
 
 
 def _changes(folders: list[Path], entries: list[Json]) -> list[Json]:
@@ -130,11 +137,13 @@ def _fault_versions() -> list[Json]:
     """
     rows: dict[tuple[str, str], Json] = {}
     for each in found.findings():
-        shown = {version: True for version in each.versions("shown")}
-        tried = {**shown, **{version: False for version in each.versions("right")}}
+        shown = dict.fromkeys(each.versions("shown"), True)
+        tried = {**shown, **dict.fromkeys(each.versions("right"), False)}
         for before, after in pairwise(sorted(tried, key=numbers)):
             if tried[before] != tried[after]:
                 empty: Json = {"project": each["project"], "version": after, "new": [], "mended": []}
                 row = rows.setdefault((each["project"], after), empty)
                 row["new" if tried[after] else "mended"].append({"id": each.path.stem, "before": before})
-    return sorted(rows.values(), key=lambda row: (row["project"].lower(), [-n for n in numbers(row["version"])]))
+    return sorted(
+        rows.values(), key=lambda row: (row["project"].lower(), [-n for n in numbers(row["version"])])
+    )

@@ -69,7 +69,7 @@ function errorsView(query) {
 function errorCell(entry, name) {
   const places = entry.worst.find((each) => each.name === name && each.dtype === errorsState.dtype)?.extremes.last_places;
   if (!places) return el("td", { class: "untried" }, MARKS.untried);
-  return el("td", {}, places.last_places > 1e6 ? "all digits" : `${places.last_places.toPrecision(3)} ulp`, el("small", {}, `${(100 * places.share).toFixed(1)} % of its bound`, el("br"), el("code", {}, places.element)));
+  return el("td", {}, places.last_places > 1e6 ? "all digits" : `${ulps(places.last_places)} ulp`, el("small", {}, `${(100 * places.share).toFixed(1)} % of its bound`, el("br"), el("code", {}, places.element)));
 }
 
 const speedState = { tokens: 1 };
@@ -88,9 +88,9 @@ function speedView(query) {
 
 function speedCell(each, most) {
   if (!each) return el("td", { class: "untried" }, MARKS.untried);
-  const wide = Math.max(0, Math.log10(each.times * 10) / Math.log10(most * 10)) * 100;
+  const wide = Math.max(0, Math.log10(each.times * 10) / Math.log10(most * 10)) * 9;
   const bar = el("span", { class: "bar" });
-  bar.style.width = `${wide.toFixed(1)}%`;
+  bar.style.width = `${wide.toFixed(2)}rem`;
   return el("td", {}, `${each.times.toPrecision(3)} ×`, el("small", {}, `${(each.seconds * 1e3).toPrecision(3)} ms`), bar);
 }
 
@@ -113,7 +113,7 @@ function refusedOf(entry, query) {
 }
 
 function versionsView(query) {
-  const rows = REGISTER.fault_versions.filter((row) => includesAll(`${row.project} ${row.version} new wrong faults mended`, query.replace(/\bin\b|n\+1/gi, "")));
+  const rows = REGISTER.fault_versions.filter((row) => includesAll(`${row.project} ${row.version} new wrong faults mended`, query));
   const item = (each) => el("li", {}, el("a", { href: `#faults/${each.id}` }, faults.find((fault) => fault.id === each.id).fault), el("small", {}, ` (before: ${each.before})`));
   const list = (found, kind, word) => found.length > 0 && el("div", {}, el("strong", { class: kind }, `${word}: ${found.length}`), el("ul", {}, ...found.map(item)));
   const sections = rows.map((row) => el("section", {}, el("h2", {}, `${row.project} ${row.version}`), list(row.new, "worse", "✗ new wrong"), list(row.mended, "better", "✓ mended")));
@@ -124,7 +124,7 @@ function versionsView(query) {
 
 function changesOf(change, query) {
   const [before, after] = [change.before, change.after].map((id) => entries.find((entry) => entry.id === id));
-  if (!includesAll(`${fullName(after)} ${before.version} new worse better changed`, query.replace(/\bin\b|n\+1/gi, ""))) return null;
+  if (!includesAll(`${fullName(after)} ${before.version} new worse better changed`, query)) return null;
   const row = (kind, word) => (each) => el("tr", {}, el("td", { class: kind }, word), el("th", { scope: "row" }, each.what), el("td", {}, each.kind), el("td", {}, each.before), el("td", {}, each.after));
   const rows = [...change.worse.map(row("worse", "✗ worse")), ...change.better.map(row("better", "✓ better")), ...change.slower.map(row("worse", "slower")), ...change.faster.map(row("better", "faster")), ...change.other.map(row("", "other"))];
   const heads = ["", "Op and dtype", "", before.version, after.version].map((text) => el("th", { scope: "col" }, text));
@@ -146,22 +146,28 @@ function faultsView(query, chosen) {
     el("p", { class: "note" }, `${shown.length} faults in the code of others. Each script runs without backbay, prints what it expects and what came, and ends with status 0 if the fault is there.`), ...cards];
 }
 
-const pairState = { left: newest[0]?.id, right: newest[1]?.id, all: false };
+const judged = newest.filter((entry) => entry.current && entry.engine !== "cpu_ref");
+const pairState = { left: (judged[0] ?? newest[0])?.id, right: (judged[1] ?? newest[0])?.id, by: "state" };
+const DIFFERENCES = { state: "that differ in state", precision: "that differ in state or precision", all: "all" };
 
 function pairView(query) {
   const options = entries.map((entry) => [entry.id, fullName(entry)]);
   const [left, right] = [pairState.left, pairState.right].map((id) => entries.find((entry) => entry.id === id) ?? entries[0]);
   const { dtypes, ops } = readQuery(query);
   const rows = rowsOf(false).flatMap((row) => [...row.dtypes].sort(byDtype).map((dtype) => [row, dtype, lineOf(left, row.profile, row.name, dtype), lineOf(right, row.profile, row.name, dtype)]))
-    .filter(([row, dtype, a, b]) => (a || b) && (!dtypes.length || dtypes.includes(dtype)) && ops.every((word) => row.name.includes(word)) && (pairState.all || differs(a, b)));
+    .filter(([row, dtype, a, b]) => (a || b) && (!dtypes.length || dtypes.includes(dtype)) && ops.every((word) => row.name.includes(word)) && differs(a, b));
   const body = rows.map(([row, dtype]) => el("tr", {}, el("th", { scope: "row" }, `${row.name} ${dtype}`, row.profile === "core" ? "" : el("small", { class: "note" }, ` ${row.profile}`)), ...[left, right].map((entry) => pairCell(entry, row, dtype))));
   return [el("div", { class: "tools" }, ...["left", "right"].map((side) => selectOf(side === "left" ? "Left" : "Right", options, (side === "left" ? left : right).id, (value) => { pairState[side] = value; draw(); })),
-    el("label", {}, el("input", { type: "checkbox", checked: pairState.all, onchange: (event) => { pairState.all = event.target.checked; draw(); } }), " equal lines, too")),
-  el("p", { class: "note" }, `${rows.length} lines${pairState.all ? "" : " in which state or declared precision differ"}. Errors are shares of each engine's own bound, which follows from its declared precision.`),
+    selectOf("Lines", Object.entries(DIFFERENCES), pairState.by, (value) => { pairState.by = value; draw(); })),
+  el("p", { class: "note" }, `${rows.length} lines: ${DIFFERENCES[pairState.by]}. Errors are shares of each engine's own bound, which follows from its declared precision.`),
   tableOf("Two engines side by side", [el("th", { scope: "col" }, "Op and dtype"), head(left, badge(left)), head(right, badge(right))], [el("tbody", { class: "ops" }, ...body)], "matrix")];
 }
 
-const differs = (a, b) => !a || !b || KIND[a[STATE]] !== KIND[b[STATE]] || String(a[PRECISIONS]) !== String(b[PRECISIONS]);
+function differs(a, b) {
+  if (pairState.by === "all") return true;
+  if (!a || !b) return false;
+  return KIND[a[STATE]] !== KIND[b[STATE]] || (pairState.by === "precision" && String(a[PRECISIONS]) !== String(b[PRECISIONS]));
+}
 
 function pairCell(entry, row, dtype) {
   const cell = dtypeCell(entry, row, dtype);

@@ -1,4 +1,6 @@
-"""mkdocs' hooks: README becomes the site's landing page, and links out of `docs` lead to the repository, if it has an address."""
+"""mkdocs' hooks: README becomes the site's landing page, the register a part of the site, and links out of `docs` lead to
+the repository, if it has an address.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,17 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 from pymdownx.slugs import slugify
+from register_site import site_files
 from versions import source
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+REGISTER = "register"  # its pages have no frame of mkdocs around them
+PLACES = {
+    ROOT / "README.md": DOCS / "index.md",
+    ROOT / REGISTER / "README.md": DOCS / REGISTER / "index.html",
+}
+"""Pages of the repository that lie elsewhere in the site."""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 HEADINGS: Counter[str] = Counter()  # those of the page at hand
@@ -32,6 +41,8 @@ def _anchor(heading: str, separator: str) -> str:
 
 def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
+    for name, content in site_files().items():
+        files.append(File.generated(config, f"{REGISTER}/{name}", content=content))
     return files
 
 
@@ -47,8 +58,7 @@ def _link(text: str, target: str, anchor: str, *, origin: Path, at: Path) -> str
     path = Path(os.path.normpath(origin / target))
     if not path.exists():  # an address, or code that looks like a link
         return f"[{text}]({target}{anchor})"
-    if path == ROOT / "README.md":
-        path = DOCS / "index.md"
+    path = PLACES.get(path, path)
     if path.is_relative_to(DOCS):
         return f"[{text}]({os.path.relpath(path, at.parent)}{anchor})"
     address = source()

@@ -19,11 +19,14 @@ from .entry import (
     HUNT,
     KNOWN,
     LOCK,
+    OTHER_SEEDS,
+    VERIFICATION,
     Entry,
     SuiteIdentity,
     file_digests,
     normal,
     read_json,
+    read_record,
     usual_command,
 )
 from .entry import locked as locked_in
@@ -62,7 +65,7 @@ def add(source: Path, told: Submission, register: Path) -> Path:
     (folder / KNOWN).write_text(told.known.read_text() if told.known else "# none\n")
     if told.hunt:
         _write_json(folder / HUNT, hunt_of(read_json(told.hunt)))
-    level = level_of(said)
+    level = earned_level(folder, said)
     (folder / BADGE).write_text(badge(level, said["suite"]))
     hypothesis = locked_in(folder).get("hypothesis", "")
     suite = SuiteIdentity(said["suite"], said.get("digests", {}).get("suite", ""), said["seed"], hypothesis)
@@ -83,6 +86,15 @@ def add(source: Path, told: Submission, register: Path) -> Path:
         files=file_digests(folder),
     ).write(folder)
     return folder
+
+
+def earned_level(folder: Path, said: Mapping[str, Any]) -> str:
+    """The level of a certificate, with those of other seeds and the verification that lie beside it."""
+    others = [read_record(folder / name) for name in OTHER_SEEDS if (folder / name).is_file()]
+    path = folder / VERIFICATION
+    verified = read_json(path) if path.is_file() else {}
+    of_this = verified.get("certificate", {}).get("issued") == said["issued"]
+    return level_of(said, others, verified=of_this and verified.get("holds") is True)
 
 
 def record_of(data: dict[str, Any], source: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from backbay_conformance.runner.verification import SAMPLE, CertificateVerdict, 
 from backbay_conformance.runner.verification import CertificateFinding as Finding
 from backbay_conformance.suite.profiles import SUITE_VERSION
 
-from .adding import device_of, flags_of
+from .adding import device_of, earned_level, flags_of
 from .consistency import Said, arithmetic, draws
 from .entry import (
     BADGE,
@@ -29,16 +29,14 @@ from .entry import (
     KNOWN,
     OTHER_SEEDS,
     SEEDS,
-    VERIFICATION,
     Entry,
     file_digests,
     locked,
     normal,
-    read_json,
     read_record,
     usual_command,
 )
-from .levels import badge, level_of, waivers
+from .levels import badge, waivers
 from .verifying import replay
 
 LEAST_WORDS = 2
@@ -97,7 +95,7 @@ def check(
     try:
         verdict.findings += _of_suite(entry, said)
         verdict.findings += _of_entry(folder, entry, said)
-        verdict.findings += _of_level(folder, entry, said, others)
+        verdict.findings += _of_level(folder, entry, said)
         if is_current(said):
             for each in (said, *others):
                 verdict.findings += [*arithmetic(each), *draws(each)]
@@ -163,12 +161,8 @@ def _of_entry(folder: Path, entry: Entry, said: Said) -> Iterator[Finding]:
     )
 
 
-def _of_level(folder: Path, entry: Entry, said: Said, others: Sequence[Said]) -> Iterator[Finding]:
-    verified = read_json(folder / VERIFICATION) if (folder / VERIFICATION).is_file() else {}
-    of_this = (
-        verified.get("certificate", {}).get("issued") == said["issued"] and verified.get("holds") is True
-    )
-    earned = level_of(said, others, verified=of_this)
+def _of_level(folder: Path, entry: Entry, said: Said) -> Iterator[Finding]:
+    earned = earned_level(folder, said)
     yield Finding("level", entry.level == earned, f"{entry.level}; the certificate earns {earned}")
     shown = (folder / BADGE).read_text() if (folder / BADGE).is_file() else ""
     yield Finding("badge", shown == badge(earned, said["suite"]), earned if shown else "missing")

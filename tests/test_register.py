@@ -1,0 +1,188 @@
+"""The register: its entries hold what they say, and its pages answer questions, by mouse, by keyboard and in words."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Page, browser, chromium
+from doc_blocks import ROOT
+
+from backbay_register.adding import earned_level
+from backbay_register.check import check, is_current
+from backbay_register.entry import BADGE, CERTIFICATE, ENTRY, Entry, file_digests, read_record
+from backbay_register.levels import badge
+
+FOLDERS = sorted(path.parent for path in (ROOT / "register").glob(f"*/*/{ENTRY}"))
+NAMES = ["/".join(folder.parts[-2:]) for folder in FOLDERS]
+VIEWS = ("ops", "engines", "pair", "errors", "speed", "refused", "versions", "faults")
+
+
+def site() -> object:
+    """lab/register/register_site.py, which is a script, as a module."""
+    sys.path.insert(0, str(ROOT / "lab" / "register"))
+    try:
+        import register_site
+    finally:
+        sys.path.pop(0)
+    return register_site
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site") / "register"
+    site().build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tab(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium is installed")
+    with browser(program, tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(tab: Page, folder: Path) -> Iterator[Page]:
+    """The page as it opens."""
+    tab.size(1400, 900)
+    tab.go("about:blank")
+    tab.go((folder / "index.html").as_uri())
+    yield tab
+    assert tab.faults == []
+
+
+def look(page: Page, text: str) -> str:
+    """The page's answer to a search."""
+    page.value("document.getElementById('query').focus()")
+    page.value("document.getElementById('query').select()")
+    page.write(text)
+    page.until(f"query.value === {json.dumps(text)}")
+    page.until("!document.getElementById('answer').hidden || location.hash")
+    return page.text("#answer")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_an_entry_has_the_files_and_the_level_that_it_names(folder: Path):
+    entry, said = Entry.read(folder), read_record(folder / CERTIFICATE)
+    assert entry.files == file_digests(folder)
+    assert entry.level == earned_level(folder, said)
+    assert (folder / BADGE).read_text() == badge(entry.level, said["suite"])
+    assert (entry.engine, entry.version) == folder.parts[-2:]
+    assert entry.device
+    assert entry.command.startswith("backbay conform ")
+    assert not re.search(r"/(work|root|home|tmp)/", (folder / ENTRY).read_text())
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+@pytest.mark.thorough
+def test_an_entry_is_accepted_or_of_an_older_suite(folder: Path):
+    found = check(folder, sample=0)
+    if is_current(found.said):
+        assert found.reasons == []
+    else:
+        assert any(reason.startswith("suite: ") for reason in found.reasons)
+
+
+def test_each_figure_leads_to_the_files_of_its_entry(folder: Path):
+    data = json.loads((folder / "data.js").read_text().removeprefix("const REGISTER = ").rstrip(";\n"))
+    assert sorted(each["id"] for each in data["entries"]) == NAMES
+    for entry in data["entries"]:
+        assert {CERTIFICATE, ENTRY} <= set(entry["files"])
+        for name in entry["files"]:
+            copied = folder / "entries" / entry["folder"] / name
+            assert copied.read_bytes() == (ROOT / "register" / entry["folder"] / name).read_bytes()
+    assert len(data["faults"]) == len(list((ROOT / "lab" / "found").glob("*.py")))
+
+
+def test_the_pages_load_nothing_from_elsewhere(folder: Path):
+    for path in folder.glob("*.*"):
+        if path.name != "data.js":
+            assert not re.search(r"(src|href)=\"(https?:)?//|@import|url\(", path.read_text()), path.name
+
+
+def test_each_view_draws_and_fits_a_telephone(page: Page):
+    for view in VIEWS:
+        page.value(f"location.hash = {json.dumps(view)}")
+        page.until(f"document.querySelector('#tab-{view}').ariaCurrent === 'page'")
+        assert page.text("main"), view
+        for width in (1400, 390):
+            page.size(width, 800)
+            assert page.value("document.documentElement.scrollWidth") <= width, (view, width)
+
+
+def test_does_an_engine_compute_an_op_right(page: Page):
+    told = look(page, "does onnxruntime compute f16 softmax right?")
+    assert re.search(r"ONNX Runtime [\d.]+, f16: Yes; \d+ calls right, the worst at 0\.\d+", told)
+    assert page.value("document.querySelectorAll('main .sub').length") >= 3
+
+
+def test_which_engines_flush_subnormals(page: Page):
+    told = look(page, "which engines flush subnormals?")
+    assert re.search(r"JAX .* declares to flush them in \d+ ops", told)
+    assert "ggml" in told.split("No flushing declared")[1]
+    assert page.value("location.hash") == "#engines"
+    assert page.value("document.querySelectorAll('main article').length") == len(FOLDERS)
+
+
+def test_what_is_new_wrong_in_a_version(page: Page):
+    look(page, "what is new wrong in onnxruntime 1.29?")
+    page.until("location.hash === '#versions'")
+    assert "new wrong: 1" in page.text("main")
+    assert "forked child" in page.text("main")
+
+
+def test_an_op_opens_its_dtypes_by_the_keyboard(page: Page):
+    page.value("document.querySelector('main .row').focus()")
+    assert page.value("document.querySelector('main .row').ariaExpanded") == "false"
+    page.press("Enter")
+    page.until("document.querySelector('main .row').ariaExpanded === 'true'")
+    assert page.value("document.querySelectorAll('main .sub').length") >= 3
+    page.press("Enter")
+    page.until("!document.querySelector('main .sub')")
+
+
+def test_a_state_is_told_by_a_mark_and_in_words_and_not_by_colour_alone(page: Page):
+    told = page.value(
+        "[...document.querySelectorAll('main td > span')].map((e) => [e.textContent.trim(), e.ariaLabel])"
+    )
+    marks = page.value("Object.values(MARKS)")
+    assert len(told) > 100
+    for mark, label in told:
+        assert mark[:1] in marks
+        assert ": " in label
+    assert page.value("[...document.querySelectorAll('input, select')].every((e) => e.labels.length)")
+
+
+def test_a_fault_shows_its_script_to_copy(page: Page):
+    page.value("location.hash = 'faults/ggml_nearest'")
+    page.until("document.querySelector('#ggml_nearest')?.open")
+    assert "ggml_interpolate" in page.text("#ggml_nearest pre")
+    page.click("#ggml_nearest .copy")
+    page.until("document.querySelector('#ggml_nearest .copy').textContent === 'Copied'")
+
+
+def test_two_engines_stand_side_by_side(page: Page):
+    page.value("location.hash = 'pair'")
+    page.until("document.querySelectorAll('main select').length === 3")
+    page.value("pairState.left = 'wgpu/unknown', pairState.right = 'ggml/0.15.3', draw()")
+    assert "wgpu" in page.text("main thead")
+    lines = page.value("document.querySelectorAll('main tbody tr').length")
+    assert lines > 50
+    page.value("pairState.by = 'all', draw()")
+    assert page.value("document.querySelectorAll('main tbody tr').length") > lines
+
+
+def test_light_and_dark_and_narrow_have_pictures(page: Page, tmp_path: Path):
+    sizes = set()
+    for name, width, dark in (("wide", 1400, False), ("dark", 1400, True), ("narrow", 390, False)):
+        page.size(width, 900, dark=dark)
+        page.picture(tmp_path / f"{name}.png")
+        sizes.add(page.value("getComputedStyle(document.body).backgroundColor"))
+    assert len(sizes) == 2
