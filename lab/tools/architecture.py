@@ -24,6 +24,7 @@ PANELS = {  # title and folder, as they stand in the picture: the lowest row las
 LIBRARY = "plugins/native"
 FLAT_PACKAGES = {  # title and folder of those without rooms that stand in layers
     "apps/ray": "apps/ray/src/backbay_ray",
+    "conformance/src/backbay_register": "conformance/src/backbay_register",
     "conformance/selftest": "conformance/selftest/src/backbay_selftest",
     "plugins/torch": "plugins/torch/src/backbay_torch",
     "plugins/jax": "plugins/jax/src/backbay_jax",

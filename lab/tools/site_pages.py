@@ -17,12 +17,10 @@ from versions import source
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-REGISTER = "register"  # its pages have no frame of mkdocs around them
-PLACES = {
-    ROOT / "README.md": DOCS / "index.md",
-    ROOT / REGISTER / "README.md": DOCS / REGISTER / "index.html",
-}
-"""Pages of the repository that lie elsewhere in the site."""
+REGISTER = "register"  # its own pages have no frame of mkdocs around them
+PAGES = {"index.md": ROOT / "README.md", f"{REGISTER}/about.md": ROOT / REGISTER / "README.md"}
+"""Pages of the site whose text lies outside of `docs`."""
+OPEN_REGISTER = "\n[Open the register](index.html){ .md-button }\n"
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 HEADINGS: Counter[str] = Counter()  # those of the page at hand
@@ -40,7 +38,8 @@ def _anchor(heading: str, separator: str) -> str:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
+    for page, path in PAGES.items():
+        files.append(File.generated(config, page, content=path.read_text()))
     for name, content in site_files().items():
         files.append(File.generated(config, f"{REGISTER}/{name}", content=content))
     return files
@@ -49,7 +48,10 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     HEADINGS.clear()
     at = DOCS / page.file.src_uri
-    origin = ROOT if page.file.src_uri == "index.md" else at.parent
+    origin = PAGES.get(page.file.src_uri, at).parent
+    if origin == ROOT / REGISTER:
+        title, _, text = markdown.partition("\n")
+        markdown = title + "\n" + OPEN_REGISTER + text
     return LINK.sub(lambda found: _link(*found.groups(default=""), origin=origin, at=at), markdown)
 
 
@@ -58,7 +60,7 @@ def _link(text: str, target: str, anchor: str, *, origin: Path, at: Path) -> str
     path = Path(os.path.normpath(origin / target))
     if not path.exists():  # an address, or code that looks like a link
         return f"[{text}]({target}{anchor})"
-    path = PLACES.get(path, path)
+    path = next((DOCS / page for page, own in PAGES.items() if own == path), path)
     if path.is_relative_to(DOCS):
         return f"[{text}]({os.path.relpath(path, at.parent)}{anchor})"
     address = source()
