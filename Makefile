@@ -63,6 +63,7 @@ docs: api  ## write all pages that are made from the code anew
 	$(BIN)/python lab/tools/generated_text.py
 	$(BIN)/python lab/tools/faults.py
 	$(BIN)/python lab/tools/found.py
+	$(BIN)/python lab/tools/found_reports.py
 	$(BIN)/python lab/tools/recording.py
 
 api: $(VENV)/.check-tools  ## write the list of public names anew

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 import tarfile
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from doc_blocks import ROOT
@@ -20,14 +22,21 @@ SHOWN, NOT_SHOWN, NOT_INSTALLED = 0, 1, 77
 ALWAYS_INSTALLED = ("ggml", "ggml-python", "NumPy", "ONNX Runtime")  # by `make`, and so in CI
 
 
-def ledger() -> object:
-    """lab/tools/found.py, which is a script, as a module."""
+def tool(name: str) -> ModuleType:
+    """A script in lab/tools as a module."""
     sys.path.insert(0, str(ROOT / "lab" / "tools"))
     try:
-        import found
+        return import_module(name)
     finally:
         sys.path.pop(0)
-    return found
+
+
+def ledger() -> ModuleType:
+    return tool("found")
+
+
+def reports() -> ModuleType:
+    return tool("found_reports")
 
 
 FINDINGS = {each.path.name: each for each in ledger().findings()}
@@ -71,6 +80,18 @@ def run(name: str, ggml_python: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_is_made_from_the_scripts():
     assert ledger().PAGE.read_text() == ledger().page(), "run `make docs`"
+
+
+def test_a_fault_without_a_thread_has_a_report_to_file():
+    texts = reports().texts()
+    assert len(texts) > 45
+    for path, text in texts.items():
+        assert path.read_text() == text, "run `make docs`"
+        assert "backbay" not in text.lower(), path.name
+        [program] = re.findall(r"```python\n(.*?)```\n", text, re.DOTALL)
+        compile(program, path.name, "exec")
+    assert sorted(texts) == sorted((FOUND / "reports").glob("*.md"))
+    assert sum("## What it prints" in text for text in texts.values()) > 20
 
 
 def test_a_script_is_short_and_runs_without_backbay():

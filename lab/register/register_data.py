@@ -126,6 +126,9 @@ def _fault(finding: found.Finding) -> Json:
         "id": finding.path.stem,
         "fault": finding.fault,
         **fields,
+        "report": f"lab/found/reports/{finding.path.stem}.md"
+        if finding["thread"] == found.UNREPORTED
+        else "",
         "script": finding.path.read_text(),
     }
 

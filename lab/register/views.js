@@ -140,7 +140,7 @@ function faultsView(query, chosen) {
   const cards = shown.map((fault) => el("details", { id: fault.id, open: fault === one }, el("summary", {}, el("strong", {}, fault.project), ` ${fault.fault} `, el("small", {}, `shown in ${fault.shown}`)),
     facts([["effect", fault.effect], ["shown in", fault.shown], ["right in", fault.right], ["needs", fault.needs === "none" ? "" : fault.needs], ["timing", fault.timing === "none" ? "" : fault.timing],
       ["upstream", fault.thread.startsWith("https://") ? el("a", { href: fault.thread, rel: "noopener" }, fault.thread.replace("https://github.com/", "")) : "not reported, as far as a search found"],
-      ["workaround here", fault.workaround], ["file", `lab/found/${fault.id}.py`]]),
+      ["workaround here", fault.workaround], ["file", `lab/found/${fault.id}.py`], ["report to file", fault.report]]),
     copyButton(fault.script), el("pre", { tabindex: 0 }, fault.script)));
   return [el("div", { class: "tools" }, selectOf("Project", [["", "all projects"], ...projects.map((each) => [each, `${each} (${faults.filter((fault) => fault.project === each).length})`])], project, (value) => { location.hash = `faults/${encodeURIComponent(value)}`; })),
     el("p", { class: "note" }, `${shown.length} faults in the code of others. Each script runs without backbay, prints what it expects and what came, and ends with status 0 if the fault is there.`), ...cards];

@@ -27,11 +27,13 @@ exits with
 that mends a fault, and its message names the workaround that can be removed.
 
 "Shown in" lists versions in which the script showed the fault, "right in" versions in which it did not. "Thread" is a
-public report of the fault, or the change that mended or caused it; "none found" means that a search found none.
+public report of the fault, or the change that mended or caused it; "none found" means that a search found none, and leads to
+a report that somebody could file as it is, with what the program prints; nobody has sent it.
 "Timing" says when a fault appears that does not appear in every run: the test does not fail after a run without it.
 
 <!-- made by lab/tools/found.py from the scripts -->
 """
+UNREPORTED = "none found"
 COLUMNS = """| fault | effect | shown in | right in | workaround in backbay | thread |
 |---|---|---|---|---|---|
 """
@@ -99,13 +101,16 @@ def row(finding: Finding) -> str:
         finding["shown"],
         finding["right"],
         ", ".join(places) or finding["workaround"],
-        thread(finding["thread"]),
+        thread(finding),
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
-def thread(address: str) -> str:
-    """A link whose text is project#number, as in `microsoft/onnxruntime#1`."""
+def thread(finding: Finding) -> str:
+    """A link whose text is project#number, as in `microsoft/onnxruntime#1`, or one to the report that nobody has filed."""
+    address = finding["thread"]
+    if address == UNREPORTED:
+        return f"[{address}](../../lab/found/reports/{finding.path.stem}.md)"
     if not address.startswith("https://github.com/"):
         return address
     owner, project, _, number = address.removeprefix("https://github.com/").split("/")
