@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from backbay_conformance.report.digests import SUITE
 from backbay_conformance.report.report import BAD, STATES
 from backbay_conformance.runner.op_speeds import CALLS, TOKENS
 from backbay_conformance.runner.verification import CertificateFinding as Finding
+from backbay_conformance.suite.case import CASES
 from backbay_conformance.suite.extensions import load_extensions
+from backbay_conformance.suite.lab import SCENARIOS
 
 from .drawn_calls import CellKey, DrawnGroup, RunPlan, declined_by, drawn_groups
 
@@ -54,19 +57,31 @@ def draws(said: Said) -> Iterator[Finding]:
     own = {f"{line['profile']}/{line['name']}" for line in said["ops"]}
     plan = plan_of(said)
     planned = Counter(item.group for item in plan.items())
-    if said["facts"].get("scenarios", []) != list(load_extensions()):
-        yield Finding("planned calls", None, "other packages add scenarios here")
-        planned = Counter({group: n for group, n in planned.items() if group in own})
-    else:
-        total = sum(line.get(count, 0) for line in said["ops"] for count in COUNTED)
+    total = sum(line.get(count, 0) for line in said["ops"] for count in COUNTED)
+    if said["facts"].get("scenarios", []) == list(load_extensions()):
         same = planned.total() == said["planned"] == total
         yield Finding("planned calls", same, f"{total:,}; this suite plans {planned.total():,}")
-    missing = sorted(planned.keys() - own)
-    extra = sorted(own - planned.keys())
-    yield _finding("missing lines", [f"no line of {group}" for group in missing], "none")
-    yield _finding("lines of other suites", extra, "none")
+        missing, extra = planned.keys() - own, own - planned.keys()
+    else:
+        agrees = None if total == said["planned"] else False
+        yield Finding(
+            "planned calls", agrees, f"{total:,} of {said['planned']:,}; other packages add scenarios here"
+        )
+        missing = {group for group in planned.keys() - own if is_of_the_suite(group)}
+        extra = {
+            f"{line['profile']}/{line['name']}" for line in said["ops"] if line["dtype"]
+        } - planned.keys()
+    yield _finding("missing lines", [f"no line of {group}" for group in sorted(missing)], "none")
+    yield _finding("lines of other suites", sorted(extra), "none")
     groups = drawn_groups(plan, declined_by(said["ops"]), only=own & planned.keys())
     yield from _of_groups(said, groups)
+
+
+def is_of_the_suite(group: str) -> bool:
+    """Whether the suite itself declares a case or scenario, and no other package."""
+    profile, name = group.split("/")
+    own = CASES.get((profile, name)) or SCENARIOS[profile, name]
+    return own.function.__module__.startswith(f"{SUITE}.")
 
 
 def _of_groups(said: Said, groups: Mapping[str, DrawnGroup]) -> Iterator[Finding]:
@@ -147,14 +162,15 @@ def _wrong_shares(said: Said) -> Iterator[str]:
 
 def _wrong_speeds(said: Said) -> Iterator[str]:
     """The speeds that no run can have measured."""
-    supported = {(line["name"], line["dtype"]) for line in said["ops"] if line["passed"]}
+    lines = {(line["name"], line["dtype"]): line for line in said["ops"]}
+    lacking = {key for key, line in lines.items() if line["state"] == "unsupported"}
     seen = Counter((each["op"], each["dtype"], each["tokens"]) for each in said.get("speeds", ()))
     for each in said.get("speeds", ()):
         key = each["op"], each["dtype"], each["tokens"]
         numbers = each["seconds"], each["times"]
         if key[:2] not in CALLS or each["tokens"] not in TOKENS or seen[key] > 1:
             yield f"{' '.join(map(str, key))} is not measured"
-        elif key[:2] not in supported:
+        elif key[:2] in lacking:
             yield f"{each['op']} {each['dtype']} is unsupported"
         elif not all(type(n) is float and 0 < n < float("inf") and n == float(f"{n:.3g}") for n in numbers):
             yield f"{' '.join(map(str, key))}: {numbers[0]} s, {numbers[1]} times"

@@ -112,6 +112,10 @@ TAMPERED: dict[str, tuple[Callable[[Said], object], str]] = {
     "calls are added to a line": (of_sums(lambda said: line(said, "exp").update(passed=90)), "drawn calls"),
     "a line is missing": (of_sums(lambda said: leave_out(said, "exp", dtype="f16")), "drawn calls"),
     "an op is missing": (of_sums(lambda said: leave_out(said, "exp")), "missing lines"),
+    "an op is missing, and other packages are blamed": (
+        of_sums(lambda said: [leave_out(said, "exp"), said["facts"].update(scenarios=["another 1.0"])]),
+        "missing lines",
+    ),
     "an op of another suite is there": (
         of_sums(lambda said: said["ops"].append({**line(said, "exp"), "name": "erf"})),
         "lines of other suites",
