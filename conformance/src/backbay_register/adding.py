@@ -150,8 +150,8 @@ def version_of(told: Submission) -> str:
 
 
 def frozen_environment() -> str:
-    """Each distribution of this environment, with its version."""
-    found = {normal(each.metadata["Name"]): each.version for each in distributions()}
+    """Each distribution of this environment, with its version: the first on the path, as an import takes it."""
+    found = {normal(each.metadata["Name"]): each.version for each in reversed(list(distributions()))}
     return "".join(f"{name}=={found[name]}\n" for name in sorted(found))
 
 

@@ -190,13 +190,13 @@ def _matches(line: KnownFailure, failure: Said) -> bool:
 def _why_no_replay(folder: Path, said: Said, trust: bool) -> str:
     """The reason why no call can run again here; empty if it can."""
     name, options = opened_by(said)
-    if ":" not in name and name not in backbay.backends():
-        return f"the backend {name} is not installed here"
-    if not trust:
-        try:
+    try:
+        if ":" not in name:
+            backbay.choose(name)
+        if not trust:
             require_trust(folder, name, options)
-        except BackbayError as error:
-            return str(error)
+    except BackbayError as error:
+        return str(error)
     return ""
 
 

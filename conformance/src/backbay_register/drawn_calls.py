@@ -41,10 +41,14 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Declined:
-    """The dtypes in which a backend declines a case: always, or depending on the call. Their relations draw nothing."""
+    """The dtypes in which a backend declines a case: always, or depending on the call. Their relations draw nothing.
+
+    failing   whether a call of the case fails: the suite then begins another search
+    """
 
     always: frozenset[str] = frozenset()
     sometimes: frozenset[str] = frozenset()
+    failing: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def drawn_groups(
 def _drawn(planned: tuple[Item, ...], seed: int, few_shapes: bool, declined: Declined) -> DrawnGroup:
     dtypes: Counter[str] = Counter()
     first: list[str] = []
-    certain, first_are_certain = True, True
+    certain = first_are_certain = not declined.failing
     names = SAME_GRAPH if few_shapes else tuple(RELATIONS)
     for part in in_rounds(planned):
         seen = _Round(part, names, declined)
@@ -139,16 +143,25 @@ def _batch(call: Call) -> int:
 
 
 def declined_by(lines: Sequence[Mapping[str, Any]]) -> dict[str, Declined]:
-    """What a backend declines, by what the lines of its certificate say.
-
-    A narrow accumulator leaves the relation `scaling` out, and a failure begins another search: both count as sometimes.
-    """
-    found: dict[str, tuple[set[str], set[str]]] = {}
+    """What a backend declines, by profile/name, as far as the lines of its certificate tell."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
-        always, sometimes = found.setdefault(f"{line['profile']}/{line['name']}", (set(), set()))
-        narrow = any(each.partition(" ")[0].endswith(("/f16", "/bf16")) for each in line["precisions"])
-        if not line["passed"] and not line.get("failed", 0):
-            always.add(line["dtype"])
-        elif line["unsupported"] or line.get("refused", 0) or line.get("failed", 0) or narrow:
-            sometimes.add(line["dtype"])
-    return {group: Declined(frozenset(a), frozenset(b)) for group, (a, b) in found.items()}
+        groups.setdefault(f"{line['profile']}/{line['name']}", []).append(line)
+    return {
+        group: Declined(
+            frozenset(line["dtype"] for line in own if _is_declined(line)),
+            frozenset(line["dtype"] for line in own if not _is_declined(line) and _is_unclear(line)),
+            any(line.get("failed", 0) for line in own),
+        )
+        for group, own in groups.items()
+    }
+
+
+def _is_declined(line: Mapping[str, Any]) -> bool:
+    return not line["passed"] and not line.get("refused", 0) and not line.get("failed", 0)
+
+
+def _is_unclear(line: Mapping[str, Any]) -> bool:
+    """Whether some calls draw no relations, or fewer: refused ones, and, with a narrow accumulator, those of `scaling`."""
+    narrow = any(each.partition(" ")[0].endswith(("/f16", "/bf16")) for each in line["precisions"])
+    return bool(line["unsupported"] or line.get("refused", 0) or narrow)
