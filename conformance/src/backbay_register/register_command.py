@@ -17,6 +17,7 @@ from .adding import Submission, add
 from .certificate_command import sample_size, show_findings
 from .check import EntryVerdict, check
 from .levels import LEVELS, waivers
+from .verifying import unlisted
 
 OF_ADD = {
     "engine": "the engine's folder in the register",
@@ -104,7 +105,7 @@ def _show(found: EntryVerdict) -> None:
         say(f"  {waiver}")
     say()
     show_findings(found.findings)
-    for outcome in found.replay.sample.failures if found.replay else ():
+    for outcome in unlisted(found.said, found.replay.sample) if found.replay else ():
         show_failure(outcome, sys.stdout)
     say("\naccepted" if found.accepted else "\nrefused:")
     for reason in found.reasons:

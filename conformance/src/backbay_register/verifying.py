@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backbay_conformance.report.report import BAD, GOOD, Report
+from backbay_conformance.report.report import BAD, GOOD, Outcome, Report
 from backbay_conformance.runner.run import Progress
 from backbay_conformance.runner.verification import SAMPLE, CertificateVerdict, verify
 from backbay_conformance.runner.verification import CertificateFinding as Finding
@@ -46,15 +46,18 @@ def _with_listed(finding: Finding, said: Said, report: Report) -> Finding:
     """A finding about a sample that fails as the certificate says it does."""
     if finding.what not in ("the sample", "the sample's calls"):
         return finding
-    listed = {(*each["item"].split("/")[:2], each.get("dtype", "")) for each in said["failures"]}
-    new = [
-        outcome for outcome in report.failures if (outcome.profile, outcome.name, outcome.dtype) not in listed
-    ]
+    new = unlisted(said, report)
     if finding.what == "the sample":
         return Finding(finding.what, not new, f"{finding.found}, {len(new)} of them not listed")
     return Finding(
         finding.what, None if finding.agrees is False else True, finding.found
     )  # a failure redraws
+
+
+def unlisted(said: Said, report: Report) -> list[Outcome]:
+    """The failures of a sample in a case and dtype in which the certificate lists none."""
+    listed = {(*each["item"].split("/")[:2], each.get("dtype", "")) for each in said.get("failures", ())}
+    return [each for each in report.failures if (each.profile, each.name, each.dtype) not in listed]
 
 
 def _of_lines(said: Said, report: Report) -> Iterator[Finding]:

@@ -65,6 +65,17 @@ def test_an_entry_with_known_failures_is_accepted_and_shows_them(honest: Said, t
     assert "--known" in found.entry.command
 
 
+def test_after_a_failure_an_op_has_other_calls(honest: Said, tmp_path: Path) -> None:
+    said = fail(copy.deepcopy(honest))
+    line(said, "neg", "f16")["passed"] += 1
+    line(said, "neg", "bf16")["passed"] -= 1
+    said["digests"]["calls"]["core/neg"] = "0" * 24
+    known = "core/neg/f32/bound wrong https://example.org/1\n"
+    assert refusals(entry_of(summed(said), tmp_path, known)) == {}
+    line(said, "neg", "bf16")["passed"] -= 1  # but as many
+    assert "drawn calls" in refusals(entry_of(summed(said), tmp_path, known))
+
+
 def of_sums(change: Callable[[Said], object]) -> Callable[[Said], object]:
     """A change of lines, after which the sums are right again."""
 

@@ -85,8 +85,14 @@ def test_other_suites_and_devices_are_told() -> None:
         op("exp"), suite="1.3", digests={"suite": "2"}, facts={"devices": ["GPU"], "machine": "x86_64"}
     )
     told = " ".join(compare(said_of(op("exp")), after).notes)
-    for part in ("suite: 1.2, then 1.3", "the suites differ", "devices"):
+    for part in ("suite: 1.2, then 1.3", "errors are not compared", "devices"):
         assert part in told
+
+
+def test_errors_of_runs_of_other_sizes_are_not_compared() -> None:
+    found = compare(said_of(op("exp", worst=0.1)), said_of(op("exp", worst=0.9), size="nightly"))
+    assert not found.worse
+    assert found.notes[0] == "size: default, then nightly"
 
 
 def test_the_command_shows_both_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
