@@ -90,7 +90,8 @@ function matching(rows, query) {
 const matrixState = { scenarios: false, versions: false };
 
 function matrixView(query) {
-  const shown = matrixState.versions ? entries : newest;
+  const { engines } = readQuery(query);
+  const shown = engines.length ? [...new Set(engines)] : matrixState.versions ? entries : newest;
   const { rows, dtypes, known } = matching(rowsOf(matrixState.scenarios), query);
   const opened = rows.length <= 3 && (known.length > 0 || dtypes.length > 0);
   const body = el("tbody", { class: "ops" });

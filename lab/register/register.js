@@ -30,7 +30,9 @@ function draw() {
   const [name, part] = place();
   const text = query.value.trim();
   for (const link of tabs.querySelectorAll("a")) link.removeAttribute("aria-current");
-  document.getElementById(`tab-${name}`).setAttribute("aria-current", "page");
+  const tab = document.getElementById(`tab-${name}`);
+  tab.setAttribute("aria-current", "page");
+  tabs.scrollLeft = tab.offsetLeft - tabs.clientWidth / 2;
   view.replaceChildren(...VIEWS[name][1](text, part).filter(Boolean));
   showAnswer(text);
   if (part) document.getElementById(part)?.scrollIntoView();
@@ -58,10 +60,22 @@ function aboutOps(text) {
   if (!known.length || rows.length > 3 || !rows.length) return null;
   const shown = engines.length ? entries.filter((entry) => engines.includes(entry)) : newest;
   return rows.flatMap((row) => {
-    const wanted = dtypes.length ? dtypes : [...row.dtypes].sort(byDtype).slice(0, 3);
-    return [el("h2", {}, `${row.name} in ${wanted.join(", ")}${row.profile === "core" ? "" : ` (${row.profile})`}: is it right?`),
-      el("ul", {}, ...shown.flatMap((entry) => wanted.map((dtype) => sentence(entry, row, dtype))))];
+    const name = `${row.name}${row.profile === "core" ? "" : ` (${row.profile})`}`;
+    if (!dtypes.length) return [el("h2", {}, `${name}: is it right?`), el("ul", {}, ...shown.map((entry) => overview(entry, row)))];
+    return [el("h2", {}, `${name} in ${dtypes.join(", ")}: is it right?`), el("ul", {}, ...shown.flatMap((entry) => dtypes.map((dtype) => sentence(entry, row, dtype))))];
   });
+}
+
+const ANSWERS = { full: "right", composite: "right by core's composite", part: "right where supported", unsupported: "unsupported", failing: "wrong" };
+
+/** The dtypes of an op, by how an engine computes them. */
+function overview(entry, row) {
+  const { kind, lines } = summary(entry, row);
+  const told = Object.entries(ANSWERS).flatMap(([each, word]) => {
+    const own = lines.filter((line) => KIND[line[STATE]] === each).map((line) => line[DTYPE]).sort(byDtype);
+    return own.length ? [`${word} in ${own.join(", ")}`] : [];
+  });
+  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", el("strong", {}, fullName(entry)), `: ${told.join("; ") || "not tried"}.${entry.current ? "" : " By an older suite."}`);
 }
 
 function sentence(entry, row, dtype) {

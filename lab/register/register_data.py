@@ -9,7 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from backbay_register.check import is_current
+from backbay_conformance.report.known_failures import KnownFailure, read_known_failures
+from backbay_register.check import is_current, matches
 from backbay_register.comparison import compare
 from backbay_register.entry import CERTIFICATE, ENTRY, HUNT, KNOWN, LOCK, Entry, read_json, read_record
 from backbay_register.levels import LEVELS, waivers
@@ -83,12 +84,23 @@ def _entry(folder: Path, register: Path) -> Json:
         "refusals": (said.get("refusals") or {}).get("calls", []),
         "lines": [_line(line) for line in said["ops"]],
         "speeds": said.get("speeds", []),
-        "failures": said.get("failures", []),
+        "failures": _failures(said, read_known_failures(folder / KNOWN)),
         "worst": read_json(folder / HUNT)["worst"] if HUNT in files else [],
         "hunted": read_json(folder / HUNT)["hunt"] if HUNT in files else "",
         "projects": PROJECTS.get(entry.engine, []),
         "newest": False,
     }
+
+
+def _failures(said: Json, known: list[KnownFailure]) -> list[Json]:
+    """The failures, each with the reason that the file of known failures gives, if it does."""
+    return [
+        {
+            **each,
+            **next(({"reason": line.reason, "link": line.link} for line in known if matches(line, each)), {}),
+        }
+        for each in said.get("failures", [])
+    ]
 
 
 def _flushes(line: Json) -> bool:

@@ -108,8 +108,15 @@ function refusedOf(entry, query) {
   if (!lacking.length && !refused.length && !failed.length) return "";
   const lines = [...byOp].map(([name, own]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, own.map((line) => line[DTYPE]).sort(byDtype).join(", ")), el("td", {}, "declared unsupported")));
   lines.unshift(...refused.map((each) => el("tr", {}, el("th", { scope: "row" }, each.kind || each.name), el("td", {}, each.dtype), el("td", {}, `${each.calls} calls refused at compile: ${each.reason}`))));
-  const cards = failed.map((each) => el("details", {}, el("summary", {}, el("span", { class: "mark failing" }, "✗"), ` ${each.item} `, el("small", {}, [each.check, each.dtype, each.count > 1 ? `${each.count} alike` : ""].filter(Boolean).join(", "))), el("p", {}, each.message), el("code", {}, each.call ?? ""), each.script && el("div", {}, copyButton(each.script), el("pre", { tabindex: 0 }, each.script))));
+  const cards = failed.map((each) => el("details", {}, el("summary", {}, el("span", { class: "mark failing" }, "✗"), ` ${each.item} `, el("small", {}, [each.check, each.dtype, each.count > 1 ? `${each.count} alike` : "", each.reason ? `known: ${each.reason}` : "not explained yet"].filter(Boolean).join(", "))), el("p", {}, each.message), el("p", {}, each.reason ? `Known: ${each.reason} ` : "Not explained yet. ", each.reason && reasonLink(each.link)), el("code", {}, each.call ?? ""), each.script && el("div", {}, copyButton(each.script), el("pre", { tabindex: 0 }, each.script))));
   return el("section", {}, el("h2", {}, fullName(entry)), ...cards, lines.length && tableOf(`Refused by ${fullName(entry)}`, ["Op", "dtypes", "Reason"].map((text) => el("th", { scope: "col" }, text)), [el("tbody", {}, ...lines)]));
+}
+
+/** A link to the program, or to the page, that explains a known failure. */
+function reasonLink(link) {
+  const script = faults.find((fault) => link.endsWith(`${fault.id}.py`));
+  if (script) return el("a", { href: `#faults/${script.id}` }, link);
+  return link.startsWith("https://") ? el("a", { href: link, rel: "noopener" }, link) : link;
 }
 
 function versionsView(query) {

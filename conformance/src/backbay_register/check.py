@@ -172,7 +172,7 @@ def _of_known(folder: Path, said: Said) -> Iterator[Finding]:
     """Each known failure must be a line of the file, and each line must be of a failure, or of a part of the suite."""
     lines = read_known_failures(folder / KNOWN) if (folder / KNOWN).is_file() else []
     failures = said.get("failures", [])
-    known = sum(each.get("count", 1) for each in failures if any(_matches(line, each) for line in lines))
+    known = sum(each.get("count", 1) for each in failures if any(matches(line, each) for line in lines))
     told = said["counts"].get("known", 0)
     yield Finding("known failures", known == told, f"{known:,} of {told:,} are lines of {KNOWN}")
     groups = ["/".join(key) for key in names()]
@@ -180,7 +180,8 @@ def _of_known(folder: Path, said: Said) -> Iterator[Finding]:
     yield Finding("lines of known failures", not strange, ", ".join(strange) or f"{len(lines)}")
 
 
-def _matches(line: KnownFailure, failure: Said) -> bool:
+def matches(line: KnownFailure, failure: Said) -> bool:
+    """Whether a line of the file of known failures is about a failure that a certificate lists."""
     profile, name = failure["item"].split("/")[:2]
     return fnmatchcase(
         f"{profile}/{name}/{failure.get('dtype', '')}/{failure.get('check', '')}", line.pattern
