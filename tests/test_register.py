@@ -90,6 +90,17 @@ def test_an_entry_is_accepted_or_of_an_older_suite(folder: Path):
         assert any(reason.startswith("suite: ") for reason in found.reasons)
 
 
+@pytest.mark.parametrize(
+    ("plugin", "engine"), [("cpu_ref", "cpu_ref"), ("ggml", "ggml"), ("onnx", "onnxruntime")]
+)
+def test_the_proof_of_a_plugin_of_ours_is_the_newest_entry_of_its_engine(plugin: str, engine: str):
+    proof = (ROOT / "plugins" / plugin / "proof" / f"{plugin}-certificate.json").read_bytes()
+    entries = [folder / CERTIFICATE for folder in FOLDERS if folder.parent.name == engine]
+    assert proof in [path.read_bytes() for path in entries], (
+        "run `backbay register add`, as `make certificates` does"
+    )
+
+
 def test_each_figure_leads_to_the_files_of_its_entry(folder: Path):
     data = json.loads((folder / "data.js").read_text().removeprefix("const REGISTER = ").rstrip(";\n"))
     assert {each["id"] for each in data["entries"]} == set(NAMES)

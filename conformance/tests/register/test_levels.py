@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from register_entries import line_of, summed
 
+from backbay_conformance.report.certificate import TITLE
 from backbay_conformance.suite.profiles import STANDARD
+from backbay_register.adding import earned_level
+from backbay_register.entry import OTHER_SEEDS, VERIFICATION
 from backbay_register.levels import KEEPS, LEVELS, NONE, PROVEN, READS, badge, level_of, waivers
 
 Said = dict[str, Any]
@@ -59,6 +64,20 @@ def test_three_nightly_runs_that_were_verified_are_proof() -> None:
     assert level_of(first, [run_of("default", 1), run_of("nightly", 2)], verified=True) == KEEPS
     another = run_of("nightly", 2, digests={"plugin": "9", "suite": "2"})
     assert level_of(first, [run_of("nightly", 1), another], verified=True) == KEEPS
+
+
+def test_the_files_of_other_seeds_and_of_a_verification_raise_the_level(tmp_path: Path) -> None:
+    runs = [run_of("nightly", seed, issued="2026-11-29", certificate=TITLE) for seed in (0, 1, 2)]
+    for name, said in zip(OTHER_SEEDS, runs[1:], strict=True):
+        (tmp_path / name).write_text(json.dumps(said))
+    assert earned_level(tmp_path, runs[0]) == KEEPS
+    verified = {"certificate": {"issued": "2026-11-29"}, "holds": True}
+    (tmp_path / VERIFICATION).write_text(json.dumps(verified))
+    assert earned_level(tmp_path, runs[0]) == PROVEN
+    (tmp_path / VERIFICATION).write_text(json.dumps({**verified, "holds": False}))
+    assert earned_level(tmp_path, runs[0]) == KEEPS
+    (tmp_path / VERIFICATION).write_text(json.dumps({**verified, "certificate": {"issued": "2026-11-28"}}))
+    assert earned_level(tmp_path, runs[0]) == KEEPS
 
 
 def test_what_lessens_a_level_is_told_beside_it() -> None:

@@ -14,12 +14,13 @@ import pytest
 from commands import conform, run_command
 
 from backbay import BackbayError, OptionError
-from backbay_conformance import Outcome, certificate_command
+from backbay_conformance import Outcome
 from backbay_conformance.command import command as conform_command
 from backbay_conformance.report.certificate import TITLE
 from backbay_conformance.runner.replay import as_file, read_file
 from backbay_conformance.runner.selection import RunSettings
 from backbay_conformance.suite.profiles import SUITE_VERSION
+from backbay_register import certificate_command
 
 PLANTED = "raise SystemExit('planted code has run')\n"
 
