@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,8 +64,7 @@ def look(page: Page, text: str) -> str:
     page.value("document.getElementById('query').focus()")
     page.value("document.getElementById('query').select()")
     page.write(text)
-    page.until(f"query.value === {json.dumps(text)}")
-    page.until("!document.getElementById('answer').hidden || location.hash")
+    page.until(f"query.value === {json.dumps(text)} && drawn === query.value")
     return page.text("#answer")
 
 
@@ -147,6 +147,38 @@ def test_what_is_new_wrong_in_a_version(page: Page):
     page.until("location.hash === '#versions'")
     assert "new wrong: 1" in page.text("main")
     assert "forked child" in page.text("main")
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """A register in which the next version of an engine computes softmax wrong in f16, and add faster."""
+    old = next(each for each in FOLDERS if each.parent.name == "onnxruntime")
+    register = tmp_path / "register"
+    shutil.copytree(old, register / "onnxruntime" / old.name)
+    new = Path(shutil.copytree(old, register / "onnxruntime" / "99.0"))
+    said = json.loads((new / CERTIFICATE).read_text())
+    line = next(each for each in said["ops"] if (each["name"], each["dtype"]) == ("softmax", "f16"))
+    line |= {"state": "failing", "failed": 3, "passed": line["passed"] - 3}
+    for speed in said["speeds"]:
+        speed["times"] *= 2 if speed["op"] == "add" else 1
+    (new / CERTIFICATE).write_text(json.dumps(said))
+    (new / ENTRY).write_text(
+        (new / ENTRY).read_text().replace(f'"version": "{old.name}"', '"version": "99.0"')
+    )
+    site().build(tmp_path / "site", register)
+    return tmp_path / "site"
+
+
+def test_what_is_new_wrong_between_two_entries_of_an_engine(page: Page, newer: Path):
+    page.go((newer / "index.html").as_uri())
+    look(page, "what is new wrong in onnxruntime 99.0?")
+    page.until("location.hash === '#versions'")
+    told = page.text("main")
+    assert re.search(r"ONNX Runtime: [\d.]+ → 99.0", told)
+    assert re.search(r"worse\s+core softmax f16\s+state\s+full\s+failing, 3 failed", told)
+    assert len(re.findall(r"faster\s+add f32", told)) == 3
+    assert "No; 3 of" in look(page, "softmax f16 onnx")
+    assert page.value("newest.length") == 1
 
 
 def test_an_op_opens_its_dtypes_by_the_keyboard(page: Page):

@@ -18,6 +18,8 @@ const answer = document.getElementById("answer");
 
 for (const [name, [title]] of Object.entries(VIEWS)) tabs.append(el("li", {}, el("a", { href: `#${name}`, id: `tab-${name}` }, title)));
 
+let drawn = ""; // the search that the page shows
+
 /** The view and its part that the address names. */
 function place() {
   const hash = decodeURIComponent(location.hash.slice(1));
@@ -35,6 +37,7 @@ function draw() {
   tabs.scrollLeft = tab.offsetLeft - tabs.clientWidth / 2;
   view.replaceChildren(...VIEWS[name][1](text, part).filter(Boolean));
   showAnswer(text);
+  drawn = query.value;
   if (part) document.getElementById(part)?.scrollIntoView();
 }
 

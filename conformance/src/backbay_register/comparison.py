@@ -112,7 +112,7 @@ def _state(line: Said | None) -> str:
 def _speeds(before: Said, after: Said) -> Iterator[tuple[float, Change]]:
     """The speeds that changed clearly, both beside the reference in the same run, so that the machine cancels out."""
     old, new = ({_timed(each): each for each in said.get("speeds", ())} for said in (before, after))
-    for key in old.keys() & new.keys():
+    for key in sorted(old.keys() & new.keys()):
         ratio = new[key]["times"] / old[key]["times"]
         if max(ratio, 1 / ratio) >= FASTER:
             told = (f"{each['times']:g} x the reference" for each in (old[key], new[key]))
