@@ -13,6 +13,8 @@ from pathlib import Path
 
 from register_data import REGISTER, Json, register_data
 
+from backbay_register.entry import BADGE, strange_files
+
 HERE = Path(__file__).parent
 PAGE = ("index.html", "register.css", "parts.js", "matrix.js", "views.js", "register.js")
 DATA, FILES, LIST = "data.js", "entries", "entries.html"
@@ -25,8 +27,9 @@ def site_files(register: Path = REGISTER) -> dict[str, str | bytes]:
     files[DATA] = f"const REGISTER = {json.dumps(data, separators=(',', ':'))};\n"
     files[LIST] = list_of_files(data)
     for entry in data["entries"]:
-        for path in sorted((register / entry["folder"]).iterdir()):
-            files[f"{FILES}/{entry['folder']}/{path.name}"] = path.read_bytes()
+        folder = register / entry["folder"]
+        for name in sorted({*entry["files"], BADGE} - set(strange_files(folder))):
+            files[f"{FILES}/{entry['folder']}/{name}"] = (folder / name).read_bytes()
     return files
 
 

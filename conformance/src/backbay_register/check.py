@@ -34,6 +34,7 @@ from .entry import (
     locked,
     normal,
     read_record,
+    strange_files,
     usual_command,
 )
 from .levels import badge, waivers
@@ -89,6 +90,7 @@ def check(
 
     sample   the number of ops and scenarios in the sample: None for all, 0 for none
     """
+    folder = folder.absolute()
     entry, said = Entry.read(folder), read_record(folder / CERTIFICATE)
     verdict = EntryVerdict(folder, entry, said)
     others = [read_record(folder / name) for name in OTHER_SEEDS if (folder / name).is_file()]
@@ -144,6 +146,8 @@ def _of_entry(folder: Path, entry: Entry, said: Said) -> Iterator[Finding]:
     yield Finding(
         "files", not changed, ", ".join(changed) or f"{len(entry.files)} with the digests of the entry"
     )
+    strange = strange_files(folder)
+    yield Finding("other files", not strange, ", ".join(strange) or "none")
     yield Finding("flags", entry.flags == flags_of(said), " ".join(entry.flags) or "none")
     yield Finding("device", entry.device == device_of(said) != "", entry.device or "missing")
     yield Finding("machine", len(entry.machine.split()) >= LEAST_WORDS, entry.machine or "missing")

@@ -21,6 +21,8 @@ OTHER_SEEDS = ("certificate-seed-1.json", "certificate-seed-2.json")
 """The certificates of the further seeds of a proven engine."""
 BOUND = (CERTIFICATE, KNOWN, LOCK, HUNT, VERIFICATION, *OTHER_SEEDS)
 """The files whose digests an entry has."""
+FILES = {ENTRY, BADGE, *BOUND}
+"""All files that an entry may have."""
 SEEDS = (0, 1, 2)
 """The seeds of each version of the suite: the first for every entry, all of them for a proven engine."""
 
@@ -105,6 +107,15 @@ def read_record(path: Path) -> dict[str, Any]:
 def file_digests(folder: Path) -> dict[str, str]:
     found = {name: folder / name for name in BOUND}
     return {name: sha256(path.read_bytes()).hexdigest() for name, path in found.items() if path.is_file()}
+
+
+def strange_files(folder: Path) -> list[str]:
+    """What no entry has: files of other names, links, and folders, all of which a site would publish."""
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in FILES or path.is_symlink() or not path.is_file()
+    )
 
 
 def locked(folder: Path) -> dict[str, str]:

@@ -208,6 +208,13 @@ def test_a_file_that_changed_after_it_was_added_is_refused(folder: Path) -> None
     assert "lock.txt" in refusals(folder)["files"]
 
 
+def test_files_that_no_entry_has_are_refused(folder: Path) -> None:
+    (folder / "page.html").write_text("<script></script>")
+    (folder / "hunt.json").symlink_to("/etc/hostname")
+    (folder / "folder").mkdir()
+    assert refusals(folder)["other files"] == "folder, hunt.json, page.html"
+
+
 def test_a_badge_of_another_level_is_refused(folder: Path) -> None:
     (folder / BADGE).write_text(badge("proven", "1.2"))
     assert refusals(folder)["badge"] == "reads"
