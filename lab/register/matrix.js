@@ -33,23 +33,23 @@ function summary(entry, row) {
 
 function cellOf(entry, row) {
   const { kind, right, lines } = summary(entry, row);
-  if (kind === "untried") return el("td", { class: "untried" }, el("span", { "aria-label": `${fullName(entry)}: not tried` }, MARKS.untried));
+  if (kind === "untried") return el("td", { class: "untried" }, el("span", { role: "img", "aria-label": `${fullName(entry)}: not tried` }, MARKS.untried));
   const scenario = row.dtypes.has("");
   const share = scenario ? "" : `${right}/${lines.length}`;
   const told = `${fullName(entry)}, ${row.name}: ${WORDS[kind]}${scenario ? "" : `; right in ${right} of ${lines.length} dtypes`}`;
-  return el("td", { title: told }, el("span", { class: kind, "aria-label": told }, `${MARKS[kind]} `, el("small", {}, share)));
+  return el("td", { title: told }, el("span", { class: kind, role: "img", "aria-label": told }, `${MARKS[kind]} `, el("small", {}, share)));
 }
 
 function dtypeCell(entry, row, dtype) {
   const line = lineOf(entry, row.profile, row.name, dtype);
-  if (!line) return el("td", { class: "untried" }, el("span", { "aria-label": `${fullName(entry)}: not tried` }, MARKS.untried));
+  if (!line) return el("td", { class: "untried" }, el("span", { role: "img", "aria-label": `${fullName(entry)}: not tried` }, MARKS.untried));
   const kind = KIND[line[STATE]];
   const worst = line[PASSED] ? `worst error ${line[WORST]} of its bound` : "";
   const told = [`${fullName(entry)}: ${line[STATE]}`, `${line[PASSED]} calls right`, line[FAILED] && `${line[FAILED]} wrong`, line[UNSUPPORTED] && `${line[UNSUPPORTED]} unsupported`, worst, line[PRECISIONS].length && `computed in ${line[PRECISIONS].join(", ")}`].filter(Boolean).join("; ");
   const number = line[FAILED] ? `${line[FAILED]} wrong` : line[PASSED] ? line[WORST].toPrecision(2).replace(/\.?0+$/, "") || "0" : "";
   const places = lastPlaces(entry, row.name, dtype);
   const more = places ? ` · ${ulps(places)} ulp` : "";
-  return el("td", { title: told }, el("span", { class: kind, "aria-label": told }, `${MARKS[kind]} `, el("small", {}, number + more)));
+  return el("td", { title: told }, el("span", { class: kind, role: "img", "aria-label": told }, `${MARKS[kind]} `, el("small", {}, number + more)));
 }
 
 function lastPlaces(entry, name, dtype) {
