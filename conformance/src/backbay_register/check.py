@@ -133,10 +133,12 @@ def _of_suite(entry: Entry, said: Said) -> Iterator[Finding]:
     yield Finding("seed", said["seed"] == SEEDS[0], f"{said['seed']}; an entry's is {SEEDS[0]}")
     yield Finding("frozen", entry.frozen == own.frozen, "suite, seed and Hypothesis")
     installed = version("hypothesis")
-    agrees = True if own.hypothesis == installed else None
-    yield Finding(
-        "Hypothesis", agrees if own.hypothesis else False, f"{own.hypothesis or 'missing'}; here {installed}"
+    remedy = (
+        ""
+        if own.hypothesis == installed
+        else f"; here {installed}, which may draw other calls: install that one"
     )
+    yield Finding("Hypothesis", not remedy, f"{own.hypothesis or 'missing'}{remedy}")
 
 
 def _of_entry(folder: Path, entry: Entry, said: Said) -> Iterator[Finding]:

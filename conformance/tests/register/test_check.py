@@ -191,7 +191,11 @@ OF_ENTRY: dict[str, tuple[Callable[[Said], object], str]] = {
     "the engine's code is another": (lambda data: data.update(distribution="engine-code==4"), "lock file"),
     "the engine's code is missing": (lambda data: data.update(distribution=""), "lock file"),
     "Hypothesis is missing": (lambda data: data["suite"].update(hypothesis=""), "Hypothesis"),
-    "Hypothesis is another": (lambda data: data["suite"].update(hypothesis="6.1"), "lock file"),
+    "Hypothesis is another": (lambda data: data["suite"].update(hypothesis="6.1"), "Hypothesis"),
+    "Hypothesis is not that of the lock file": (
+        lambda data: data["suite"].update(hypothesis="6.1"),
+        "lock file",
+    ),
 }
 
 
