@@ -18,7 +18,7 @@ import found
 REPORTS = found.ROOT / "lab" / "found" / "reports"
 SHOWN = 0
 PRINTED = re.compile(r"## What it prints\n\n```text\n(.*?)```\n", re.DOTALL)
-LONGEST = 150
+LONGEST = 110
 """Characters of a title."""
 SECONDS = 120
 
@@ -32,11 +32,11 @@ def path_of(finding: found.Finding) -> Path:
 
 
 def title_and_cause(finding: found.Finding) -> tuple[str, str]:
-    """The first sentence, up to a colon, and the rest, which says how the fault comes about."""
+    """The first sentence, up to a colon, or to a semicolon if it is long; and the rest, which says how the fault comes about."""
     first, _, rest = finding.fault.partition(". ")
-    head, colon, cause = first.partition(": ")
-    if not colon or len(head) > LONGEST:
-        head, cause = first, ""
+    head, _, cause = first.partition(": ")
+    if len(head) > LONGEST:
+        head, _, cause = first.partition("; ")
     told = " ".join(filter(None, (cause[:1].upper() + cause[1:] + "." if cause else "", rest)))
     return head.rstrip("."), told.replace("..", ".")
 
