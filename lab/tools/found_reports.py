@@ -34,9 +34,8 @@ def path_of(finding: found.Finding) -> Path:
 def title_and_cause(finding: found.Finding) -> tuple[str, str]:
     """The first sentence, up to a colon, or to a semicolon if it is long; and the rest, which says how the fault comes about."""
     first, _, rest = finding.fault.partition(". ")
-    head, _, cause = first.partition(": ")
-    if len(head) > LONGEST:
-        head, _, cause = first.partition("; ")
+    sign = ": " if ": " in first or len(first) <= LONGEST else "; "
+    head, _, cause = first.partition(sign)
     told = " ".join(filter(None, (cause[:1].upper() + cause[1:] + "." if cause else "", rest)))
     return head.rstrip("."), told.replace("..", ".")
 
