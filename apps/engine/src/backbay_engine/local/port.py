@@ -21,7 +21,6 @@ from ..arguments import (
     MOST_SEQUENCES,
     AdapterMix,
     require_cache_room,
-    require_fitting_prompt,
     whole_number,
 )
 from ..cache.contract import Cache, CacheSizes
@@ -241,10 +240,7 @@ class LocalPort(Port):
     def embed(
         self, prompts: Sequence[Prompt], cancel: Cancel | None = None, adapter: AdapterMix = ()
     ) -> NDArray[np.float32]:
-        texts = [self._laid_out(prompt) for prompt in prompts]
-        longest = max(len(tokens) for tokens, _ in texts)
-        require_fitting_prompt("a text has {} tokens, a step takes {} (batch)", longest, self.facts.batch)
-        return self._embedder.embed(texts, cancel, adapter)
+        return self._embedder.embed([self._laid_out(prompt) for prompt in prompts], cancel, adapter)
 
     def add_adapter(self, name: str, path: Path) -> None:
         """Load an adapter between two steps; if it fails, nothing has changed."""

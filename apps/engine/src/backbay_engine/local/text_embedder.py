@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from backbay.plugin import Cancel
 
-from ..arguments import AdapterMix
+from ..arguments import AdapterMix, require_fitting_prompt
 from ..errors import LogitsError
 from ..runner.requests.job import MediaRowSource
 from ..runner.step_maker import text_step_of
@@ -36,10 +36,12 @@ class TextEmbedder:
         cancel: Cancel | None = None,
         adapter: AdapterMix = (),
     ) -> NDArray[np.float32]:
-        """A row for each text, whose tokens may have rows; none has more than a step takes."""
+        """A row for each text, whose tokens may have rows; RequestError if one is longer than a step."""
+        lengths = [len(tokens) for tokens, _ in texts]
+        require_fitting_prompt("a text has {} tokens, a step takes {} (batch)", max(lengths), self._batch)
         with self._turn:
             mix, stack, rows = self._adapters.resolved(adapter), self._step_cache.stack, []
-            for group in text_groups([len(tokens) for tokens, _ in texts], self._batch):
+            for group in text_groups(lengths, self._batch):
                 step = text_step_of(texts[group])
                 if mix and stack is not None:
                     step = replace(step, adapters=stack.mixed([step.size], [mix]))
