@@ -119,11 +119,18 @@ def _structs(endpoints: Iterable[Endpoint[Any]]) -> list[type]:
 
 
 def _endpoints(endpoints: Iterable[Endpoint[Any]], names: Names) -> Iterator[str]:
+    """A row for each handler; paths that are there with and without /v1 stand with it."""
+    declared = {each.path for each in ENDPOINTS}
     yield from ("| endpoint | what it does | body |", "|---|---|---|")
+    by_handler: dict[Any, list[Endpoint[Any]]] = {}
     for each in endpoints:
-        struct = None if each.body is None else _struct_of(each.body)
+        if f"/v1{each.path}" not in declared:
+            by_handler.setdefault(each.handler, []).append(each)
+    for first, *others in by_handler.values():
+        struct = None if first.body is None else _struct_of(first.body)
         body = "" if struct is None else f"[{struct.__name__}]({FIELDS}#{names[struct]})"
-        yield f"| `{each.method} {_path(each.path)}` | {each.summary} | {body} |"
+        paths = _shown(first.method, (first.path, *(each.path for each in others)))
+        yield f"| {paths} | {first.summary} | {body} |"
     yield ""
 
 
@@ -131,9 +138,16 @@ def _others() -> Iterator[str]:
     """The endpoints without a struct: the page, and what watches the server."""
     declared = {each.path for each in ENDPOINTS}
     yield from ("| endpoint | what it does |", "|---|---|")
+    by_handler: dict[Any, list[str]] = {}
     for route in app().routes:
         if isinstance(route, Route) and route.path not in declared and not route.path.startswith("/page/"):
-            yield f"| `GET {_path(route.path)}` | {_first_line(route.endpoint)} |"
+            by_handler.setdefault(route.endpoint, []).append(route.path)
+    for handler, paths in by_handler.items():
+        yield f"| {_shown('GET', paths)} | {_first_line(handler)} |"
+
+
+def _shown(method: str, paths: Iterable[str]) -> str:
+    return f"`{method} " + "`, `".join(map(_path, paths)) + "`"
 
 
 def _struct_of(body: Any) -> type:
