@@ -1,4 +1,4 @@
-"""Writes the tables of docs/server.md, and docs/reference/server-fields.md: every field of a body with its use.
+"""Writes the tables of docs/server.md, and docs/reference/server-fields.md: every endpoint, and every field with its use.
 
 python lab/server/tables.py            write the tables
 python lab/server/tables.py --check    exit with status 1 if a page differs
@@ -22,8 +22,7 @@ from backbay_server.apis.endpoint import Endpoint
 from backbay_server.apis.fields import field_uses
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FIELDS = "reference/server-fields.md"
-PAGES = (DOCS / "server.md", DOCS / FIELDS)
+PAGES = (DOCS / "server.md", DOCS / "reference" / "server-fields.md")
 PLACE = re.compile(r"(<!-- made by lab/server/tables.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 APIS = {
     "openai": "OpenAI's API",
@@ -77,11 +76,13 @@ def endpoints() -> Iterator[str]:
 
 def fields() -> Iterator[str]:
     """The fields of all bodies."""
-    names = _names()
+    names, shown = _names(), set[type]()
     for module, title in APIS.items():
         yield from (f"### Bodies of {title}", "")
         for struct in _structs(_of(module)):
-            yield from _table(struct, names)
+            if struct not in shown:
+                yield from _table(struct, names)
+            shown.add(struct)
 
 
 def _of(module: str) -> list[Endpoint[Any]]:
@@ -95,7 +96,7 @@ def _names() -> Names:
         for struct in _structs(_of(module)):
             name = struct.__name__.lower()
             before = sum(each.__name__.lower() == name for each in found)
-            found[struct] = f"{name}-{before}" if before else name
+            found.setdefault(struct, f"{name}-{before}" if before else name)
     return found
 
 
@@ -128,7 +129,7 @@ def _endpoints(endpoints: Iterable[Endpoint[Any]], names: Names) -> Iterator[str
             by_handler.setdefault(each.handler, []).append(each)
     for first, *others in by_handler.values():
         struct = None if first.body is None else _struct_of(first.body)
-        body = "" if struct is None else f"[{struct.__name__}]({FIELDS}#{names[struct]})"
+        body = "" if struct is None else f"[{struct.__name__}](#{names[struct]})"
         paths = _shown(first.method, (first.path, *(each.path for each in others)))
         yield f"| {paths} | {first.summary} | {body} |"
     yield ""
