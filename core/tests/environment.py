@@ -36,7 +36,7 @@ GOOD = """
 """
 GPU = """
         def devices(self):
-            return [*super().devices(), DeviceInfo("FAST:0", "a fast one", is_gpu=True)]
+            return [*super().devices(), DeviceInfo("FAST:0", "a fast one", is_gpu=True, hardware_id="0000:c1:00.0")]
 """
 
 

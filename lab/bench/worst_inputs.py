@@ -1,4 +1,4 @@
-"""Writes the table of the worst inputs in docs/conformance.md from the reports of hunts, one for each library.
+"""Writes the table of the worst inputs in README.md from the reports of hunts, one for each library.
 
 backbay conform ggml --hunt 100s --profile core --json ggml.json
 python lab/bench/worst_inputs.py ggml=ggml.json "ONNX Runtime=onnx.json" PyTorch=torch.json NumPy=numpy.json
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+PAGE = Path(__file__).with_name("README.md")
 TABLE = re.compile(r"(lab/bench/worst_inputs.py -->\n).*?(<!-- end -->)", re.DOTALL)
 OPS = (
     "exp",

@@ -27,9 +27,9 @@ from small_whisper import write_whisper  # noqa: E402
 
 import backbay  # noqa: E402
 from backbay import OPS, Backend, Tensor  # noqa: E402
-from backbay_engine.cache import CacheSizes, PictureCacheGraph  # noqa: E402
+from backbay_engine.cache import CacheSizes, MediaCacheGraph  # noqa: E402
 from backbay_engine.encoders.contract import EncoderFamily  # noqa: E402
-from backbay_engine.local.media_intake import open_text_backend  # noqa: E402
+from backbay_engine.local.encoder_opening import open_text_backend  # noqa: E402
 from backbay_engine.media.encoder import EncoderPass  # noqa: E402
 from backbay_engine.media.encoder_file import encoder_family, encoder_file  # noqa: E402
 from backbay_engine.models import Model, keys, load_model  # noqa: E402
@@ -121,7 +121,7 @@ def ops_of(backend: Backend, model: Model) -> set[str]:
     uniform = cache is not None and cache.is_uniform
     with recorded() as asked:
         if cache is not None and cache.pictures is not None:  # first: the steps read what it writes
-            PictureCacheGraph(cache.pictures, keys.WIDTH.of(backend.config), model.cross).close()
+            MediaCacheGraph(cache.pictures, keys.WIDTH.of(backend.config), model.cross).close()
         steps = largest_steps(BATCH, PARALLEL, CONTEXT, decoding=cache is not None, uniform=uniform)
         for step in model.worst_steps(steps):
             with backend.new_context() as ctx:

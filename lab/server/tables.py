@@ -1,4 +1,4 @@
-"""Writes the tables of docs/server.md, and docs/reference/server-fields.md: every field of a body with its use.
+"""Writes the tables of docs/server.md, and docs/reference/server-fields.md: every endpoint, and every field with its use.
 
 python lab/server/tables.py            write the tables
 python lab/server/tables.py --check    exit with status 1 if a page differs
@@ -22,8 +22,7 @@ from backbay_server.apis.endpoint import Endpoint
 from backbay_server.apis.fields import field_uses
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FIELDS = "reference/server-fields.md"
-PAGES = (DOCS / "server.md", DOCS / FIELDS)
+PAGES = (DOCS / "server.md", DOCS / "reference" / "server-fields.md")
 PLACE = re.compile(r"(<!-- made by lab/server/tables.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 APIS = {
     "openai": "OpenAI's API",
@@ -77,11 +76,13 @@ def endpoints() -> Iterator[str]:
 
 def fields() -> Iterator[str]:
     """The fields of all bodies."""
-    names = _names()
+    names, shown = _names(), set[type]()
     for module, title in APIS.items():
         yield from (f"### Bodies of {title}", "")
         for struct in _structs(_of(module)):
-            yield from _table(struct, names)
+            if struct not in shown:
+                yield from _table(struct, names)
+            shown.add(struct)
 
 
 def _of(module: str) -> list[Endpoint[Any]]:
@@ -95,7 +96,7 @@ def _names() -> Names:
         for struct in _structs(_of(module)):
             name = struct.__name__.lower()
             before = sum(each.__name__.lower() == name for each in found)
-            found[struct] = f"{name}-{before}" if before else name
+            found.setdefault(struct, f"{name}-{before}" if before else name)
     return found
 
 
@@ -119,11 +120,18 @@ def _structs(endpoints: Iterable[Endpoint[Any]]) -> list[type]:
 
 
 def _endpoints(endpoints: Iterable[Endpoint[Any]], names: Names) -> Iterator[str]:
+    """A row for each handler; paths that are there with and without /v1 stand with it."""
+    declared = {each.path for each in ENDPOINTS}
     yield from ("| endpoint | what it does | body |", "|---|---|---|")
+    by_handler: dict[Any, list[Endpoint[Any]]] = {}
     for each in endpoints:
-        struct = None if each.body is None else _struct_of(each.body)
-        body = "" if struct is None else f"[{struct.__name__}]({FIELDS}#{names[struct]})"
-        yield f"| `{each.method} {_path(each.path)}` | {each.summary} | {body} |"
+        if f"/v1{each.path}" not in declared:
+            by_handler.setdefault(each.handler, []).append(each)
+    for first, *others in by_handler.values():
+        struct = None if first.body is None else _struct_of(first.body)
+        body = "" if struct is None else f"[{struct.__name__}](#{names[struct]})"
+        paths = _shown(first.method, (first.path, *(each.path for each in others)))
+        yield f"| {paths} | {first.summary} | {body} |"
     yield ""
 
 
@@ -131,9 +139,16 @@ def _others() -> Iterator[str]:
     """The endpoints without a struct: the page, and what watches the server."""
     declared = {each.path for each in ENDPOINTS}
     yield from ("| endpoint | what it does |", "|---|---|")
+    by_handler: dict[Any, list[str]] = {}
     for route in app().routes:
         if isinstance(route, Route) and route.path not in declared and not route.path.startswith("/page/"):
-            yield f"| `GET {_path(route.path)}` | {_first_line(route.endpoint)} |"
+            by_handler.setdefault(route.endpoint, []).append(route.path)
+    for handler, paths in by_handler.items():
+        yield f"| {_shown('GET', paths)} | {_first_line(handler)} |"
+
+
+def _shown(method: str, paths: Iterable[str]) -> str:
+    return f"`{method} " + "`, `".join(map(_path, paths)) + "`"
 
 
 def _struct_of(body: Any) -> type:

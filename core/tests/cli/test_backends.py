@@ -56,12 +56,13 @@ def test_times_that_no_clock_has_are_refused(given: str, capsys: pytest.CaptureF
 
 
 def test_doctor_says_which_backend_is_taken_and_why(environment: Environment) -> None:
-    environment.install_backend("good", GOOD)
+    environment.install_backend("good", with_gpu(GOOD))
     done = environment.backbay("doctor")
     assert done.returncode == 0
     assert "good (backbay-good 1.0): works\n" in done.stdout
+    assert "FAST:0 a fast one, GPU, 0000:c1:00.0\n" in done.stdout
     assert "  library  none\n" in done.stdout
-    assert done.stdout.endswith("\nbackbay.open() takes good: it works\n")
+    assert done.stdout.endswith("\nbackbay.open() takes good: it works, on FAST:0\n")
 
 
 def test_doctor_tells_of_what_does_not_work_beside_what_does(environment: Environment) -> None:

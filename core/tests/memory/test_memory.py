@@ -235,7 +235,20 @@ def test_the_report_reads_as_a_table_as_data_and_as_records(model, caplog):
     }
     with caplog.at_level(logging.INFO):
         report.log(logging.getLogger("memory"))
-    assert {r.memory["part"] for r in caplog.records} == {"input weights", "weights"}
+    *lines, total = caplog.records
+    assert [r.message for r in lines] == [
+        "CPU:0: 12.5 KiB of input weights, allocated",
+        "CPU:0: 28.6 KiB of weights of layers 0..2, allocated",
+    ]
+    assert lines[1].memory == {
+        "device": "CPU:0",
+        "part": "weights",
+        "layers": "0..2",
+        "size": sum(layer.size for layer in report.cpu.weights),
+        "status": "allocated",
+        "hardware_id": None,
+    }
+    assert total.memory == {"total": report.total()} and total.message.startswith("total: ")
     assert str(Memory(5, AllocationStatus.Failed)) == "5F"
 
 

@@ -51,6 +51,15 @@ typedef struct {
     bool use_ref;
 } ggml_cplan;
 typedef struct { const char * name; const char * value; } ggml_backend_feature;
+typedef struct {
+    const char * name;
+    const char * description;
+    size_t memory_free;
+    size_t memory_total;
+    int type;
+    const char * device_id;
+    char caps[64];
+} ggml_backend_dev_props; // the capabilities are fewer, and differ between versions
 typedef struct { const char * file; void * file_begin; const char * symbol; void * symbol_begin; } code_place;
 
 // libc
@@ -174,6 +183,7 @@ ggml_backend_dev_t ggml_backend_dev_get(size_t index);
 const char * ggml_backend_dev_description(ggml_backend_dev_t);
 int ggml_backend_dev_type(ggml_backend_dev_t);
 void ggml_backend_dev_memory(ggml_backend_dev_t, size_t * free, size_t * total);
+void ggml_backend_dev_get_props(ggml_backend_dev_t, ggml_backend_dev_props *);
 ggml_backend_reg_t ggml_backend_dev_backend_reg(ggml_backend_dev_t);
 bool ggml_backend_dev_supports_op(ggml_backend_dev_t, const ggml_tensor *);
 void * ggml_backend_reg_get_proc_address(ggml_backend_reg_t, const char * name);

@@ -6,6 +6,7 @@ program, it prints the file whose AMX is emulated.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import hashlib
 import os
@@ -43,6 +44,7 @@ def compiled(*options: str) -> Path:
     name = hashlib.sha256(repr([command, state]).encode()).hexdigest()[:16]
     target = BUILD / name / f"{STEM}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
+    faulthandler.cancel_dump_traceback_later()  # a busy machine compiles for longer than a test may hang
     with (BUILD / "lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():

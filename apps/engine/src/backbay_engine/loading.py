@@ -11,6 +11,7 @@ from backbay import BackendMemory, OptionError
 from backbay.internals import naming_limits, require_cancel
 
 from .llm import LLM
+from .local.placement import open_port
 from .local.port import LocalPort
 from .port.options import BackendName, LoadFields, Path, load_options
 from .port.remote import RemotePort
@@ -57,7 +58,7 @@ def load(
         link = WorkerLink(path, name, given, RETRIES if retries is None else retries)
         port: LocalPort | RemotePort = RemotePort(link, given.parallel, given.queue)
     else:
-        port = LocalPort(path, name, given)
+        port = open_port(path, name, given)
     port.load(progress, cancel)
     return LLM(port, choice)
 
@@ -67,7 +68,7 @@ def estimate(path: Path, backend: BackendName | None = None, **options: Unpack[L
     given = load_options(options)
     measuring = replace(given, params=replace(given.params, alloc_memory=False), queue=None, cache_dir=None)
     choice = fastest_backend(path, backend, measuring, measuring=False)
-    port = LocalPort(path, backend if choice is None else choice.name, measuring)
+    port = open_port(path, backend if choice is None else choice.name, measuring)
     try:
         return port.memory()
     finally:

@@ -17,7 +17,7 @@ from .cache import AttentionOperands as AttentionOperands
 from .cache import BoundCache as BoundCache
 from .cache import BoundEncoderDecoderCache as BoundEncoderDecoderCache
 from .cache import BoundLayeredCache as BoundLayeredCache
-from .cache import BoundPictureCrossAttentionCache as BoundPictureCrossAttentionCache
+from .cache import BoundMediaCrossAttentionCache as BoundMediaCrossAttentionCache
 from .cache import BoundRecurrentCache as BoundRecurrentCache
 from .cache import Cache as Cache
 from .cache import CachePlan as CachePlan
@@ -26,7 +26,7 @@ from .cache import CausalCache as CausalCache
 from .cache import EncoderCache as EncoderCache
 from .cache import EncoderDecoderCache as EncoderDecoderCache
 from .cache import LayeredCache as LayeredCache
-from .cache import PictureCrossAttentionCache as PictureCrossAttentionCache
+from .cache import MediaCrossAttentionCache as MediaCrossAttentionCache
 from .cache import RecurrentCache as RecurrentCache
 from .cache import Shift as Shift
 from .cache.attention.encoder import BoundEncoderCache as BoundEncoderCache

@@ -220,9 +220,9 @@ def test_an_option_that_no_backend_has_is_refused_before_anything_is_measured(pa
 def test_layers_for_gpus_that_are_not_there_are_said(path, capsys):
     words = ["run", path, "x", "-n", "1", "--backend", "cpu_ref", *SMALL, "--gpu-layers"]
     assert main([*words, "2"]) == 0
-    assert "--gpu-layers 2: cpu_ref has no GPU on this machine" in capsys.readouterr().err
+    assert "2 layers are wanted on GPUs: cpu_ref has none on this machine" in capsys.readouterr().err
     assert main([*words, "0"]) == 0
-    assert "no GPU" not in capsys.readouterr().err
+    assert "GPU" not in capsys.readouterr().err
 
 
 def test_quantize_says_why_weights_have_other_dtypes(path, capsys, tmp_path):
@@ -262,6 +262,7 @@ def test_log_lines_can_be_json(path, capsys):
     )
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     assert any("300" in json.loads(line)["message"] for line in lines)
+    assert any(json.loads(line).get("memory", {}).get("total") for line in lines)
 
 
 def test_words_may_follow_options(path, capsys):

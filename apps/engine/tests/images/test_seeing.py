@@ -14,7 +14,7 @@ import backbay
 from backbay_engine import LLM, Image
 from backbay_engine.runner.requests.request import Score
 from backbay_engine.runner.slots import Slots
-from backbay_engine.steps.tokens import PictureToken, picture_places
+from backbay_engine.steps.tokens import MediaToken, media_spans
 
 BACKENDS = sorted(backbay.backends())
 
@@ -109,11 +109,11 @@ def test_the_shift_of_a_full_context_cuts_no_picture(
             assert again.tokens == answer.tokens[:4]
     assert left
     for tokens in left:
-        for place in picture_places(tokens):
+        for place in media_spans(tokens):
             indices = [
-                token.index for token in tokens[place.begin : place.end] if isinstance(token, PictureToken)
+                token.index for token in tokens[place.begin : place.end] if isinstance(token, MediaToken)
             ]
-            assert indices == list(range(place.picture.count))
+            assert indices == list(range(place.media.count))
 
 
 def test_after_a_shift_the_positions_of_pictures_are_those_of_the_sequence_that_is_left(files: Files) -> None:

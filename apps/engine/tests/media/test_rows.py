@@ -33,7 +33,7 @@ from backbay_engine import (
     load,
 )
 from backbay_engine.snapshots.tensor_file import pack_tensors, unpack_tensors
-from backbay_engine.steps.tokens import picture_places
+from backbay_engine.steps.tokens import media_spans
 
 BACKENDS = sorted(backbay.backends())
 ONE = backbay.BackendParams(num_threads=1)
@@ -113,8 +113,8 @@ def test_a_full_context_forgets_rows_as_a_whole(llm: LLM) -> None:
     assert len(found.tokens) == 30
     assert llm.runner is not None
     slot = max(llm.runner.slots.all, key=lambda slot: slot.last_used)
-    (left,) = picture_places(slot.tokens)
-    assert (left.begin, left.end, left.picture.content) == (2, 22, given[1].content)
+    (left,) = media_spans(slot.tokens)
+    assert (left.begin, left.end, left.media.content) == (2, 22, given[1].content)
 
 
 def test_where_keys_cannot_move_rows_are_computed_anew_after_a_shift(tmp_path: Path) -> None:

@@ -11,25 +11,25 @@ from cache_lives import INSTALLED, fill_once, live, lives_on, permuted
 
 from backbay import DType
 from backbay_conformance.plugin import Draw, Fault, lab_for
-from backbay_engine.cache.attention.pictures import (
-    BoundPictureCrossAttentionCache,
-    PictureCrossAttentionCache,
+from backbay_engine.cache.attention.media import (
+    BoundMediaCrossAttentionCache,
+    MediaCrossAttentionCache,
 )
 from backbay_engine.encoders.contract import EncoderInputs
 from backbay_engine.models import batch
 from backbay_engine.scenarios.image_encoder import engine_encoder_contexts, engine_mixed_steps
-from backbay_engine.scenarios.picture_cache import PictureCrossAttentionMachine
+from backbay_engine.scenarios.picture_cache import MediaCrossAttentionMachine
 
 SCENARIOS = [engine_mixed_steps, engine_encoder_contexts]
 
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_caches_of_pictures_live_on_every_backend(name: str) -> None:
-    live(PictureCrossAttentionMachine, lab_for(name), "pictures", 0, lives_on(name), actions=30)
+    live(MediaCrossAttentionMachine, lab_for(name), "pictures", 0, lives_on(name), actions=30)
 
 
 def test_caches_of_pictures_live_where_values_are_permuted_and_masks_padded() -> None:
-    live(PictureCrossAttentionMachine, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
+    live(MediaCrossAttentionMachine, lab_for(permuted(32, 32, DType.F32)), "pictures", 100, 8, actions=30)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -40,14 +40,14 @@ def test_scenarios_with_pictures_pass_on_every_backend(name: str, scenario: Call
 
 
 def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
-    views = PictureCrossAttentionCache._views
+    views = MediaCrossAttentionCache._views
 
-    def more(self: PictureCrossAttentionCache, run: Any) -> Any:
+    def more(self: MediaCrossAttentionCache, run: Any) -> Any:
         for view in views(self, run):
             cells = [(low, low + self._room) for low, _ in view.cells]
             yield type(view)(view.begin, view.end, cells, view.after)
 
-    patch.setattr(PictureCrossAttentionCache, "_views", more)
+    patch.setattr(MediaCrossAttentionCache, "_views", more)
 
 
 def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def pictures_do_not_move(patch: pytest.MonkeyPatch) -> None:
 
 
 def masks_are_those_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    fill_once(patch, BoundPictureCrossAttentionCache)
+    fill_once(patch, BoundMediaCrossAttentionCache)
 
 
 @pytest.mark.parametrize("plant", [padding_is_seen, pictures_do_not_move, masks_are_those_of_the_step_before])
@@ -64,7 +64,7 @@ def test_a_life_notices_what_is_wrong(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Fault):
-        live(PictureCrossAttentionMachine, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
+        live(MediaCrossAttentionMachine, lab_for("cpu_ref"), "pictures", 0, 40, actions=30)
 
 
 def test_the_scenarios_notice_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

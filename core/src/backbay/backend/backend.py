@@ -103,8 +103,15 @@ class Backend(BackendHooks):
             named = [(device.id, device.name) for device in devices]
             totals = {device.id: device.total_memory for device in devices if device.total_memory}
             layers = self.blocks.count + 1 if self.model is not None else 0
-            limits, holds, copied = self.params.max_memory, self.params.alloc_memory, self.copies_weights
-            self._ledger = Ledger(named, layers, limits, holds=holds, copied=copied, totals=totals)
+            self._ledger = Ledger(
+                named,
+                layers,
+                self.params.max_memory,
+                holds=self.params.alloc_memory,
+                copied=self.copies_weights,
+                totals=totals,
+                hardware_ids={device.id: device.hardware_id for device in devices},
+            )
         return self._ledger
 
     @property

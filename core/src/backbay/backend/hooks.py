@@ -59,6 +59,8 @@ class BackendHooks(metaclass=BackendMetaclass):
     with another layout or another number of threads."""
     composes_refusals: ClassVar[bool] = False
     """Whether core runs the composite of an op, if it has one, where `compile` raises RefusalError with the op's node."""
+    splits_layers: ClassVar[bool] = False
+    """Whether some of a model's layers may be on a GPU and the others elsewhere."""
     options: ClassVar[Mapping[str, Option]] = {}
     """The options that `BackendParams.options` may hold."""
     priority: ClassVar[int | None] = None

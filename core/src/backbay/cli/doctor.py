@@ -128,6 +128,7 @@ def _speed(speed: BackendSpeed) -> tuple[str, str]:
 
 def _device(device: DeviceInfo) -> str:
     said = [f"{device.id} {device.name}", *(["GPU"] if device.is_gpu else [])]
+    said += [device.hardware_id] if device.hardware_id else []
     memory = {"in all": device.total_memory, "free": device.free_memory}
     said += [f"{human_bytes(size)} {what}" for what, size in memory.items() if size is not None]
     return ", ".join(said)

@@ -33,7 +33,8 @@ class Ledger:
     """Books every allocation under its entry, keeps within limits, and makes the report.
 
     `holds` is False for a backend that only measures: it allocates nothing, and no limit applies. `copied` says that
-    weights lie in memory of their own, not in the model file. `totals` are the devices' memory sizes.
+    weights lie in memory of their own, not in the model file. `totals` are the devices' memory sizes, `hardware_ids` their
+    addresses.
 
     A system may grant more memory than it has, and kill the process that fills it. So memory that no file backs counts
     against `totals`, and on the host against the free memory, from the time when it is booked. Mapped memory counts
@@ -49,9 +50,10 @@ class Ledger:
         holds: bool,
         copied: bool = False,
         totals: Mapping[str, int] = MappingProxyType({}),
+        hardware_ids: Mapping[str, str | None] = MappingProxyType({}),
     ) -> None:
         self.devices, self.layers, self.limits, self.holds = devices, layers, limits, holds
-        self.totals = totals
+        self.totals, self._hardware_ids = totals, hardware_ids
         self._mapped = () if copied else WEIGHTS  # the kinds that a file backs by default
         self._sizes: dict[Entry, int] = {}
         self._anonymous: dict[Entry, int] = {}  # of these, bytes that no file backs
@@ -172,7 +174,7 @@ class Ledger:
         def device_memory(id: str, name: str) -> DeviceMemory:
             weights = tuple(memory(id, "weights", n) for n in range(layers))
             cache = tuple(memory(id, "cache", n) for n in range(layers))
-            return DeviceMemory(name, id, weights, cache, memory(id, "graph"))
+            return DeviceMemory(name, id, weights, cache, memory(id, "graph"), self._hardware_ids.get(id))
 
         cpu, *gpus = [device_memory(id, name) for id, name in self.devices]
         return BackendMemory(memory(cpu.id, "input_weights"), cpu, tuple(gpus), memory(cpu.id, "host"))

@@ -34,13 +34,17 @@ class Memory:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device: weights and cache by layer (the last layer is the output), and the graph."""
+    """The memory of one device: weights and cache by layer (the last layer is the output), and the graph.
+
+    `hardware_id` is that of its DeviceInfo.
+    """
 
     name: str
     id: str
     weights: tuple[Memory, ...] = ()
     cache: tuple[Memory, ...] = ()
     graph: Memory = field(default_factory=Memory)
+    hardware_id: str | None = None
 
     def entries(self) -> Iterator[Memory]:
         yield from (*self.weights, *self.cache, self.graph)
@@ -125,11 +129,16 @@ class BackendMemory:
         return {**own, **companions, "total": self.total(), "allocated": self.allocated()}
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
-        """Log a record for each non-empty entry; the record's `memory` attribute holds its fields."""
-        for device, part, layers, memory in self.rows():
-            parts = {"device": device, "part": part, "layer": layers, "size": memory.size}
-            parts["status"] = memory.status.name
-            logger.log(level, "%s %s %s %s", device, part, layers, memory, extra={"memory": parts})
+        """Log the lines of the table, one record each; the record's `memory` attribute holds its fields."""
+        hardware = {device.id: device.hardware_id for device in self.devices}
+        for device, part, layers, memory in _merged(self.rows()):
+            status = memory.status.name.lower()
+            fields = {"device": device, "part": part, "layers": layers, "size": memory.size, "status": status}
+            fields["hardware_id"] = hardware.get(device)
+            where = f"{part} of layers {layers}" if layers else part
+            told = f"{device}: {human_bytes(memory.size)} of {where}, {status}"
+            logger.log(level, "%s", told, extra={"memory": fields})
+        logger.log(level, "total: %s", human_bytes(self.total()), extra={"memory": {"total": self.total()}})
 
 
 def human_bytes(size: int) -> str:

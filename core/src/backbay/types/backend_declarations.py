@@ -10,13 +10,17 @@ from .dtype import DType
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device that a backend can use. Its id has the form `LIBRARY:n`, such as `CUDA:0`."""
+    """A device that a backend can use. Its id has the form `LIBRARY:n`, such as `CUDA:0`.
+
+    `hardware_id` is the device's PCI address or UUID, by which the system's tools know it; None if it is not known.
+    """
 
     id: str
     name: str
     is_gpu: bool = False
     total_memory: int | None = None
     free_memory: int | None = None
+    hardware_id: str | None = None
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Ggml(Backend):
     contract_version = "1.2"
     kernels = KERNELS
     priority = 0
+    splits_layers = True
     options: ClassVar[Mapping[str, Option]] = {
         "library": Option(
             "", str, "the libggml to use, a file or its folder; any version, also a module with ggml inside"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +26,10 @@ from backbay import (
     OptionError,
 )
 from backbay_ggml import Ggml
+from backbay_ggml.devices.device import hardware_id
 from backbay_ggml.devices.layer_assignment import SPARE
 from backbay_ggml.devices.rpc_servers import session_lock
-from backbay_ggml.library.abi import NULL
+from backbay_ggml.library.abi import NULL, ffi
 from backbay_ggml.library.library import load_library
 
 pytestmark = pytest.mark.skipif(
@@ -317,3 +320,15 @@ def test_a_cancelled_compute_can_be_run_again(server) -> None:
             ctx.compute(result, cancel=cancel)
         ctx.compute(result, cancel=threading.Event())
         assert not result.floats().any()
+
+
+def test_a_device_says_its_address_where_ggml_does() -> None:
+    address = ffi.new("char[]", b"0000:c1:00.0")
+
+    def tell(handle: object, facts: Any) -> None:
+        facts.device_id = address
+
+    lib = SimpleNamespace(ggml_backend_dev_get_props=tell)
+    assert hardware_id(SimpleNamespace(number=(0, 15, 3), lib=lib), NULL) == "0000:c1:00.0"
+    assert hardware_id(SimpleNamespace(number=(0, 9, 0), lib=lib), NULL) is None
+    assert hardware_id(load_library(), load_library().cpu) is None

@@ -63,4 +63,7 @@ def device_info(id: str, device: torch.device) -> DeviceInfo:
     elif hasattr(module, "recommended_max_memory"):  # of MPS
         total = module.recommended_max_memory()
         free = max(total - module.driver_allocated_memory(), 0)
-    return DeviceInfo(id, name, is_gpu=True, total_memory=total, free_memory=free)
+    properties = getattr(module, "get_device_properties", lambda _: None)(device)
+    uuid = getattr(properties, "uuid", None)
+    hardware = None if uuid is None else f"GPU-{uuid}" if device.type == "cuda" else str(uuid)
+    return DeviceInfo(id, name, is_gpu=True, total_memory=total, free_memory=free, hardware_id=hardware)

@@ -3,7 +3,7 @@
 from .attention.causal import CausalCache
 from .attention.cross_attention import VisibleRows
 from .attention.encoder import EncoderCache
-from .attention.pictures import BoundPictureCrossAttentionCache, PictureCacheGraph, PictureCrossAttentionCache
+from .attention.media import BoundMediaCrossAttentionCache, MediaCacheGraph, MediaCrossAttentionCache
 from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, Shift
 from .layered import BoundEncoderDecoderCache, BoundLayeredCache, EncoderDecoderCache, LayeredCache
 from .recurrent import BoundRecurrentCache, RecurrentCache
@@ -13,7 +13,7 @@ __all__ = [
     "BoundCache",
     "BoundEncoderDecoderCache",
     "BoundLayeredCache",
-    "BoundPictureCrossAttentionCache",
+    "BoundMediaCrossAttentionCache",
     "BoundRecurrentCache",
     "Cache",
     "CachePlan",
@@ -22,8 +22,8 @@ __all__ = [
     "EncoderCache",
     "EncoderDecoderCache",
     "LayeredCache",
-    "PictureCacheGraph",
-    "PictureCrossAttentionCache",
+    "MediaCacheGraph",
+    "MediaCrossAttentionCache",
     "RecurrentCache",
     "Shift",
     "VisibleRows",

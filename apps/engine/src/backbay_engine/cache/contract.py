@@ -12,7 +12,7 @@ from backbay import BackbayError, Backend, Context, DType, Tensor
 from ..steps.step import Step
 
 if TYPE_CHECKING:
-    from .attention.pictures import PictureCrossAttentionCache
+    from .attention.media import MediaCrossAttentionCache
     from .cells.contents import CacheContents
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
@@ -91,7 +91,7 @@ class Cache(ABC):
         return False
 
     @property
-    def pictures(self) -> PictureCrossAttentionCache | None:
+    def pictures(self) -> MediaCrossAttentionCache | None:
         """The cache of the pictures that text attends to; None if the model has none."""
         return None
 

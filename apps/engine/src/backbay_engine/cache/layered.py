@@ -14,7 +14,7 @@ from ..errors import CacheShiftError
 from ..steps.step import Step
 from .attention.causal import BoundCausalCache, CausalCache
 from .attention.encoder import BoundEncoderCache, EncoderCache
-from .attention.pictures import PictureCrossAttentionCache
+from .attention.media import MediaCrossAttentionCache
 from .cells.cell_table import token_runs
 from .cells.contents import CacheContents, join_contents
 from .contract import AttentionOperands, BoundCache, Cache, CachePlan, CacheSizes, own_plan
@@ -36,7 +36,7 @@ class JointCache(Cache):
         return any(cache.is_uniform for cache in self.caches)
 
     @property
-    def pictures(self) -> PictureCrossAttentionCache | None:
+    def pictures(self) -> MediaCrossAttentionCache | None:
         return next((cache.pictures for cache in self.caches if cache.pictures is not None), None)
 
     @property

@@ -20,8 +20,9 @@ from ..cache.contract import ROUNDOFFS
 from ..images.image import Image
 from ..llm import LLM
 from ..local.load_checks import dtype_of
+from ..media.content_parts import Media
 from ..media.encoder import EncoderPass
-from ..media.prompts import Media, prompt_parts
+from ..media.prompts import prompt_parts
 from ..port.request_maker import UserPrompt
 from ..profiles.plots import depth_chart
 from .model_arguments import (

@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
     """Exit status 1 if the model does not fit."""
     name = chosen_backend(args, measuring=False)
     guesses = {"speculate": args.speculate, "draft": args.draft, "draft_backend": args.draft_backend}
-    memory = estimate(args.model, name, **load_arguments(args, name), **guesses)
+    memory = estimate(args.model, name, **load_arguments(args), **guesses)
     with backbay.open(None, name) as backend:
         devices = backend.devices()
     short, seen = shortfalls(memory, devices), encoder_support(args)

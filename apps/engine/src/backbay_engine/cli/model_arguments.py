@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -13,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO, final
 
 import backbay
-from backbay import BackbayError, BackendParams, GPULayersList, assign_layers
-from backbay.cli import add_options, file_to_write, note, options_of, say, standard_input, whole, write_text
+from backbay import BackbayError, BackendParams
+from backbay.cli import add_options, file_to_write, options_of, say, standard_input, whole, write_text
 from backbay.discovery import open_model as open_model_file
 from backbay.internals import MAX_THREADS
 
@@ -23,7 +22,7 @@ from ..llm import LLM
 from ..loading import load
 from ..local.load_checks import KV_DTYPES
 from ..models import load_model
-from ..models.keys import BLOCK_COUNT, CONTEXT_LENGTH
+from ..models.keys import CONTEXT_LENGTH
 from ..port.contract import ModelFacts, Numbers
 from ..port.options import STORE_BYTES, load_options
 from ..trials import fastest_backend
@@ -38,6 +37,8 @@ LOADING = [
     "encoder_backend",
     "image_tokens",
     "store_bytes",
+    "main_gpu",
+    "tensor_split",
 ]
 OTHERS = ("worker", "speculate", "draft", "draft_backend")  # arguments of `load`, which not every command has
 
@@ -66,13 +67,17 @@ def add_model_arguments(parser: ArgumentParser) -> None:
         ("batch", 1, LARGEST_BATCH, "tokens of one step"),
         ("threads", 1, MAX_THREADS, "CPU threads (all cores)"),
         ("gpu-layers", 0, LARGEST, "layers on GPUs; 0: none; by default all that fit"),
+        ("main-gpu", 0, LARGEST, "the number of the GPU that holds the output"),
         ("image-tokens", 1, LARGEST, "most tokens of a picture: larger ones are made smaller, if possible"),
         ("store-bytes", 0, 2**62, "most bytes of encoded pictures that are kept"),
     ]
     parser.set_defaults(adapter=[])  # unless the command has the option
     add = parser.add_argument
     add("model", help=MODEL)
-    add_number_arguments(parser, numbers, **{"parallel": 1, "batch": 512, "store-bytes": STORE_BYTES})
+    add_number_arguments(
+        parser, numbers, **{"parallel": 1, "batch": 512, "main-gpu": 0, "store-bytes": STORE_BYTES}
+    )
+    add("--tensor-split", type=shares, default=(), metavar="N,N", help="the shares of the GPUs, such as 3,1")
     add("--kv-dtype", choices=KV_DTYPES, help="dtype of the cache; by default the backend's choice")
     add("--projector", metavar="FILE", help="the file of the model's encoder of pictures (mmproj)")
     add("--encoder-backend", metavar="NAME", help="the encoder's backend; by default the model's")
@@ -93,6 +98,11 @@ def add_speculation_arguments(parser: ArgumentParser) -> None:
     add("--draft", metavar="FILE", help=draft)
     backend = "the backend of --draft; by default the model's"
     parser.add_argument("--draft-backend", metavar="NAME", help=backend)
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """The numbers of N,N."""
+    return tuple(float(share) for share in text.split(","))
 
 
 def add_adapter_arguments(parser: ArgumentParser) -> None:
@@ -141,12 +151,12 @@ def read_texts(args: Namespace, verb: str) -> list[str]:
     return texts
 
 
-def load_arguments(args: Namespace, backend: str | None) -> dict[str, Any]:
+def load_arguments(args: Namespace) -> dict[str, Any]:
     """The arguments of `load` and `estimate`, from those of the command line."""
-    layers = None if args.gpu_layers is None else _layers_on_gpus(args, backend)
-    params = BackendParams(num_threads=args.threads, gpu_layers=layers, options=options_of(args))
-    adapters = {str(number): path for number, (path, _) in enumerate(args.adapter)}
-    return {**{name: getattr(args, name) for name in LOADING}, "params": params, "adapters": adapters}
+    given = {name: getattr(args, name) for name in LOADING}
+    given["params"] = BackendParams(num_threads=args.threads, options=options_of(args))
+    given["adapters"] = {str(number): path for number, (path, _) in enumerate(args.adapter)}
+    return {**given, "num_gpu_layers": args.gpu_layers}
 
 
 def trained_context(model: str) -> int:
@@ -160,7 +170,7 @@ def chosen_backend(args: Namespace, *, measuring: bool = True) -> str:
 
     If `measuring` is False, no trial is made of which one is faster.
     """
-    given = load_arguments(args, args.backend)
+    given = load_arguments(args)
     choice = fastest_backend(args.model, args.backend, load_options(given), measuring=measuring)
     if choice is None:  # a backend is named
         open_model_file(args.model).close()
@@ -186,7 +196,7 @@ def open_model(args: Namespace, backend: str | None) -> LLM:
     set_up_logging(args.log)
     with ProgressBar(sys.stderr, "loading") as bar:
         others = {name: getattr(args, name) for name in OTHERS if getattr(args, name, None) is not None}
-        return load(args.model, backend, **load_arguments(args, backend), progress=bar.show, **others)
+        return load(args.model, backend, **load_arguments(args), progress=bar.show, **others)
 
 
 def write_plot(args: Namespace, picture: str) -> None:
@@ -241,29 +251,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if (memory := getattr(record, "memory", None)) is not None:
+            line["memory"] = memory
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line)
-
-
-def _layers_on_gpus(args: Namespace, name: str | None) -> GPULayersList:
-    """The placement of the last layers on GPUs, as --gpu-layers says."""
-    if args.gpu_layers == 0:
-        return GPULayersList()
-    with backbay.open(None, name) as backend:
-        name = backend.name
-        gpus = [(device.id, device.free_memory or 0) for device in backend.devices() if device.is_gpu]
-    with open_model_file(args.model) as model:
-        blocks = BLOCK_COUNT.of(model.metadata)
-        sizes = [0] * (blocks + 1)  # the last is the output layer
-        for tensor in model.tensors.values():
-            block = re.match(r"blk\.(\d+)\.", tensor.name)
-            if block is not None and int(block[1]) < blocks:
-                sizes[int(block[1])] += tensor.nbytes
-            elif tensor.name.startswith("output"):
-                sizes[-1] += tensor.nbytes
-    if not gpus:
-        note(
-            f"--gpu-layers {args.gpu_layers}: {name} has no GPU on this machine, so all layers stay on the CPU"
-        )
-    return assign_layers(sizes, gpus, num_gpu_layers=args.gpu_layers)

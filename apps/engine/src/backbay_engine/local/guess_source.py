@@ -15,7 +15,7 @@ from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, NgramSource
 from ..steps.step import largest_steps
 from ..text.tokenizers.vocabulary import TOKENS
-from .media_intake import open_text_backend
+from .encoder_opening import open_text_backend
 
 
 def open_guess_source(

@@ -14,10 +14,10 @@ from ..port.contract import ModelFacts
 from ..runner.requests.answer import Timings
 from ..runner.requests.generation import AnswerProgress, GenerationJob, check_generation
 from ..runner.requests.handle import Receiver
-from ..runner.requests.job import Job, PictureRowSource, picture_spans
+from ..runner.requests.job import Job, MediaRowSource, picture_spans
 from ..runner.requests.prompt_jobs import LogitsJob, TokenScoreJob
 from ..runner.requests.request import AnyRequest, Generate, Score, ScoreTokens
-from ..steps.tokens import Token, picture_places
+from ..steps.tokens import Token, media_spans
 from ..text.formats import ConstraintMaker
 from ..text.tokenizers import Tokenizer
 from .adapters import LoadedAdapters
@@ -63,7 +63,7 @@ class JobMaker:
             raise RequestError("the prompt is empty")
         told = "the prompt has {} tokens with its pictures and sounds, the context holds {}"
         require_fitting_prompt(told, len(tokens), context)
-        crossing = sum(1 for place in picture_places(tokens) if place.picture.crosses)
+        crossing = sum(1 for span in media_spans(tokens) if span.media.crosses)
         if crossing > self.pictures:
             raise RequestError(f"the prompt has {crossing} pictures, the cache holds {self.pictures}")
         longest = max((span.end - span.begin for span in picture_spans(tokens)), default=0)
@@ -73,7 +73,7 @@ class JobMaker:
                 f"batch={longest}"
             )
 
-    def make(self, request: AnyRequest, tokens: Sequence[Token], rows: PictureRowSource | None = None) -> Job:
+    def make(self, request: AnyRequest, tokens: Sequence[Token], rows: MediaRowSource | None = None) -> Job:
         """The job of a request, of its tokens and the rows of its pictures."""
         job = self._job(request, tokens, rows)
         job.adapters = self._adapters_of(request)
@@ -84,7 +84,7 @@ class JobMaker:
             request.options.adapter if isinstance(request, Generate) else request.adapter
         )
 
-    def _job(self, request: AnyRequest, tokens: Sequence[Token], rows: PictureRowSource | None) -> Job:
+    def _job(self, request: AnyRequest, tokens: Sequence[Token], rows: MediaRowSource | None) -> Job:
         size = self.facts.vocabulary_size
         match request:
             case Generate():

@@ -1,4 +1,4 @@
-"""How large a model's sequences, steps and cache are, and its vocabulary."""
+"""A model's sizes, the dtype of its cache, its vocabulary and its facts, by its file and the caller's options."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ..arguments import LARGEST, whole_number
 from ..errors import RequestError
 from ..models.contract import Model
 from ..models.keys import CONTEXT_LENGTH
+from ..port.contract import MediaFacts, ModelFacts
 from ..text.tokenizers import Tokenizer, tokenizer_from_gguf
 from ..text.tokenizers.vocabulary import KIND, TOKENS
+from ..text.transcripts import TranscriptMarks
 
 log = logging.getLogger(__name__)
 
@@ -51,3 +53,28 @@ def dtype_of(name: str | DType | None, backend: Backend) -> DType:
         return DType[str(name).upper()]
     except KeyError:
         raise RequestError(f"kv_dtype must be f32, f16, bf16, q8_0 or q4_0, got {name!r}") from None
+
+
+def facts_of(
+    model: Model,
+    config: Config,
+    tokenizer: Tokenizer | None,
+    *,
+    context: int,
+    batch: int,
+    generates: bool,
+    media: MediaFacts | None,
+) -> ModelFacts:
+    """The facts of a model with sequences of `context` tokens and steps of `batch`."""
+    return ModelFacts(
+        config.architecture,
+        model.vocabulary_size,
+        context,
+        batch,
+        generates=generates,
+        media=media,
+        ranks=model.ranks,
+        transcribes=model.transcribes,
+        transcript=TranscriptMarks.of(config, tokenizer) if model.transcribes else None,
+        row_widths=model.row_widths,
+    )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from os import cpu_count
 from threading import TIMEOUT_MAX, Condition, RLock, Timer
@@ -16,30 +16,24 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-import backbay
-from backbay import Backend, BackendParams, ClosedError
-from backbay.discovery import open_model
+from backbay import ClosedError
 from backbay.internals import InterruptSafeEvent, close_after_fork
 
-from ..checkpoints import locate
 from ..encoders.contract import EncoderFamily
 from ..errors import DeadlineError
+from ..media.content_parts import Encoded, Media
 from ..media.encoder import MediaEncoder
-from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
-from ..media.processor_lock import ProcessorLock, share_processors
+from ..media.processor_lock import ProcessorLock
 from ..media.prompt_tokenizer import PromptTokenizer
-from ..media.prompts import Encoded, Media, PromptParts
+from ..media.prompts import PromptParts
 from ..media.row_store import RowsLease, RowStore
 from ..media.rows import PreparedMedia, Rows, values_by_content
-from ..models.keys import WIDTH
 from ..port.contract import MediaFacts
-from ..port.options import LoadOptions
 from ..runner.loop import Runner
 from ..runner.requests.handle import Receiver
-from ..runner.requests.job import Job, PictureRowMap
+from ..runner.requests.job import Job, MediaRowMap
 from ..runner.requests.request import AnyRequest, Generate
 from ..steps.tokens import Token
-from ..text.tokenizers import Tokenizer
 from .job_maker import JobMaker
 
 MOST_THREADS = 4
@@ -266,7 +260,7 @@ class MediaIntake:
 
     def _submit(self, arrival: MediaRequest, lease: RowsLease) -> None:
         own = values_by_content(arrival.parts.own_rows, self.family.width)
-        job = arrival.jobs.make(arrival.request, arrival.tokens, PictureRowMap(own, lease))
+        job = arrival.jobs.make(arrival.request, arrival.tokens, MediaRowMap(own, lease))
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:
             if arrival.over:
@@ -301,59 +295,3 @@ class MediaIntake:
             arrival.watch.cancel()
         self._arrivals.remove(arrival)
         self._changed.notify_all()
-
-
-def open_text_backend(
-    path: Any, backend: str | type[Backend] | None, params: BackendParams
-) -> tuple[Backend, bool]:
-    """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
-    file = open_model(path)
-    if not (holds := kind_of(file) is not None):
-        return backbay.open(file, backend, params), holds
-    file.close()
-    return backbay.open(text_file(path), backend, params), holds
-
-
-def own_projector(path: Any, options: LoadOptions) -> LoadOptions:
-    """The options with the projector that lies beside a model in another program's store, if none is given."""
-    if options.projector is not None:
-        return options
-    return replace(options, projector=locate(path).projector)
-
-
-def open_encoder(
-    path: Any,
-    text: Backend,
-    backend: str | type[Backend] | None,
-    options: LoadOptions,
-    tokenizer: Tokenizer | None,
-) -> MediaIntake | None:
-    """The encoder of a projector's file, or of the model's own file; None if neither has one."""
-    assert text.model is not None
-    file = encoder_file(path, options.projector)
-    if file is None:
-        return None
-    try:
-        family = encoder_family(file, options.image_tokens)
-        family.check_text(text.model, WIDTH.of(text.config), tokenizer)
-    except BaseException:
-        file.close()
-        raise
-    encoder = MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
-    try:
-        turns = ProcessorLock() if share_processors(text.memory(), encoder.memory()) else None
-        prompts = PromptTokenizer(tokenizer, family)
-        return MediaIntake(family, encoder, prompts, options.store_bytes, turns)
-    except BaseException:
-        encoder.close()
-        raise
-
-
-def _params_of_encoder(options: LoadOptions) -> BackendParams:
-    """The parameters of the text's backend, without those that name the text's layers or, on another backend, options."""
-    params, own = options.params, options.encoder_params
-    if own is None:
-        layers = None if params.gpu_layers else params.gpu_layers
-        others = {} if options.encoder_backend is not None else params.options
-        own = replace(params, gpu_layers=layers, options=others)
-    return replace(own, alloc_memory=params.alloc_memory)

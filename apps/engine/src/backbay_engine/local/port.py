@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import Any, TypeVar, cast, final
 from weakref import WeakValueDictionary
 
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import BackendMemory, ClosedError
-from backbay.gguf import ModelFile
 from backbay.internals import without_forks
 from backbay.plugin import Cancel, Entry, Progress
 
@@ -23,43 +21,45 @@ from ..arguments import (
     MOST_SEQUENCES,
     AdapterMix,
     require_cache_room,
-    require_fitting_prompt,
     whole_number,
 )
 from ..cache.contract import Cache, CacheSizes
-from ..errors import ContextOverflowError, LogitsError, RequestError
+from ..errors import ContextOverflowError, RequestError
+from ..media.content_parts import Encoded
 from ..media.prompt_tokenizer import PromptTokenizer
-from ..media.prompts import Encoded, PromptParts
+from ..media.prompts import PromptParts
 from ..media.rows import Rows, values_by_content
 from ..models import load_model
 from ..models.contract import Model
 from ..port.admissions import Admissions
-from ..port.contract import ModelFacts, Port
+from ..port.contract import Port
 from ..port.options import BackendName, LoadOptions, Path
 from ..port.questions import Question
 from ..runner.loop import Runner
 from ..runner.requests.handle import Handle, OnStep, Receiver, require_elsewhere
-from ..runner.requests.job import PictureRowMap, PictureRowSource
+from ..runner.requests.job import MediaRowMap, MediaRowSource
 from ..runner.requests.prompt_jobs import LogitsJob
 from ..runner.requests.request import NUMBERS, AnyRequest, Generate, Prompt, Request
 from ..runner.scheduler import StepShare
 from ..runner.slots import Slots
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, Speculation
 from ..runner.state import State
-from ..runner.step_maker import PictureCacheWriter, make_step, text_step_of
+from ..runner.step_maker import MediaCacheWriter, make_step
 from ..runner.traced_steps import StepCache
 from ..snapshots import Snapshot
-from ..steps.step import PictureRows, Step, largest_steps, prompt_step, text_groups
+from ..steps.step import Step, full_of_rows, largest_steps, prompt_step
 from ..steps.tokens import Token, encoder_length, ids_of
 from ..text.formats import ConstraintMaker
-from ..text.transcripts import TranscriptMarks
 from .adapters import LoadedAdapters
+from .encoder_opening import open_encoder, open_text_backend, own_projector
 from .guess_source import open_guess_source
 from .job_maker import JobMaker
-from .load_checks import context_of, dtype_of, tokenizer_of
-from .media_intake import MediaIntake, open_encoder, open_text_backend, own_projector
+from .load_checks import context_of, dtype_of, facts_of, tokenizer_of
+from .media_intake import MediaIntake
 from .prefix_folder import PrefixFolder
 from .snapshot_saver import SlotSnapshotter, SnapshotSaver
+from .text_embedder import TextEmbedder
+from .weight_loading import load_weights
 
 R = TypeVar("R", bound=Receiver[Any])
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class LocalPort(Port):
     @without_forks()
     def __init__(self, path: Path, backend: BackendName | None, options: LoadOptions) -> None:
         parallel = whole_number("parallel", options.parallel, 1, MOST_SEQUENCES)
-        batch = whole_number("batch", options.batch, 1, LARGEST_BATCH)
+        batch = max(whole_number("batch", options.batch, 1, LARGEST_BATCH), parallel)
         self.places = Admissions(parallel, options.queue)
         self._receivers = WeakValueDictionary[int, Receiver[Any]]()
         self.media: MediaIntake | None = None
@@ -86,7 +86,6 @@ class LocalPort(Port):
             context = context_of(options.context, self.backend)
             require_cache_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
-            batch = max(batch, parallel)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
             self._prompts = PromptTokenizer(self.tokenizer, None)
             self._row_width = max(self.model.row_widths, default=0)
@@ -99,27 +98,21 @@ class LocalPort(Port):
             self._opened.callback(self.step_cache.close)
             self.adapters = LoadedAdapters(self.backend, self.step_cache)
             self.adapters.read(options.adapters)
-            self._embedding = Lock()
             self.constraint_maker = ConstraintMaker(self.tokenizer, self.model.vocabulary_size)
             if self.cache is not None:
                 batch = min(batch, parallel * context)
                 dtype = dtype_of(options.kv_dtype, self.backend)
                 self.cache.open(self.backend, CacheSizes(parallel, context, batch, dtype))
-            marks = None
-            if self.model.transcribes:
-                marks = TranscriptMarks.of(self.backend.config, self.tokenizer)
-            self.facts = ModelFacts(
-                self.backend.config.architecture,
-                self.model.vocabulary_size,
-                context,
-                batch,
+            self.facts = facts_of(
+                self.model,
+                self.backend.config,
+                self.tokenizer,
+                context=context,
+                batch=batch,
                 generates=self.cache is not None,
                 media=None if self.media is None else self.media.facts,
-                ranks=self.model.ranks,
-                transcribes=self.model.transcribes,
-                transcript=marks,
-                row_widths=self.model.row_widths,
             )
+            self._embedder = TextEmbedder(self.step_cache, self.adapters, batch)
             if options.guesses:
                 self.source = open_guess_source(options, self.facts, self.cache, self.backend, parallel)
                 self._opened.callback(self.source.close)
@@ -149,7 +142,8 @@ class LocalPort(Port):
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
         steps = largest_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
-        with_rows = [self._with_rows(steps[0])] if self.model.row_widths else []
+        spans = self.media is not None and self.media.family.span > 0
+        with_rows = [full_of_rows(steps[0], self._row_width, spans=spans)] if self.model.row_widths else []
         if self.media is None or self.media.family.crosses:
             self.step_cache.reserve_later(with_rows)
         else:
@@ -180,12 +174,8 @@ class LocalPort(Port):
         """Load the weights; if that fails, close."""
         encoder = [] if self.media is None else [self.media.encoder.backend]
         draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
-        backends = [self.backend, *encoder, *draft]
         try:
-            weights = [_nbytes(backend.model) for backend in backends]
-            ends = [sum(weights[: n + 1]) / max(sum(weights), 1) for n in range(len(weights))]
-            for backend, begin, end in zip(backends, [0.0, *ends], ends, strict=False):
-                backend.load(_part_of(progress, begin, end), cancel)
+            load_weights([self.backend, *encoder, *draft], progress, cancel)
         except BaseException:
             self.close()
             raise
@@ -234,14 +224,12 @@ class LocalPort(Port):
         self.runner.submit(job, handle)
         return handle
 
-    def _laid_out(self, prompt: Prompt) -> tuple[Sequence[Token], PictureRowSource | None]:
-        """The tokens of a prompt's sequence, and its rows, all of which are given; RequestError if a text is too long for the
-        encoder.
-        """
+    def _laid_out(self, prompt: Prompt) -> tuple[Sequence[Token], MediaRowSource | None]:
+        """The tokens of a prompt, and its rows, all of which are given; RequestError if a text is too long for the encoder."""
         if isinstance(prompt, PromptParts):
             placed = self._prompts.tokens(prompt, prompt.own_rows)
             self._jobs.check_pictures(placed)
-            return placed, PictureRowMap(values_by_content(prompt.own_rows, self._row_width))
+            return placed, MediaRowMap(values_by_content(prompt.own_rows, self._row_width))
         ids, tokens = prompt, self.model.prompt(prompt)
         room = min(self.facts.batch, self.facts.context)
         if encoder_length(tokens) and len(tokens) > room:
@@ -252,17 +240,7 @@ class LocalPort(Port):
     def embed(
         self, prompts: Sequence[Prompt], cancel: Cancel | None = None, adapter: AdapterMix = ()
     ) -> NDArray[np.float32]:
-        texts, rows, most = [self._laid_out(prompt) for prompt in prompts], [], self.facts.batch
-        lengths = [len(tokens) for tokens, _ in texts]
-        require_fitting_prompt("a text has {} tokens, a step takes {} (batch)", max(lengths), most)
-        with self._embedding:
-            mix, stack = self.adapters.resolved(adapter), self.step_cache.stack
-            for group in text_groups(lengths, most):
-                step = text_step_of(texts[group])
-                if mix and stack is not None:
-                    step = replace(step, adapters=stack.mixed([step.size], [mix]))
-                rows.append(self._numbers(step, cancel))
-        return np.concatenate(rows).astype(np.float32, copy=False)
+        return self._embedder.embed([self._laid_out(prompt) for prompt in prompts], cancel, adapter)
 
     def add_adapter(self, name: str, path: Path) -> None:
         """Load an adapter between two steps; if it fails, nothing has changed."""
@@ -279,9 +257,8 @@ class LocalPort(Port):
         """Run a task while no step runs."""
         if self.runner is not None:
             self.runner.between(task).result()
-            return
-        with self._embedding:
-            task()
+        else:
+            self._embedder.between(task)
 
     def encode(self, parts: PromptParts) -> list[int]:
         tokens = self._prompts.tokens(parts, self._encoded(parts))
@@ -308,9 +285,10 @@ class LocalPort(Port):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
         encoded, rows = self._encoded(prompt), values_by_content(prompt.own_rows, self._row_width)
-        pictures = [each for each in encoded if not isinstance(each, Rows)]
-        rows |= {each.content: self.require_media().embed(each) for each in pictures}
-        job = LogitsJob(self._prompts.tokens(prompt, encoded), PictureRowMap(rows))
+        rows |= {
+            each.content: self.require_media().embed(each) for each in encoded if not isinstance(each, Rows)
+        }
+        job = LogitsJob(self._prompts.tokens(prompt, encoded), MediaRowMap(rows))
         self._jobs.check_pictures(job.prompt)
         if self.runner is not None and self.runner.showing is not None:
             job.slot = self.runner.slots.all[0]
@@ -348,21 +326,14 @@ class LocalPort(Port):
         assert self.media is not None  # as the facts say
         return self.media
 
-    def _showing(self) -> PictureCacheWriter | None:
+    def _showing(self) -> MediaCacheWriter | None:
         """What writes pictures for cross attention; None if the model has no use for it."""
         pictures = None if self.cache is None else self.cache.pictures
         if pictures is None or self.media is None:
             return None
-        showing = PictureCacheWriter(self.model, pictures, self.media.family.width)
+        showing = MediaCacheWriter(self.model, pictures, self.media.family.width)
         self._opened.callback(showing.close)
         return showing
-
-    def _with_rows(self, step: Step) -> Step:
-        """The same step, full of rows."""
-        tokens = np.arange(step.size, dtype=np.int32)
-        rows = PictureRows(np.zeros((step.size, self._row_width), np.float32), tokens)
-        spans = self.media is not None and self.media.family.span
-        return replace(step, rows=rows, spans=np.full(step.size, -1, np.int32) if spans else None)
 
     def _book_host(self, parallel: int) -> None:
         """Book the host's share: tokenizer, cache records and masks, and the logits of a step, which are copied twice."""
@@ -374,22 +345,3 @@ class LocalPort(Port):
         ledger.take(
             Entry(ledger.devices[0][0], "host"), records + vocabulary + logits + pictures, lambda: None
         )
-
-    def _numbers(self, step: Step, cancel: Cancel | None) -> NDArray[Any]:
-        rows = self.step_cache.run(step, cancel)
-        if not np.isfinite(rows).all():
-            first = self.step_cache.first_broken(step) or "the result"
-            raise LogitsError(f"the embedding is not finite; the first that is not finite is {first}")
-        return rows
-
-
-def _nbytes(model: ModelFile | None) -> int:
-    assert model is not None
-    return sum(tensor.nbytes for tensor in model.tensors.values())
-
-
-def _part_of(progress: Progress | None, begin: float, end: float) -> Progress | None:
-    """The progress of a part of the work, as that of the whole."""
-    if progress is None or not callable(progress):  # the backend refuses what is no function
-        return progress
-    return lambda done: progress(begin + done * (end - begin))

@@ -19,14 +19,14 @@ from ..port.saving import no_pictures, require_no_pictures
 from ..runner.loop import Runner
 from ..runner.requests.generation import GenerationJob
 from ..runner.requests.handle import Handle, require_elsewhere, wait_for
-from ..runner.requests.job import Job, PictureRowSource
+from ..runner.requests.job import Job, MediaRowSource
 from ..runner.requests.prompt_jobs import SlotCallJob
 from ..runner.requests.request import Generate, Prompt
 from ..runner.slots import Slot
 from ..snapshots import Snapshot
 from ..snapshots.saved_rows import RowsSpan, prompt_with_rows, tokens_with_rows
 from ..snapshots.snapshot import continuation_options, model_fingerprint
-from ..steps.tokens import PictureAwareToken, Token, ids_of, picture_places
+from ..steps.tokens import MediaAwareToken, Token, ids_of, media_spans
 
 
 @final
@@ -44,9 +44,9 @@ class SlotSnapshotter:
 
     def take(self, slot: Slot) -> Snapshot:
         """The snapshot of a slot."""
-        spans = [RowsSpan.of(span) for span in picture_places(slot.tokens)]
+        spans = [RowsSpan.of(span) for span in media_spans(slot.tokens)]
         rows = tuple(span for span in spans if span is not None)
-        if len(rows) < len(spans) or any(isinstance(token, PictureAwareToken) for token in slot.tokens):
+        if len(rows) < len(spans) or any(isinstance(token, MediaAwareToken) for token in slot.tokens):
             raise no_pictures()
         exact = None if slot.exact == sys.maxsize else slot.exact
         contents = self.cache.contents(slot.sequence)
@@ -82,7 +82,7 @@ class SnapshotSaver:
         self,
         snapshots: SlotSnapshotter,
         runner: Runner,
-        lay_out: Callable[[Prompt], tuple[Sequence[Token], PictureRowSource | None]],
+        lay_out: Callable[[Prompt], tuple[Sequence[Token], MediaRowSource | None]],
         vocabulary_size: int,
     ) -> None:
         self._snapshots, self._runner = snapshots, runner

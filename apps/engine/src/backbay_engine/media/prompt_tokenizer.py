@@ -10,7 +10,8 @@ import numpy as np
 from ..encoders.contract import EncoderFamily, MediaPlace, placeholder_id
 from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
-from .prompts import Encoded, Media, PlacedMedia, PromptParts, placeholder_tokens, prompt_tokens
+from .content_parts import Encoded, Media
+from .prompts import PlacedMedia, PromptParts, placeholder_tokens, prompt_tokens
 from .rows import Rows
 
 

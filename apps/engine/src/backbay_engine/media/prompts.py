@@ -17,26 +17,16 @@ import numpy as np
 from ..arguments import token_ids
 from ..encoders.contract import MediaPlace, Modality
 from ..errors import RequestError, TemplateError
-from ..images.image import Image, image_of
-from ..images.prepared_picture import Prepared
-from ..sound.audio import Audio, audio_of
-from ..steps.tokens import PicturePlace, PictureToken, Token, ids_of
+from ..images.image import Image
+from ..steps.tokens import MediaToken, PromptMedia, Token, ids_of
 from ..text.tokenizers import Tokenizer
-from .rows import PreparedMedia, Rows, is_rows_part, rows_of
+from .content_parts import Encoded, Media, Message, media_of, modality_of, needed_modality
+from .rows import Rows, is_rows_part, rows_of
 
-Message: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message]], str]
-Encoded: TypeAlias = PreparedMedia | Rows
-"""What has a known number of rows."""
-Media: TypeAlias = Image | Audio | Encoded
 Part: TypeAlias = str | list[int] | Media
 SHOWN: dict[Modality, dict[str, str]] = {"image": {"type": "image"}, "audio": {"type": "audio", "audio": ""}}
 """What a template gets instead of a picture or a sound; that of Qwen2-Audio asks for a key "audio"."""
-WORDS: dict[Modality, tuple[str, ...]] = {
-    "image": ("image", "image_url"),
-    "audio": ("audio", "input_audio", "audio_url"),
-}
-"""Types and keys of content parts."""
 
 
 @final
@@ -65,14 +55,6 @@ class PromptParts:
     def needs_encoding(self) -> bool:
         """Whether there are pictures or sounds, whose rows an encoder makes."""
         return any(not isinstance(item, Rows) for item in self.media)
-
-
-def modality_of(given: Media) -> Modality:
-    """The modality of a picture or a sound, or of what rows stand for."""
-    if isinstance(given, Rows):
-        assert given.of is not None  # rows that are tokens of the text have none
-        return modality_of(given.of)
-    return "image" if isinstance(given, Image | Prepared) else "audio"
 
 
 def prompt_parts(prompt: object) -> PromptParts | None:
@@ -115,10 +97,10 @@ class PlacedMedia:
     placed: MediaPlace
 
     @property
-    def facts(self) -> PicturePlace:
+    def facts(self) -> PromptMedia:
         placed = self.placed
         rows = self.prepared.tokens if placed.crosses else 0
-        return PicturePlace(
+        return PromptMedia(
             self.prepared.content,
             max(len(placed.ids), 1),
             placed.sees_itself,
@@ -134,8 +116,7 @@ class PlacedMedia:
         numbers = np.cumsum(placed.replaced) - 1
         each = zip(placed.ids.tolist(), numbers.tolist(), placed.replaced.tolist(), strict=True)
         return [
-            PictureToken(id, here, at, row if replaced else None)
-            for at, (id, row, replaced) in enumerate(each)
+            MediaToken(id, here, at, row if replaced else None) for at, (id, row, replaced) in enumerate(each)
         ]
 
 
@@ -151,7 +132,7 @@ def prompt_tokens(
     plain   control tokens whose text in the prompt is only text: users cannot write pictures or sounds
     """
     items, numbers = list(items), count()
-    pieces: list[str | Sequence[Token] | PicturePlace] = []
+    pieces: list[str | Sequence[Token] | PromptMedia] = []
     for item in items:
         if isinstance(item, PlacedMedia) and not len(item.placed.ids):
             pieces.append(item.facts)
@@ -165,14 +146,14 @@ def prompt_tokens(
         ends = zip((items[0], items[-1]), tokenizer.around, strict=True)
         begin, end = (around if isinstance(item, str) else [] for item, around in ends)
         pieces = [begin, *pieces, end]
-    tokens, text, carried = list[Token](), "", dict[int, PicturePlace]()
+    tokens, text, carried = list[Token](), "", dict[int, PromptMedia]()
     for piece in (*pieces, []):
         if isinstance(piece, str):
             text += piece
             continue
         tokens += _encode(text, tokenizer, plain) if text else []
         text = ""
-        if isinstance(piece, PicturePlace):
+        if isinstance(piece, PromptMedia):
             carried[len(tokens)] = piece
         else:
             tokens += piece
@@ -182,7 +163,7 @@ def prompt_tokens(
                 "a prompt does not end with a sound that no token stands for: give ids behind it"
             )
         (id,) = ids_of(tokens[at : at + 1])
-        tokens[at] = PictureToken(id, facts, 0, None)
+        tokens[at] = MediaToken(id, facts, 0, None)
     return tokens
 
 
@@ -312,42 +293,3 @@ class MediaConversation:
             return message
         texts = [self._marker if part in SHOWN.values() else str(part.get("text", "")) for part in content]
         return {**message, "content": "".join(texts)}
-
-
-def content_parts(messages: Sequence[Message]) -> list[Any]:
-    """The parts of a conversation's contents."""
-    contents = (message.get("content") for message in messages)
-    return [part for content in contents if isinstance(content, list | tuple) for part in content]
-
-
-def needed_modality(part: object) -> Modality | None:
-    """The modality of a picture or a sound, or of what rows stand for; None of other parts."""
-    if is_rows_part(part):
-        return None if (of := rows_of(part).of) is None else modality_of(of)
-    if isinstance(part, Media):
-        return modality_of(part)
-    if not isinstance(part, Mapping) or not is_media_part(part):
-        return None
-    return "image" if _says(part, "image") else "audio"
-
-
-def is_media_part(part: object) -> bool:
-    """Whether a content part is one of a picture or a sound."""
-    return isinstance(part, Mapping) and (_says(part, "image") or _says(part, "audio"))
-
-
-def _says(part: Mapping[Any, Any], modality: Modality) -> bool:
-    return part.get("type") in WORDS[modality] or any(word in part for word in WORDS[modality])
-
-
-def media_of(part: Any) -> Media:
-    """The picture of a part, or its sound or rows, if it is of that type; bytes and paths are those of pictures."""
-    if is_rows_part(part):
-        return rows_of(part)
-    if isinstance(part, Media):
-        return part
-    sound = isinstance(part, Mapping) and _says(part, "audio") and not _says(part, "image")
-    held = part.get("audio" if sound else "image") if isinstance(part, Mapping) else part
-    if isinstance(held, PreparedMedia):
-        return held
-    return audio_of(part) if sound else image_of(part)

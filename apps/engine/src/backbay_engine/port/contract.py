@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from ..encoders.contract import Modality
 from ..errors import RequestError
-from ..media.prompts import modality_of
+from ..media.content_parts import modality_of
 from ..media.rows import Rows
 from ..runner.requests.handle import Handle, OnStep
 from ..runner.requests.request import Request

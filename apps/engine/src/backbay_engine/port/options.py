@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, Final, TypeAlias, TypedDict
 
 from backbay import Backend, BackendParams, DType, OptionError
 from backbay.gguf import nearest
 
-from ..arguments import adapter_files, require_params, whole_number
+from ..arguments import LARGEST, adapter_files, require_params, whole_number
 
 Path: TypeAlias = str | os.PathLike[str]
 BackendName: TypeAlias = str | type[Backend]
@@ -40,6 +41,9 @@ class LoadFields(TypedDict, total=False):
     draft_backend: BackendName | None
     draft_params: BackendParams | None
     adapters: Mapping[str, Path] | None
+    num_gpu_layers: int | None
+    main_gpu: int
+    tensor_split: Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,13 @@ class LoadOptions:
 
     adapters         files in GGUF or folders of PEFT, by the names that requests use
 
+    Layers lie on GPUs, the last ones first, where the backend has some; or say where by `params`:
+
+    num_gpu_layers  so many layers, the output among them; by default, and if negative, all that fit with their caches
+                    and graphs, and fewer where the GPU's memory is refused
+    main_gpu        the number of the GPU that holds the output
+    tensor_split    the shares of the GPUs; by default each is filled before the next one
+
     A model that sees pictures has an encoder in its file, or in a projector's file:
 
     projector        the projector's file (mmproj)
@@ -95,11 +106,15 @@ class LoadOptions:
     draft_backend: Any = None
     draft_params: BackendParams | None = None
     adapters: Any = None  # by name; never None once the options are made
+    num_gpu_layers: int | None = None
+    main_gpu: int = 0
+    tensor_split: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "adapters", adapter_files(self.adapters))
         for name in ("params", "encoder_params", "draft_params"):
             require_params(name, getattr(self, name))
+        self._check_layers()
         whole_number("store_bytes", self.store_bytes, 0)
         if self.image_tokens is not None:
             whole_number("image_tokens", self.image_tokens, 1)
@@ -112,6 +127,24 @@ class LoadOptions:
             raise OptionError("give speculate or draft, not both: guesses come from one source")
         if self.draft is None and (self.draft_backend is not None or self.draft_params is not None):
             raise OptionError("draft_backend and draft_params are for a model with draft=FILE")
+
+    def _check_layers(self) -> None:
+        """Check what says where layers lie, and forget a negative number of them."""
+        if (
+            self.num_gpu_layers is not None
+            and whole_number("num_gpu_layers", self.num_gpu_layers, -LARGEST) < 0
+        ):
+            object.__setattr__(self, "num_gpu_layers", None)
+        whole_number("main_gpu", self.main_gpu, 0)
+        if not all(isinstance(share, Real) for share in self.tensor_split):
+            raise OptionError(
+                f"tensor_split must be numbers, a share for each GPU, got {self.tensor_split!r}"
+            )
+        told = self.num_gpu_layers is not None or self.main_gpu or len(self.tensor_split)
+        if self.params.gpu_layers is not None and told:
+            raise OptionError(
+                "params.gpu_layers says where layers lie: leave out num_gpu_layers, main_gpu and tensor_split"
+            )
 
     @property
     def guesses(self) -> bool:

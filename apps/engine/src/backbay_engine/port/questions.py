@@ -15,7 +15,8 @@ from backbay import BackendMemory
 from backbay.plugin import Cancel
 
 from ..arguments import AdapterMix
-from ..media.prompts import Media, PromptParts
+from ..media.content_parts import Media
+from ..media.prompts import PromptParts
 from ..media.row_store import StoreCounters
 from ..media.rows import PreparedMedia
 from ..runner.requests.handle import require_elsewhere

@@ -11,17 +11,8 @@ from ..encoders.contract import Modality
 from ..errors import AudioError, ImageError, RequestError
 from ..images.image import Image, image_of
 from ..images.prepared_picture import Prepared
-from ..media.prompts import (
-    Media,
-    MediaConversation,
-    PromptParts,
-    content_parts,
-    modality_of,
-    needed_modality,
-    placeholder_tokens,
-    prompt_parts,
-    prompt_tokens,
-)
+from ..media.content_parts import Media, content_parts, modality_of, needed_modality
+from ..media.prompts import MediaConversation, PromptParts, placeholder_tokens, prompt_parts, prompt_tokens
 from ..media.row_store import StoreCounters
 from ..media.rows import Rows, is_rows_part
 from ..runner.requests.request import Generate, options_of

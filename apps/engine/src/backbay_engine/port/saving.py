@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ..arguments import AdapterMix
 from ..errors import RequestError
-from ..media.prompts import PromptParts, needed_modality
+from ..media.content_parts import needed_modality
+from ..media.prompts import PromptParts
 from ..runner.requests.answer import Completion
 from ..runner.requests.handle import Handle
 from ..runner.requests.request import Generate, Prompt

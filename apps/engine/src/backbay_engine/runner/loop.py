@@ -26,7 +26,7 @@ from .scheduler import Scheduler, StepShare, fitting_tokens
 from .slots import PrefixStore, Slots
 from .speculation import Speculation
 from .state import SlotState, State, Totals
-from .step_maker import PictureCacheWriter, make_step
+from .step_maker import MediaCacheWriter, make_step
 from .traced_steps import StepCache
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Runner:
         batch: int,
         context: int,
         turns: ProcessorLock | None = None,
-        showing: PictureCacheWriter | None = None,
+        showing: MediaCacheWriter | None = None,
         speculation: Speculation | None = None,
         shelf: PrefixStore | None = None,
     ) -> None:

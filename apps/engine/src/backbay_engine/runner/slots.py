@@ -11,7 +11,7 @@ from typing import Protocol, final
 from ..arguments import AdapterMix
 from ..cache.contract import Cache
 from ..errors import CacheShiftError
-from ..steps.tokens import Token, before_picture, picture_places
+from ..steps.tokens import Token, before_picture, media_spans
 
 _TICKS = count(1)
 
@@ -102,9 +102,9 @@ class Slots:
         held = slot.tokens
         keep, end = shift_range(held, keep)
         left = held[:keep] + held[end:]
-        crosses = any(place.picture.crosses for place in picture_places(held))
+        crosses = any(span.media.crosses for span in media_spans(held))
         try:
-            if any(place.picture.positions is not None for place in picture_places(held)):
+            if any(span.media.positions is not None for span in media_spans(held)):
                 raise CacheShiftError("the positions of pictures are not the places of their tokens")
             self.cache.remove(slot.sequence, keep, end)
         except CacheShiftError:
@@ -157,11 +157,11 @@ def shift_range(held: Sequence[Token], keep: int) -> tuple[int, int]:
 
     A picture that a limit cuts is kept, or goes, as a whole.
     """
-    for place in picture_places(held):
+    for place in media_spans(held):
         if place.begin < keep < place.end:
             keep = place.end if place.end <= len(held) // 2 else place.begin
     end = keep + max(1, (len(held) - keep) // 2)
-    for place in picture_places(held):
+    for place in media_spans(held):
         if place.begin < end < place.end:
             end = place.end
     return keep, end

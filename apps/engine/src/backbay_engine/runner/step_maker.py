@@ -11,11 +11,11 @@ import numpy as np
 from backbay import CacheFullError
 
 from ..adapters.stack import AdapterStack
-from ..cache.attention.pictures import PictureCacheGraph, PictureCrossAttentionCache, content_names
+from ..cache.attention.media import MediaCacheGraph, MediaCrossAttentionCache, content_names
 from ..models.contract import Model
-from ..steps.step import Ints, PictureRows, Step, text_step
-from ..steps.tokens import PictureToken, Token, ids_of, picture_places
-from .requests.job import Job, PictureRowSource
+from ..steps.step import Ints, MediaRows, Step, text_step
+from ..steps.tokens import MediaToken, Token, ids_of, media_spans
+from .requests.job import Job, MediaRowSource
 from .scheduler import StepShare
 from .slots import Slots
 
@@ -24,7 +24,7 @@ def make_step(shares: Sequence[StepShare], stack: AdapterStack | None = None) ->
     """The step of these shares, and the rows of each share's results; `stack` has their adapters."""
     tokens, positions, sequences, outputs = list[int](), list[int](), list[int](), list[int]()
     results, spans = list[slice](), list[slice]()
-    rows, axes = list[PictureRows](), list[tuple[int, Ints]]()
+    rows, axes = list[MediaRows](), list[tuple[int, Ints]]()
     for share in shares:
         job, count, first, done = share.job, share.count, len(tokens), share.job.done
         tokens += job.ids(count)
@@ -52,31 +52,31 @@ def make_step(shares: Sequence[StepShare], stack: AdapterStack | None = None) ->
     return _with_pictures(step, spans, rows, axes) if spans or rows or axes else step, results
 
 
-def text_step_of(texts: Sequence[tuple[Sequence[Token], PictureRowSource | None]]) -> Step:
+def text_step_of(texts: Sequence[tuple[Sequence[Token], MediaRowSource | None]]) -> Step:
     """The step of whole texts, each with its rows; the first token of each is an output."""
-    step, rows, first = text_step([ids_of(tokens) for tokens, _ in texts]), list[PictureRows](), 0
+    step, rows, first = text_step([ids_of(tokens) for tokens, _ in texts]), list[MediaRows](), 0
     for tokens, source in texts:
         rows += () if source is None else _rows_of(source, tokens, first)
         first += len(tokens)
-    return replace(step, rows=PictureRows.joined(rows)) if rows else step
+    return replace(step, rows=MediaRows.joined(rows)) if rows else step
 
 
-def _rows_of(pictures: PictureRowSource, tokens: Sequence[Token], first: int) -> Iterator[PictureRows]:
+def _rows_of(pictures: MediaRowSource, tokens: Sequence[Token], first: int) -> Iterator[MediaRows]:
     """The rows that replace these tokens, the first of which is at `first` in the step."""
-    for place in picture_places(tokens):
+    for span in media_spans(tokens):
         replaced = [
             (first + at, token.row)
-            for at in range(place.begin, place.end)
-            if isinstance(token := tokens[at], PictureToken) and token.row is not None
+            for at in range(span.begin, span.end)
+            if isinstance(token := tokens[at], MediaToken) and token.row is not None
         ]
         if replaced:
             where, numbers = np.array(replaced, np.int32).T
-            yield PictureRows(pictures.of(place.picture.content)[numbers], where)
-            pictures.hand_out(place.picture.content, len(replaced))
+            yield MediaRows(pictures.of(span.media.content)[numbers], where)
+            pictures.hand_out(span.media.content, len(replaced))
 
 
 def _with_pictures(
-    step: Step, spans: Sequence[slice], rows: Sequence[PictureRows], axes: Sequence[tuple[int, Ints]]
+    step: Step, spans: Sequence[slice], rows: Sequence[MediaRows], axes: Sequence[tuple[int, Ints]]
 ) -> Step:
     numbers = np.full(step.size, -1, np.int32)
     for number, span in enumerate(spans):
@@ -84,7 +84,7 @@ def _with_pictures(
     positions = np.tile(step.positions, (3, 1))
     for first, own in axes:
         positions[:, first : first + own.shape[1]] = own
-    replaced = PictureRows.joined(rows)
+    replaced = MediaRows.joined(rows)
     return replace(step, spans=numbers if spans else None, rows=replaced, axes=positions if axes else None)
 
 
@@ -92,12 +92,12 @@ def _with_pictures(
 
 
 @final
-class PictureCacheWriter:
+class MediaCacheWriter:
     """Writes pictures for cross attention into the cache, before the steps of their sequences. All memory is reserved at once."""
 
-    def __init__(self, model: Model, cache: PictureCrossAttentionCache, width: int) -> None:
+    def __init__(self, model: Model, cache: MediaCrossAttentionCache, width: int) -> None:
         self._cache = cache
-        self._writer = PictureCacheGraph(cache, width, model.cross)
+        self._writer = MediaCacheGraph(cache, width, model.cross)
 
     @property
     def room(self) -> int:

@@ -18,7 +18,7 @@ from ..images.prepared_picture import Prepared
 from ..media.encoder import EncoderPass
 from ..media.row_store import RowStore
 from ..models.batch import Batch
-from ..steps.step import PictureRows, Step
+from ..steps.step import MediaRows, Step
 
 Array = NDArray[Any]
 WORDS, BLOCKS = 11, 3
@@ -54,7 +54,7 @@ def _mixed_step(rng: np.random.Generator, size: int, width: int, room: int) -> S
     top = 1 << (room - 1).bit_length()
     count = int(rng.integers(top // 2 + 1, min(top, size) + 1)) if top // 2 < size else size
     places = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
-    rows = PictureRows(rng.standard_normal((count, width)).astype(np.float32), places)
+    rows = MediaRows(rng.standard_normal((count, width)).astype(np.float32), places)
     each = np.arange(size, dtype=np.int32)
     tokens = rng.integers(0, WORDS, size).astype(np.int32)
     return Step(tokens, each, np.zeros(size, np.int32), each[-1:], rows=rows)

@@ -10,8 +10,8 @@ import numpy as np
 from backbay import CacheFullError, Context, DType, Tensor
 from backbay_conformance.plugin import Cell, ChoiceSource, Draw, Fault, Lab, action, number, scenario, walk
 
-from ..cache import CachePlan, PictureCacheGraph, PictureCrossAttentionCache, VisibleRows
-from ..cache.attention.pictures import content_names
+from ..cache import CachePlan, MediaCacheGraph, MediaCrossAttentionCache, VisibleRows
+from ..cache.attention.media import content_names
 from ..steps.step import Step, next_step
 from .attention_machine import HEAD, SCALE, SEQUENCES, Array, AttentionMachine
 
@@ -20,15 +20,15 @@ HEADS, KV_HEADS = 4, 2
 DTYPES = (DType.F32, DType.F16, DType.BF16)
 
 
-class PictureCrossAttentionMachine(AttentionMachine):
+class MediaCrossAttentionMachine(AttentionMachine):
     """Sequences with pictures: float64 recomputes what every token sees of them."""
 
     def __init__(self, lab: Lab, choose: ChoiceSource) -> None:
         super().__init__(lab, choose)
         held = [dtype for dtype in DTYPES if dtype in self.backend.cache_config().dtypes]
-        self.cache = self.pictures = PictureCrossAttentionCache(LONGEST, spare=SPARE)
+        self.cache = self.pictures = MediaCrossAttentionCache(LONGEST, spare=SPARE)
         self.open(self.cache, held[choose.below(len(held))])
-        self.writer = PictureCacheGraph(self.pictures, KV_HEADS * HEAD, _keys_and_values)
+        self.writer = MediaCacheGraph(self.pictures, KV_HEADS * HEAD, _keys_and_values)
         self.shown: list[list[VisibleRows]] = [[] for _ in range(SEQUENCES)]
         self.tell(f"pictures in {self.dtype}")
 
@@ -143,7 +143,7 @@ class PictureCrossAttentionMachine(AttentionMachine):
 
 @final
 class TracedPictureAttention:
-    def __init__(self, machine: PictureCrossAttentionMachine, plan: CachePlan) -> None:
+    def __init__(self, machine: MediaCrossAttentionMachine, plan: CachePlan) -> None:
         self.ctx = machine.backend.new_context()
         self._bound, at = machine.pictures.bind(self.ctx, plan), self.ctx.layer(0)
         self._query = self.ctx.input().empty(DType.F32, HEAD, HEADS, plan.step.size)
@@ -178,4 +178,4 @@ def _keys_and_values(ctx: Context, rows: Tensor, put: Any) -> None:
 @scenario("cache", smoke=3, default=20, nightly=200)
 def engine_picture_cache(lab: Lab, draw: Draw) -> None:
     """The engine's cache of pictures: several for a sequence, shared, moved, and seen as transformers computes it."""
-    walk(PictureCrossAttentionMachine, lab, draw, 30)
+    walk(MediaCrossAttentionMachine, lab, draw, 30)

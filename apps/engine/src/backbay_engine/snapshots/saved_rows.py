@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..media.rows import Rows
-from ..steps.tokens import PicturePlace, PictureSpan, PictureToken, Token, ids_of, picture_places
+from ..steps.tokens import MediaSpan, MediaToken, PromptMedia, Token, ids_of, media_spans
 
 ROWS = "rows."
 
@@ -26,24 +26,24 @@ class RowsSpan:
     content: str
 
     @classmethod
-    def of(cls, span: PictureSpan) -> Self | None:
+    def of(cls, span: MediaSpan) -> Self | None:
         """The same; None if a picture or a sound is there, which stands elsewhere than a text would."""
-        found = cls(span.begin, span.end, span.picture.count, span.picture.content.hex())
-        alike = span.picture == found.place and span.picture.positions is None
+        found = cls(span.begin, span.end, span.media.count, span.media.content.hex())
+        alike = span.media == found.media and span.media.positions is None
         return found if alike else None
 
     @property
-    def place(self) -> PicturePlace:
-        return PicturePlace(bytes.fromhex(self.content), self.count, advance=self.count)
+    def media(self) -> PromptMedia:
+        return PromptMedia(bytes.fromhex(self.content), self.count, advance=self.count)
 
 
 def tokens_with_rows(ids: Sequence[int], spans: Sequence[RowsSpan]) -> list[Token]:
     """The tokens of a cache, of their ids and of the places of rows."""
     tokens = list[Token](ids)
     for span in spans:
-        place = span.place
+        media = span.media
         for row, id in enumerate(ids[span.begin : span.end]):
-            tokens[span.begin + row] = PictureToken(id, place, row, row)
+            tokens[span.begin + row] = MediaToken(id, media, row, row)
     return tokens
 
 
@@ -61,7 +61,7 @@ def checked_spans(facts: Sequence[Sequence[Any]], length: int) -> tuple[RowsSpan
 def prompt_with_rows(tokens: Sequence[Token], rows: Sequence[Rows]) -> tuple[Any, ...]:
     """A prompt that has these tokens, as `submit` takes it: ids and rows."""
     parts, at = list[Any](), 0
-    for span, own in zip(picture_places(tokens), rows, strict=True):
+    for span, own in zip(media_spans(tokens), rows, strict=True):
         parts += [tuple(ids_of(tokens[at : span.begin])), own]
         at = span.end
     return tuple(part for part in (*parts, tuple(ids_of(tokens[at:]))) if part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 import numpy as np
@@ -15,7 +15,7 @@ Floats: TypeAlias = NDArray[np.float32]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class PictureRows:
+class MediaRows:
     """Rows in a step, and the tokens whose embeddings they replace."""
 
     values: Floats  # (rows, width)
@@ -27,7 +27,7 @@ class PictureRows:
         return 1 << (len(self.tokens) - 1).bit_length()
 
     @classmethod
-    def joined(cls, rows: Sequence[PictureRows]) -> PictureRows | None:
+    def joined(cls, rows: Sequence[MediaRows]) -> MediaRows | None:
         """All of these rows; None if there are none."""
         if not rows:
             return None
@@ -59,7 +59,7 @@ class Step:
     sequences: Ints  # (n,), sequence of each token
     outputs: Ints  # (k,), indices of the tokens whose results are wanted
     spans: Ints | None = None  # (n,), number of each token's span, or -1; tokens of a span see each other
-    rows: PictureRows | None = None
+    rows: MediaRows | None = None
     axes: Ints | None = None  # (3, n), M-RoPE's positions: time, row and column; None: all are `positions`
     adapters: StepAdapters | None = None
 
@@ -139,3 +139,9 @@ def largest_steps(
         zeros = np.zeros(parallel * share, np.int32)
         steps.append(Step(zeros, np.tile(positions[:share], parallel), np.repeat(outputs, share), outputs))
     return steps
+
+
+def full_of_rows(step: Step, width: int, *, spans: bool) -> Step:
+    """A step whose tokens are all replaced by rows; with `spans`, its tokens may see each other."""
+    rows = MediaRows(np.zeros((step.size, width), np.float32), np.arange(step.size, dtype=np.int32))
+    return replace(step, rows=rows, spans=np.full(step.size, -1, np.int32) if spans else None)

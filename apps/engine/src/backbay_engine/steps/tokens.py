@@ -15,14 +15,14 @@ LAST = 1 << 30  # marks the last token of a text for an encoder: a text that goe
 
 @final
 @dataclass(frozen=True, slots=True)
-class PicturePlace:
-    """A place in a prompt, without its rows: a picture's, a sound's, or one of the caller's own rows. Places of one content
-    are equal, wherever they stand.
+class PromptMedia:
+    """A picture, a sound or the caller's own rows in a prompt, without the rows. Those of one content are equal, wherever
+    they stand.
 
-    count        tokens of the place, separators between rows included
+    count        its tokens, separators between rows included
     sees_itself  the tokens see each other: they go through the model in one step
     positions    (count, 3): M-RoPE's positions (time, row, column), from 0 for the first token; None: one further each
-    advance      how far the text's position moves over the place
+    advance      how far the text's position moves over it
     crosses      rows for cross attention, which replace no embeddings; 0: there are none
     visible      the first of these rows, which tokens after the picture see
     ahead        the pictures that its tokens see though they come later: before others, they are other tokens
@@ -40,39 +40,39 @@ class PicturePlace:
 
 @final
 @dataclass(frozen=True, slots=True)
-class PictureToken:
-    """A token of a picture.
+class MediaToken:
+    """A token of a picture, a sound or rows.
 
-    index   its place among the picture's tokens
-    row     the row of the picture that replaces its embedding; None: a separator, with an embedding of its own
+    index   its place among their tokens
+    row     the row that replaces its embedding; None: a separator, with an embedding of its own
     """
 
     id: int
-    picture: PicturePlace
+    media: PromptMedia
     index: int
     row: int | None
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class PictureAwareToken:
+class MediaAwareToken:
     """A token before all pictures that cross attention lets it see: with others, it is another token."""
 
     id: int
     pictures: tuple[bytes, ...]
 
 
-Token: TypeAlias = int | PictureToken | PictureAwareToken
+Token: TypeAlias = int | MediaToken | MediaAwareToken
 
 
 @final
 @dataclass(frozen=True)
-class PictureSpan:
-    """Tokens [begin, end) of a sequence that belong to one picture."""
+class MediaSpan:
+    """Tokens [begin, end) of a sequence that belong to one picture, sound or run of rows."""
 
     begin: int
     end: int
-    picture: PicturePlace
+    media: PromptMedia
 
 
 def ids_of(tokens: Sequence[Token]) -> list[int]:
@@ -80,14 +80,14 @@ def ids_of(tokens: Sequence[Token]) -> list[int]:
     return [token if isinstance(token, int) else token.id for token in tokens]
 
 
-def picture_places(tokens: Sequence[Token]) -> Iterator[PictureSpan]:
+def media_spans(tokens: Sequence[Token]) -> Iterator[MediaSpan]:
     """The pictures of a sequence, or the parts of them that are in it, in their order."""
     at = 0
     while at < len(tokens):
         token = tokens[at]
-        if isinstance(token, PictureToken):
-            end = min(len(tokens), at + token.picture.count - token.index)
-            yield PictureSpan(at, end, token.picture)
+        if isinstance(token, MediaToken):
+            end = min(len(tokens), at + token.media.count - token.index)
+            yield MediaSpan(at, end, token.media)
             at = end
         else:
             at += 1
@@ -95,16 +95,16 @@ def picture_places(tokens: Sequence[Token]) -> Iterator[PictureSpan]:
 
 def mark_visible_pictures(tokens: Sequence[Token]) -> list[Token]:
     """The tokens of a prompt whose pictures go to cross attention: what is before the first picture sees them all."""
-    places = [place for place in picture_places(tokens) if place.picture.crosses]
-    if not places or not places[0].begin:
+    spans = [span for span in media_spans(tokens) if span.media.crosses]
+    if not spans or not spans[0].begin:
         return list(tokens)
-    contents, first = tuple(place.picture.content for place in places), tokens[0]
-    if isinstance(first, PictureToken):
-        here, end = replace(first.picture, ahead=contents), first.picture.count
-        own = [replace(each, picture=here) for each in tokens[:end] if isinstance(each, PictureToken)]
+    contents, first = tuple(span.media.content for span in spans), tokens[0]
+    if isinstance(first, MediaToken):
+        here, end = replace(first.media, ahead=contents), first.media.count
+        own = [replace(each, media=here) for each in tokens[:end] if isinstance(each, MediaToken)]
         return [*own, *tokens[end:]]
     (id,) = ids_of([first])
-    return [PictureAwareToken(id, contents), *tokens[1:]]
+    return [MediaAwareToken(id, contents), *tokens[1:]]
 
 
 def before_picture(tokens: Sequence[Token], at: int) -> int:
@@ -112,22 +112,22 @@ def before_picture(tokens: Sequence[Token], at: int) -> int:
     else `at`.
     """
     token = tokens[at] if at < len(tokens) else 0
-    return at - token.index if isinstance(token, PictureToken) and token.picture.sees_itself else at
+    return at - token.index if isinstance(token, MediaToken) and token.media.sees_itself else at
 
 
 def mrope_positions(tokens: Sequence[Token]) -> tuple[Ints, int]:
     """M-RoPE's positions of a whole sequence, (3, tokens): time, row and column; and the position after it."""
     axes = np.empty((3, len(tokens)), np.int32)
     at = position = 0
-    for place in picture_places(tokens):
-        position = _count_on(axes[:, at : place.begin], position)
-        here, positions = axes[:, place.begin : place.end], place.picture.positions
+    for span in media_spans(tokens):
+        position = _count_on(axes[:, at : span.begin], position)
+        here, positions = axes[:, span.begin : span.end], span.media.positions
         if positions is None:
             position = _count_on(here, position)
         else:
-            here[:] = position + positions[: place.end - place.begin].T
-            position += place.picture.advance
-        at = place.end
+            here[:] = position + positions[: span.end - span.begin].T
+            position += span.media.advance
+        at = span.end
     return axes, _count_on(axes[:, at:], position)
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ..local.placement import open_port
 from ..local.port import LocalPort
 from ..port.questions import Question, QuestionLane
 from ..runner.requests.answer import TokenStep
@@ -80,7 +81,7 @@ class Worker:
 
     def _open(self, setup: WorkerSetup) -> None:
         send_records(setup.levels, partial(self._host.send, FrameKind.LOG, 0))
-        port = LocalPort(
+        port = open_port(
             setup.path, received_option(setup.backend), map_options(setup.options, received_option)
         )
         port.constraint_maker.tried = True  # by the host

@@ -11,9 +11,11 @@ from functools import partial
 from typing import final
 
 from backbay import DeviceInfo, DType
+from backbay.internals import human_bytes
 from backbay.plugin import host_memory
 
 from ..library.abi import NULL, Ptr, c_string, dtype_of, ffi, temporary_pool
+from ..library.compatibility import OLDEST
 from ..library.library import Library
 from .device_trial import DeviceVerdict, is_known, verdict_of
 from .known_faults import KNOWN_FAULTS, KNOWN_MISREADINGS, DeviceFault
@@ -63,14 +65,19 @@ class Device:
             total, free = host_memory()
             return DeviceInfo(self.id, name, total_memory=total, free_memory=free)
         free, total = self.memory()
-        name = name if self.server is None else f"RPC server {self.server.endpoint}"
-        return DeviceInfo(self.id, name, is_gpu=not self.is_cpu, total_memory=total, free_memory=free)
+        if self.server is not None:
+            return DeviceInfo(self.id, f"RPC server {self.server.endpoint}", True, total, free)
+        return DeviceInfo(self.id, name, True, total, free, hardware_id(self._library, self.handle))
 
     def memory(self) -> tuple[int, int]:
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
         with self.turn(), self.session():
             self._lib.ggml_backend_dev_memory(self.handle, free, total)
         return int(free[0]), int(total[0])
+
+    def why_no_room(self) -> str:
+        free, total = self.memory()
+        return f"{human_bytes(free)} of its {human_bytes(total)} are free"
 
     def supports(self, tensor: Ptr) -> bool:
         """Whether the device runs an op.
@@ -144,7 +151,7 @@ class Device:
         with self.turn(), self.session():
             made = self._lib.ggml_backend_buft_alloc_buffer(self.buffer_type, nbytes)
         if made == NULL:
-            raise MemoryError(f"{self.id} has no memory left")
+            raise MemoryError(self.why_no_room())
         return made
 
     def free(self, free: Callable[[], None]) -> None:
@@ -219,6 +226,15 @@ def reported_gpus(library: Library) -> list[Ptr]:
 def driver_name(library: Library, handle: Ptr) -> str:
     """The name of the code that drives a device, such as CUDA."""
     return c_string(library.lib.ggml_backend_reg_name(library.lib.ggml_backend_dev_backend_reg(handle)))
+
+
+def hardware_id(library: Library, handle: Ptr) -> str | None:
+    """The PCI address of a device; None if ggml does not know it, or is too old to say."""
+    if library.number < OLDEST:
+        return None
+    facts = ffi.new("ggml_backend_dev_props *")
+    library.lib.ggml_backend_dev_get_props(handle, facts)
+    return c_string(facts.device_id) or None
 
 
 def device_description(library: Library, handle: Ptr) -> str:

@@ -147,7 +147,7 @@ class MultiDeviceScheduler(ComputeMemory["MultiDevicePlan"]):
         if not held:
             lacking = [i for i, device in enumerate(self.devices) if given[device.id] < self._sizes[i]] or [0]
             device, size = self.devices[lacking[0]], self._sizes[lacking[0]]
-            raise self._ledger.failure(Entry(device.id, "graph"), size, f"{device.id} has no memory left")
+            raise self._ledger.failure(Entry(device.id, "graph"), size, device.why_no_room())
 
     def _reserve_for(self, plan: MultiDevicePlan) -> bool:
         self._assign(self._scheduler, plan)

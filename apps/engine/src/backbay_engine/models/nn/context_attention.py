@@ -6,7 +6,7 @@ from typing import final
 
 from backbay import BackbayError, Context, Tensor
 
-from ...cache.attention.pictures import BoundPictureCrossAttentionCache
+from ...cache.attention.media import BoundMediaCrossAttentionCache
 from ...cache.layered import BoundLayeredCache
 from ..batch import Batch
 from .linear import Linear
@@ -54,10 +54,10 @@ class ContextAttention:
         return self.output(ctx, a.reshape(ctx, -1, x.dim(1)))
 
 
-def context_of(batch: Batch) -> BoundPictureCrossAttentionCache:
+def context_of(batch: Batch) -> BoundMediaCrossAttentionCache:
     """What cross attention sees in a step: the rows of pictures or sounds. It is the last of the model's caches."""
     bound = batch.cache.bounds[-1] if isinstance(batch.cache, BoundLayeredCache) else None
-    if not isinstance(bound, BoundPictureCrossAttentionCache):
+    if not isinstance(bound, BoundMediaCrossAttentionCache):
         raise BackbayError(
             "this model attends to pictures or sounds: its steps need the cache that new_cache() gives"
         )

@@ -21,7 +21,7 @@ from ...text.tokenizers import Tokenizer
 from ..slots import Slot, shift_range
 from .answer import Completion, FinishReason, Timings, TokenStep
 from .handle import Receiver
-from .job import Job, PictureRowSource
+from .job import Job, MediaRowSource
 from .request import GenerationOptions
 from .token_masks import MaskThread
 
@@ -97,7 +97,7 @@ class GenerationJob(Job):
     def __init__(
         self,
         prompt: Sequence[Token],
-        pictures: PictureRowSource | None = None,
+        pictures: MediaRowSource | None = None,
         *,
         options: GenerationOptions,
         begin_by: float = math.inf,

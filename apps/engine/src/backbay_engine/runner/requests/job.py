@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from ...arguments import AdapterMix
 from ...cache.attention.cross_attention import VisibleRows
 from ...steps.step import Ints
-from ...steps.tokens import PictureToken, Token, encoder_length, ids_of, mrope_positions, picture_places
+from ...steps.tokens import MediaToken, Token, encoder_length, ids_of, media_spans, mrope_positions
 from ..slots import Slot
 from .handle import Receiver
 from .token_masks import MaskThread
 
 
-class PictureRowSource(Protocol):
+class MediaRowSource(Protocol):
     """The rows of a request, of its pictures or the caller's own, held until they are released."""
 
     def of(self, content: bytes) -> NDArray[np.float32]:
@@ -36,11 +36,11 @@ class PictureRowSource(Protocol):
 
 @final
 @dataclass(frozen=True)
-class PictureRowMap:
+class MediaRowMap:
     """Rows that no store keeps, by content; `others` has those that a store keeps."""
 
     rows: Mapping[bytes, NDArray[np.float32]]
-    others: PictureRowSource | None = None
+    others: MediaRowSource | None = None
 
     def of(self, content: bytes) -> NDArray[np.float32]:
         if content in self.rows or self.others is None:
@@ -85,10 +85,10 @@ class PromptLayout:
             text = encoder_length(sequence)
             return cls([AtomicSpan(0, text + 1)] if text else ())
         shown, moves = list[VisibleRows](), False
-        for place in picture_places(sequence):
-            picture, moves = place.picture, moves or place.picture.positions is not None
+        for span in media_spans(sequence):
+            picture, moves = span.media, moves or span.media.positions is not None
             if picture.crosses:
-                shown.append(VisibleRows(picture.content, place.begin, picture.crosses, picture.visible))
+                shown.append(VisibleRows(picture.content, span.begin, picture.crosses, picture.visible))
         return cls(picture_spans(sequence), shown, mrope_positions(sequence) if moves else None)
 
 
@@ -112,7 +112,7 @@ class Job(ABC):
     handle: Receiver[Any]
 
     def __init__(
-        self, prompt: Sequence[Token], pictures: PictureRowSource | None = None, *, reuse: bool = True
+        self, prompt: Sequence[Token], pictures: MediaRowSource | None = None, *, reuse: bool = True
     ) -> None:
         self.prompt: Sequence[Token] = list(prompt)  # which nobody changes, whatever its caller does
         self.pictures, self.reuse = pictures, reuse
@@ -200,9 +200,9 @@ class Job(ABC):
 def picture_spans(tokens: Sequence[Token]) -> list[AtomicSpan]:
     """The tokens of pictures that see each other: those that rows replace; separators around them are text."""
     spans = []
-    for place in picture_places(tokens):
-        if place.picture.sees_itself:
-            here = range(place.begin, place.end)
-            replaced = [at for at in here if isinstance(t := tokens[at], PictureToken) and t.row is not None]
+    for span in media_spans(tokens):
+        if span.media.sees_itself:
+            here = range(span.begin, span.end)
+            replaced = [at for at in here if isinstance(t := tokens[at], MediaToken) and t.row is not None]
             spans += [AtomicSpan(replaced[0], replaced[-1] + 1)] if replaced else []
     return spans

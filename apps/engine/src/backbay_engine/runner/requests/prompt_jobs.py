@@ -16,7 +16,7 @@ from ...steps.tokens import Token, encoder_length, ids_of
 from ...text.sampling.sampler import Sampled, with_logprobs
 from ..slots import Slot
 from .answer import TokenStep
-from .job import Job, PictureRowSource
+from .job import Job, MediaRowSource
 
 LOGITS = 1 << 25  # bytes of logits that one step of TokenScoreJob may have
 
@@ -43,7 +43,7 @@ class PromptJob(Job):
 class LogitsJob(PromptJob):
     """Collects the logits of all tokens, except of a text for an encoder. Nothing is reused: cached tokens have none."""
 
-    def __init__(self, prompt: Sequence[Token], pictures: PictureRowSource | None = None) -> None:
+    def __init__(self, prompt: Sequence[Token], pictures: MediaRowSource | None = None) -> None:
         super().__init__(prompt, pictures, reuse=False)
         self._rows: NDArray[np.float32] | None = None
         self._text = encoder_length(prompt)
@@ -109,7 +109,7 @@ class SlotCallJob(PromptJob):
         self,
         prompt: Sequence[Token],
         work: Callable[[Slot], Any],
-        pictures: PictureRowSource | None = None,
+        pictures: MediaRowSource | None = None,
         *,
         computed: bool,
     ) -> None:

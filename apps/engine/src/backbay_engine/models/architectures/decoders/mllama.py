@@ -8,7 +8,7 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ....cache import Cache, CausalCache, LayeredCache, PictureCrossAttentionCache
+from ....cache import Cache, CausalCache, LayeredCache, MediaCrossAttentionCache
 from ... import nn
 from ...bases import Decoder, DecoderBlock
 from ...batch import Batch
@@ -77,7 +77,7 @@ class Mllama(Decoder):
         crossing = self.crossing
         patches = (SIDE.of(self.config, 560) // PATCH.of(self.config, 14)) ** 2
         rows = TILES.of(self.config, 4) * (patches + 1)
-        caches = [CausalCache(self.shift), PictureCrossAttentionCache(rows, spare=SPARE)]
+        caches = [CausalCache(self.shift), MediaCrossAttentionCache(rows, spare=SPARE)]
         return LayeredCache(caches, kind=lambda layer: int(layer in crossing))
 
 

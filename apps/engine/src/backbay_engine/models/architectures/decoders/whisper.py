@@ -8,7 +8,7 @@ from typing import final
 from backbay import Backend, Context, Tensor
 from backbay.gguf import whole
 
-from ....cache import Cache, CausalCache, LayeredCache, PictureCrossAttentionCache
+from ....cache import Cache, CausalCache, LayeredCache, MediaCrossAttentionCache
 from ... import nn
 from ...batch import Batch
 from .layer_norm import LayerNormDecoder
@@ -80,4 +80,4 @@ class Whisper(LayerNormDecoder):
 
     def new_cache(self) -> Cache:
         """Each block attends to both: its layer is the text's unless a model asks for the sound."""
-        return LayeredCache([CausalCache(None), PictureCrossAttentionCache(self.rows)], kind=lambda _: 0)
+        return LayeredCache([CausalCache(None), MediaCrossAttentionCache(self.rows)], kind=lambda _: 0)

@@ -41,7 +41,7 @@ def content_names(pictures: Iterable[VisibleRows]) -> list[Name]:
 
 
 @final
-class PictureCrossAttentionCache(CrossAttentionCache):
+class MediaCrossAttentionCache(CrossAttentionCache):
     """Keys and values of pictures, at most `length` rows each, for as many pictures as sequences, and `spare` more.
 
     `show` says which pictures a sequence has, before its steps; a writer then puts the rows of those that are new. As
@@ -65,7 +65,7 @@ class PictureCrossAttentionCache(CrossAttentionCache):
         self.open_regions(backend, sizes, sizes.sequences + self._spare)
 
     @property
-    def pictures(self) -> PictureCrossAttentionCache:
+    def pictures(self) -> MediaCrossAttentionCache:
         return self
 
     def show(self, sequence: int, pictures: Sequence[VisibleRows]) -> list[tuple[VisibleRows, Ints]]:
@@ -110,8 +110,8 @@ class PictureCrossAttentionCache(CrossAttentionCache):
         """The step sees all regions, if a writer was made, without which there are no pictures."""
         return self.planned_whole(step) if self.storage.layers else self.planned(step, ())
 
-    def bind(self, ctx: Context, plan: CachePlan) -> BoundPictureCrossAttentionCache:
-        return BoundPictureCrossAttentionCache(self, ctx, own_plan(CrossAttentionPlan, plan))
+    def bind(self, ctx: Context, plan: CachePlan) -> BoundMediaCrossAttentionCache:
+        return BoundMediaCrossAttentionCache(self, ctx, own_plan(CrossAttentionPlan, plan))
 
     def _views(self, run: TokenRun) -> Iterator[PositionRun]:
         """What the tokens of a run see, in parts that see the same."""
@@ -134,22 +134,22 @@ class PictureCrossAttentionCache(CrossAttentionCache):
 
 
 @final
-class BoundPictureCrossAttentionCache(BoundCrossAttentionCache):
-    _missing = "no picture in this step: a PictureCacheGraph comes first"
+class BoundMediaCrossAttentionCache(BoundCrossAttentionCache):
+    _missing = "no picture in this step: a MediaCacheGraph comes first"
     is_empty: bool
     present: Tensor
 
-    def __init__(self, cache: PictureCrossAttentionCache, ctx: Context, plan: CrossAttentionPlan) -> None:
+    def __init__(self, cache: MediaCrossAttentionCache, ctx: Context, plan: CrossAttentionPlan) -> None:
         super().__init__(cache, ctx, plan, 1)
         self.after = self._after = self._host.zeros(DType.F32, 1, plan.step.size)
         self.fill(plan)
 
     def put(self, ctx: Context, layer: int, key: Tensor, value: Tensor) -> None:
-        raise BackbayError(f"layer {layer} sees pictures: a PictureCacheGraph stores their keys and values")
+        raise BackbayError(f"layer {layer} sees pictures: a MediaCacheGraph stores their keys and values")
 
 
 @final
-class PictureCacheGraph:
+class MediaCacheGraph:
     """A graph that makes the keys and values of a picture's rows, in all layers that see pictures, chunk by chunk.
 
     `trace` is given the context, the rows (width, n), and a function that stores a layer's keys and values.
@@ -157,7 +157,7 @@ class PictureCacheGraph:
 
     def __init__(
         self,
-        cache: PictureCrossAttentionCache,
+        cache: MediaCrossAttentionCache,
         width: int,
         trace: Callable[[Context, Tensor, Callable[[Context, int, Tensor, Tensor], None]], None],
     ) -> None:

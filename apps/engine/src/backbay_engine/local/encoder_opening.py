@@ -1,0 +1,76 @@
+"""Opens the encoder of a model, and the model without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import backbay
+from backbay import Backend, BackendParams
+from backbay.discovery import open_model
+
+from ..checkpoints import locate
+from ..media.encoder import MediaEncoder
+from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
+from ..media.processor_lock import ProcessorLock, share_processors
+from ..media.prompt_tokenizer import PromptTokenizer
+from ..models.keys import WIDTH
+from ..port.options import LoadOptions
+from ..text.tokenizers import Tokenizer
+from .media_intake import MediaIntake
+
+
+def open_text_backend(
+    path: Any, backend: str | type[Backend] | None, params: BackendParams
+) -> tuple[Backend, bool]:
+    """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
+    file = open_model(path)
+    if not (holds := kind_of(file) is not None):
+        return backbay.open(file, backend, params), holds
+    file.close()
+    return backbay.open(text_file(path), backend, params), holds
+
+
+def own_projector(path: Any, options: LoadOptions) -> LoadOptions:
+    """The options with the projector that lies beside a model in another program's store, if none is given."""
+    if options.projector is not None:
+        return options
+    return replace(options, projector=locate(path).projector)
+
+
+def open_encoder(
+    path: Any,
+    text: Backend,
+    backend: str | type[Backend] | None,
+    options: LoadOptions,
+    tokenizer: Tokenizer | None,
+) -> MediaIntake | None:
+    """The encoder of a projector's file, or of the model's own file; None if neither has one."""
+    assert text.model is not None
+    file = encoder_file(path, options.projector)
+    if file is None:
+        return None
+    try:
+        family = encoder_family(file, options.image_tokens)
+        family.check_text(text.model, WIDTH.of(text.config), tokenizer)
+    except BaseException:
+        file.close()
+        raise
+    encoder = MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
+    try:
+        turns = ProcessorLock() if share_processors(text.memory(), encoder.memory()) else None
+        prompts = PromptTokenizer(tokenizer, family)
+        return MediaIntake(family, encoder, prompts, options.store_bytes, turns)
+    except BaseException:
+        encoder.close()
+        raise
+
+
+def _params_of_encoder(options: LoadOptions) -> BackendParams:
+    """The parameters of the text's backend, without those that name the text's layers or, on another backend, options."""
+    params, own = options.params, options.encoder_params
+    if own is None:
+        layers = None if params.gpu_layers else params.gpu_layers
+        others = {} if options.encoder_backend is not None else params.options
+        own = replace(params, gpu_layers=layers, options=others)
+    return replace(own, alloc_memory=params.alloc_memory)

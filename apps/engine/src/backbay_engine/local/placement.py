@@ -1,0 +1,176 @@
+"""Opens models with their layers on GPUs: as many as fit with their caches and graphs, fewer where that is refused."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import backbay
+from backbay import AllocationStatus, BackendMemory, DeviceInfo, GPULayersList, NoMemoryError, assign_layers
+from backbay.discovery import open_model
+from backbay.gguf import ModelFile
+
+from ..models.keys import BLOCK_COUNT
+from ..port.options import BackendName, LoadOptions, Path
+from .port import LocalPort
+
+log = logging.getLogger(__name__)
+
+TRIES = 3  # with fewer layers, the last with none
+UNKNOWN = 1 << 62  # bytes; of a device that does not say how much is free
+
+
+def open_port(path: Path, backend: BackendName | None, options: LoadOptions) -> LocalPort:
+    """A model in this process, its layers placed as the options say. By default GPUs take as many of the last layers as
+    fit with their caches and graphs; where that is refused, fewer do. NoMemoryError if the model fits nowhere.
+    """
+    try:
+        port = _open(path, backend, options)
+    except NoMemoryError as error:
+        error.memory.log(log)
+        raise
+    port.memory().log(log)
+    return port
+
+
+def _open(path: Path, backend: BackendName | None, options: LoadOptions) -> LocalPort:
+    if options.params.gpu_layers is not None:
+        return LocalPort(path, backend, options)
+    if options.num_gpu_layers == 0:
+        return LocalPort(path, backend, _placed(options, GPULayersList()))
+    with backbay.open(None, backend, replace(options.params, alloc_memory=False)) as bare:
+        gpus = [device for device in bare.devices() if device.is_gpu]
+        name, splits = bare.name, bare.splits_layers
+    if not gpus:
+        if options.num_gpu_layers is not None:
+            told = f"{options.num_gpu_layers} layers are wanted on GPUs: {name} has none on this machine"
+            log.warning("%s, so all layers stay on the CPU", told)
+        return LocalPort(path, backend, options)
+    if options.num_gpu_layers is not None:
+        with open_model(path) as file:
+            planner = LayerPlanner(layer_sizes(file), rooms(gpus, options.params.max_memory), options)
+        return LocalPort(path, backend, _placed(options, planner.plan()))
+    return _open_as_it_fits(path, backend, options, gpus, splits=splits)
+
+
+def _open_as_it_fits(
+    path: Path, backend: BackendName | None, options: LoadOptions, gpus: Sequence[DeviceInfo], *, splits: bool
+) -> LocalPort:
+    planner = _measured(path, backend, options, gpus) if splits else None
+    layers = None if planner is None else planner.plan()
+    for left in reversed(range(TRIES + 1)):
+        try:
+            return LocalPort(path, backend, _placed(options, layers))
+        except NoMemoryError as error:
+            if not left or not short_gpus(error.memory) or layers == []:
+                raise
+            fewer = GPULayersList() if planner is None or left == 1 else planner.fewer(error.memory)
+            log.warning("%s; trying again with %s", str(error).partition("\n")[0], on_gpus(fewer))
+            layers = fewer
+    raise AssertionError("the last try returns or raises")
+
+
+def _measured(
+    path: Path, backend: BackendName | None, options: LoadOptions, gpus: Sequence[DeviceInfo]
+) -> LayerPlanner:
+    """A planner that knows what each layer takes with its cache, and what graphs and companions take beside it."""
+    dry = replace(options, params=replace(options.params, alloc_memory=False), queue=None, cache_dir=None)
+    port = LocalPort(path, backend, dry)
+    try:
+        memory = port.memory()
+    finally:
+        port.close()
+    graph = max((each.graph.size for each in memory.gpus), default=0) or memory.cpu.graph.size
+    taken = Counter({gpu.id: graph for gpu in gpus})
+    for companion in memory.companions.values():
+        taken.update({device.id: device.total() for device in companion.gpus})
+    room = {id: free - taken[id] for id, free in rooms(gpus, options.params.max_memory).items()}
+    return LayerPlanner(layer_costs(memory), room, options)
+
+
+@final
+@dataclass
+class LayerPlanner:
+    """Places layers on GPUs by their bytes.
+
+    costs  the bytes of each layer, the output last
+    room   the bytes that layers may take, by GPU
+    """
+
+    costs: Sequence[int]
+    room: dict[str, int]
+    options: LoadOptions
+
+    def plan(self) -> GPULayersList:
+        """The layers of each GPU."""
+        options = self.options
+        self._planned = assign_layers(
+            self.costs,
+            list(self.room.items()),
+            num_gpu_layers=options.num_gpu_layers,
+            main_gpu=options.main_gpu,
+            tensor_split=options.tensor_split,
+        )
+        return self._planned
+
+    def fewer(self, memory: BackendMemory) -> GPULayersList:
+        """A plan with fewer layers on the GPUs that were short: half-way between what they gave and what was asked for."""
+        given = {gpu.id: gpu.allocated() for gpu in memory.gpus}
+        asked = {gpu.id: sum(self.costs[layer] for layer in gpu.layers) for gpu in self._planned}
+        for id in short_gpus(memory) & asked.keys():
+            self.room[id] = min((given.get(id, 0) + asked[id]) // 2, asked[id] - 1)
+        return self.plan()
+
+
+def _placed(options: LoadOptions, layers: GPULayersList | None) -> LoadOptions:
+    params = replace(options.params, gpu_layers=layers)
+    return replace(options, params=params, num_gpu_layers=None, main_gpu=0, tensor_split=())
+
+
+def rooms(gpus: Sequence[DeviceInfo], limits: Mapping[str, int]) -> dict[str, int]:
+    """The free bytes of each GPU, or its limit where that is less."""
+    free = {gpu.id: UNKNOWN if gpu.free_memory is None else gpu.free_memory for gpu in gpus}
+    return {id: min(size, limits.get(id, size)) for id, size in free.items()}
+
+
+def on_gpus(layers: GPULayersList) -> str:
+    """A placement in words."""
+    told = ", ".join(f"{len(gpu.layers)} layers on {gpu.id}" for gpu in layers)
+    return told or "no layers on GPUs"
+
+
+def short_gpus(memory: BackendMemory) -> set[str]:
+    """The GPUs where an allocation failed."""
+    failed = AllocationStatus.Failed
+    parts = (memory, *memory.companions.values())
+    return {
+        gpu.id for part in parts for gpu in part.gpus if any(each.status is failed for each in gpu.entries())
+    }
+
+
+def layer_costs(memory: BackendMemory) -> list[int]:
+    """The bytes of each layer with its cache, wherever they lie."""
+    count = max(len(device.weights) for device in memory.devices)
+    costs = [0] * count
+    for device in memory.devices:
+        for entries in (device.weights, device.cache):
+            for layer, entry in enumerate(entries[:count]):
+                costs[layer] += entry.size
+    return costs
+
+
+def layer_sizes(file: ModelFile) -> list[int]:
+    """The bytes of each block's weights and, last, of the output's."""
+    blocks = BLOCK_COUNT.of(file.metadata)
+    sizes = [0] * (blocks + 1)
+    for tensor in file.tensors.values():
+        block = re.match(r"blk\.(\d+)\.", tensor.name)
+        if block is not None and int(block[1]) < blocks:
+            sizes[int(block[1])] += tensor.nbytes
+        elif tensor.name.startswith("output"):
+            sizes[-1] += tensor.nbytes
+    return sizes

@@ -1,0 +1,48 @@
+"""A model of the engine lies on a device of ggml's as far as that has room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rpc_servers import serving
+from small_llama import write_small_llama
+
+from backbay import BackendParams
+from backbay_engine import estimate, load
+from backbay_ggml.library.abi import NULL
+from backbay_ggml.library.library import load_library
+
+pytestmark = pytest.mark.skipif(
+    load_library().lib.ggml_backend_reg_by_name(b"RPC") == NULL, reason="this library has no RPC"
+)
+SIZES = {"context": 256, "parallel": 2, "batch": 32}
+REMOTE = "RPC:0"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with serving() as server:
+        yield server.endpoint
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("models") / "small.gguf", layers=4)
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_layers_lie_on_a_server_as_far_as_it_has_room(path: Path, endpoint: str, worker: bool) -> None:
+    options = {"rpc": endpoint}
+    whole = estimate(path, "ggml", params=BackendParams(options=options), **SIZES).gpus[0]
+    assert whole.id == REMOTE and all(layer.size for layer in whole.weights)
+    params = BackendParams(max_memory={REMOTE: whole.total() - 1}, options=options)
+    with load(path, "cpu_ref", **SIZES) as reference:
+        wanted = reference.logits([1, 2, 3])
+    with load(path, "ggml", params=params, worker=worker, **SIZES) as llm:
+        placed = [bool(layer.size) for layer in llm.memory().gpus[0].weights]
+        assert placed[-1] and not placed[0]
+        assert llm.memory().gpus[0].total() < whole.total()
+        np.testing.assert_allclose(llm.logits([1, 2, 3]), wanted, rtol=0, atol=0.05 * np.abs(wanted).max())
