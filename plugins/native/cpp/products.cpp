@@ -36,7 +36,6 @@ static bool takes_tiles() { // what the processor has stays, and asking the syst
 
 static const char *find_tiles() { return takes_tiles() ? vnni::tiles::INSTRUCTIONS : nullptr; }
 static const char *find() { return has_vnni() ? "AVX-512 with VNNI" : vector_instructions(); }
-static bool takes(Format format) { return has_vnni() || !LAYOUTS[format].over_127; }
 
 // Columns in codes. A tile has the most columns; of AMX where the caller allows it.
 static Columns columns_of(const ggml_tensor *entries, long blocks, bool tiles) {
@@ -46,7 +45,7 @@ static Columns columns_of(const ggml_tensor *entries, long blocks, bool tiles) {
 
 static void encode(const ggml_tensor *x, Choice choice, const ggml_tensor *entries, int thread, int threads) {
     const Columns columns = columns_of(entries, x->ne[0] / BLOCK, choice.tiles);
-    (has_avx512() ? avx512::encode_columns : avx2::encode_columns)((const float *)x->data, x->nb[1] / sizeof(float), choice.format, columns, thread, threads);
+    (has_vnni() ? vnni::encode_columns : has_avx512() ? avx512::encode_columns : avx2::encode_columns)((const float *)x->data, x->nb[1] / sizeof(float), choice.format, columns, thread, threads);
 }
 
 static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, int thread, int threads) {
@@ -63,7 +62,6 @@ static void multiply(Choice choice, const ggml_tensor *entries, ggml_tensor *y, 
 
 static const char *find_tiles() { return nullptr; }
 static const char *find() { return nullptr; }
-static bool takes(Format) { return false; }
 static void encode(const ggml_tensor *, Choice, const ggml_tensor *, int, int) {}
 static void multiply(Choice, const ggml_tensor *, ggml_tensor *, int, int) {}
 
@@ -75,7 +73,7 @@ extern "C" const char *backbay_products_instructions() { return find(); }
 extern "C" const char *backbay_tiles_instructions() { return find_tiles(); }
 
 // Whether there is code for a format of weights.
-extern "C" int backbay_products_takes(int format) { return find() && 0 <= format && format < FORMATS && takes((Format)format); }
+extern "C" int backbay_products_takes(int format) { return find() && 0 <= format && format < FORMATS; }
 
 // ggml_custom_op_t; userdata is a Choice. Of an f32 matrix, its columns in codes.
 extern "C" void backbay_columns(ggml_tensor *result, int thread, int threads, void *userdata) {

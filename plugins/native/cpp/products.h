@@ -28,8 +28,8 @@ enum Format { Q4_0, Q4_0_X8, Q8_0, Q4_K, Q4_K_X8, Q6_K, FORMATS };
 
 constexpr int TILES = 64; // is added to a format where AMX may be used
 
-// The scales of a block: one; one and a minimum that is subtracted; one for each half.
-enum Scales { ONE, MINIMUM, HALVES };
+// The scales of a block: one; one and a minimum that is subtracted; one for each half; one, of codes with signs.
+enum Scales { ONE, MINIMUM, HALVES, SIGNED };
 
 static inline uint16_t half_at(const char *place) {
     uint16_t half;
@@ -43,12 +43,11 @@ struct Layout {
     int rows;      // that are interleaved
     int blocks;    // of 32 weights in a unit of the format
     int size;      // bytes of a unit
-    bool over_127; // codes; without VNNI, their products overflow 16 bits
     int tiles;     // of columns, most, for which blocks go through registers, for each tile anew
 };
 constexpr Layout LAYOUTS[FORMATS] = {
-    {ONE, 8, 1, 1, 18, false, 1},     {ONE, 8, 8, 1, 144, false, 2},      {ONE, 128, 1, 1, 34, true, 1},
-    {MINIMUM, 0, 1, 8, 144, false, 0}, {MINIMUM, 0, 8, 8, 1152, false, 0}, {HALVES, 32, 1, 8, 210, false, 0},
+    {ONE, 8, 1, 1, 18, 1},      {ONE, 8, 8, 1, 144, 2},      {ONE, 128, 1, 1, 34, 1},
+    {MINIMUM, 0, 1, 8, 144, 0}, {MINIMUM, 0, 8, 8, 1152, 0}, {HALVES, 32, 1, 8, 210, 0},
 };
 
 struct Weights {

@@ -1,6 +1,4 @@
 // Products by AVX2: the few operations that differ between instruction sets.
-//
-// Without VNNI, products of codes are summed in 16 bits, two by two. So weights' codes must be below 128.
 
 namespace avx2 {
 
@@ -12,6 +10,8 @@ typedef __m256i Ints;
 typedef __m256 Vec;
 constexpr long LANES = 8, PANELS = 2, MOST = 3;
 
+// Numbers in 8 bits whose signs are those of others.
+INLINE Ints with_signs(Ints x, Ints signs) { return _mm256_sign_epi8(x, signs); }
 INLINE Ints load(const void *x) { return _mm256_loadu_si256((const __m256i *)x); }
 INLINE void store(void *x, Ints y) { _mm256_store_si256((__m256i *)x, y); }
 #include "products_vectors.h"
@@ -92,6 +92,8 @@ INLINE void round_block(const float *x, Vec factor, int8_t *codes) {
     _mm256_storeu_si256((__m256i *)codes, _mm256_permutevar8x32_epi32(packed, order));
 }
 
+#define BY_ROWS
 #include "products_groups.h"
+#undef BY_ROWS
 
 } // namespace avx2

@@ -1,6 +1,4 @@
 // Products by AVX-512, in the namespace NAME, with VNNI or without it: the few operations that differ between instruction sets.
-//
-// Without VNNI, as for AVX2, weights' codes must be below 128.
 
 namespace NAME {
 
@@ -12,6 +10,9 @@ typedef __m512i Ints;
 typedef __m512 Vec;
 constexpr long LANES = 16, PANELS = 3, MOST = 4;
 
+#ifndef VNNI
+INLINE Ints with_signs(Ints x, Ints signs) { return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(signs), _mm512_setzero_si512(), x); }
+#endif
 INLINE Ints load(const void *x) { return _mm512_loadu_si512(x); }
 INLINE void store(void *x, Ints y) { _mm512_store_si512(x, y); }
 #include "products_vectors.h"

@@ -16,7 +16,18 @@ TARGET static void encode_unusual(const float *x, float highest, Entry *entry) {
         entry->codes[i] = highest == __builtin_inff() && __builtin_fabsf(x[i]) == highest ? (x[i] > 0 ? 1 : -1) : 0;
 }
 
-INLINE void encode(const float *x, const Layout &layout, Entry *entry) {
+// Codes of 8 bits are moved above 0; without VNNI, products of two are added up in 16 bits, which they overflow unless their
+// signs go to the columns' codes.
+#ifdef VNNI
+constexpr Scales EIGHT_BITS = ONE;
+#else
+constexpr Scales EIGHT_BITS = SIGNED;
+#endif
+
+// What is subtracted from the codes of a format.
+constexpr int centre_of(Format format) { return format == Q8_0 && EIGHT_BITS == SIGNED ? 0 : LAYOUTS[format].centre; }
+
+INLINE void encode(const float *x, Format format, Entry *entry) {
     const float highest = peak(x);
     if (!(highest < __builtin_inff())) {
         encode_unusual(x, highest, entry);
@@ -31,9 +42,9 @@ INLINE void encode(const float *x, const Layout &layout, Entry *entry) {
         round_block(x, floats(LARGEST_CODE / highest), entry->codes);
     }
     const int sums[2] = {sum_of_codes(entry->codes), sum_of_codes(entry->codes + 16)};
-    const bool apart = layout.scales == HALVES;
-    entry->bias[0] = -layout.centre * (apart ? sums[0] : sums[0] + sums[1]);
-    entry->bias[1] = -layout.centre * sums[1];
+    const bool apart = LAYOUTS[format].scales == HALVES;
+    entry->bias[0] = -centre_of(format) * (apart ? sums[0] : sums[0] + sums[1]);
+    entry->bias[1] = -centre_of(format) * sums[1];
     entry->minus = -entry->scale * (float)(sums[0] + sums[1]);
 }
 
@@ -45,7 +56,7 @@ TARGET static void encode_columns(const float *x, long stride, Format format, co
         const long first = columns.first(tile), wide = columns.first(tile + 1) - first;
         for (; at < (first + wide) * columns.blocks && at < end; at++) {
             const long block = (at - first * columns.blocks) / wide, column = (at - first * columns.blocks) % wide;
-            encode(x + (first + column) * stride + block * BLOCK, LAYOUTS[format], columns.block(tile, block) + column);
+            encode(x + (first + column) * stride + block * BLOCK, format, columns.block(tile, block) + column);
         }
     }
 }

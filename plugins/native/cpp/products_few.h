@@ -1,7 +1,7 @@
 // Products of weights and a few tiles of columns: weights go from memory through registers, and are stored nowhere. For
 // formats with one scale for a block; the blocks of others are unpacked eight at a time, which no registers hold.
 
-template <int C, void (*UNPACK)(const char *const *, long, Part *)>
+template <int C, Scales S, void (*UNPACK)(const char *const *, long, Part *)>
 TARGET static void multiply_unpacking(const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
     Vec s[C][PANELS];
     EACH(c, C) EACH(p, PANELS) s[c][p] = floats(0);
@@ -11,14 +11,10 @@ TARGET static void multiply_unpacking(const char *const *rows, long each, long b
             fetch.step();
             Part part; // which the compiler keeps in registers
             UNPACK(rows + p * each, n, &part);
-            Ints products[C];
-            EACH(c, C) products[c] = numbers(e[c].bias[0]);
-            EACH(g, 8) {
-                const Ints weights = load(part.codes[g]);
-                EACH(c, C) products[c] = plus_products(products[c], weights, group(e[c], g));
-            }
+            Ints products[C][1];
+            sum_products<S, C, 1, 0, 8>(&part, 0, e, products);
             const Vec scale = load_floats(part.scale);
-            EACH(c, C) s[c][p] = plus_product(s[c][p], times(converted(products[c]), scale), floats(e[c].scale));
+            EACH(c, C) s[c][p] = plus_product(s[c][p], times(converted(products[c][0]), scale), floats(e[c].scale));
         }
     }
     EACH(c, C) EACH(p, PANELS) store_floats(sums[c] + p * LANES, s[c][p]);
@@ -30,7 +26,11 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
     if constexpr (C < MOST)
         if (columns > C)
             return multiply_tile<C + 1>(w, rows, each, columns, entries, sums, fetch);
-    const auto go = w.format == Q8_0 ? multiply_unpacking<C, unpack_q8_0>
-                    : w.format == Q4_0 ? multiply_unpacking<C, unpack_q4_0> : multiply_unpacking<C, unpack_q4_0_x8>;
+#ifdef BY_ROWS
+    const auto q8_0 = multiply_rows<C, Q8_0>, q4_0 = multiply_rows<C, Q4_0>;
+#else
+    const auto q8_0 = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>, q4_0 = multiply_unpacking<C, ONE, unpack_q4_0>;
+#endif
+    const auto go = w.format == Q8_0 ? q8_0 : w.format == Q4_0 ? q4_0 : multiply_unpacking<C, ONE, unpack_q4_0_x8>;
     go(rows, each, w.blocks, entries, sums, fetch);
 }

@@ -6,6 +6,12 @@
 #ifdef VNNI
 #include "products_amx.h"
 #endif
+#ifdef BY_ROWS
+#include "products_rows.h"
+constexpr long EIGHT_BITS_DIRECTLY = 2; // tiles of columns, most, of q8_0
+#else
+constexpr long EIGHT_BITS_DIRECTLY = LAYOUTS[Q8_0].tiles;
+#endif
 #include "products_few.h"
 
 // The starts of a group of rows; those past the last row repeat it.
@@ -27,7 +33,8 @@ TARGET static void multiply_tiles(Scratch &s, const Weights &w, const char *cons
         const long blocks = w.blocks - block < chunk ? w.blocks - block : chunk;
         for (long panel = 0; panel < PANELS; panel++)
             unpack(w.format, rows + each * panel, block, blocks, s.parts[panel], fetch);
-        auto add = layout.scales == ONE ? add_columns<ONE> : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
+        auto add = w.format == Q8_0 ? add_columns<EIGHT_BITS> : layout.scales == ONE ? add_columns<ONE>
+                   : layout.scales == MINIMUM ? add_columns<MINIMUM> : add_columns<HALVES>;
 #ifdef VNNI
         if (x.most == tiles::MOST)
             add = layout.scales == ONE ? tiles::add_columns<ONE> : layout.scales == MINIMUM ? tiles::add_columns<MINIMUM> : tiles::add_columns<HALVES>;
@@ -50,7 +57,7 @@ TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x
     const char *rows[ROWS];
     const Layout &layout = LAYOUTS[w.format];
     const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
-    if (x.most == MOST && tiles <= layout.tiles) {
+    if (x.most == MOST && tiles <= (w.format == Q8_0 ? EIGHT_BITS_DIRECTLY : layout.tiles)) {
         Fetch fetch(ahead, w.blocks * PANELS * tiles);
         for (long tile = low_tile; tile < high_tile; tile++) {
             const long column = x.first(tile), wide = x.first(tile + 1) - column;

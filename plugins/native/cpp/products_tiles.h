@@ -16,20 +16,49 @@ INLINE Ints group(const Entry &entry, int n) {
     return numbers(four);
 }
 
-// The products of groups of codes, scaled, are added to sums.
-template <int C, int FIRST, int END>
-INLINE void add_codes(const Part (*parts)[CHUNK], long n, const Entry *e, const float *(*scale)(const Part &), Vec (*sums)[PANELS]) {
-    Ints s[C][PANELS];
-    EACH(c, C) EACH(p, PANELS) s[c][p] = numbers(e[c].bias[FIRST / 4]);
+// The sums of the products of groups of codes, of P panels whose parts lie `step` apart, and of C columns.
+template <Scales S, int C, int P, int FIRST, int END>
+INLINE void sum_products(const Part *parts, long step, const Entry *e, Ints (*s)[P]) {
+    EACH(c, C) EACH(p, P) s[c][p] = numbers(e[c].bias[FIRST / 4]);
+#ifdef VNNI
 #pragma GCC unroll 8
     for (int g = FIRST; g < END; g++) {
-        Ints weights[PANELS];
-        EACH(p, PANELS) weights[p] = load(parts[p][n].codes[g]);
+        Ints weights[P];
+        EACH(p, P) weights[p] = load(parts[p * step].codes[g]);
         EACH(c, C) {
             const Ints codes = group(e[c], g);
-            EACH(p, PANELS) s[c][p] = plus_products(s[c][p], weights[p], codes);
+            EACH(p, P) s[c][p] = plus_products(s[c][p], weights[p], codes);
         }
     }
+#else
+    // So many products fit into 16 bits: of 15, 63 or 128 with 127 at most, two at a time.
+    constexpr int RUN = S == SIGNED ? 1 : S == HALVES ? 2 : 8;
+#pragma GCC unroll 8
+    for (int g = FIRST; g < END; g += RUN) {
+        Ints pairs[C][P];
+        EACH(i, RUN) {
+            Ints weights[P];
+            EACH(p, P) weights[p] = load(parts[p * step].codes[g + i]);
+            EACH(c, C) {
+                const Ints codes = group(e[c], g + i);
+                EACH(p, P) {
+                    if (S == SIGNED)
+                        pairs[c][p] = pair_products(magnitudes(weights[p]), with_signs(codes, weights[p]));
+                    else
+                        pairs[c][p] = i ? plus_pair_products(pairs[c][p], weights[p], codes) : pair_products(weights[p], codes);
+                }
+            }
+        }
+        EACH(c, C) EACH(p, P) s[c][p] = plus_pairs(s[c][p], pairs[c][p]);
+    }
+#endif
+}
+
+// The products of groups of codes, scaled, are added to sums.
+template <Scales S, int C, int FIRST, int END>
+INLINE void add_codes(const Part (*parts)[CHUNK], long n, const Entry *e, const float *(*scale)(const Part &), Vec (*sums)[PANELS]) {
+    Ints s[C][PANELS];
+    sum_products<S, C, PANELS, FIRST, END>(&parts[0][n], CHUNK, e, s);
     EACH(c, C) {
         const Vec factor = floats(e[c].scale);
         EACH(p, PANELS) sums[c][p] = plus_product(sums[c][p], times(converted(s[c][p]), load_floats(scale(parts[p][n]))), factor);
@@ -41,9 +70,9 @@ INLINE const float *extra_of(const Part &part) { return part.extra; }
 
 template <int C, Scales S>
 INLINE void add_block(const Part (*parts)[CHUNK], long n, const Entry *e, Vec (*sums)[PANELS]) {
-    add_codes<C, 0, S == HALVES ? 4 : 8>(parts, n, e, scale_of, sums);
+    add_codes<S, C, 0, S == HALVES ? 4 : 8>(parts, n, e, scale_of, sums);
     if (S == HALVES)
-        add_codes<C, 4, 8>(parts, n, e, extra_of, sums);
+        add_codes<S, C, 4, 8>(parts, n, e, extra_of, sums);
     if (S == MINIMUM)
         EACH(c, C) {
             const Vec minus = floats(e[c].minus);

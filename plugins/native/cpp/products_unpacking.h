@@ -38,7 +38,7 @@ INLINE void unpack_q8_0(const char *const *rows, long block, Part *part) {
         Ints q[4];
         quads(rows, block * 34 + 2 + 16 * half, q);
         for (int i = 0; i < 4; i++)
-            store(part->codes[4 * half + i], q[i] ^ bytes(128));
+            store(part->codes[4 * half + i], q[i] ^ bytes(centre_of(Q8_0)));
     }
     store_floats(part->scale, halves(rows, block * 34));
 }

@@ -92,6 +92,20 @@ def test_products_are_right_for_any_number_of_rows(product, format_, rows, inner
     assert (error <= ROUNDED * (np.abs(x) @ np.abs(numbers.T))).all()
 
 
+@pytest.mark.parametrize("code", [0x7F, 0x80, 0x81, 0xFF])
+@pytest.mark.parametrize("columns", [1, 7, 40])
+def test_sums_of_the_largest_codes_overflow_nothing(product, format_, code, columns) -> None:
+    dtype = X8.get(format_) or DType[format_]
+    blocks = random_blocks(dtype, 8 * 512, np.random.default_rng(8)).reshape(-1, dtype.type_size)
+    scales = {place + n for place in SCALES[dtype] for n in range(2)}
+    blocks[:, [n for n in range(dtype.type_size) if n not in scales]] = code
+    w, numbers = weights_of(format_, 8, 512, blocks)
+    signs = np.where(np.arange(columns)[:, None] % 3, 1, np.where(np.arange(512) % 2, 1, -1))
+    x = np.float32(127) * signs.astype(np.float32)
+    error = np.abs(product(w, x) - x @ numbers.T)
+    assert (error <= ROUNDED * (np.abs(x) @ np.abs(numbers.T))).all()
+
+
 @pytest.mark.parametrize("inner", [256, MOST_ALONE, 1536])
 @pytest.mark.few(12)
 def test_a_column_has_the_same_result_alone_and_among_others(product, format_, inner) -> None:
