@@ -46,3 +46,15 @@ def test_layers_lie_on_a_server_as_far_as_it_has_room(path: Path, endpoint: str,
         assert placed[-1] and not placed[0]
         assert llm.memory().gpus[0].total() < whole.total()
         np.testing.assert_allclose(llm.logits([1, 2, 3]), wanted, rtol=0, atol=0.05 * np.abs(wanted).max())
+
+
+def test_a_draft_of_fewer_layers_guesses_for_a_model_on_a_server(
+    path: Path, endpoint: str, tmp_path: Path
+) -> None:
+    draft = write_small_llama(tmp_path / "draft.gguf", layers=2)
+    params = BackendParams(options={"rpc": endpoint})
+    for layers in (None, 2, 0):
+        with load(path, "ggml", params=params, draft=draft, num_gpu_layers=layers, **SIZES) as llm:
+            memory = llm.memory()
+        placed = [sum(bool(layer.size) for layer in each.gpus[0].weights) for each in (memory, memory.draft)]
+        assert placed == {None: [5, 3], 2: [2, 3], 0: [0, 0]}[layers]

@@ -70,7 +70,6 @@ def _params_of_encoder(options: LoadOptions) -> BackendParams:
     """The parameters of the text's backend, without those that name the text's layers or, on another backend, options."""
     params, own = options.params, options.encoder_params
     if own is None:
-        layers = None if params.gpu_layers else params.gpu_layers
         others = {} if options.encoder_backend is not None else params.options
-        own = replace(params, gpu_layers=layers, options=others)
+        own = replace(params, gpu_layers=options.companion_layers, options=others)
     return replace(own, alloc_memory=params.alloc_memory)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, Final, TypeAlias, TypedDict
 
-from backbay import Backend, BackendParams, DType, OptionError
+from backbay import Backend, BackendParams, DType, GPULayersList, OptionError
 from backbay.gguf import nearest
 
 from ..arguments import LARGEST, adapter_files, require_params, whole_number
@@ -145,6 +145,11 @@ class LoadOptions:
             raise OptionError(
                 "params.gpu_layers says where layers lie: leave out num_gpu_layers, main_gpu and tensor_split"
             )
+
+    @property
+    def companion_layers(self) -> GPULayersList | None:
+        """The layers on GPUs of an encoder or a draft, by default: none if the model has none there, else all that fit."""
+        return None if self.params.gpu_layers else self.params.gpu_layers
 
     @property
     def guesses(self) -> bool:
