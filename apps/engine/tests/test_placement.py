@@ -186,9 +186,24 @@ def test_two_ways_to_place_layers_are_refused(path: Path, gpus: Any) -> None:
     for given in ({"num_gpu_layers": 1}, {"main_gpu": 1}, {"tensor_split": [1]}):
         with pytest.raises(OptionError, match=r"params\.gpu_layers"):
             load(path, WithGpus, params=params, **given)
-    for wrong in ({"main_gpu": 2}, {"tensor_split": [1, 2, 3]}, {"tensor_split": ["a"]}):
-        with pytest.raises(OptionError, match=next(iter(wrong))):
-            load(path, WithGpus, **wrong)
+    with pytest.raises(OptionError, match="main_gpu"):
+        load(path, WithGpus, main_gpu=2)
+
+
+@pytest.mark.parametrize("shares", [["a"], "3,1", None, 1, [np.nan, 1], [np.inf], [-1, 2], [True]])
+def test_shares_that_are_none_are_refused_with_and_without_a_gpu(path: Path, gpus: Any, shares: Any) -> None:
+    for free in ([PLENTY], []):
+        gpus(free)
+        with pytest.raises(OptionError, match="tensor_split"):
+            load(path, WithGpus, tensor_split=shares)
+
+
+def test_shares_are_a_list_an_array_or_a_generator(path: Path, gpus: Any) -> None:
+    gpus([PLENTY, PLENTY])
+    for shares in ([3, 2], np.array([3, 2], np.float32), (share for share in (3, 2))):
+        with load(path, WithGpus, **SIZES, tensor_split=shares) as llm:
+            placed = [sum(bool(layer.size) for layer in gpu.weights) for gpu in llm.memory().gpus]
+            assert placed == [3, 2]
 
 
 def test_memory_is_logged_when_a_model_has_opened_and_when_it_is_refused(
