@@ -146,6 +146,12 @@ def test_a_gpu_that_refuses_gets_fewer_layers(
     assert all("no memory for" in each and "trying again with" in each for each in told)
 
 
+def test_a_warning_about_a_model_comes_once(path: Path, gpus: Any, caplog: pytest.LogCaptureFixture) -> None:
+    gpus([PLENTY])
+    load(path, WithGpus, context=512).close()
+    assert len([record for record in caplog.records if "was trained for" in record.message]) == 1
+
+
 def test_a_gpu_that_gives_nothing_leaves_all_layers_to_the_cpu(path: Path, gpus: Any) -> None:
     opened = gpus([PLENTY], [1])
     with answer(path):
