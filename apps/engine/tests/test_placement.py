@@ -167,6 +167,21 @@ def test_a_backend_that_splits_no_layers_has_all_of_them_on_a_gpu_or_none(
         assert opened == [[0, 1, 2, 3, 4], []]
 
 
+def test_a_backend_that_splits_no_layers_has_all_of_them_on_the_gpu_that_is_asked_for(
+    path: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WithGpus, "splits_layers", False)
+    gpus([PLENTY, PLENTY])
+    for asked in ({"main_gpu": 1}, {"tensor_split": [0, 1]}):
+        with answer(path, **asked) as llm:
+            assert [sum(bool(layer.size) for layer in gpu.weights) for gpu in llm.memory().gpus] == [0, 5]
+    with pytest.raises(OptionError, match="main_gpu"):
+        load(path, WithGpus, main_gpu=2)
+    opened = gpus([PLENTY, PLENTY], [PLENTY, 1])
+    with answer(path, main_gpu=1):
+        assert opened == [[0, 1, 2, 3, 4], []]
+
+
 def test_fewer_layers_on_gpus_are_not_tried_where_the_cpu_is_short(path: Path, gpus: Any) -> None:
     opened = gpus([PLENTY])
     with pytest.raises(NoMemoryError, match=CPU):

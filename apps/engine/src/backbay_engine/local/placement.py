@@ -61,7 +61,7 @@ def _open_as_it_fits(
     path: Path, backend: BackendName | None, options: LoadOptions, gpus: Sequence[DeviceInfo], *, splits: bool
 ) -> LocalPort:
     planner = _measured(path, backend, options, gpus) if splits else None
-    layers = None if planner is None else planner.plan()
+    layers = _whole(path, options, gpus) if planner is None else planner.plan()
     for left in reversed(range(TRIES + 1)):
         try:
             return LocalPort(path, backend, _placed(options, layers))
@@ -72,6 +72,15 @@ def _open_as_it_fits(
             log.warning("%s; trying again with %s", str(error).partition("\n")[0], on_gpus(fewer))
             layers = fewer
     raise AssertionError("the last try returns or raises")
+
+
+def _whole(path: Path, options: LoadOptions, gpus: Sequence[DeviceInfo]) -> GPULayersList | None:
+    """All layers of a backend that splits none, on the GPU that is asked for; None if the backend chooses it."""
+    if not options.main_gpu and not options.tensor_split:
+        return None
+    with open_model(path) as file:
+        count = len(layer_sizes(file))
+    return LayerPlanner([0] * count, {gpu.id: 0 for gpu in gpus}, options).plan()
 
 
 def _measured(
