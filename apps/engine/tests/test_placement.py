@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,8 @@ from backbay import (
     Placement,
 )
 from backbay_engine import LLM, estimate, load
+from backbay_engine.port.options import LoadOptions
+from backbay_engine.trials.model_speed import TrialTask, run_task
 
 CPU = "CPU:0"
 CpuRef: Any = backbay.backends()["cpu_ref"].load()
@@ -180,6 +183,16 @@ def test_a_backend_that_splits_no_layers_has_all_of_them_on_the_gpu_that_is_aske
     opened = gpus([PLENTY, PLENTY], [PLENTY, 1])
     with answer(path, main_gpu=1):
         assert opened == [[0, 1, 2, 3, 4], []]
+
+
+def test_a_trial_of_speed_places_layers_as_the_load_will(path: Path, gpus: Any) -> None:
+    options = LoadOptions(context=64, batch=64)
+    opened = gpus([PLENTY], [1])
+    assert run_task(TrialTask(path, WithGpus, options), lambda: None).seconds > 0
+    assert opened[-1] == []
+    opened = gpus([PLENTY])
+    run_task(TrialTask(path, WithGpus, replace(options, num_gpu_layers=0)), lambda: None)
+    assert opened == [[]]
 
 
 def test_fewer_layers_on_gpus_are_not_tried_where_the_cpu_is_short(path: Path, gpus: Any) -> None:
