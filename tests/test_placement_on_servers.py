@@ -10,8 +10,9 @@ import pytest
 from rpc_servers import serving
 from small_llama import write_small_llama
 
-from backbay import BackendParams
+from backbay import BackendMemory, BackendParams
 from backbay_engine import estimate, load
+from backbay_engine.local import placement
 from backbay_ggml.library.abi import NULL
 from backbay_ggml.library.library import load_library
 
@@ -58,3 +59,21 @@ def test_a_draft_of_fewer_layers_guesses_for_a_model_on_a_server(
             memory = llm.memory()
         placed = [sum(bool(layer.size) for layer in each.gpus[0].weights) for each in (memory, memory.draft)]
         assert placed == {None: [5, 3], 2: [2, 3], 0: [0, 0]}[layers]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
+def test_layers_stay_on_a_server_that_takes_less_than_it_says(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    path = write_small_llama(tmp_path / "deep.gguf", layers=12)
+    options = {"rpc": endpoint}
+    whole = estimate(path, "ggml", params=BackendParams(options=options), **SIZES).gpus[0].total()
+    params = BackendParams(max_memory={REMOTE: round(share * whole)}, options=options)
+
+    def layers(memory: BackendMemory) -> int:
+        return sum(bool(layer.size) for layer in memory.gpus[0].weights)
+
+    fitting = layers(estimate(path, "ggml", params=params, **SIZES))
+    monkeypatch.setattr(placement, "rooms", lambda gpus, limits: {gpu.id: whole for gpu in gpus})
+    with load(path, "ggml", params=params, **SIZES) as llm:
+        assert fitting - 1 <= layers(llm.memory()) <= fitting

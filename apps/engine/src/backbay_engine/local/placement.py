@@ -6,7 +6,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import backbay
@@ -52,7 +52,9 @@ def _open(path: Path, backend: BackendName | None, options: LoadOptions) -> Loca
         return LocalPort(path, backend, options)
     if options.num_gpu_layers is not None:
         with open_model(path) as file:
-            planner = LayerPlanner(layer_sizes(file), rooms(gpus, options.params.max_memory), options)
+            planner = LayerPlanner(
+                layer_sizes(file), rooms(gpus, options.params.max_memory), Counter(), options
+            )
         return LocalPort(path, backend, _placed(options, planner.plan()))
     return _open_as_it_fits(path, backend, options, gpus, splits=splits)
 
@@ -68,7 +70,8 @@ def _open_as_it_fits(
         except NoMemoryError as error:
             if not left or not short_gpus(error.memory) or layers == []:
                 raise
-            fewer = GPULayersList() if planner is None or left == 1 else planner.fewer(error.memory)
+            none = planner is None or left == 1
+            fewer = GPULayersList() if none else planner.fewer(error.memory, surely=left == 2)
             log.warning("%s; trying again with %s", str(error).partition("\n")[0], on_gpus(fewer))
             layers = fewer
     raise AssertionError("the last try returns or raises")
@@ -80,7 +83,7 @@ def _whole(path: Path, options: LoadOptions, gpus: Sequence[DeviceInfo]) -> GPUL
         return None
     with open_model(path) as file:
         count = len(layer_sizes(file))
-    return LayerPlanner([0] * count, {gpu.id: 0 for gpu in gpus}, options).plan()
+    return LayerPlanner([0] * count, {gpu.id: 0 for gpu in gpus}, Counter(), options).plan()
 
 
 def _measured(
@@ -94,44 +97,49 @@ def _measured(
     finally:
         port.close()
     graph = max((each.graph.size for each in memory.gpus), default=0) or memory.cpu.graph.size
-    taken = Counter({gpu.id: graph for gpu in gpus})
+    beside = Counter({gpu.id: graph for gpu in gpus})
     for companion in memory.companions.values():
-        taken.update({device.id: device.total() for device in companion.gpus})
-    room = {id: free - taken[id] for id, free in rooms(gpus, options.params.max_memory).items()}
-    return LayerPlanner(layer_costs(memory), room, options)
+        beside.update({device.id: device.total() for device in companion.gpus})
+    room = {id: free - beside[id] for id, free in rooms(gpus, options.params.max_memory).items()}
+    return LayerPlanner(layer_costs(memory), room, beside, options)
 
 
 @final
-@dataclass
 class LayerPlanner:
     """Places layers on GPUs by their bytes.
 
-    costs  the bytes of each layer, the output last
-    room   the bytes that layers may take, by GPU
+    costs   the bytes of each layer, the output last
+    room    the bytes that layers may take, by GPU
+    beside  the bytes of graphs and companions, by GPU
     """
 
-    costs: Sequence[int]
-    room: dict[str, int]
-    options: LoadOptions
+    def __init__(
+        self, costs: Sequence[int], room: dict[str, int], beside: Counter[str], options: LoadOptions
+    ) -> None:
+        self._costs, self._room, self._beside, self._options = costs, room, beside, options
+        self._sure = Counter[str]()  # bytes that a GPU gave, less those beside its layers
 
     def plan(self) -> GPULayersList:
         """The layers of each GPU."""
-        options = self.options
+        options = self._options
         self._planned = assign_layers(
-            self.costs,
-            list(self.room.items()),
+            self._costs,
+            list(self._room.items()),
             num_gpu_layers=options.num_gpu_layers,
             main_gpu=options.main_gpu,
             tensor_split=options.tensor_split,
         )
         return self._planned
 
-    def fewer(self, memory: BackendMemory) -> GPULayersList:
-        """A plan with fewer layers on the GPUs that were short: half-way between what they gave and what was asked for."""
+    def fewer(self, memory: BackendMemory, *, surely: bool) -> GPULayersList:
+        """A plan with fewer layers on the GPUs that were short: as many as what they gave surely holds, or half-way
+        between that and what was asked for.
+        """
         given = {gpu.id: gpu.allocated() for gpu in memory.gpus}
-        asked = {gpu.id: sum(self.costs[layer] for layer in gpu.layers) for gpu in self._planned}
+        asked = {gpu.id: sum(self._costs[layer] for layer in gpu.layers) for gpu in self._planned}
         for id in short_gpus(memory) & asked.keys():
-            self.room[id] = min((given.get(id, 0) + asked[id]) // 2, asked[id] - 1)
+            self._sure[id] = sure = max(self._sure[id], given.get(id, 0) - self._beside[id])
+            self._room[id] = min(sure if surely else (sure + asked[id]) // 2, asked[id] - 1)
         return self.plan()
 
 
@@ -148,7 +156,7 @@ def rooms(gpus: Sequence[DeviceInfo], limits: Mapping[str, int]) -> dict[str, in
 
 def on_gpus(layers: GPULayersList) -> str:
     """A placement in words."""
-    told = ", ".join(f"{len(gpu.layers)} layers on {gpu.id}" for gpu in layers)
+    told = ", ".join(f"{len(gpu.layers)} layer{'s'[: len(gpu.layers) > 1]} on {gpu.id}" for gpu in layers)
     return told or "no layers on GPUs"
 
 
