@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from small_llama import write_small_llama
 import backbay
 from backbay import (
     BackendParams,
+    CancelledError,
     DeviceInfo,
     GPULayers,
     GPULayersList,
@@ -153,6 +155,23 @@ def test_a_warning_about_a_model_comes_once(path: Path, gpus: Any, caplog: pytes
     gpus([PLENTY])
     load(path, WithGpus, context=512).close()
     assert len([record for record in caplog.records if "was trained for" in record.message]) == 1
+
+
+def test_a_load_can_be_cancelled_between_two_tries(
+    path: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, cancel = gpus([PLENTY], [1]), Event()
+    book_weights = WithGpus.book_weights
+
+    def book(backend: WithGpus) -> None:
+        if backend.params.alloc_memory:
+            cancel.set()
+        book_weights(backend)
+
+    monkeypatch.setattr(WithGpus, "book_weights", book)
+    with pytest.raises(CancelledError):
+        load(path, WithGpus, **SIZES, cancel=cancel)
+    assert len(opened) == 1
 
 
 def test_a_gpu_that_gives_nothing_leaves_all_layers_to_the_cpu(path: Path, gpus: Any) -> None:

@@ -13,6 +13,7 @@ import backbay
 from backbay import AllocationStatus, BackendMemory, DeviceInfo, GPULayersList, NoMemoryError, assign_layers
 from backbay.discovery import open_model
 from backbay.gguf import ModelFile
+from backbay.plugin import Cancel, check_cancel
 
 from ..models.keys import BLOCK_COUNT
 from ..port.options import BackendName, LoadOptions, Path
@@ -24,12 +25,14 @@ TRIES = 3  # with fewer layers, the last with none
 UNKNOWN = 1 << 62  # bytes; of a device that does not say how much is free
 
 
-def open_port(path: Path, backend: BackendName | None, options: LoadOptions) -> LocalPort:
+def open_port(
+    path: Path, backend: BackendName | None, options: LoadOptions, cancel: Cancel | None = None
+) -> LocalPort:
     """A model in this process, its layers placed as the options say. By default GPUs take as many of the last layers as
     fit with their caches and graphs; where that is refused, fewer do. NoMemoryError if the model fits nowhere.
     """
     try:
-        port = _open(path, backend, options)
+        port = _open(path, backend, options, cancel)
     except NoMemoryError as error:
         error.memory.log(log)
         raise
@@ -37,7 +40,7 @@ def open_port(path: Path, backend: BackendName | None, options: LoadOptions) -> 
     return port
 
 
-def _open(path: Path, backend: BackendName | None, options: LoadOptions) -> LocalPort:
+def _open(path: Path, backend: BackendName | None, options: LoadOptions, cancel: Cancel | None) -> LocalPort:
     if options.params.gpu_layers is not None:
         return LocalPort(path, backend, options)
     if options.num_gpu_layers == 0:
@@ -56,15 +59,21 @@ def _open(path: Path, backend: BackendName | None, options: LoadOptions) -> Loca
                 layer_sizes(file), rooms(gpus, options.params.max_memory), Counter(), options
             )
         return LocalPort(path, backend, _placed(options, planner.plan()))
-    return _open_as_it_fits(path, backend, options, gpus, splits=splits)
+    planner = _measured(path, backend, options, gpus) if splits else None
+    layers = _whole(path, options, gpus) if planner is None else planner.plan()
+    return _open_as_it_fits(path, backend, options, layers, planner, cancel)
 
 
 def _open_as_it_fits(
-    path: Path, backend: BackendName | None, options: LoadOptions, gpus: Sequence[DeviceInfo], *, splits: bool
+    path: Path,
+    backend: BackendName | None,
+    options: LoadOptions,
+    layers: GPULayersList | None,
+    planner: LayerPlanner | None,
+    cancel: Cancel | None,
 ) -> LocalPort:
-    planner = _measured(path, backend, options, gpus) if splits else None
-    layers = _whole(path, options, gpus) if planner is None else planner.plan()
     for left in reversed(range(TRIES + 1)):
+        check_cancel(cancel)
         try:
             return LocalPort(path, backend, _placed(options, layers))
         except NoMemoryError as error:
