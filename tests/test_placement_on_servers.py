@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rpc_servers import serving
 from small_llama import write_small_llama
+from small_vision import write_small_vision
 
 from backbay import BackendMemory, BackendParams
 from backbay_engine import estimate, load
@@ -77,3 +79,14 @@ def test_layers_stay_on_a_server_that_takes_less_than_it_says(
     monkeypatch.setattr(placement, "rooms", lambda gpus, limits: {gpu.id: whole for gpu in gpus})
     with load(path, "ggml", params=params, **SIZES) as llm:
         assert fitting - 1 <= layers(llm.memory()) <= fitting
+
+
+def test_an_encoder_with_parameters_of_its_own_leaves_a_server_that_is_short(
+    endpoint: str, tmp_path: Path
+) -> None:
+    text, projector = write_small_vision(tmp_path, "llava")
+    params = BackendParams(options={"rpc": endpoint})
+    files = {"path": text, "backend": "ggml", "projector": projector, "context": 64, "params": params}
+    whole = estimate(**files).encoder.gpus[0].total()
+    with load(**files, encoder_params=replace(params, max_memory={REMOTE: whole - 1})) as llm:
+        assert llm.memory().encoder.gpus[0].total() == 0

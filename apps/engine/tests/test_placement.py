@@ -204,6 +204,22 @@ def test_a_backend_that_splits_no_layers_has_all_of_them_on_the_gpu_that_is_aske
         assert opened == [[0, 1, 2, 3, 4], []]
 
 
+def test_an_option_that_demands_a_gpu_leaves_the_error_of_its_memory(
+    path: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = WithGpus.start
+
+    def demand(backend: WithGpus) -> None:
+        if backend.params.gpu_layers == []:
+            raise OptionError("option provider asks for FAKE:0, but gpu_layers for the CPU alone")
+        start(backend)
+
+    monkeypatch.setattr(WithGpus, "start", demand)
+    gpus([PLENTY], [1])
+    with pytest.raises(NoMemoryError, match="FAKE:0"):
+        load(path, WithGpus, **SIZES)
+
+
 def test_a_trial_of_speed_places_layers_as_the_load_will(path: Path, gpus: Any) -> None:
     options = LoadOptions(context=64, batch=64)
     opened = gpus([PLENTY], [1])

@@ -7,10 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 import backbay
-from backbay import AllocationStatus, BackendMemory, DeviceInfo, GPULayersList, NoMemoryError, assign_layers
+from backbay import (
+    AllocationStatus,
+    BackendMemory,
+    DeviceInfo,
+    GPULayersList,
+    NoMemoryError,
+    OptionError,
+    assign_layers,
+)
 from backbay.discovery import open_model
 from backbay.gguf import ModelFile
 from backbay.plugin import Cancel, check_cancel
@@ -72,17 +80,25 @@ def _open_as_it_fits(
     planner: LayerPlanner | None,
     cancel: Cancel | None,
 ) -> LocalPort:
+    placed, on_cpu, refused = _placed(options, layers), False, None
     for left in reversed(range(TRIES + 1)):
         check_cancel(cancel)
         try:
-            return LocalPort(path, backend, _placed(options, layers))
-        except NoMemoryError as error:
-            if not left or not short_gpus(error.memory) or layers == []:
+            return LocalPort(path, backend, placed)
+        except OptionError:
+            if refused is None:
                 raise
-            none = planner is None or left == 1
-            fewer = GPULayersList() if none else planner.fewer(error.memory, surely=left == 2)
-            log.warning("%s; trying again with %s", str(error).partition("\n")[0], on_gpus(fewer))
-            layers = fewer
+            raise refused from None  # an option demands the GPU that was short
+        except NoMemoryError as error:
+            if on_cpu or not short_gpus(error.memory):
+                raise
+            refused = error.with_traceback(None)
+        if planner is None or not layers or left == 1:
+            layers, on_cpu, placed = GPULayersList(), True, _without_gpus(options)
+        else:
+            layers = planner.fewer(refused.memory, surely=left == 2)
+            placed = _placed(options, layers)
+        log.warning("%s; trying again with %s", str(refused).partition("\n")[0], on_gpus(layers))
     raise AssertionError("the last try returns or raises")
 
 
@@ -155,6 +171,18 @@ class LayerPlanner:
 def _placed(options: LoadOptions, layers: GPULayersList | None) -> LoadOptions:
     params = replace(options.params, gpu_layers=layers)
     return replace(options, params=params, num_gpu_layers=None, main_gpu=0, tensor_split=())
+
+
+def _without_gpus(options: LoadOptions) -> LoadOptions:
+    """The options with all on the CPU, also companions whose parameters do not say otherwise."""
+    layers = GPULayersList()
+    own = {"encoder_params": options.encoder_params, "draft_params": options.draft_params}
+    moved: dict[str, Any] = {
+        name: replace(params, gpu_layers=layers)
+        for name, params in own.items()
+        if params is not None and params.gpu_layers is None
+    }
+    return replace(_placed(options, layers), **moved)
 
 
 def rooms(gpus: Sequence[DeviceInfo], limits: Mapping[str, int]) -> dict[str, int]:
