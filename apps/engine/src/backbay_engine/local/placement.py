@@ -63,23 +63,23 @@ def _open(path: Path, backend: BackendName | None, options: LoadOptions, cancel:
         return LocalPort(path, backend, options)
     if options.num_gpu_layers is not None:
         with open_model(path) as file:
-            planner = LayerPlanner(
-                layer_sizes(file), rooms(gpus, options.params.max_memory), Counter(), options
-            )
-        return LocalPort(path, backend, _placed(options, planner.plan()))
-    planner = _measured(path, backend, options, gpus) if splits else None
-    layers = _whole(path, options, gpus) if planner is None else planner.plan()
-    return _open_as_it_fits(path, backend, options, layers, planner, cancel)
+            sizes, room = layer_sizes(file), rooms(gpus, options.params.max_memory)
+        layers = LayerPlanner(sizes, room, Counter(), options).plan()
+        return LocalPort(path, backend, _placed(options, layers))
+    return _open_as_it_fits(path, backend, options, gpus, cancel, splits=splits)
 
 
 def _open_as_it_fits(
     path: Path,
     backend: BackendName | None,
     options: LoadOptions,
-    layers: GPULayersList | None,
-    planner: LayerPlanner | None,
+    gpus: Sequence[DeviceInfo],
     cancel: Cancel | None,
+    *,
+    splits: bool,
 ) -> LocalPort:
+    planner = _measured(path, backend, options, gpus) if splits else None
+    layers = _whole(path, options, gpus) if planner is None else planner.plan()
     placed, on_cpu, refused = _placed(options, layers), False, None
     for left in reversed(range(TRIES + 1)):
         check_cancel(cancel)
