@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeAlias, TypedDict
 
-from backbay import Backend, BackendParams, DType, GPULayersList, OptionError
+from backbay import Backend, BackendParams, DType, OptionError
 from backbay.gguf import nearest
 
 from ..arguments import LARGEST, adapter_files, gpu_shares, require_params, whole_number
@@ -141,11 +141,6 @@ class LoadOptions:
             raise OptionError(
                 "params.gpu_layers says where layers lie: leave out num_gpu_layers, main_gpu and tensor_split"
             )
-
-    @property
-    def companion_layers(self) -> GPULayersList | None:
-        """The layers on GPUs of an encoder or a draft, by default: none if the model has none there, else all that fit."""
-        return None if self.params.gpu_layers else self.params.gpu_layers
 
     @property
     def guesses(self) -> bool:
