@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +15,7 @@ from small_llama import write_small_llama
 import backbay
 from backbay import (
     BackendParams,
+    CancelledError,
     DeviceInfo,
     GPULayers,
     GPULayersList,
@@ -21,6 +24,8 @@ from backbay import (
     Placement,
 )
 from backbay_engine import LLM, estimate, load
+from backbay_engine.port.options import LoadOptions
+from backbay_engine.trials.model_speed import TrialTask, run_task
 
 CPU = "CPU:0"
 CpuRef: Any = backbay.backends()["cpu_ref"].load()
@@ -146,6 +151,29 @@ def test_a_gpu_that_refuses_gets_fewer_layers(
     assert all("no memory for" in each and "trying again with" in each for each in told)
 
 
+def test_a_warning_about_a_model_comes_once(path: Path, gpus: Any, caplog: pytest.LogCaptureFixture) -> None:
+    gpus([PLENTY])
+    load(path, WithGpus, context=512).close()
+    assert len([record for record in caplog.records if "was trained for" in record.message]) == 1
+
+
+def test_a_load_can_be_cancelled_between_two_tries(
+    path: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, cancel = gpus([PLENTY], [1]), Event()
+    book_weights = WithGpus.book_weights
+
+    def book(backend: WithGpus) -> None:
+        if backend.params.alloc_memory:
+            cancel.set()
+        book_weights(backend)
+
+    monkeypatch.setattr(WithGpus, "book_weights", book)
+    with pytest.raises(CancelledError):
+        load(path, WithGpus, **SIZES, cancel=cancel)
+    assert len(opened) == 1
+
+
 def test_a_gpu_that_gives_nothing_leaves_all_layers_to_the_cpu(path: Path, gpus: Any) -> None:
     opened = gpus([PLENTY], [1])
     with answer(path):
@@ -159,6 +187,47 @@ def test_a_backend_that_splits_no_layers_has_all_of_them_on_a_gpu_or_none(
     opened = gpus([PLENTY], [sum(costs[-2:])])
     with answer(path):
         assert opened == [[0, 1, 2, 3, 4], []]
+
+
+def test_a_backend_that_splits_no_layers_has_all_of_them_on_the_gpu_that_is_asked_for(
+    path: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WithGpus, "splits_layers", False)
+    gpus([PLENTY, PLENTY])
+    for asked in ({"main_gpu": 1}, {"tensor_split": [0, 1]}):
+        with answer(path, **asked) as llm:
+            assert [sum(bool(layer.size) for layer in gpu.weights) for gpu in llm.memory().gpus] == [0, 5]
+    with pytest.raises(OptionError, match="main_gpu"):
+        load(path, WithGpus, main_gpu=2)
+    opened = gpus([PLENTY, PLENTY], [PLENTY, 1])
+    with answer(path, main_gpu=1):
+        assert opened == [[0, 1, 2, 3, 4], []]
+
+
+def test_an_option_that_demands_a_gpu_leaves_the_error_of_its_memory(
+    path: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = WithGpus.start
+
+    def demand(backend: WithGpus) -> None:
+        if backend.params.gpu_layers == []:
+            raise OptionError("option provider asks for FAKE:0, but gpu_layers for the CPU alone")
+        start(backend)
+
+    monkeypatch.setattr(WithGpus, "start", demand)
+    gpus([PLENTY], [1])
+    with pytest.raises(NoMemoryError, match="FAKE:0"):
+        load(path, WithGpus, **SIZES)
+
+
+def test_a_trial_of_speed_places_layers_as_the_load_will(path: Path, gpus: Any) -> None:
+    options = LoadOptions(context=64, batch=64)
+    opened = gpus([PLENTY], [1])
+    assert run_task(TrialTask(path, WithGpus, options), lambda: None).seconds > 0
+    assert opened[-1] == []
+    opened = gpus([PLENTY])
+    run_task(TrialTask(path, WithGpus, replace(options, num_gpu_layers=0)), lambda: None)
+    assert opened == [[]]
 
 
 def test_fewer_layers_on_gpus_are_not_tried_where_the_cpu_is_short(path: Path, gpus: Any) -> None:
@@ -186,9 +255,24 @@ def test_two_ways_to_place_layers_are_refused(path: Path, gpus: Any) -> None:
     for given in ({"num_gpu_layers": 1}, {"main_gpu": 1}, {"tensor_split": [1]}):
         with pytest.raises(OptionError, match=r"params\.gpu_layers"):
             load(path, WithGpus, params=params, **given)
-    for wrong in ({"main_gpu": 2}, {"tensor_split": [1, 2, 3]}, {"tensor_split": ["a"]}):
-        with pytest.raises(OptionError, match=next(iter(wrong))):
-            load(path, WithGpus, **wrong)
+    with pytest.raises(OptionError, match="main_gpu"):
+        load(path, WithGpus, main_gpu=2)
+
+
+@pytest.mark.parametrize("shares", [["a"], "3,1", None, 1, [np.nan, 1], [np.inf], [-1, 2], [True]])
+def test_shares_that_are_none_are_refused_with_and_without_a_gpu(path: Path, gpus: Any, shares: Any) -> None:
+    for free in ([PLENTY], []):
+        gpus(free)
+        with pytest.raises(OptionError, match="tensor_split"):
+            load(path, WithGpus, tensor_split=shares)
+
+
+def test_shares_are_a_list_an_array_or_a_generator(path: Path, gpus: Any) -> None:
+    gpus([PLENTY, PLENTY])
+    for shares in ([3, 2], np.array([3, 2], np.float32), (share for share in (3, 2))):
+        with load(path, WithGpus, **SIZES, tensor_split=shares) as llm:
+            placed = [sum(bool(layer.size) for layer in gpu.weights) for gpu in llm.memory().gpus]
+            assert placed == [3, 2]
 
 
 def test_memory_is_logged_when_a_model_has_opened_and_when_it_is_refused(

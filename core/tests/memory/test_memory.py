@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import backbay
-from backbay import AllocationStatus, BackendParams, DeviceInfo, DType, Memory, NoMemoryError
+from backbay import (
+    AllocationStatus,
+    BackendMemory,
+    BackendParams,
+    DeviceInfo,
+    DeviceMemory,
+    DType,
+    Memory,
+    NoMemoryError,
+)
 
 
 @pytest.fixture
@@ -250,6 +259,16 @@ def test_the_report_reads_as_a_table_as_data_and_as_records(model, caplog):
     }
     assert total.memory == {"total": report.total()} and total.message.startswith("total: ")
     assert str(Memory(5, AllocationStatus.Failed)) == "5F"
+
+
+def test_records_of_an_encoder_on_a_device_of_its_own_have_its_address(caplog):
+    cpu = DeviceMemory("a CPU", "CPU:0")
+    gpu = DeviceMemory("a GPU", "CUDA:0", graph=Memory(5), hardware_id="0000:c1:00.0")
+    encoder = BackendMemory(Memory(), cpu, (gpu,))
+    with caplog.at_level(logging.INFO):
+        BackendMemory(Memory(), cpu, encoder=encoder).log(logging.getLogger("memory"))
+    assert caplog.records[0].memory["part"] == "encoder graph"
+    assert caplog.records[0].memory["hardware_id"] == "0000:c1:00.0"
 
 
 def test_loading_reports_progress_and_weights_hold_data_only_then(model):

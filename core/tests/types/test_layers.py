@@ -1,8 +1,10 @@
 """Layers on GPUs: the text form, the sum, the hash, and what older settings become."""
 
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from backbay import GPULayers, GPULayersList, OptionError, assign_layers
@@ -67,9 +69,18 @@ def test_a_split_gives_each_its_share():
     assert layers(split) == {"G:0": [2, 3, 4, 5, 6, 7], "G:1": [8, 9]}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"main_gpu": 2}, {"tensor_split": [1]}, {"tensor_split": [0, 0]}, {"tensor_split": [-1, 2]}]
-)
-def test_settings_that_cannot_be_are_refused(wrong):
-    with pytest.raises(OptionError):
-        assign_layers(TEN, [("G:0", 1), ("G:1", 1)], **wrong)
+def test_an_array_is_a_split_as_a_list_is():
+    gpus = [("G:0", 5000), ("G:1", 5000)]
+    split = assign_layers(TEN, gpus, tensor_split=np.array([1, 4], np.float32))
+    assert layers(split) == {"G:1": [0, 1, 2, 3, 4, 5, 6, 7], "G:0": [8, 9]}
+
+
+@pytest.mark.parametrize("wrong", [[1], [0, 0], [-1, 2], [math.nan, 1], [math.inf, 1], [1e308, 1e308]])
+def test_shares_that_cannot_be_are_refused(wrong):
+    with pytest.raises(OptionError, match="tensor_split"):
+        assign_layers(TEN, [("G:0", 1), ("G:1", 1)], tensor_split=wrong)
+
+
+def test_a_gpu_that_is_not_there_holds_no_output():
+    with pytest.raises(OptionError, match="main_gpu"):
+        assign_layers(TEN, [("G:0", 1), ("G:1", 1)], main_gpu=2)

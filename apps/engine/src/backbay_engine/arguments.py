@@ -132,6 +132,19 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def gpu_shares(given: Any) -> tuple[float, ...]:
+    """The shares of GPUs, from a list, an array or a generator; OptionError if they are none."""
+    try:
+        shares = [float(share) if _is_number(share) else math.nan for share in given]
+    except (TypeError, OverflowError):
+        shares = [math.nan]
+    if isinstance(given, bytes) or not all(0 <= share < math.inf for share in shares):
+        raise OptionError(
+            f"tensor_split must be finite numbers, a share for each GPU, none negative, got {given!r}"
+        )
+    return tuple(shares)
+
+
 def adapter_files(given: object) -> dict[str, Any]:
     """The files and folders of adapters by name; OptionError if they are none."""
     if given is None:

@@ -58,7 +58,7 @@ def load(
         link = WorkerLink(path, name, given, RETRIES if retries is None else retries)
         port: LocalPort | RemotePort = RemotePort(link, given.parallel, given.queue)
     else:
-        port = open_port(path, name, given)
+        port = open_port(path, name, given, cancel)
     port.load(progress, cancel)
     return LLM(port, choice)
 

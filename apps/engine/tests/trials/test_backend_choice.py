@@ -127,6 +127,7 @@ class Installed:
     ) -> TrialOutcome:
         self.measured.append(task.backend)
         assert task.options.context == 64
+        self.options = task.options
         return TrialOutcome(TrialSpeed(self.seconds[task.backend], {}))
 
 
@@ -148,6 +149,9 @@ def test_a_trial_is_remembered_for_a_model_a_load_and_a_library(installed: Insta
         lambda: chosen(replace(OPTIONS, parallel=3)),
         lambda: chosen(replace(OPTIONS, kv_dtype="q8_0")),
         lambda: chosen(replace(OPTIONS, params=BackendParams(num_threads=1))),
+        lambda: chosen(replace(OPTIONS, num_gpu_layers=0)),
+        lambda: chosen(replace(OPTIONS, main_gpu=1)),
+        lambda: chosen(replace(OPTIONS, tensor_split=(1, 2))),
     ):
         installed.measured.clear()
         assert change() == change() == "second"
@@ -156,6 +160,12 @@ def test_a_trial_is_remembered_for_a_model_a_load_and_a_library(installed: Insta
     installed.version = "2"
     chosen()
     assert installed.measured == ["first", "second"]
+
+
+def test_a_trial_places_layers_as_the_load_does(installed: Installed, path: Path) -> None:
+    fastest_backend(path, None, replace(OPTIONS, num_gpu_layers=3, main_gpu=1, tensor_split=(1, 2)))
+    tried = installed.options
+    assert (tried.num_gpu_layers, tried.main_gpu, tried.tensor_split) == (3, 1, (1, 2))
 
 
 @pytest.mark.fault(

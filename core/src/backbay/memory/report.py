@@ -130,7 +130,8 @@ class BackendMemory:
 
     def log(self, logger: logging.Logger, level: int = INFO) -> None:
         """Log the lines of the table, one record each; the record's `memory` attribute holds its fields."""
-        hardware = {device.id: device.hardware_id for device in self.devices}
+        reports = (*self.companions.values(), self)
+        hardware = {device.id: device.hardware_id for report in reports for device in report.devices}
         for device, part, layers, memory in _merged(self.rows()):
             status = memory.status.name.lower()
             fields = {"device": device, "part": part, "layers": layers, "size": memory.size, "status": status}

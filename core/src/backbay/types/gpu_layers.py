@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -85,13 +86,14 @@ def assign_layers(
     automatic = num_gpu_layers is None or num_gpu_layers < 0
     wanted = count if automatic else min(num_gpu_layers or 0, count)
     order = [main_gpu, *(i for i in reversed(range(devices)) if i != main_gpu)]
-    shares = _shares(wanted, devices, tensor_split) if tensor_split else [count] * devices
+    split = list(tensor_split)
+    shares = _shares(wanted, devices, split) if split else [count] * devices
     runs: list[GPULayers] = []
     layer = count - 1
     for i in order:
         id, free = free_memory[i]
         # With an explicit number every layer gets a GPU: layers that fit nowhere go to the last device.
-        forced = not automatic and (bool(tensor_split) or i == order[-1])
+        forced = not automatic and (bool(split) or i == order[-1])
         taken: list[int] = []
         while layer >= count - wanted and len(taken) < shares[i] and (forced or layer_sizes[layer] <= free):
             free -= layer_sizes[layer]
@@ -103,7 +105,7 @@ def assign_layers(
 
 def _shares(count: int, devices: int, split: Sequence[float]) -> list[int]:
     """Divide `count` layers in proportion to `split`; rounding the cuts, not the shares, loses no layer."""
-    if len(split) != devices or min(split) < 0 or sum(split) <= 0:
+    if len(split) != devices or not all(share >= 0 for share in split) or not 0 < sum(split) < math.inf:
         rule = f"tensor_split must give {devices} shares, none negative, not all 0"
         raise OptionError(f"{rule}, got {list(split)}")
     ends = [round(count * sum(split[: i + 1]) / sum(split)) for i in range(devices)]

@@ -218,12 +218,14 @@ def test_a_verdict_in_which_a_case_was_late_is_kept_for_a_day(child, monkeypatch
     assert device_trial.is_known(library, "crashed")
 
 
-def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch) -> None:
+def test_a_refused_device_is_left_out_and_doctor_says_why(monkeypatch, caplog) -> None:
     library = load_library()
     refused = DeviceVerdict("a product on it fails: SIGSEGV")
     for module in (device, doctor):
         monkeypatch.setattr(module, "tried_gpus", lambda library: [("FAST:0", library.cpu, refused)])
-    assert [each.id for each in device.find_devices(library, ())] == ["CPU:0"]
+    for _ in range(2):  # the log tells it once
+        assert [each.id for each in device.find_devices(library, ())] == ["CPU:0"]
+    assert caplog.messages == ["FAST:0 is not used: a product on it fails: SIGSEGV"]
     assert doctor.why_no_gpu(library) == "FAST:0 fails its trial: a product on it fails: SIGSEGV"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import backbay
-from backbay import Backend, BackendParams
+from backbay import Backend, BackendParams, GPULayersList
 from backbay.discovery import open_model
 
 from ..checkpoints import locate
@@ -70,7 +70,11 @@ def _params_of_encoder(options: LoadOptions) -> BackendParams:
     """The parameters of the text's backend, without those that name the text's layers or, on another backend, options."""
     params, own = options.params, options.encoder_params
     if own is None:
-        layers = None if params.gpu_layers else params.gpu_layers
         others = {} if options.encoder_backend is not None else params.options
-        own = replace(params, gpu_layers=layers, options=others)
+        own = replace(params, gpu_layers=companion_layers(params), options=others)
     return replace(own, alloc_memory=params.alloc_memory)
+
+
+def companion_layers(params: BackendParams) -> GPULayersList | None:
+    """The layers on GPUs of an encoder or a draft beside a model: none if the model has none there, else all that fit."""
+    return None if params.gpu_layers else params.gpu_layers

@@ -15,7 +15,7 @@ from ..port.options import LoadOptions
 from ..runner.speculation import LONGEST, DraftModel, GuessSource, NgramSource
 from ..steps.step import largest_steps
 from ..text.tokenizers.vocabulary import TOKENS
-from .encoder_opening import open_text_backend
+from .encoder_opening import companion_layers, open_text_backend
 
 
 def open_guess_source(
@@ -29,10 +29,9 @@ def open_guess_source(
         return NgramSource()
     params = options.params
     elsewhere = options.draft_backend is not None and options.draft_backend != backend.name
-    given = (
-        BackendParams(num_threads=params.num_threads) if elsewhere else params
-    )  # options are a backend's own
-    given = replace(options.draft_params or given, alloc_memory=params.alloc_memory)
+    given = BackendParams(num_threads=params.num_threads) if elsewhere else params  # options are its own
+    given = options.draft_params or replace(given, gpu_layers=companion_layers(params))
+    given = replace(given, alloc_memory=params.alloc_memory)
     draft, _ = open_text_backend(options.draft, options.draft_backend or type(backend), given)
     try:
         return _draft_model(draft, facts, backend.config, parallel)

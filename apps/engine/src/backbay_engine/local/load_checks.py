@@ -24,12 +24,12 @@ NO_VOCABULARY = (None, "none", "no_vocab")
 
 
 def context_of(asked: int | None, backend: Backend) -> int:
-    """The tokens of each sequence."""
+    """The tokens of each sequence; of more than a model was trained for, the log tells when it is loaded, not measured."""
     trained = CONTEXT_LENGTH.of(backend.config, DEFAULT_CONTEXT)
     if asked is None:
         return min(trained, DEFAULT_CONTEXT)
     context = whole_number("context", asked, SHORTEST, LARGEST)
-    if context > trained:
+    if context > trained and backend.params.alloc_memory:
         log.warning("a context of %d tokens is longer than the model was trained for: %d", context, trained)
     return context
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from numbers import Real
 from typing import Any, Final, TypeAlias, TypedDict
 
 from backbay import Backend, BackendParams, DType, OptionError
 from backbay.gguf import nearest
 
-from ..arguments import LARGEST, adapter_files, require_params, whole_number
+from ..arguments import LARGEST, adapter_files, gpu_shares, require_params, whole_number
 
 Path: TypeAlias = str | os.PathLike[str]
 BackendName: TypeAlias = str | type[Backend]
@@ -136,10 +135,7 @@ class LoadOptions:
         ):
             object.__setattr__(self, "num_gpu_layers", None)
         whole_number("main_gpu", self.main_gpu, 0)
-        if not all(isinstance(share, Real) for share in self.tensor_split):
-            raise OptionError(
-                f"tensor_split must be numbers, a share for each GPU, got {self.tensor_split!r}"
-            )
+        object.__setattr__(self, "tensor_split", gpu_shares(self.tensor_split))
         told = self.num_gpu_layers is not None or self.main_gpu or len(self.tensor_split)
         if self.params.gpu_layers is not None and told:
             raise OptionError(

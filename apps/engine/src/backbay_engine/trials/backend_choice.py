@@ -56,7 +56,8 @@ def fastest_backend(
         name, shape = _name(path, model), shape_digest(model)
     params = replace(sendable_option(options.params), alloc_memory=True)
     dtype = str(options.kv_dtype).lower()
-    kept = TrialFile(choice, name, [shape, repr(params), parallel, options.batch, dtype])
+    layers = repr((options.num_gpu_layers, options.main_gpu, options.tensor_split))
+    kept = TrialFile(choice, name, [shape, repr(params), layers, parallel, options.batch, dtype])
     trial = kept.recall()
     if trial is None and measuring:
         attempt = _attempt(
@@ -183,6 +184,9 @@ def _short(options: LoadOptions, params: BackendParams) -> LoadOptions:
         batch=options.batch,
         kv_dtype=options.kv_dtype,
         params=params,
+        num_gpu_layers=options.num_gpu_layers,
+        main_gpu=options.main_gpu,
+        tensor_split=options.tensor_split,
     )
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from backbay import BackbayError, BackendUnavailableError
 from backbay.internals import reporter
 
-from ..local.port import LocalPort
+from ..local.placement import open_port
 from ..port.contract import Port
 from ..port.options import LoadOptions, Path
 from ..port.questions import Embed
@@ -134,7 +134,7 @@ def main() -> NoReturn:
 
 def run_task(task: TrialTask, loaded: Callable[[], None]) -> TrialSpeed:
     """The speed of a task; `loaded` is called once the model can answer."""
-    port = LocalPort(task.path, task.backend, task.options)
+    port = open_port(task.path, task.backend, task.options)
     try:
         port.load()
         loaded()

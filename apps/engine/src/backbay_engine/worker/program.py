@@ -81,9 +81,8 @@ class Worker:
 
     def _open(self, setup: WorkerSetup) -> None:
         send_records(setup.levels, partial(self._host.send, FrameKind.LOG, 0))
-        port = open_port(
-            setup.path, received_option(setup.backend), map_options(setup.options, received_option)
-        )
+        options = map_options(setup.options, received_option)
+        port = open_port(setup.path, received_option(setup.backend), options, self._stop_loading)
         port.constraint_maker.tried = True  # by the host
         description = describe_model(port) if setup.with_vocabulary else ModelDescription(port.facts)
         self._host.send(FrameKind.OPENED, payload=pickle.dumps(description))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import final
 
 from backbay import DeviceInfo, DType
@@ -186,7 +186,7 @@ def find_devices(library: Library, endpoints: Iterable[str], patience: float = P
         if verdict is None or not verdict.why_not:
             found.append(Device(library, id, handle, verdict=verdict))
         else:
-            logger.warning("%s is not used: %s", id, verdict.why_not)
+            _warn_once(id, verdict.why_not)
     count: Counter[str] = Counter()
     for endpoint in endpoints:
         server = find_server(library, endpoint, patience)
@@ -195,6 +195,11 @@ def find_devices(library: Library, endpoints: Iterable[str], patience: float = P
             found.append(Device(library, f"{kind}:{count[kind]}", handle, server))
             count[kind] += 1
     return found
+
+
+@cache
+def _warn_once(id: str, why_not: str) -> None:
+    logger.warning("%s is not used: %s", id, why_not)
 
 
 def tried_gpus(library: Library) -> Iterator[tuple[str, Ptr, DeviceVerdict | None]]:

@@ -99,7 +99,7 @@ class Weights:
 
     def check(self) -> None:
         """Raise ModelFileError for tensors that are missing, do not fit, or lie in blocks that the file denies; log
-        the tensors that nobody asked for.
+        the tensors that nobody asked for, unless the model is only measured.
         """
         asked, have = self._asked, self._model.tensors
         if asked.missing:
@@ -111,7 +111,7 @@ class Weights:
             raise ModelFileError(info.path, info.declared_at, _listed(wanted), _listed(have_instead))
         left = [name for name in have if name not in asked.used]
         self._refuse_blocks_beyond(left)
-        if left:
+        if left and self.backend.params.alloc_memory:
             log.warning("%s: nothing uses the tensors %s", self._model.path, _listed(left))
 
     def _fits(self, info: TensorInfo, shape: tuple[int | None, ...], dtypes: Collection[DType]) -> bool:
