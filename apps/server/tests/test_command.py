@@ -166,6 +166,21 @@ def test_the_dtype_of_caches_reaches_the_engine(model: Path, dtype: str) -> None
         assert llm.cache.storage.dtype == DType[dtype.upper()]
 
 
+def test_the_places_of_layers_reach_the_engine(
+    model: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = ArgumentParser()
+    add_arguments(parser)
+    words = [str(model), "--backend", "cpu_ref", "--gpu-layers", "2", "--tensor-split"]
+    settings = settings_of(parser.parse_args([*words, "3,1"]))
+    assert settings.tensor_split == (3.0, 1.0)
+    load_entry(settings, CatalogueEntry("scripted", model)).close()
+    assert "2 layers are wanted on GPUs: cpu_ref has none on this machine" in caplog.text
+    with pytest.raises(SystemExit):
+        parser.parse_args([*words, "3,-1"])
+    assert "must be shares such as 3,1, got '3,-1'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--speculate"], ["--draft", "MODEL"]], ids=["speculate", "draft"])
 def test_tokens_are_guessed_and_timings_count_them(words: list[str], model: Path) -> None:
     write_scripted_model(model, {"again": says(" one", loops=True)})

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, final
 
 from backbay import OptionError
-from backbay.cli import add_options, options_of, positive, say, whole
+from backbay.cli import add_options, options_of, positive, say, shares, whole
 from backbay.internals import MAX_THREADS
 
 from .settings import ServerSettings
@@ -19,6 +19,9 @@ SAME = (
     "backend",
     "further_backends",
     "threads",
+    "gpu_layers",
+    "main_gpu",
+    "tensor_split",
     "parallel",
     "context",
     "kv_dtype",
@@ -59,6 +62,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_options(parser)
     number("--parallel", 1, 2**16, ServerSettings.parallel, "answers at a time of each model ({})")
     number("--threads", 1, MAX_THREADS, None, "CPU threads of each model (all cores)")
+    number("--gpu-layers", 0, LARGEST, None, "layers of each model on GPUs; 0: none (all that fit)")
+    number(
+        "--main-gpu", 0, LARGEST, ServerSettings.main_gpu, "the number of the GPU that holds the output ({})"
+    )
+    add("--tensor-split", type=shares, default=(), metavar="N,N", help="the shares of the GPUs, such as 3,1")
     number("--context", 2, LARGEST, None, "tokens of each request (4096, or the model's if less)")
     add("--kv-dtype", choices=KV_DTYPES, help="dtype of the caches (the backend's choice)")
     guess = parser.add_mutually_exclusive_group().add_argument

@@ -22,6 +22,9 @@ class ServerSettings:
     further_backends  backends on which each model is on offer too, as NAME@BACKEND, with their usual options
     options        the backend's own options, such as ggml's rpc
     threads        CPU threads of a model's steps; None: all cores
+    gpu_layers     layers of each model on GPUs; None: all that fit
+    main_gpu       the number of the GPU that holds the output
+    tensor_split   the shares of the GPUs
     parallel       requests that a model answers at the same time
     context        tokens of each request; None: the model's context length, at most 4096
     kv_dtype       dtype of the caches; None: the backend's choice
@@ -50,6 +53,9 @@ class ServerSettings:
     further_backends: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
+    gpu_layers: int | None = None
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
     parallel: int = 4
     context: int | None = None
     kv_dtype: str | None = None

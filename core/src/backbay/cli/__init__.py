@@ -13,6 +13,7 @@ from .output import positive as positive
 from .output import printable as printable
 from .output import say as say
 from .output import say_json as say_json
+from .output import shares as shares
 from .output import standard_input as standard_input
 from .output import standard_line as standard_line
 from .output import table as table

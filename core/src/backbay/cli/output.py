@@ -54,6 +54,17 @@ def positive(text: str) -> float:
     return number
 
 
+def shares(text: str) -> tuple[float, ...]:
+    """The type of arguments that are shares, N,N: none below 0, and not all 0."""
+    try:
+        numbers = tuple(float(number) for number in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not all(0 <= number < inf for number in numbers) or not any(numbers):
+        raise ArgumentTypeError(f"must be shares such as 3,1, got {text!r}")
+    return numbers
+
+
 def timeout_seconds(text: str) -> float:
     """The type of arguments that are times: above 0, and no more than a day, as the system's clocks have limits."""
     number = positive(text)

@@ -13,7 +13,7 @@ from typing import Any, Self, TextIO, final
 
 import backbay
 from backbay import BackbayError, BackendParams
-from backbay.cli import add_options, file_to_write, options_of, say, standard_input, whole, write_text
+from backbay.cli import add_options, file_to_write, options_of, say, shares, standard_input, whole, write_text
 from backbay.discovery import open_model as open_model_file
 from backbay.internals import MAX_THREADS
 
@@ -98,11 +98,6 @@ def add_speculation_arguments(parser: ArgumentParser) -> None:
     add("--draft", metavar="FILE", help=draft)
     backend = "the backend of --draft; by default the model's"
     parser.add_argument("--draft-backend", metavar="NAME", help=backend)
-
-
-def shares(text: str) -> tuple[float, ...]:
-    """The numbers of N,N."""
-    return tuple(float(share) for share in text.split(","))
 
 
 def add_adapter_arguments(parser: ArgumentParser) -> None:
