@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
@@ -21,7 +21,7 @@ Modality: TypeAlias = Literal["image", "audio"]
 NOUNS: Final[dict[Modality, str]] = {"image": "a picture", "audio": "a sound"}
 
 WITH_ENCODERS = (
-    *("gemma3", "llama4", "mistral3", "mllama"),
+    *("gemma3", "llama4", "mistral3", "mllama", "phi4mm"),
     *("qwen25vl", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe", "whisper"),
 )
 """Architectures of text models that have encoders of families of their own."""
@@ -206,6 +206,10 @@ class EncoderFamily(ABC, Generic[P]):
     @abstractmethod
     def place(self, prepared: P, /, tokenizer: Tokenizer) -> MediaPlace:
         """Its place in a prompt."""
+
+    def beside(self, prepared: P, _others: Collection[Modality], /) -> P:
+        """The same in a prompt that has these modalities, too; some families make other rows of it there."""
+        return prepared
 
     def placed(self, prepared: P, /, tokenizer: Tokenizer | None) -> MediaPlace:
         """Its place in a prompt; RequestError if the model has no vocabulary, and the place needs tokens."""
