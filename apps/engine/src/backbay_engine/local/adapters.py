@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import RLock
 from typing import Any, final
 
 from backbay import Backend, ModelFileError
+from backbay.gguf import ModelFile
 
-from ..adapters import Adapter, open_adapter
+from ..adapters import Adapter, adapter_name_of, open_adapter, own_adapters
 from ..adapters.stack import AdapterStack
 from ..arguments import AdapterMix, unknown_adapter
+from ..encoders.contract import Modality
 from ..errors import RequestError
 from ..models.nn.adaptation import adaptations_of
 from ..runner.traced_steps import StepCache
@@ -27,6 +29,7 @@ class LoadedAdapters:
     def __init__(self, backend: Backend, step_cache: StepCache) -> None:
         self._backend, self._step_cache = backend, step_cache
         self._named: dict[str, Adapter] = {}
+        self._own = frozenset[str]()
         self._lock = RLock()
 
     @property
@@ -35,16 +38,24 @@ class LoadedAdapters:
         return {name: os.fspath(adapter.path) for name, adapter in self._named.items()}
 
     def read(self, given: Mapping[str, Any]) -> None:
-        """Read the first adapters, before any step."""
-        self._named = {name: self._open(path) for name, path in given.items()}
+        """Read the first adapters, before any step: those that the model brings along, and those given."""
+        own = own_adapters(self._model)
+        self._own = frozenset(own)
+        self._named = {name: self._open(path) for name, path in {**own, **given}.items()}
 
     def reserve(self) -> None:
         """Allocate the memory of the adapters, and of the largest steps with them."""
         if self._named:
             self._use(self._named)
 
-    def resolved(self, mix: AdapterMix) -> AdapterMix:
-        """The fingerprints of adapters in place of their names, in one order; RequestError if one is unknown."""
+    def resolved(self, mix: AdapterMix, modalities: Collection[Modality] = ()) -> AdapterMix:
+        """The fingerprints of adapters in place of their names, in one order; RequestError if one is unknown.
+
+        A request that names none has the one that the model brings along for what the prompt has.
+        """
+        own = None if mix else adapter_name_of(modalities)
+        if own in self._own and own in self._named:
+            mix = ((own, 1.0),)
         if not mix:
             return ()
         scales = dict[str, float]()
@@ -84,9 +95,13 @@ class LoadedAdapters:
         return adapter
 
     def _open(self, path: Any) -> Adapter:
+        return open_adapter(path, self._model, adaptations_of(self._backend).matrices)
+
+    @property
+    def _model(self) -> ModelFile:
         model = self._backend.model
         assert model is not None  # which the step cache runs
-        return open_adapter(path, model, adaptations_of(self._backend).matrices)
+        return model
 
     def _change(
         self, named: dict[str, Adapter], swap: Swap, check: Callable[[], None] = lambda: None

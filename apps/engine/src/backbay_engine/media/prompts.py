@@ -52,6 +52,11 @@ class PromptParts:
         return [item for item in self.items if isinstance(item, Rows)]
 
     @property
+    def modalities(self) -> frozenset[Modality]:
+        """Those of the pictures and sounds, and of what rows stand for."""
+        return frozenset(kind for kind in map(needed_modality, self.media) if kind is not None)
+
+    @property
     def needs_encoding(self) -> bool:
         """Whether there are pictures or sounds, whose rows an encoder makes."""
         return any(not isinstance(item, Rows) for item in self.media)
