@@ -220,8 +220,12 @@ class EncoderFamily(ABC, Generic[P]):
         return self.place(prepared, tokenizer)
 
     def pieces(self, prepared: P, /) -> Sequence[Any]:
-        """The pieces that are encoded by themselves, and whose rows follow each other."""
+        """The pieces that are encoded by themselves, and whose rows `joined` puts together."""
         return [prepared]
+
+    def joined(self, _prepared: P, rows: Sequence[NDArray[np.float32]], /) -> NDArray[np.float32]:
+        """The rows of a picture or a sound, of those of its pieces."""
+        return np.concatenate(rows)
 
     @abstractmethod
     def cost(self, piece: Any, /) -> int:

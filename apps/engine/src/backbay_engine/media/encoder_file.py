@@ -42,6 +42,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "llama4": "llama4:Llama4Family",
     "mistral3": "pixtral:PixtralFamily",
     "mllama": "mllama:MllamaFamily",
+    "phi4mm": "phi4:Phi4VisionFamily",
     "qwen25vl": "qwen:Qwen25VLFamily",
     "qwen35": "qwen:Qwen3VLFamily",
     "qwen35moe": "qwen:Qwen3VLFamily",

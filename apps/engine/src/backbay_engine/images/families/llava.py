@@ -19,6 +19,7 @@ from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import Pictures, VisionFamily
+from ..parts.patches import pool_squares
 from ..parts.towers import ClipTower
 from ..preparations.stretched import CentreCropPreparation
 from ..preparations.tiles import AnyresPreparation
@@ -176,7 +177,7 @@ class _MobileVLM(_Projected):
         side, width = self.family.grid, self.family.width
         x = super().finish(ctx, x, kept, inputs).reshape(ctx, width, side, side, inputs.count)
         if self.encoding is not None:
-            x = _pooled(ctx, x)
+            x = pool_squares(ctx, x)
             x = x.add(ctx, self.encoding(ctx, x))
         for convolution in self.convolutions:
             x = convolution(ctx, x, inputs)
@@ -211,9 +212,3 @@ class _Squeezing:
 
 def _hard_sigmoid(ctx: Context, x: Tensor, three: Tensor) -> Tensor:
     return x.add(ctx, three).clamp(ctx, 0.0, 6.0).scale(ctx, 1 / 6)
-
-
-def _pooled(ctx: Context, x: Tensor) -> Tensor:
-    """The means of squares of two by two features; (width, columns, rows, pictures)."""
-    planes = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)
-    return planes.avg_pool2d(ctx, 2, 2).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
