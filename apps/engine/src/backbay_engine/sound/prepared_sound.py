@@ -51,6 +51,8 @@ class PreparedAudio:
         mel = mel_window(self.mel, begin, frames)
         return replace(self, mel=mel, tokens=frames // 2, samples=frames * HOP)
 
-    def replace(self, *, mel: NDArray[np.float32]) -> Self:
-        """The same sound with other values in its spectrogram."""
-        return replace(self, mel=other_values(mel, self.mel, "mel", AudioError))
+    def replace(self, *, mel: NDArray[np.float32] | None = None, beside_picture: bool | None = None) -> Self:
+        """The same sound with other values in its spectrogram, or for a prompt with pictures, or without."""
+        values = self.mel if mel is None else other_values(mel, self.mel, "mel", AudioError)
+        beside = self.beside_picture if beside_picture is None else bool(beside_picture)
+        return replace(self, mel=values, beside_picture=beside)

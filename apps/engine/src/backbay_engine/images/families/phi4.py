@@ -83,7 +83,7 @@ class Phi4VisionFamily(VisionFamily):
     def cost(self, _piece: Crop) -> int:
         return self.grid**2
 
-    def key(self, piece: Crop) -> Hashable:
+    def key(self, piece: Crop) -> Hashable:  # type: ignore[override]
         return piece.pixels.shape
 
     def places(self, crops: Sequence[Crop]) -> NDArray[np.int32]:

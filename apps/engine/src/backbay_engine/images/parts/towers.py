@@ -161,10 +161,9 @@ def divided_fractions(count: int) -> NDArray[np.float32]:
 
 
 def multiplied_fractions(count: int) -> NDArray[np.float32]:
-    """Fractions of Phi-4-multimodal: each number times a rounded step."""
-    return np.minimum(
-        np.arange(count, dtype=np.float32) * (np.float32(1) / np.float32(count)), np.float32(1 - 1e-6)
-    )
+    """Fractions of Phi-4-multimodal: each number times a rounded step, below 1."""
+    fractions = np.arange(count, dtype=np.float32) * (np.float32(1) / np.float32(count))
+    return np.minimum(fractions, np.float32(1 - 1e-6)).astype(np.float32)
 
 
 def stepped_fractions(count: int) -> NDArray[np.float32]:

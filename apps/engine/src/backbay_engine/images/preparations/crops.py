@@ -14,7 +14,6 @@ from ..image import Fit
 from ..prepared_picture import Size
 from .preparation import PictureLayout, Pixels, Preparation
 from .resizing import Planes, plain_picture, resize
-from .tiles import tiles_of
 
 THINNEST = 10  # pixels
 SHARPNESS = -0.75  # of PyTorch's cubic interpolation without antialiasing
@@ -104,7 +103,9 @@ class CropsPreparation(Preparation):
         canvas = plain_picture((255, 255, 255), (grid[0] * self.size, grid[1] * self.size))
         canvas[:, : scaled[0], : scaled[1]] = resize(planes, scaled, "bilinear")
         values = self._normalised(canvas)
-        return np.stack([_shrunk(values, self.size), *tiles_of(values, self.size)])
+        lines = values.reshape(3, grid[0], self.size, grid[1], self.size).transpose(1, 3, 0, 2, 4)
+        crops = lines.reshape(-1, 3, self.size, self.size)
+        return np.concatenate([_shrunk(values, self.size)[None], crops])
 
 
 def _shrunk(values: Pixels, side: int) -> Pixels:
