@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from ..encoders.contract import EncoderFamily, MediaPlace, placeholder_id
+from ..encoders.contract import EncoderFamily, MediaPlace, Modality, placeholder_id
 from ..steps.tokens import Token, mark_visible_pictures
 from ..text.tokenizers import Tokenizer
 from .content_parts import Encoded, Media, modality_of
@@ -29,7 +29,7 @@ class PromptTokenizer:
 
     def beside(self, encoded: Sequence[Encoded]) -> list[Encoded]:
         """The pictures and sounds of one prompt, as each family takes its own beside the others."""
-        found = {modality_of(each) for each in encoded if not isinstance(each, Rows)}
+        found: set[Modality] = {modality_of(each) for each in encoded if not isinstance(each, Rows)}
         return [
             each if isinstance(each, Rows) else self._families[modality_of(each)].beside(each, found)
             for each in encoded

@@ -59,11 +59,12 @@ class RequestMaker:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
         parts = content_parts(said)
-        for asked in {kind for kind in map(needed_modality, parts) if kind is not None}:
-            self.require_media(asked)
+        for asked in map(needed_modality, parts):
+            if asked is not None:
+                self.require_media(asked)
         if not self._facts.media and not any(map(is_rows_part, parts)):
             return self.tokenizer().encode(render(said), add_special=False)
-        marks = {
+        marks: dict[Modality, MediaMarks] = {
             each.modality: MediaMarks(each.placeholder, each.marker, each.framed)
             for each in self._facts.media
         }

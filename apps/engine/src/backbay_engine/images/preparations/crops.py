@@ -115,10 +115,9 @@ def _shrunk(values: Pixels, side: int) -> Pixels:
             places, weights = _cubic_taps(values.shape[axis], side)
             shape = [1] * 3
             shape[axis] = side
-            values = sum(
-                np.take(values, places[n], axis) * weights[n].reshape(shape) for n in range(len(places))
-            )
-    return np.asarray(values, np.float32)
+            taps = zip(places, weights, strict=True)
+            values = np.sum([np.take(values, at, axis) * each.reshape(shape) for at, each in taps], axis=0)
+    return values
 
 
 def _cubic_taps(inputs: int, outputs: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
