@@ -9,11 +9,11 @@ from typing import Any
 import backbay
 from backbay import Backend, BackendParams
 from backbay.discovery import open_model
-from backbay.gguf import ModelFile
 
 from ..checkpoints import locate
+from ..encoders.contract import EncoderFamily
 from ..media.encoder import MediaEncoder
-from ..media.encoder_file import encoder_family, encoder_files, kinds_of, text_file
+from ..media.encoder_file import encoder_families, kinds_of, text_file
 from ..media.processor_lock import ProcessorLock, share_processors
 from ..media.prompt_tokenizer import PromptTokenizer
 from ..models.keys import WIDTH
@@ -50,8 +50,8 @@ def open_encoder(
     """The encoders of a projector's file, or of the model's own file; None if neither has one."""
     with ExitStack() as opened:
         encoders = [
-            opened.enter_context(closing(_open_one(file, text, backend, options, tokenizer)))
-            for file in encoder_files(path, options.projector)
+            opened.enter_context(closing(_open_one(family, text, backend, options, tokenizer)))
+            for family in encoder_families(path, options.projector, options.image_tokens)
         ]
         if not encoders:
             return None
@@ -64,19 +64,18 @@ def open_encoder(
 
 
 def _open_one(
-    file: ModelFile,
+    family: EncoderFamily[Any],
     text: Backend,
     backend: str | type[Backend] | None,
     options: LoadOptions,
     tokenizer: Tokenizer | None,
 ) -> MediaEncoder:
-    """The encoder in a file that holds one."""
+    """The encoder of a family that has a file of its own."""
     assert text.model is not None
     try:
-        family = encoder_family(file, options.image_tokens)
         family.check_text(text.model, WIDTH.of(text.config), tokenizer)
     except BaseException:
-        file.close()
+        family.file.close()
         raise
     return MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
 

@@ -13,6 +13,7 @@ from backbay.discovery import open_model
 from backbay.gguf import Key, ModelFile, nearest, text
 
 from ..encoders.contract import EncoderFamily
+from ..errors import RequestError
 
 Path = str | os.PathLike[str]
 
@@ -153,9 +154,27 @@ def text_file(path: Path) -> ModelFile:
     return open_model(path, lambda name: not name.startswith((*VISION.names, *SOUND.names)))
 
 
+def encoder_families(
+    path: Path, projector: Path | None = None, image_tokens: int | None = None
+) -> Iterator[EncoderFamily[Any]]:
+    """The families of a model's encoders, the first of which is limited to so many rows of a picture."""
+    for number, file in enumerate(encoder_files(path, projector)):
+        try:
+            family = encoder_family(file, None if number else image_tokens)
+        except BaseException:
+            file.close()
+            raise
+        yield family
+
+
 def encoder_family(file: ModelFile, image_tokens: int | None = None) -> EncoderFamily[Any]:
     """The family of the encoder in a file that holds one; ModelFileError names the families that are known."""
     kind = next(iter(kinds_of(file)), VISION)
     family = kind.family(file)
-    made: EncoderFamily[Any] = family(file, image_tokens) if kind is VISION else family(file)
-    return made
+    if kind is VISION:
+        seeing: EncoderFamily[Any] = family(file, image_tokens)
+        return seeing
+    if image_tokens is not None:
+        raise RequestError(f"image_tokens={image_tokens} is for models that see; this one hears")
+    hearing: EncoderFamily[Any] = family(file)
+    return hearing

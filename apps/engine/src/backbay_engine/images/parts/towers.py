@@ -163,7 +163,8 @@ def divided_fractions(count: int) -> NDArray[np.float32]:
 def multiplied_fractions(count: int) -> NDArray[np.float32]:
     """Fractions of Phi-4-multimodal: each number times a rounded step, below 1."""
     step = np.float32(1) / np.float32(count)
-    return np.clip(np.arange(count, dtype=np.float32) * step, None, np.float32(1 - 1e-6))
+    fractions: NDArray[np.float32] = np.arange(count, dtype=np.float32) * step
+    return fractions.clip(max=np.float32(1 - 1e-6))
 
 
 def stepped_fractions(count: int) -> NDArray[np.float32]:
