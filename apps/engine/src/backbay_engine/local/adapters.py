@@ -10,13 +10,14 @@ from typing import Any, final
 from backbay import Backend, ModelFileError
 from backbay.gguf import ModelFile
 
-from ..adapters import Adapter, adapter_name_of, open_adapter, own_adapters
+from ..adapters import Adapter, open_adapter
 from ..adapters.stack import AdapterStack
 from ..arguments import AdapterMix, unknown_adapter
 from ..encoders.contract import Modality
 from ..errors import RequestError
 from ..models.nn.adaptation import adaptations_of
 from ..runner.traced_steps import StepCache
+from .own_adapters import adapter_name_of, own_adapters
 
 Swap = Callable[[Callable[[], None]], None]
 """Runs a function while no step runs."""
@@ -29,7 +30,6 @@ class LoadedAdapters:
     def __init__(self, backend: Backend, step_cache: StepCache) -> None:
         self._backend, self._step_cache = backend, step_cache
         self._named: dict[str, Adapter] = {}
-        self._own = frozenset[str]()
         self._lock = RLock()
 
     @property
@@ -39,9 +39,8 @@ class LoadedAdapters:
 
     def read(self, given: Mapping[str, Any]) -> None:
         """Read the first adapters, before any step: those that the model brings along, and those given."""
-        own = own_adapters(self._model)
-        self._own = frozenset(own)
-        self._named = {name: self._open(path) for name, path in {**own, **given}.items()}
+        wanted = {**own_adapters(self._model), **given}
+        self._named = {name: self._open(path) for name, path in wanted.items()}
 
     def reserve(self) -> None:
         """Allocate the memory of the adapters, and of the largest steps with them."""
@@ -51,11 +50,11 @@ class LoadedAdapters:
     def resolved(self, mix: AdapterMix, modalities: Collection[Modality] = ()) -> AdapterMix:
         """The fingerprints of adapters in place of their names, in one order; RequestError if one is unknown.
 
-        A request that names none has the one that the model brings along for what the prompt has.
+        A request that names none has the adapter for the modalities of its prompt.
         """
-        own = None if mix else adapter_name_of(modalities)
-        if own in self._own and own in self._named:
-            mix = ((own, 1.0),)
+        usual = adapter_name_of(self._model, modalities)
+        if not mix and usual in self._named:
+            mix = ((usual, 1.0),)
         if not mix:
             return ()
         scales = dict[str, float]()
