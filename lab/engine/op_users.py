@@ -31,7 +31,7 @@ from backbay_engine.cache import CacheSizes, MediaCacheGraph  # noqa: E402
 from backbay_engine.encoders.contract import EncoderFamily  # noqa: E402
 from backbay_engine.local.encoder_opening import open_text_backend  # noqa: E402
 from backbay_engine.media.encoder import EncoderPass  # noqa: E402
-from backbay_engine.media.encoder_file import encoder_family, encoder_file  # noqa: E402
+from backbay_engine.media.encoder_file import encoder_family, encoder_files  # noqa: E402
 from backbay_engine.models import Model, keys, load_model  # noqa: E402
 from backbay_engine.models.batch import Batch  # noqa: E402
 from backbay_engine.steps.step import largest_steps  # noqa: E402
@@ -92,11 +92,9 @@ def users() -> tuple[Users, Users]:
                 for op in ops_of(backend, load_model(backend, CONTEXT)):
                     architectures.setdefault(op, set()).add(backend.config.architecture)
         for path, projector in pairs:
-            file = encoder_file(path, projector)
-            assert file is not None  # as all of these have encoders
-            family = encoder_family(file)
-            for op in ops_of_encoder(family):
-                encoders.setdefault(op, set()).add(f"{family.modality}:{family.name}")
+            for family in map(encoder_family, encoder_files(path, projector)):
+                for op in ops_of_encoder(family):
+                    encoders.setdefault(op, set()).add(f"{family.modality}:{family.name}")
     return _in_order(architectures), _in_order(encoders)
 
 

@@ -50,7 +50,7 @@ from truths import SIZES, Truth, nmse, picture, truth
 
 import backbay
 from backbay_engine.media.encoder import MediaEncoder
-from backbay_engine.media.encoder_file import encoder_family, encoder_file
+from backbay_engine.media.encoder_file import encoder_family, encoder_files
 
 KINDS = {
     **kinds.KINDS,
@@ -112,9 +112,7 @@ def own_file(name: str, layouts: dict[str, Path], folder: Path) -> tuple[Path, b
 
 def compare(path: Path, backend: str, truths: dict[str, Truth], *, transcribed: bool) -> Iterator[str]:
     """The errors of each picture, of all together, and against the transcription; those over the limit in bold."""
-    file = encoder_file(path)
-    assert file is not None
-    encoder = MediaEncoder(encoder_family(file), backend)
+    encoder = MediaEncoder(encoder_family(next(encoder_files(path))), backend)
     try:
         encoder.load()
         prepared = {name: encoder.family.prepare(each.rgb) for name, each in truths.items()}

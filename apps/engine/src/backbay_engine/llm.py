@@ -16,6 +16,7 @@ from backbay.internals import naming_limits
 
 from .arguments import AdapterChoice, adapter_files, adapter_mix, token_ids, whole_number
 from .cache.contract import Cache
+from .encoders.contract import Modality
 from .errors import RequestError, ToolsError
 from .local.port import LocalPort
 from .media.encoder import MediaEncoder
@@ -240,7 +241,7 @@ class LLM:
     @property
     def modalities(self) -> frozenset[str]:
         """What a prompt may hold: "text", and "image" if the model sees pictures, "audio" if it hears sound."""
-        return frozenset({"text", *((media.modality,) if (media := self._port.facts.media) else ())})
+        return frozenset({"text", *(media.modality for media in self._port.facts.media)})
 
     @property
     def transcribes(self) -> bool:
@@ -380,10 +381,10 @@ class LLM:
         return self._local("runner").runner
 
     @property
-    def encoder(self) -> MediaEncoder | None:
-        """The encoder of pictures or sound; None if the model has none."""
-        media = self._local("encoder").media
-        return None if media is None else media.encoder
+    def encoders(self) -> Mapping[Modality, MediaEncoder]:
+        """The encoders of pictures and of sound, as far as the model has them."""
+        media = self._local("encoders").media
+        return {} if media is None else media.encoders
 
     def step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""

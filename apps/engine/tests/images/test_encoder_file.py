@@ -15,7 +15,7 @@ import backbay.gguf
 from backbay import ModelFileError
 from backbay_engine import tokenizer_from_gguf
 from backbay_engine.media.encoder import MediaEncoder
-from backbay_engine.media.encoder_file import encoder_family, encoder_file, text_file
+from backbay_engine.media.encoder_file import encoder_family, encoder_files, text_file
 
 TINY = Path(__file__).parents[4] / "examples" / "models" / "backbay-tiny-f16.gguf"
 
@@ -45,7 +45,7 @@ def changed(path, *, tensors=None, metadata=None, architecture=None):
 
 
 def family(path):
-    file = encoder_file(path, path)
+    file = next(encoder_files(path, path))
     return encoder_family(file)
 
 
@@ -60,15 +60,15 @@ def llava(tmp_path):
 
 
 def test_a_model_of_text_alone_sees_nothing():
-    assert encoder_file(stored("llama-llama3")) is None
+    assert not [*encoder_files(stored("llama-llama3"))]
 
 
 def test_one_file_holds_the_encoder_or_the_projector_does(tmp_path):
     single = unpacked("gemma3-single", tmp_path)
-    assert encoder_family(encoder_file(single)).name == "gemma3"
+    assert encoder_family(next(encoder_files(single))).name == "gemma3"
     assert not text_file(single).tensors
     llava = unpacked("llava-old", tmp_path)
-    assert encoder_family(encoder_file(single, llava)).name == "llava"
+    assert encoder_family(next(encoder_files(single, llava))).name == "llava"
 
 
 @pytest.mark.fault(
@@ -119,7 +119,7 @@ def test_a_projector_with_other_further_vectors_is_refused(tmp_path):
 )
 def test_a_model_of_text_is_no_projector():
     with pytest.raises(ModelFileError, match=r"a projector with an encoder of pictures.*'llama'"):
-        encoder_file(stored("llama-llama3"), stored("llama-llama3"))
+        next(encoder_files(stored("llama-llama3"), stored("llama-llama3")))
 
 
 def test_a_projector_of_an_unknown_kind_is_refused_with_those_that_are_known(gemma):

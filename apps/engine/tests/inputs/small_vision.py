@@ -7,6 +7,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 from numpy.typing import NDArray
+from small_conformer import EAR_KEYS, ear_tensors
 from small_llama import add_vocabulary
 from small_vision_encoders import VISION_KEYS, VISION_TENSORS
 from small_vision_texts import SPECIAL, TEXTS, text_tensors, write_keys, write_text_keys
@@ -25,9 +26,9 @@ KINDS = (
     "minicpm46",
 )
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
-FAMILIES = (*KINDS, "llava16", "ldpv2", "qwen35")
+FAMILIES = (*KINDS, "llava16", "ldpv2", "qwen35", "phi4mm")
 """Every family, and what others of it do otherwise: tiles, another projector, a recurrent text."""
-SINGLE = ("qwen25vl", "mllama", "qwen3vl")
+SINGLE = ("qwen25vl", "mllama", "qwen3vl", "phi4mm")
 MARK = {
     "gemma3": "<start_of_image>",
     "llava": "<image>",
@@ -44,6 +45,7 @@ MARK = {
     "minicpmv": "(<image>./</image>)",
     "llama4": "<|image|>",
     "minicpm46": "<|image_pad|>",
+    "phi4mm": "<|image|>",
 }
 PROJECTORS = {
     "llava": "mlp",
@@ -87,6 +89,9 @@ def write_small_vision(folder: Path, kind: str, *, chat: str | None = None) -> t
         text.add_uint32("gemma3.mm.tokens_per_image", 4)
     if single or kind in SINGLE:
         write_keys(text, f"{kind}.vision.", VISION_KEYS[kind])
+        if kind == "phi4mm":
+            write_keys(text, "phi4mm.audio.", EAR_KEYS)
+            tensors += ear_tensors()
         _finish(text, rng, [*tensors, *VISION_TENSORS[kind]()])
         return model, None
     _finish(text, rng, tensors)

@@ -51,6 +51,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "shortest_edge": 4 * (2 * PATCH) ** 2,
         "longest_edge": 4096 * (2 * PATCH) ** 2,
     },
+    "phi4mm": {**_SIZES, **_COLOURS, "max_num_tiles": 6},
     "idefics3": {**_SIZES, **_COLOURS, "projector.scale_factor": 4, "preproc_image_size": 2 * SIDE},
     "ldp": {**_SIZES, **_COLOURS},
     "ldpv2": {**_SIZES, **_COLOURS},
@@ -270,6 +271,12 @@ def _mllama() -> Shapes:
     yield from _biased(**{"mm.0": (WIDTH, 2 * SEES)}).items()
 
 
+def _phi4mm() -> Shapes:
+    yield from ((name, shape) for name, shape in _siglip() if ".post_ln" not in name)
+    yield from _biased(**{"mm.up": (WIDTH, SEES), "mm.down": (WIDTH, WIDTH)}).items()
+    yield from ((f"mm.{name}.weight", (SEES,)) for name in ("line_end", "separator"))
+
+
 VISION_TENSORS = {
     "gemma3": _gemma3,
     "llava": _llava,
@@ -286,4 +293,5 @@ VISION_TENSORS = {
     "minicpm46": _minicpm46,
     "mistral3": _mistral3,
     "llama4": _llama4,
+    "phi4mm": _phi4mm,
 }

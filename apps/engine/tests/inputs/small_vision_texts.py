@@ -14,7 +14,14 @@ MARKS = [
     *("<fake_token_around_image>", "<global-img>", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     *("</image>", "<slice>", "</slice>", "<image_id>", "</image_id>", "<unk>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
-    *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|patch|>"),
+    *(
+        "<|image_start|>",
+        "<|image_end|>",
+        "<|tile_x_separator|>",
+        "<|tile_y_separator|>",
+        "<|patch|>",
+        "<|audio|>",
+    ),
 ]
 SPECIAL = [*PLAIN, *MARKS]
 WORDS = 257 + len(SPECIAL)

@@ -9,7 +9,7 @@ import numpy as np
 
 from backbay import BackendParams
 from backbay_engine.media.encoder import MediaEncoder
-from backbay_engine.media.encoder_file import encoder_family, encoder_file
+from backbay_engine.media.encoder_file import encoder_family, encoder_files
 
 VISION = Path(__file__).parents[1] / "data" / "vision"
 ENCODERS = sorted(path.name.removesuffix(".gguf.xz") for path in VISION.glob("*.gguf.xz"))
@@ -26,8 +26,7 @@ def opened(
     path: Path, backend: str = "cpu_ref", params: BackendParams | None = None, image_tokens: int = 256
 ) -> MediaEncoder:
     """The encoder of a file, loaded if it holds memory."""
-    file = encoder_file(path, path)
-    assert file is not None
+    file = next(encoder_files(path, path))
     encoder = MediaEncoder(encoder_family(file, image_tokens), backend, params)
     if params is None or params.alloc_memory:
         encoder.load()

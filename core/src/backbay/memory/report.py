@@ -62,8 +62,8 @@ class BackendMemory:
     """The memory of a model on all devices. Input weights are always on the CPU.
 
     `host` is memory of the program around the backend: the tokenizer, masks, records of sequences, working memory.
-    `encoder` is the memory of the model's encoder of pictures, and `draft` that of the small model that guesses its tokens;
-    each has a backend of its own.
+    `encoder` is the memory of the model's encoder of pictures or sound, `ear` that of an encoder of sound beside one of
+    pictures, and `draft` that of the small model that guesses its tokens; each has a backend of its own.
     """
 
     input_weights: Memory
@@ -71,12 +71,13 @@ class BackendMemory:
     gpus: tuple[DeviceMemory, ...] = ()
     host: Memory = field(default_factory=Memory)
     encoder: BackendMemory | None = None
+    ear: BackendMemory | None = None
     draft: BackendMemory | None = None
 
     @property
     def companions(self) -> dict[str, BackendMemory]:
         """The models beside this one, by their field."""
-        found = {"encoder": self.encoder, "draft": self.draft}
+        found = {"encoder": self.encoder, "ear": self.ear, "draft": self.draft}
         return {name: memory for name, memory in found.items() if memory is not None}
 
     @property

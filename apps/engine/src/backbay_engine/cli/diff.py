@@ -20,7 +20,7 @@ from ..cache.contract import ROUNDOFFS
 from ..images.image import Image
 from ..llm import LLM
 from ..local.load_checks import dtype_of
-from ..media.content_parts import Media
+from ..media.content_parts import Media, modality_of
 from ..media.encoder import EncoderPass
 from ..media.prompts import prompt_parts
 from ..port.request_maker import UserPrompt
@@ -148,8 +148,7 @@ def op_differences(a: LLM, b: LLM, prompt: UserPrompt) -> Iterator[TensorDiffere
     """The error of each op of `b` on the operands of `a`, in running order; those of the encoder come first."""
     for picture in _pictures(prompt):
         with traced_encoder(a, picture) as traced:
-            assert b.encoder is not None
-            yield from _compared(traced, b.encoder.backend)
+            yield from _compared(traced, b.encoders[modality_of(picture)].backend)
     with a.step_cache.traced(a.step(prompt)) as step:
         yield from _compared(TracedPass(step.ctx, step.result, step.batch.taps, a.backend), b.backend)
 
@@ -264,7 +263,7 @@ class TracedPass:
 @contextmanager
 def traced_encoder(llm: LLM, picture: Media) -> Iterator[TracedPass]:
     """The encoder of a model over a picture, or the first piece of a sound."""
-    encoder = llm.encoder
+    encoder = llm.encoders.get(modality_of(picture))
     if encoder is None:
         raise BackbayError("the model has no encoder")
     pieces = encoder.family.pieces(llm.prepare(picture))[:1]

@@ -12,7 +12,7 @@ from backbay.cli import add_json, say, say_json
 from backbay.internals import human_bytes
 
 from ..loading import estimate
-from ..media.encoder_file import encoder_family, encoder_file
+from ..media.encoder_file import encoder_families
 from .model_arguments import (
     add_adapter_arguments,
     add_backend_arguments,
@@ -74,10 +74,9 @@ def shortfalls(memory: BackendMemory, devices: list[DeviceInfo]) -> dict[str, in
 
 def encoder_support(args: Namespace) -> dict[str, dict[str, Any]]:
     """The pictures or the sound that a model takes, by modality."""
-    file = encoder_file(args.model, args.projector)
-    if file is None:
-        return {}
-    with file:
-        family = encoder_family(file, args.image_tokens)
-        most = family.largest().tokens
-        return {family.modality: {"family": family.name, "rows": most, "width": family.width}}
+    found = dict[str, dict[str, Any]]()
+    for family in encoder_families(args.model, args.projector, args.image_tokens):
+        with family.file:
+            most = family.largest().tokens
+            found[family.modality] = {"family": family.name, "rows": most, "width": family.width}
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, final
 
@@ -21,7 +21,7 @@ Modality: TypeAlias = Literal["image", "audio"]
 NOUNS: Final[dict[Modality, str]] = {"image": "a picture", "audio": "a sound"}
 
 WITH_ENCODERS = (
-    *("gemma3", "llama4", "mistral3", "mllama"),
+    *("gemma3", "llama4", "mistral3", "mllama", "phi4mm"),
     *("qwen25vl", "qwen2vl", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe", "whisper"),
 )
 """Architectures of text models that have encoders of families of their own."""
@@ -207,6 +207,10 @@ class EncoderFamily(ABC, Generic[P]):
     def place(self, prepared: P, /, tokenizer: Tokenizer) -> MediaPlace:
         """Its place in a prompt."""
 
+    def beside(self, prepared: P, _others: Collection[Modality], /) -> P:
+        """The same in a prompt that has these modalities, too; some families make other rows of it there."""
+        return prepared
+
     def placed(self, prepared: P, /, tokenizer: Tokenizer | None) -> MediaPlace:
         """Its place in a prompt; RequestError if the model has no vocabulary, and the place needs tokens."""
         if tokenizer is None:
@@ -216,8 +220,12 @@ class EncoderFamily(ABC, Generic[P]):
         return self.place(prepared, tokenizer)
 
     def pieces(self, prepared: P, /) -> Sequence[Any]:
-        """The pieces that are encoded by themselves, and whose rows follow each other."""
+        """The pieces that are encoded by themselves, and whose rows `joined` puts together."""
         return [prepared]
+
+    def joined(self, _prepared: P, rows: Sequence[NDArray[np.float32]], /) -> NDArray[np.float32]:
+        """The rows of a picture or a sound, of those of its pieces."""
+        return np.concatenate(rows)
 
     @abstractmethod
     def cost(self, piece: Any, /) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import RLock
 from typing import Any, final
 
 from backbay import Backend, ModelFileError
+from backbay.gguf import ModelFile
 
 from ..adapters import Adapter, open_adapter
 from ..adapters.stack import AdapterStack
 from ..arguments import AdapterMix, unknown_adapter
+from ..encoders.contract import Modality
 from ..errors import RequestError
 from ..models.nn.adaptation import adaptations_of
 from ..runner.traced_steps import StepCache
+from .own_adapters import adapter_name_of, own_adapters
 
 Swap = Callable[[Callable[[], None]], None]
 """Runs a function while no step runs."""
@@ -35,16 +38,23 @@ class LoadedAdapters:
         return {name: os.fspath(adapter.path) for name, adapter in self._named.items()}
 
     def read(self, given: Mapping[str, Any]) -> None:
-        """Read the first adapters, before any step."""
-        self._named = {name: self._open(path) for name, path in given.items()}
+        """Read the first adapters, before any step: those that the model brings along, and those given."""
+        wanted = {**own_adapters(self._model), **given}
+        self._named = {name: self._open(path) for name, path in wanted.items()}
 
     def reserve(self) -> None:
         """Allocate the memory of the adapters, and of the largest steps with them."""
         if self._named:
             self._use(self._named)
 
-    def resolved(self, mix: AdapterMix) -> AdapterMix:
-        """The fingerprints of adapters in place of their names, in one order; RequestError if one is unknown."""
+    def resolved(self, mix: AdapterMix, modalities: Collection[Modality] = ()) -> AdapterMix:
+        """The fingerprints of adapters in place of their names, in one order; RequestError if one is unknown.
+
+        A request that names none has the adapter for the modalities of its prompt.
+        """
+        usual = adapter_name_of(self._model, modalities)
+        if not mix and usual in self._named:
+            mix = ((usual, 1.0),)
         if not mix:
             return ()
         scales = dict[str, float]()
@@ -84,9 +94,13 @@ class LoadedAdapters:
         return adapter
 
     def _open(self, path: Any) -> Adapter:
+        return open_adapter(path, self._model, adaptations_of(self._backend).matrices)
+
+    @property
+    def _model(self) -> ModelFile:
         model = self._backend.model
         assert model is not None  # which the step cache runs
-        return open_adapter(path, model, adaptations_of(self._backend).matrices)
+        return model
 
     def _change(
         self, named: dict[str, Adapter], swap: Swap, check: Callable[[], None] = lambda: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ from backbay import Backend, BackendParams, GPULayersList
 from backbay.discovery import open_model
 
 from ..checkpoints import locate
+from ..encoders.contract import EncoderFamily
 from ..media.encoder import MediaEncoder
-from ..media.encoder_file import encoder_family, encoder_file, kind_of, text_file
+from ..media.encoder_file import encoder_families, kinds_of, text_file
 from ..media.processor_lock import ProcessorLock, share_processors
 from ..media.prompt_tokenizer import PromptTokenizer
 from ..models.keys import WIDTH
@@ -25,7 +27,7 @@ def open_text_backend(
 ) -> tuple[Backend, bool]:
     """A backend with the model of a file, without the encoder that the file may hold; and whether it holds one."""
     file = open_model(path)
-    if not (holds := kind_of(file) is not None):
+    if not (holds := bool(kinds_of(file))):
         return backbay.open(file, backend, params), holds
     file.close()
     return backbay.open(text_file(path), backend, params), holds
@@ -45,25 +47,37 @@ def open_encoder(
     options: LoadOptions,
     tokenizer: Tokenizer | None,
 ) -> MediaIntake | None:
-    """The encoder of a projector's file, or of the model's own file; None if neither has one."""
+    """The encoders of a projector's file, or of the model's own file; None if neither has one."""
+    with ExitStack() as opened:
+        encoders = [
+            opened.enter_context(closing(_open_one(family, text, backend, options, tokenizer)))
+            for family in encoder_families(path, options.projector, options.image_tokens)
+        ]
+        if not encoders:
+            return None
+        share = any(share_processors(text.memory(), encoder.memory()) for encoder in encoders)
+        turns = ProcessorLock() if share else None
+        prompts = PromptTokenizer(tokenizer, [encoder.family for encoder in encoders])
+        made = MediaIntake(encoders, prompts, options.store_bytes, turns)
+        opened.pop_all()
+        return made
+
+
+def _open_one(
+    family: EncoderFamily[Any],
+    text: Backend,
+    backend: str | type[Backend] | None,
+    options: LoadOptions,
+    tokenizer: Tokenizer | None,
+) -> MediaEncoder:
+    """The encoder of a family that has a file of its own."""
     assert text.model is not None
-    file = encoder_file(path, options.projector)
-    if file is None:
-        return None
     try:
-        family = encoder_family(file, options.image_tokens)
         family.check_text(text.model, WIDTH.of(text.config), tokenizer)
     except BaseException:
-        file.close()
+        family.file.close()
         raise
-    encoder = MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
-    try:
-        turns = ProcessorLock() if share_processors(text.memory(), encoder.memory()) else None
-        prompts = PromptTokenizer(tokenizer, family)
-        return MediaIntake(family, encoder, prompts, options.store_bytes, turns)
-    except BaseException:
-        encoder.close()
-        raise
+    return MediaEncoder(family, options.encoder_backend or backend, _params_of_encoder(options))
 
 
 def _params_of_encoder(options: LoadOptions) -> BackendParams:

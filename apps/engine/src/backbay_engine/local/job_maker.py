@@ -10,6 +10,7 @@ from backbay import CancelledError
 
 from ..arguments import AdapterMix, require_fitting_prompt
 from ..errors import RequestError
+from ..media.prompts import PromptParts
 from ..port.contract import ModelFacts
 from ..runner.requests.answer import Timings
 from ..runner.requests.generation import AnswerProgress, GenerationJob, check_generation
@@ -80,9 +81,9 @@ class JobMaker:
         return job
 
     def _adapters_of(self, request: AnyRequest) -> AdapterMix:
-        return self.adapters.resolved(
-            request.options.adapter if isinstance(request, Generate) else request.adapter
-        )
+        mix = request.options.adapter if isinstance(request, Generate) else request.adapter
+        modalities = request.prompt.modalities if isinstance(request.prompt, PromptParts) else ()
+        return self.adapters.resolved(mix, modalities)
 
     def _job(self, request: AnyRequest, tokens: Sequence[Token], rows: MediaRowSource | None) -> Job:
         size = self.facts.vocabulary_size

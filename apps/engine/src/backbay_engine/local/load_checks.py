@@ -63,7 +63,7 @@ def facts_of(
     context: int,
     batch: int,
     generates: bool,
-    media: MediaFacts | None,
+    media: tuple[MediaFacts, ...],
 ) -> ModelFacts:
     """The facts of a model with sequences of `context` tokens and steps of `batch`."""
     return ModelFacts(

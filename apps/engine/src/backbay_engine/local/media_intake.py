@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from backbay import ClosedError
 from backbay.internals import InterruptSafeEvent, close_after_fork
+from backbay.plugin import Cancel
 
-from ..encoders.contract import EncoderFamily
+from ..encoders.contract import EncoderFamily, Modality
 from ..errors import DeadlineError
-from ..media.content_parts import Encoded, Media
+from ..media.content_parts import Encoded, Media, modality_of
 from ..media.encoder import MediaEncoder
 from ..media.processor_lock import ProcessorLock
 from ..media.prompt_tokenizer import PromptTokenizer
@@ -79,19 +80,18 @@ class MediaIntake:
 
     def __init__(
         self,
-        family: EncoderFamily[Any],
-        encoder: MediaEncoder,
+        encoders: Sequence[MediaEncoder],
         prompts: PromptTokenizer,
         budget: int,
         turns: ProcessorLock | None,
     ) -> None:
-        self.family, self.encoder, self.turns = family, encoder, turns
-        self.facts = MediaFacts(
-            family.name, family.width, family.placeholder, family.marker, family.modality, family.framed
+        self.encoders: dict[Modality, MediaEncoder] = {each.family.modality: each for each in encoders}
+        self.prompts, self.turns = prompts, turns
+        self.facts = tuple(
+            MediaFacts(each.name, each.width, each.placeholder, each.marker, each.modality, each.framed)
+            for each in self.families
         )
-        self.prompts = prompts
-        turn = nullcontext if turns is None else turns.part
-        self.store = RowStore(partial(encoder.embed, turn=turn), budget, family.width)
+        self.store = RowStore(self._rows_of, budget, self.width)
         self._pool: ThreadPoolExecutor | None = None
         self._arrivals: list[MediaRequest] = []
         self._lock = RLock()  # Ctrl-C may leave a Condition locked that is entered itself
@@ -100,14 +100,34 @@ class MediaIntake:
         self._lost = False  # in a forked child: locks may be held for ever, and the encoder is closed already
         close_after_fork(self)
 
+    @property
+    def families(self) -> list[EncoderFamily[Any]]:
+        return [encoder.family for encoder in self.encoders.values()]
+
+    @property
+    def width(self) -> int:
+        """The features of a row."""
+        return self.families[0].width
+
+    @property
+    def span(self) -> int:
+        """The longest run of rows that one step must hold."""
+        return max(family.span for family in self.families)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the rows go to cross attention."""
+        return any(family.crosses for family in self.families)
+
     # -- without a request -------------------------------------------------------------------------------
 
     def prepare(self, picture: Media) -> PreparedMedia:
         """The pixels of a picture, in the caller's thread."""
+        family = self.encoders[modality_of(picture)].family
         if isinstance(picture, PreparedMedia):
-            self.family.check_prepared(picture)
+            family.check_prepared(picture)
             return picture
-        prepared: PreparedMedia = self.family.prepared(picture)
+        prepared: PreparedMedia = family.prepared(picture)
         return prepared
 
     def embed(self, picture: Media) -> NDArray[np.float32]:
@@ -180,7 +200,8 @@ class MediaIntake:
         if self._pool is not None:
             # The garbage collector may call close in any thread, these ones included: so nobody waits for them.
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self.encoder.close()
+        for encoder in self.encoders.values():
+            encoder.close()
 
     def after_fork(self, reason: str) -> None:
         """End all requests on their way: this process is a forked child, and the threads are not in it."""
@@ -193,6 +214,16 @@ class MediaIntake:
         for arrival in lost:
             if arrival.job is None:
                 arrival.handle.after_fork(ClosedError(f"the model is closed{reason}"))
+
+    def _rows_of(self, prepared: Sequence[Any], cancel: Cancel) -> list[NDArray[np.float32]]:
+        """The rows of each, by the encoder of its modality."""
+        turn = nullcontext if self.turns is None else self.turns.part
+        found: dict[int, NDArray[np.float32]] = {}
+        for modality, encoder in self.encoders.items():
+            numbers = [n for n, each in enumerate(prepared) if modality_of(each) == modality]
+            rows = encoder.embed([prepared[n] for n in numbers], cancel, turn) if numbers else []
+            found.update(zip(numbers, rows, strict=True))
+        return [found[n] for n in range(len(prepared))]
 
     # -- in the threads of the pool and of the store -----------------------------------------------------
 
@@ -235,11 +266,11 @@ class MediaIntake:
     def _least(self, given: Encoded) -> int:
         """The fewest tokens that a picture or rows have in a prompt."""
         in_text = isinstance(given, Rows) and given.of is None
-        return max(1, given.tokens) if in_text or not self.family.crosses else 1
+        return max(1, given.tokens) if in_text or not self.crosses else 1
 
     def _arrange(self, arrival: MediaRequest) -> None:
         """Place the prepared pictures in the text, and ask for their rows."""
-        encoded = [picture for picture in arrival.prepared if picture is not None]
+        encoded = self.prompts.beside([each for each in arrival.prepared if each is not None])
         arrival.tokens = self.prompts.tokens(arrival.parts, encoded)
         arrival.jobs.check_pictures(arrival.tokens)  # before anything is encoded
         arrival.jobs.check(arrival.request, arrival.tokens)
@@ -259,7 +290,7 @@ class MediaIntake:
             self._guarded(arrival, partial(self._submit, arrival, lease))
 
     def _submit(self, arrival: MediaRequest, lease: RowsLease) -> None:
-        own = values_by_content(arrival.parts.own_rows, self.family.width)
+        own = values_by_content(arrival.parts.own_rows, self.width)
         job = arrival.jobs.make(arrival.request, arrival.tokens, MediaRowMap(own, lease))
         job.arrived(perf_counter() - arrival.begun)
         with self._lock:

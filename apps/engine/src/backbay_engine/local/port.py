@@ -87,7 +87,7 @@ class LocalPort(Port):
             require_cache_room(parallel, context)
             self.model: Model = load_model(self.backend, context)
             self.tokenizer = tokenizer_of(self.backend.config, self.model)
-            self._prompts = PromptTokenizer(self.tokenizer, None)
+            self._prompts = PromptTokenizer(self.tokenizer, ())
             self._row_width = max(self.model.row_widths, default=0)
             if holds_encoder or options.projector is not None:
                 batch = max(batch, self._open_encoder(path, backend, options))
@@ -110,7 +110,7 @@ class LocalPort(Port):
                 context=context,
                 batch=batch,
                 generates=self.cache is not None,
-                media=None if self.media is None else self.media.facts,
+                media=() if self.media is None else self.media.facts,
             )
             self._embedder = TextEmbedder(self.step_cache, self.adapters, batch)
             if options.guesses:
@@ -130,8 +130,8 @@ class LocalPort(Port):
         if media is None:
             return 0
         self._opened.callback(media.close)
-        self._prompts, self._row_width = media.prompts, media.family.width
-        return media.family.span
+        self._prompts, self._row_width = media.prompts, media.width
+        return media.span
 
     def _reserve(self, parallel: int, options: LoadOptions) -> None:
         """Allocate all now, so that no later step runs out of memory, and make the runner."""
@@ -142,9 +142,9 @@ class LocalPort(Port):
         batch, context, generates = self.facts.batch, self.facts.context, self.facts.generates
         steps = largest_steps(batch, parallel, context, decoding=generates, uniform=uniform, guessed=guessed)
         steps = [*self.model.worst_steps(steps)]
-        spans = self.media is not None and self.media.family.span > 0
+        spans = self.media is not None and self.media.span > 0
         with_rows = [full_of_rows(steps[0], self._row_width, spans=spans)] if self.model.row_widths else []
-        if self.media is None or self.media.family.crosses:
+        if self.media is None or self.media.crosses:
             self.step_cache.reserve_later(with_rows)
         else:
             steps += with_rows
@@ -172,10 +172,10 @@ class LocalPort(Port):
 
     def load(self, progress: Progress | None = None, cancel: Cancel | None = None) -> None:
         """Load the weights; if that fails, close."""
-        encoder = [] if self.media is None else [self.media.encoder.backend]
+        encoders = [] if self.media is None else [each.backend for each in self.media.encoders.values()]
         draft = [self.source.backend] if isinstance(self.source, DraftModel) else []
         try:
-            load_weights([self.backend, *encoder, *draft], progress, cancel)
+            load_weights([self.backend, *encoders, *draft], progress, cancel)
         except BaseException:
             self.close()
             raise
@@ -284,7 +284,8 @@ class LocalPort(Port):
         if not isinstance(prompt, PromptParts):
             return prompt_step(np.array(prompt, np.int32))
         self.forget()
-        encoded, rows = self._encoded(prompt), values_by_content(prompt.own_rows, self._row_width)
+        encoded = self._prompts.beside(self._encoded(prompt))
+        rows = values_by_content(prompt.own_rows, self._row_width)
         rows |= {
             each.content: self.require_media().embed(each) for each in encoded if not isinstance(each, Rows)
         }
@@ -297,9 +298,12 @@ class LocalPort(Port):
 
     def memory(self) -> BackendMemory:
         self.check_open()
+        encoders = [] if self.media is None else [each.memory() for each in self.media.encoders.values()]
+        first, second, *_ = *encoders, None, None
         return replace(
             self.backend.memory(),
-            encoder=None if self.media is None else self.media.encoder.memory(),
+            encoder=first,
+            ear=second,
             draft=self.source.backend.memory() if isinstance(self.source, DraftModel) else None,
         )
 
@@ -331,7 +335,7 @@ class LocalPort(Port):
         pictures = None if self.cache is None else self.cache.pictures
         if pictures is None or self.media is None:
             return None
-        showing = MediaCacheWriter(self.model, pictures, self.media.family.width)
+        showing = MediaCacheWriter(self.model, pictures, self.media.width)
         self._opened.callback(showing.close)
         return showing
 

@@ -72,7 +72,10 @@ class MediaEncoder:
                 rows = self._passes.run(partial(self._encoded, [pieces[n] for n in group], cancel, turn))
                 found.update(zip(group, np.split(rows, len(group)), strict=True))
         rows_of = iter(found[n] for n in range(len(pieces)))
-        return [np.concatenate(list(islice(rows_of, len(own)))) for own in pieces_of]
+        return [
+            self.family.joined(each, list(islice(rows_of, len(own))))
+            for each, own in zip(prepared, pieces_of, strict=True)
+        ]
 
     def memory(self) -> BackendMemory:
         """The memory of the weights, and of the largest piece's graph."""

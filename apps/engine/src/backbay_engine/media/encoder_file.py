@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, final
@@ -43,6 +43,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "llama4": "llama4:Llama4Family",
     "mistral3": "pixtral:PixtralFamily",
     "mllama": "mllama:MllamaFamily",
+    "phi4mm": "phi4:Phi4VisionFamily",
     "qwen25vl": "qwen:Qwen25VLFamily",
     "qwen35": "qwen:Qwen3VLFamily",
     "qwen35moe": "qwen:Qwen3VLFamily",
@@ -50,7 +51,10 @@ ARCHITECTURES: Mapping[str, str] = {
     "qwen3vlmoe": "qwen:Qwen3VLFamily",
 }
 """Families by the architecture of a file that holds all."""
-SOUND_ARCHITECTURES: Mapping[str, str] = {"whisper": "whisper:WhisperFamily"}
+SOUND_ARCHITECTURES: Mapping[str, str] = {
+    "phi4mm": "phi4:Phi4SoundFamily",
+    "whisper": "whisper:WhisperFamily",
+}
 
 
 @final
@@ -119,32 +123,30 @@ SOUND: Final = EncoderKind(
     SOUND_ARCHITECTURES,
 )
 KINDS: Final = VISION, SOUND
-"""A file that holds both is one of pictures."""
 
 
-def encoder_file(path: Path, projector: Path | None = None) -> ModelFile | None:
-    """The file of a model's encoder, open with the encoder's tensors only; None if the model has none.
+def encoder_files(path: Path, projector: Path | None = None) -> Iterator[ModelFile]:
+    """The file of a model's encoder, open with the encoder's tensors only, once for each encoder that it holds.
 
     It is the projector's file, or the model's own, in Ollama's layout.
     """
     where = path if projector is None else projector
-    file = open_model(where, lambda name: any(kind.has(name) for kind in KINDS))
-    kind = kind_of(file)
-    if kind is not None and all(map(kind.has, file.tensors)):
-        return file
-    with file:
-        if kind is not None:
-            return open_model(where, kind.has)
-        if projector is None:
-            return None
-        expected = "a projector with an encoder of pictures or sound, tensors v.* or a.*,"
-        found = f"none of them, and the architecture {file.metadata.architecture!r}"
-        raise ModelFileError(file.path, None, expected, found)
+    with open_model(where, lambda name: any(kind.has(name) for kind in KINDS)) as file:
+        kinds = kinds_of(file)
+        if not kinds and projector is not None:
+            expected = "a projector with an encoder of pictures or sound, tensors v.* or a.*,"
+            found = f"none of them, and the architecture {file.metadata.architecture!r}"
+            raise ModelFileError(file.path, None, expected, found)
+    for kind in kinds:
+        yield open_model(where, kind.has)
 
 
-def kind_of(file: ModelFile) -> EncoderKind | None:
-    """The kind of the encoder that a file holds; None if it holds none."""
-    return next((kind for kind in KINDS if kind.is_in(file)), None)
+def kinds_of(file: ModelFile) -> list[EncoderKind]:
+    """The kinds of the encoders that a file holds. A projector file, or one of an architecture whose sound is not known,
+    with encoders of both is one of pictures.
+    """
+    found, name = [kind for kind in KINDS if kind.is_in(file)], file.metadata.architecture
+    return [kind for kind in found if name in kind.architectures] or found[:1]
 
 
 def text_file(path: Path) -> ModelFile:
@@ -152,9 +154,22 @@ def text_file(path: Path) -> ModelFile:
     return open_model(path, lambda name: not name.startswith((*VISION.names, *SOUND.names)))
 
 
+def encoder_families(
+    path: Path, projector: Path | None = None, image_tokens: int | None = None
+) -> Iterator[EncoderFamily[Any]]:
+    """The families of a model's encoders, the first of which is limited to so many rows of a picture."""
+    for number, file in enumerate(encoder_files(path, projector)):
+        try:
+            family = encoder_family(file, None if number else image_tokens)
+        except BaseException:
+            file.close()
+            raise
+        yield family
+
+
 def encoder_family(file: ModelFile, image_tokens: int | None = None) -> EncoderFamily[Any]:
-    """The family of an encoder; ModelFileError names the families that are known."""
-    kind = kind_of(file) or VISION
+    """The family of the encoder in a file that holds one; ModelFileError names the families that are known."""
+    kind = next(iter(kinds_of(file)), VISION)
     family = kind.family(file)
     if kind is VISION:
         seeing: EncoderFamily[Any] = family(file, image_tokens)

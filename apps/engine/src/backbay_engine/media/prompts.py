@@ -52,6 +52,11 @@ class PromptParts:
         return [item for item in self.items if isinstance(item, Rows)]
 
     @property
+    def modalities(self) -> frozenset[Modality]:
+        """Those of the pictures and sounds, and of what rows stand for."""
+        return frozenset(kind for kind in map(needed_modality, self.media) if kind is not None)
+
+    @property
     def needs_encoding(self) -> bool:
         """Whether there are pictures or sounds, whose rows an encoder makes."""
         return any(not isinstance(item, Rows) for item in self.media)
@@ -175,32 +180,46 @@ def _encode(text: str, tokenizer: Tokenizer | None, plain: Collection[int]) -> l
     return tokenizer.encode(text, add_special=False, plain=plain)
 
 
-def placeholder_tokens(placeholder: str, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """The control tokens of the placeholder for pictures or sounds: their text in a prompt is only text."""
+def placeholder_tokens(placeholders: Iterable[str], tokenizer: Tokenizer | None) -> frozenset[int]:
+    """The control tokens of the placeholders for pictures and sounds: their text in a prompt is only text."""
     if tokenizer is None:
         return frozenset()
-    ids, plain = (
-        tokenizer.encode(placeholder, add_special=False, parse_special=special) for special in (True, False)
-    )
-    return frozenset(ids).difference(plain)
+    found = frozenset[int]()
+    for placeholder in placeholders:
+        ids, plain = (
+            tokenizer.encode(placeholder, add_special=False, parse_special=special)
+            for special in (True, False)
+        )
+        found |= frozenset(ids).difference(plain)
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class MediaMarks:
+    """The texts by which a model's template marks pictures, or sounds.
+
+    placeholder  the text for one
+    marker       the text that stands for it in a template that knows none
+    framed       the placeholder with marks around it that belong to the place, which some templates write
+    """
+
+    placeholder: str
+    marker: str
+    framed: str = ""
 
 
 @final
 class MediaConversation:
-    """Messages whose content may have parts.
+    """Messages whose content may have parts, for a model that takes pictures or sounds with these marks."""
 
-    placeholder  the text by which the model's template marks a picture or a sound; empty: it takes none
-    framed       the same with marks that belong to the place, which some templates write
-    marker       the text that stands for it in the template of a model that knows none
-    """
-
-    def __init__(self, messages: Sequence[Message], placeholder: str, marker: str, framed: str = "") -> None:
+    def __init__(self, messages: Sequence[Message], marks: Mapping[Modality, MediaMarks]) -> None:
         self.media: list[Media] = []
         self.rows: list[Rows] = []
+        self._marks = marks
         # What users write must not look as if the template had marked something.
-        self._instead, self._own, none = (f"\ue000{token_hex(8)}\ue000" for _ in range(3))
-        self._placeholder, self._marker = placeholder or none, marker
-        self._framed = framed or self._placeholder
+        self._own = f"\ue000{token_hex(8)}\ue000"
+        self._instead = {each.placeholder: f"\ue000{token_hex(8)}\ue000" for each in marks.values()}
         self._messages = [self._taken(message) for message in messages]
 
     def rendered(self, render: Render) -> PromptParts:
@@ -210,8 +229,8 @@ class MediaConversation:
             texts = self._texts(render, [self._flat(message) for message in self._messages])
         if texts is None:
             raise TemplateError(
-                f"the chat template does not mark {len(self.media)} {self._nouns} by {self._placeholder!r}; write the "
-                "prompt out, and use generate"
+                f"the chat template does not mark {len(self.media)} {self._nouns} by "
+                f"{' and '.join(map(repr, self._instead))}; write the prompt out, and use generate"
             )
         pieces = [re.split(self._own + r"(\d+);", text) for text in texts]  # each second one is a number
         if sorted(int(number) for each in pieces for number in each[1::2]) != list(range(len(self.rows))):
@@ -232,10 +251,13 @@ class MediaConversation:
             if not self.media or messages is not self._messages:
                 raise
             return None
-        texts = text.replace(self._framed, self._placeholder).split(self._placeholder)
-        if len(texts) != len(self.media) + 1:
+        for each in self._marks.values():
+            text = text.replace(each.framed or each.placeholder, each.placeholder)
+        marked = "|".join(map(re.escape, self._instead)) or r"(?!)"
+        pieces = re.split(f"({marked})", text)  # each second one is a mark
+        if pieces[1::2] != [self._marks[modality_of(given)].placeholder for given in self.media]:
             return None
-        return [text.replace(self._instead, self._placeholder) for text in texts]
+        return [self._shown(text) for text in pieces[::2]]
 
     def _taken(self, message: Message) -> Message:
         """A message as a template takes it: without its pictures and sounds, which are collected."""
@@ -277,19 +299,31 @@ class MediaConversation:
         )
 
     def _hidden(self, value: Any) -> Any:
-        """A value without the placeholder in its texts."""
+        """A value without the placeholders in its texts."""
         if isinstance(value, str):
-            return value.replace(self._placeholder, self._instead)
+            for placeholder, instead in self._instead.items():
+                value = value.replace(placeholder, instead)
+            return value
         if isinstance(value, Mapping):
             return {key: self._hidden(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._hidden(item) for item in value]
         return value
 
+    def _shown(self, text: str) -> str:
+        """A text with the placeholders that users wrote."""
+        for placeholder, instead in self._instead.items():
+            text = text.replace(instead, placeholder)
+        return text
+
     def _flat(self, message: Message) -> Message:
         """A message whose content is one text, for templates that know no parts."""
         content = message.get("content")
         if not isinstance(content, list):
             return message
-        texts = [self._marker if part in SHOWN.values() else str(part.get("text", "")) for part in content]
+        texts = [self._markers(part) or str(part.get("text", "")) for part in content]
         return {**message, "content": "".join(texts)}
+
+    def _markers(self, part: Any) -> str:
+        """The marker of a picture or a sound; empty for other parts."""
+        return next((marks.marker for kind, marks in self._marks.items() if part == SHOWN[kind]), "")

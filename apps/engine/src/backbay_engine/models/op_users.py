@@ -11,8 +11,8 @@ _ARCHITECTURES = (
     "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
     "gemma4 glm4 glm4moe gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 jina-bert-v3 lfm2 "
     "lfm2moe llama llama4 mamba mamba2 mistral3 mllama modern-bert nemotron_h nemotron_h_moe "
-    "nomic-bert nomic-bert-moe olmo2 phi3 qwen2 qwen25vl qwen3 qwen35 qwen3moe qwen3next qwen3vl "
-    "rwkv7 smollm3 starcoder starcoder2 t5 whisper"
+    "nomic-bert nomic-bert-moe olmo2 phi3 phi4mm qwen2 qwen25vl qwen3 qwen35 qwen3moe qwen3next "
+    "qwen3vl rwkv7 smollm3 starcoder starcoder2 t5 whisper"
 )
 _OPS_OF_ARCHITECTURES = {
     "scaled_dot_product_attention": "all but mamba mamba2 rwkv7",
@@ -20,8 +20,8 @@ _OPS_OF_ARCHITECTURES = {
     "sub": "deepseek2 gemma3n rwkv7",
     "mul": (
         "all but bert cohere2 command-r ernie4_5 gemma-embedding gemma2 gemma3 glm4 gpt2 granite "
-        "jina-bert-v3 mistral3 nomic-bert olmo2 phi3 qwen2 qwen25vl qwen3 qwen3vl smollm3 starcoder "
-        "starcoder2 t5 whisper"
+        "jina-bert-v3 mistral3 nomic-bert olmo2 phi3 phi4mm qwen2 qwen25vl qwen3 qwen3vl smollm3 "
+        "starcoder starcoder2 t5 whisper"
     ),
     "div": "deepseek2 gemma3n glm4moe lfm2moe nemotron_h_moe",
     "sqr": "gemma3n nemotron_h nemotron_h_moe rwkv7",
@@ -88,8 +88,8 @@ _OPS_OF_ARCHITECTURES = {
     "chunk_sections": "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
     "contiguous": (
         "all but cohere2 command-r ernie4_5 ernie4_5-moe gemma2 gemma3 glm4moe gpt-oss gpt2 granite "
-        "granitemoe llama mistral3 mllama olmo2 qwen2 qwen25vl qwen3 qwen3moe qwen3vl smollm3 starcoder "
-        "starcoder2 whisper"
+        "granitemoe llama mistral3 mllama olmo2 phi4mm qwen2 qwen25vl qwen3 qwen3moe qwen3vl smollm3 "
+        "starcoder starcoder2 whisper"
     ),
     "concat": (
         "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 "
@@ -102,23 +102,25 @@ _OPS_OF_ARCHITECTURES = {
     ),
 }
 _ENCODERS = (
-    "audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 image:idefics3 "
-    "image:llama4 image:llava image:llava-next image:minicpm-v image:minicpm-v-4.6 image:mllama "
-    "image:pixtral image:qwen2.5-vl image:qwen3-vl"
+    "audio:phi4 audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 "
+    "image:idefics3 image:llama4 image:llava image:llava-next image:minicpm-v image:minicpm-v-4.6 "
+    "image:mllama image:phi4 image:pixtral image:qwen2.5-vl image:qwen3-vl"
 )
 _OPS_OF_ENCODERS = {
     "scaled_dot_product_attention": "all",
     "add": "all",
-    "mul": "image:llava image:mllama image:qwen3-vl",
-    "relu": "image:llava",
-    "silu": "audio:ultravox image:pixtral image:qwen2.5-vl",
-    "gelu": "image:gemma3 image:idefics3 image:minicpm-v image:minicpm-v-4.6 image:qwen3-vl",
+    "sub": "audio:phi4",
+    "mul": "audio:phi4 image:llava image:mllama image:qwen3-vl",
+    "relu": "audio:phi4 image:llava",
+    "silu": "audio:phi4 audio:ultravox image:pixtral image:qwen2.5-vl",
+    "gelu": "image:gemma3 image:idefics3 image:minicpm-v image:minicpm-v-4.6 image:phi4 image:qwen3-vl",
     "gelu_erf": "all but image:gemma3 image:idefics3 image:minicpm-v",
     "quick_gelu": "image:llava image:llava-next",
     "clamp": "image:llava",
-    "scale": "audio:qwen2-audio image:llava",
+    "scale": "audio:phi4 audio:qwen2-audio image:llava",
     "rows": (
-        "image:llava-next image:minicpm-v image:minicpm-v-4.6 image:mllama image:qwen2.5-vl image:qwen3-vl"
+        "audio:phi4 image:llava-next image:minicpm-v image:minicpm-v-4.6 image:mllama image:phi4 "
+        "image:qwen2.5-vl image:qwen3-vl"
     ),
     "mulmat": "all",
     "layer_norm": "all but image:pixtral image:qwen2.5-vl",
@@ -128,17 +130,18 @@ _OPS_OF_ENCODERS = {
     "reshape": "all",
     "view": "image:qwen3-vl",
     "permute": "all but image:llava-next image:minicpm-v image:qwen2.5-vl image:qwen3-vl",
-    "slice": "all but image:gemma3 image:idefics3 image:pixtral",
-    "chunk": "audio:ultravox",
+    "slice": "all but image:gemma3 image:idefics3 image:phi4 image:pixtral",
+    "chunk": "audio:phi4 audio:ultravox",
     "contiguous": "all but image:qwen3-vl",
     "pad": "audio:ultravox",
-    "pad_ext": "image:llava",
+    "pad_ext": "audio:phi4 image:llava",
     "concat": (
-        "all but audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 image:idefics3 "
-        "image:pixtral"
+        "all but audio:phi4 audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 "
+        "image:idefics3 image:pixtral"
     ),
-    "im2col": "audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper",
-    "avg_pool2d": "image:gemma3 image:llava",
+    "repeat": "image:phi4",
+    "im2col": "audio:phi4 audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper",
+    "avg_pool2d": "image:gemma3 image:llava image:phi4",
 }
 
 

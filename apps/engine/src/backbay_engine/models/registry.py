@@ -37,7 +37,7 @@ _BUILT_IN = {
     "decoders.mixtures:Glm4Moe": "glm4moe",
     "decoders.llama:Llama": "llama mistral3",
     "decoders.llama:Olmo2": "olmo2",
-    "decoders.llama:Phi3": "phi3",
+    "decoders.llama:Phi3": "phi3 phi4mm",
     "decoders.llama:SmolLM3": "smollm3",
     "decoders.mixtures:DeepSeek2": "deepseek2",
     "decoders.mixtures:GptOss": "gpt-oss",

@@ -51,7 +51,7 @@ class ModelFacts:
     batch       tokens of one step
     generates   whether it generates text; otherwise it makes embeddings, or scores of texts
     ranks       whether it makes scores of pairs, of a query and a text
-    media       None: the model sees no pictures and hears no sound
+    media       what the model sees or hears, if it does
     transcribes  whether it writes transcripts of sounds, and nothing else
     transcript  its marks; None if it writes no transcripts, or has no vocabulary
     row_widths  the features of rows that may be tokens of a prompt; none: it takes no such rows
@@ -62,7 +62,7 @@ class ModelFacts:
     context: int
     batch: int
     generates: bool
-    media: MediaFacts | None = None
+    media: tuple[MediaFacts, ...] = ()
     ranks: bool = False
     transcribes: bool = False
     transcript: TranscriptMarks | None = None
@@ -74,7 +74,7 @@ class ModelFacts:
         if self.transcribes:
             return "transcripts"
         made = "text" if self.generates else "scores" if self.ranks else "embeddings"
-        return made if self.media is None else made + ALSO[self.media.modality]
+        return made + "".join(ALSO[each.modality] for each in self.media)
 
     def require_rows(self, rows: Rows) -> None:
         """RequestError if a prompt may not have rows of the caller's own, or if they have another width."""
@@ -90,7 +90,7 @@ class ModelFacts:
     def require_transcripts(self) -> TranscriptMarks:
         """RequestError unless the model writes transcripts."""
         if not self.transcribes:
-            hears = self.media is not None and self.media.modality == "audio"
+            hears = any(each.modality == "audio" for each in self.media)
             remedy = (
                 "; ask it for a transcript by chat or generate, with the sound in the prompt" if hears else ""
             )
@@ -128,16 +128,17 @@ class ModelFacts:
     def require_media(self, modality: Modality | None = None) -> MediaFacts:
         """RequestError unless the model sees pictures, or hears sound, whichever is wanted; None: one of these."""
         wants = WANTS[modality or "image"]
-        if self.media is None:
+        if not self.media:
             raise RequestError(
                 f"the model ({self.architecture}) {wants}: its file has no encoder; name the encoder's file "
                 "with projector= (--projector), if the model has one"
             )
-        if modality is not None and modality != self.media.modality:
+        found = [each for each in self.media if modality in (None, each.modality)]
+        if not found:
             raise RequestError(
-                f"the model ({self.architecture}) {wants}: its encoder is {self.media.family}'s"
+                f"the model ({self.architecture}) {wants}: its encoder is {self.media[0].family}'s"
             )
-        return self.media
+        return found[0]
 
 
 class Port(ABC):

@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from ..arguments import conversation_messages, moment, require_fitting_prompt, token_ids
-from ..encoders.contract import Modality
+from ..encoders.contract import NOUNS, Modality
 from ..errors import AudioError, ImageError, RequestError
 from ..images.image import Image, image_of
 from ..images.prepared_picture import Prepared
-from ..media.content_parts import Media, content_parts, modality_of, needed_modality
-from ..media.prompts import MediaConversation, PromptParts, placeholder_tokens, prompt_parts, prompt_tokens
+from ..media.content_parts import Media, content_parts, media_of, modality_of, needed_modality
+from ..media.prompts import (
+    MediaConversation,
+    MediaMarks,
+    PromptParts,
+    placeholder_tokens,
+    prompt_parts,
+    prompt_tokens,
+)
 from ..media.row_store import StoreCounters
 from ..media.rows import Rows, is_rows_part
 from ..runner.requests.request import Generate, options_of
@@ -52,14 +59,16 @@ class RequestMaker:
         """The prompt of a conversation, whose text a template's `render` writes: token ids; parts if it has more."""
         said = conversation_messages(messages)
         parts = content_parts(said)
-        asked: Modality | None = next(
-            (kind for kind in map(needed_modality, parts) if kind is not None), None
-        )
-        media = self._facts.media if asked is None else self.require_media(asked)
-        if media is None and not any(map(is_rows_part, parts)):
+        for asked in map(needed_modality, parts):
+            if asked is not None:
+                self.require_media(asked)
+        if not self._facts.media and not any(map(is_rows_part, parts)):
             return self.tokenizer().encode(render(said), add_special=False)
-        marks = ("", "") if media is None else (media.placeholder, media.marker, media.framed)
-        prompt = MediaConversation(said, *marks).rendered(render)
+        marks: dict[Modality, MediaMarks] = {
+            each.modality: MediaMarks(each.placeholder, each.marker, each.framed)
+            for each in self._facts.media
+        }
+        prompt = MediaConversation(said, marks).rendered(render)
         return prompt if prompt.media else self.texts(prompt)
 
     def tokenizer(self) -> Tokenizer:
@@ -132,7 +141,11 @@ class RequestMaker:
         if isinstance(given, Media):
             taken: Media = given
         else:
-            taken = audio_of(given) if facts.modality == "audio" else image_of(given)
+            several = modality is None and len(self._facts.media) > 1
+            sound = facts.modality == "audio"
+            taken = media_of(given) if several else audio_of(given) if sound else image_of(given)
+        if (kind := modality_of(taken)) != (modality or kind):
+            raise RequestError(f"{NOUNS[facts.modality]} is wanted here, got {NOUNS[kind]}")
         self._check_media(taken)
         return taken
 
@@ -204,8 +217,8 @@ class RequestMaker:
     @property
     def _plain(self) -> frozenset[int]:
         """Tokens that users cannot write: those that stand for pictures or sounds."""
-        media = self._facts.media
-        return frozenset() if media is None else placeholder_tokens(media.placeholder, self._port.tokenizer)
+        placeholders = [each.placeholder for each in self._facts.media]
+        return placeholder_tokens(placeholders, self._port.tokenizer)
 
     def _in_limits(self, ids: list[int]) -> list[int]:
         if not ids:

@@ -9,7 +9,7 @@ from backbay import CONTRACT_VERSION, BackendParams
 from backbay.gguf import ModelFile
 from backbay.plugin import KernelBackend
 
-from ..media.encoder_file import encoder_family, kind_of
+from ..media.encoder_file import encoder_family, kinds_of
 from ..models.registry import ARCHITECTURE, architectures, load_model
 
 
@@ -22,10 +22,12 @@ class DeclaringBackend(KernelBackend):
 
 def require_complete(model: ModelFile) -> None:
     """ModelFileError naming the tensors that are missing or do not fit; architectures of others are not checked."""
-    kind = kind_of(model)
+    kinds = kinds_of(model)
     if ARCHITECTURE.of(model.metadata) in architectures():
-        load_model(DeclaringBackend(_part(model, lambda name: kind is None or not kind.has(name)), MEASURING))
-    if kind is not None:
+        load_model(
+            DeclaringBackend(_part(model, lambda name: not any(kind.has(name) for kind in kinds)), MEASURING)
+        )
+    for kind in kinds:
         part = _part(model, kind.has)
         encoder_family(part).network(DeclaringBackend(part, MEASURING))
 

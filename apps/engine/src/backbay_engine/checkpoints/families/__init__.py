@@ -20,6 +20,7 @@ from . import (
     experts,
     gemma,
     mllama,
+    phi4,
     recurrent,
     sound,
     texts_beside_encoders,
@@ -39,6 +40,7 @@ FAMILIES: Families = {
     **texts_beside_encoders.FAMILIES,
     **mllama.FAMILIES,
     **sound.FAMILIES,
+    **phi4.FAMILIES,
 }
 PROJECTORS: Families = {**vision.PROJECTORS, **sound.PROJECTORS}
 

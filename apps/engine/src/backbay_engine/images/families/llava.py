@@ -13,11 +13,13 @@ from backbay.gguf import flag, wholes
 
 from ...encoders.block import Norm, TwoLayerPerceptron
 from ...encoders.contract import EncoderInputs, EncoderNetwork, MediaPlace, placeholder_id, rows_in_runs
+from ...encoders.convolution import DepthwiseConvolution
 from ...encoders.shape import CLIP, EncoderShape, as_f32, colour_scale, square_grid
 from ...models.nn import Linear, Weights
 from ...models.nn.feed_forward import gelu, quick_gelu
 from ...text.tokenizers import Tokenizer
 from ..contract import Pictures, VisionFamily
+from ..parts.patches import pool_squares
 from ..parts.towers import ClipTower
 from ..preparations.stretched import CentreCropPreparation
 from ..preparations.tiles import AnyresPreparation
@@ -32,7 +34,6 @@ FIRST, SECOND = (
     ("mm.model.mlp.0", "mm.model.mlp.2"),
 )  # of MobileVLM 1 and 2
 BLOCKS = ("mm.model.mb_block.1.block.", "mm.model.mb_block.2.block.")
-SIDE = 3  # of a kernel
 
 
 class ClipFamily(VisionFamily):
@@ -176,7 +177,7 @@ class _MobileVLM(_Projected):
         side, width = self.family.grid, self.family.width
         x = super().finish(ctx, x, kept, inputs).reshape(ctx, width, side, side, inputs.count)
         if self.encoding is not None:
-            x = _pooled(ctx, x)
+            x = pool_squares(ctx, x)
             x = x.add(ctx, self.encoding(ctx, x))
         for convolution in self.convolutions:
             x = convolution(ctx, x, inputs)
@@ -211,37 +212,3 @@ class _Squeezing:
 
 def _hard_sigmoid(ctx: Context, x: Tensor, three: Tensor) -> Tensor:
     return x.add(ctx, three).clamp(ctx, 0.0, 6.0).scale(ctx, 1 / 6)
-
-
-def _pooled(ctx: Context, x: Tensor) -> Tensor:
-    """The means of squares of two by two features; (width, columns, rows, pictures)."""
-    planes = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)
-    return planes.avg_pool2d(ctx, 2, 2).permute(ctx, 1, 2, 0, 3).contiguous(ctx)
-
-
-@final
-class DepthwiseConvolution:
-    """Kernels of three by three over a border of zeros; a sum of nine products, so that channels stay innermost."""
-
-    def __init__(self, weights: Weights, name: str, width: int, stride: int = 1) -> None:
-        full = weights.extent(f"{name}.weight", 3) == width  # llama.cpp's scripts drop dimensions of 1
-        self.weight = weights.need(f"{name}.weight", SIDE, SIDE, *([1] if full else []), width)
-        self.bias = weights.maybe(f"{name}.bias", width)
-        self.width, self.stride = width, stride
-
-    def __call__(self, ctx: Context, x: Tensor) -> Tensor:
-        """(width, columns, rows, pictures)"""
-        kernels = (
-            as_f32(ctx, self.weight).reshape(ctx, SIDE**2, self.width).permute(ctx, 1, 0).contiguous(ctx)
-        )
-        columns, rows = x.dim(1), x.dim(2)
-        x = x.pad_ext(ctx, 0, 0, 1, 1, 1, 1)
-        found = None
-        for n in range(SIDE**2):
-            row, column = divmod(n, SIDE)
-            part = x.slice(ctx, 1, column, column + columns, self.stride)
-            part = part.slice(ctx, 2, row, row + rows, self.stride)
-            product = part.mul(ctx, kernels.slice(ctx, 1, n, n + 1, 1).reshape(ctx, self.width))
-            found = product if found is None else found.add(ctx, product)
-        assert found is not None
-        return found if self.bias is None else found.add(ctx, self.bias)

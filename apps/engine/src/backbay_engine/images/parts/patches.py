@@ -64,3 +64,9 @@ def pixel_shuffle(ctx: Context, x: Tensor, side: int, factor: int) -> Tensor:
         ctx, width * factor, few, factor, -1
     )  # (features of a line, columns, lines, rows of all squares)
     return x.permute(ctx, 0, 2, 1, 3).contiguous(ctx).reshape(ctx, width * factor**2, -1)
+
+
+def pool_squares(ctx: Context, x: Tensor) -> Tensor:
+    """The means of squares of two by two features; (width, columns, rows, pictures)."""
+    planes = x.permute(ctx, 2, 0, 1, 3).contiguous(ctx)
+    return planes.avg_pool2d(ctx, 2, 2).permute(ctx, 1, 2, 0, 3).contiguous(ctx)

@@ -107,8 +107,8 @@ class ClipTower(VisionTower):
         return squares.slice(ctx, 1, first, first + self.size - 1, 1).contiguous(ctx, self.width, -1)
 
 
-class SiglipTower(VisionTower):
-    """SigLIP over squares of patches: learned positions, and a norm behind the blocks.
+class PlacedTower(VisionTower):
+    """Squares of patches with learned positions.
 
     positions   the places of the table, and the patches of a square
     """
@@ -121,17 +121,26 @@ class SiglipTower(VisionTower):
         table = first_present(v, "position_embd", "position_embedding")
         self.table = v.need(f"{table}.weight", self.width, positions)
         self.declare(weights, gelu)
-        self.norm = Norm(v, ("post_ln", "post_layernorm"), self.width, self.shape.eps)
-
-    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
-        return self.embed(ctx, inputs.leaf("patches", partial(padded_patches, patch=self.patch)))
 
     def embed(self, ctx: Context, patches: Tensor, places: Tensor | None = None) -> Tensor:
-        """The patches (features, patches, squares), each with the table's vector at its place, all squares alike."""
+        """The patches (features, patches, squares), each with the table's vector at its place; places are those of each
+        square, or of all.
+        """
         n, count = patches.dim(1), patches.dim(2)
         x = self.embedding(ctx, patches.reshape(ctx, -1, n * count)).reshape(ctx, self.width, n, count)
         table = as_f32(ctx, self.table) if places is None else self.table.rows(ctx, places)
-        return x.add(ctx, table).reshape(ctx, self.width, n * count)
+        return x.add(ctx, table.reshape(ctx, self.width, n, -1)).reshape(ctx, self.width, n * count)
+
+
+class SiglipTower(PlacedTower):
+    """SigLIP: a norm stands behind the blocks."""
+
+    def __init__(self, weights: Weights, backend: Backend, patch: int, positions: int) -> None:
+        super().__init__(weights, backend, patch, positions)
+        self.norm = Norm(weights.at("v."), ("post_ln", "post_layernorm"), self.width, self.shape.eps)
+
+    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
+        return self.embed(ctx, inputs.leaf("patches", partial(padded_patches, patch=self.patch)))
 
 
 def stretched_places(
@@ -149,6 +158,13 @@ def stretched_places(
 def divided_fractions(count: int) -> NDArray[np.float32]:
     """Fractions of transformers: each number divided by the count."""
     return np.arange(count, dtype=np.float32) / np.float32(count)
+
+
+def multiplied_fractions(count: int) -> NDArray[np.float32]:
+    """Fractions of Phi-4-multimodal: each number times a rounded step, below 1."""
+    step = np.float32(1) / np.float32(count)
+    fractions: NDArray[np.float32] = np.arange(count, dtype=np.float32) * step
+    return fractions.clip(max=np.float32(1 - 1e-6))
 
 
 def stepped_fractions(count: int) -> NDArray[np.float32]:
