@@ -383,8 +383,7 @@ class LLM:
     @property
     def encoders(self) -> Mapping[Modality, MediaEncoder]:
         """The encoders of pictures and of sound, as far as the model has them."""
-        media = self._local("encoders").media
-        return {} if media is None else media.encoders
+        return {} if (media := self._local("encoders").media) is None else media.encoders
 
     def step(self, prompt: Prompt) -> Step:
         """The step of a whole prompt, to look into with `step_cache`; each look needs a step of its own."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import ClosedError
+from backbay import BackendMemory, ClosedError
 from backbay.internals import InterruptSafeEvent, close_after_fork
 from backbay.plugin import Cancel
 
@@ -118,6 +118,11 @@ class MediaIntake:
     def crosses(self) -> bool:
         """Whether the rows go to cross attention."""
         return any(family.crosses for family in self.families)
+
+    def memory(self) -> tuple[BackendMemory, BackendMemory | None]:
+        """The memory of the first encoder, and of a second one."""
+        first, *others = (encoder.memory() for encoder in self.encoders.values())
+        return first, next(iter(others), None)
 
     # -- without a request -------------------------------------------------------------------------------
 

@@ -298,12 +298,11 @@ class LocalPort(Port):
 
     def memory(self) -> BackendMemory:
         self.check_open()
-        encoders = [] if self.media is None else [each.memory() for each in self.media.encoders.values()]
-        first, second, *_ = *encoders, None, None
+        encoder, ear = (None, None) if self.media is None else self.media.memory()
         return replace(
             self.backend.memory(),
-            encoder=first,
-            ear=second,
+            encoder=encoder,
+            ear=ear,
             draft=self.source.backend.memory() if isinstance(self.source, DraftModel) else None,
         )
 
