@@ -48,12 +48,17 @@ class Phi4VisionFamily(VisionFamily):
     placeholder = marker = IMAGE
     texts = ("phi4mm",)
     projections = ("mm.down.weight",)
-    preparation: CropsPreparation
 
     def prepares(self) -> CropsPreparation:
         side, self.patch, self.grid = square_grid(self.config)
         crops = CROPS.of(self.config, MOST_CROPS)
         return CropsPreparation(size=side, patch=self.patch, crops=crops, **colour_scale(self.config, HALF))
+
+    @property
+    def crops(self) -> CropsPreparation:
+        """The preparation, with the limit of rows that was asked for."""
+        assert isinstance(self.preparation, CropsPreparation)
+        return self.preparation
 
     def words(self) -> tuple[str, ...]:
         return (IMAGE,)
@@ -63,7 +68,7 @@ class Phi4VisionFamily(VisionFamily):
 
     def pieces(self, picture: Prepared) -> list[Crop]:
         """The whole picture, then the crops, line by line."""
-        filled, n = self.preparation.patches(picture.size), self.grid
+        filled, n = self.crops.patches(picture.size), self.grid
         corners = [
             (row * n, column * n) for row in range(picture.grid[0]) for column in range(picture.grid[1])
         ]
@@ -72,8 +77,8 @@ class Phi4VisionFamily(VisionFamily):
 
     def joined(self, picture: Prepared, rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         """The lines of the canvas, a row between, and the lines of the whole picture; each line ends with a row."""
-        side = self.preparation.side
-        height, width = self.preparation.useful(picture.size)
+        side = self.crops.side
+        height, width = self.crops.useful(picture.size)
         ends, between = rows[0][-2:-1], rows[0][-1:]
         squares = [each[:-2].reshape(side, side, -1) for each in rows]
         lines = np.stack(squares[1:]).reshape(*picture.grid, side, side, -1).swapaxes(1, 2)
