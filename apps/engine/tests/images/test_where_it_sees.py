@@ -77,7 +77,7 @@ def held(*given, **how):  # the encoder's lock is held
     return network(*given, **how)
 
 MediaEncoder._encoded = held
-running = llm.submit(["a", Image(picture(20, 20))], max_tokens=2)
+running = llm.submit(["a", Image(picture(20, 20))], max_tokens=2, temperature=0)
 assert reached.wait(300)
 child = os.fork()
 if child == 0:

@@ -19,7 +19,8 @@ from sounds import heard
 
 import backbay
 from backbay import ModelFileError
-from backbay_engine import LLM, Audio, AudioError, Image, RequestError, Rows, convert, load
+from backbay_engine import LLM, Audio, AudioError, Image, ImageError, RequestError, Rows, convert, load
+from backbay_engine.images.preparations.crops import CropsPreparation
 
 DATA = Path(__file__).parents[1] / "data" / "phi4"
 BACKENDS = sorted(backbay.backends())
@@ -27,6 +28,7 @@ SOUNDS = {"short": (0.5, 1), "longer": (3.3333, 2)}
 PICTURES = ("wide", "tall")
 BEFORE, BETWEEN, AFTER = [5, 20, 30], [40], [41, 42]
 CLOSE = 1e-5
+PUBLISHED = CropsPreparation(size=448, patch=14, crops=36, mean=(0.5,) * 3, std=(0.5,) * 3)
 Stored = dict[str, np.ndarray[Any, Any]]
 
 
@@ -112,6 +114,42 @@ def test_an_adapter_under_the_models_own_name_replaces_its_own(folder: Path, kno
         llm.remove_adapter("speech")
         assert nmse(llm.logits(prompt)[-1], known["short None logits"]) < CLOSE
         assert [*llm.adapters] == ["vision"]
+
+
+def test_a_long_sound_is_encoded_in_pieces_and_takes_no_more_memory(folder: Path) -> None:
+    samples = heard(45)
+    with opened(folder) as llm:
+        reserved = llm.memory().total()
+        lengths = None, 4000 * 160 + 240
+        whole, piece = (llm.prepare(Audio(samples[:count], rate=16_000)) for count in lengths)
+        assert (whole.tokens, piece.tokens) == (563, 500)
+        np.testing.assert_allclose(llm.embed_audio(whole)[:500], llm.embed_audio(piece), atol=1e-5)
+        assert llm.memory().total() <= reserved
+
+
+@pytest.mark.parametrize(
+    ("size", "grid", "tokens"),
+    [
+        ((448, 448), (1, 1), 545),
+        ((300, 700), (1, 2), 735),
+        ((1000, 1999), (3, 5), 3513),
+        ((4000, 3000), (4, 3), 3409),  # of more than 36 crops
+    ],
+)
+def test_pictures_of_the_published_model_have_the_rows_that_the_processor_of_transformers_counts(
+    size: tuple[int, int], grid: tuple[int, int], tokens: int
+) -> None:
+    plan = PUBLISHED.plan(size)
+    assert (plan.grid, plan.tokens) == (grid, tokens)
+
+
+def test_fewer_rows_are_made_of_fewer_crops(folder: Path) -> None:
+    with opened(folder, image_tokens=30) as llm:
+        assert llm.prepare(Image(np.zeros((900, 100, 3), np.uint8))).tokens <= 30
+    with pytest.raises(RequestError, match="image_tokens=12 is too few: phi4 makes 13 rows"):
+        opened(folder, image_tokens=12)
+    with pytest.raises(ImageError, match="too thin"):
+        PUBLISHED.plan((390, 2))
 
 
 def test_a_chat_marks_pictures_and_sounds_in_their_order(llm: LLM, known: Stored) -> None:

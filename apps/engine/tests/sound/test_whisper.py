@@ -258,8 +258,7 @@ def test_the_encoder_may_run_on_another_backend(folder: Path, one: LLM) -> None:
     right = one.transcribe(audio(3.0), temperature=0.0)
     other = next(name for name in BACKENDS if name != "cpu_ref")
     with load(folder, "cpu_ref", encoder_backend=other, num_threads=1, context=SHORT) as split:
-        assert split.encoder is not None
-        assert split.encoder.backend.name == other
+        assert split.encoders["audio"].backend.name == other
         assert split.transcribe(audio(3.0), temperature=0.0).text == right.text
 
 

@@ -56,7 +56,7 @@ class Phi4VisionFamily(VisionFamily):
 
     @property
     def crops(self) -> CropsPreparation:
-        """The preparation, which cuts pictures into crops."""
+        """The preparation, with the limit of rows that was asked for."""
         assert isinstance(self.preparation, CropsPreparation)
         return self.preparation
 
