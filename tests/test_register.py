@@ -64,7 +64,7 @@ def look(page: Page, text: str) -> str:
     page.value("document.getElementById('query').focus()")
     page.value("document.getElementById('query').select()")
     page.write(text)
-    page.until(f"query.value === {json.dumps(text)} && drawn === query.value")
+    page.until(f"query.value === {json.dumps(text)} && place()[2] === query.value")
     return page.text("#answer")
 
 
@@ -134,17 +134,30 @@ def test_does_an_engine_compute_an_op_right(page: Page):
     assert page.value("document.querySelectorAll('main .sub').length") >= 3
 
 
+def test_a_search_is_a_link(page: Page):
+    told = look(page, "softmax fp16")
+    assert "f16: Yes" in told and "ends the process" in told.split("ggml")[1]  # what its plugin goes round
+    page.value("location.hash = 'versions'")
+    page.until("query.value === '' && place()[0] === 'versions'")
+    assert look(page, "softmax float16") == told  # in the view that shows ops
+    page.value("history.back()")
+    page.until("query.value === '' && place()[0] === 'versions'")
+    page.value("location.hash = 'ops?q=softmax%20f16'")
+    page.until("query.value === 'softmax f16'")
+    assert page.text("#answer") == told
+
+
 def test_which_engines_flush_subnormals(page: Page):
     told = look(page, "which engines flush subnormals?")
     assert re.search(r"JAX .* declares to flush them in \d+ ops", told)
     assert "ggml" in told.split("No flushing declared")[1]
-    assert page.value("location.hash") == "#engines"
+    assert page.value("place()[0]") == "engines"
     assert page.value("document.querySelectorAll('main article').length") == len(FOLDERS)
 
 
 def test_what_is_new_wrong_in_a_version(page: Page):
     look(page, "what is new wrong in onnxruntime 1.29?")
-    page.until("location.hash === '#versions'")
+    page.until("place()[0] === 'versions'")
     assert "new wrong: 1" in page.text("main")
     assert "forked child" in page.text("main")
 
@@ -172,7 +185,7 @@ def newer(tmp_path: Path) -> Path:
 def test_what_is_new_wrong_between_two_entries_of_an_engine(page: Page, newer: Path):
     page.go((newer / "index.html").as_uri())
     look(page, "what is new wrong in onnxruntime 99.0?")
-    page.until("location.hash === '#versions'")
+    page.until("place()[0] === 'versions'")
     told = page.text("main")
     assert re.search(r"ONNX Runtime: [\d.]+ → 99.0", told)
     assert re.search(r"worse\s+core softmax f16\s+state\s+full\s+failing, 3 failed", told)

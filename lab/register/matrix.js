@@ -46,7 +46,8 @@ function dtypeCell(entry, row, dtype) {
   const kind = KIND[line[STATE]];
   const worst = line[PASSED] ? `worst error ${line[WORST]} of its bound` : "";
   const told = [`${fullName(entry)}: ${line[STATE]}`, `${line[PASSED]} calls right`, line[FAILED] && `${line[FAILED]} wrong`, line[UNSUPPORTED] && `${line[UNSUPPORTED]} unsupported`, worst, line[PRECISIONS].length && `computed in ${line[PRECISIONS].join(", ")}`].filter(Boolean).join("; ");
-  const number = line[FAILED] ? `${line[FAILED]} wrong` : line[PASSED] ? line[WORST].toPrecision(2).replace(/\.?0+$/, "") || "0" : "";
+  const share = line[WORST] < 1 ? Math.floor(line[WORST] * 100) / 100 : line[WORST].toPrecision(2);
+  const number = line[FAILED] ? `${line[FAILED]} wrong` : line[PASSED] ? String(share) : "";
   const places = lastPlaces(entry, row.name, dtype);
   const more = places ? ` · ${ulps(places)} ulp` : "";
   return el("td", { title: told }, el("span", { class: kind, role: "img", "aria-label": told }, `${MARKS[kind]} `, el("small", {}, number + more)));
@@ -105,9 +106,9 @@ function matrixView(query) {
     selectOf("Show", [["ops", "ops"], ["scenarios", "graphs, caches, memory, misuse"]], matrixState.scenarios ? "scenarios" : "ops", (value) => { matrixState.scenarios = value === "scenarios"; draw(); }),
     versions && el("label", {}, el("input", { type: "checkbox", checked: matrixState.versions, onchange: (event) => { matrixState.versions = event.target.checked; draw(); } }), " older versions, too"),
     legend());
-  const note = el("p", { class: "note" }, "Beside a mark: how many dtypes are right. A click on an op shows its dtypes: the worst error as a share of its bound and, where a hunt looked for it, in units of the last place (ulp).");
+  const note = el("p", { class: "note" }, "Beside a mark: how many dtypes are right. A click on an op shows its dtypes: the worst error as a share of its bound and, where a hunt looked for it, in units of the last place (ulp): near 0 a result may have lost many of them, and still lie within its bound.");
   const heads = [el("th", { scope: "col" }, matrixState.scenarios ? "Scenario" : "Op"), ...shown.map((entry) => head(entry, badge(entry)))];
-  const table = rows.length ? tableOf("Engines by ops", heads, [body], "matrix") : el("p", { class: "empty" }, "No op has this name and dtype. ", el("a", { href: "#faults" }, "Look in the faults"), " or ", el("a", { href: "#engines" }, "in the engines"), ".");
+  const table = rows.length ? tableOf("Engines by ops", heads, [body], "matrix") : el("p", { class: "empty" }, "No op has this name and dtype. ", el("a", { href: address("faults", query) }, "Look in the faults"), " or ", el("a", { href: address("engines", query) }, "in the engines"), ".");
   return [tools, note, table];
 }
 

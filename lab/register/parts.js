@@ -6,7 +6,7 @@ const newest = entries.filter((entry) => entry.newest);
 const [PROFILE, NAME, DTYPE, STATE, PASSED, FAILED, UNSUPPORTED, WORST, PRECISIONS] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 const MARKS = { full: "✓", composite: "◇", part: "◐", unsupported: "–", failing: "✗", untried: "·" };
 const WORDS = {
-  full: "right, by the engine's own kernel",
+  full: "right, by a kernel of the engine's plugin",
   composite: "right, by core's composite of other ops",
   part: "right where it is supported; some dtypes or calls are not",
   unsupported: "declared unsupported",
@@ -46,7 +46,8 @@ function suiteOf(entry) {
 function head(entry, ...more) {
   const version = entry.version === "unknown" ? "version not recorded" : entry.version;
   const few = entry.flags.includes("--few-shapes") && el("small", { class: "older" }, "few shapes");
-  return el("th", { scope: "col" }, entry.title, el("small", {}, version), suiteOf(entry), few || "", ...more);
+  const size = entry.size !== "default" && entry.size !== "nightly" && el("small", { class: "older" }, `${entry.size} run: few calls`);
+  return el("th", { scope: "col" }, entry.title, el("small", {}, version), suiteOf(entry), few || "", size || "", ...more);
 }
 
 /** A table that scrolls by itself, which the keyboard reaches. */
@@ -81,8 +82,18 @@ function selectText(element) {
 const file = (entry, name) => el("a", { href: `entries/${entry.folder}/${name}` }, name);
 const FILLERS = new Set("a all an and any are at by call calls compute computed computes computing correct correctly do does dtype dtypes engine engines fail failing fails fault faults flush flushed flushes flushing for from has have how in is it mended n+1 new newly not of on op ops or refused right subnormal subnormals denormal denormals support supported supports that the to unsupported version versions what where which who with wrong".split(" "));
 
+const SYNONYMS = { fp16: "f16", float16: "f16", half: "f16", fp32: "f32", float32: "f32", bfloat16: "bf16", int32: "i32", int64: "i64" };
+
 /** The words of a search that name something: a question may be asked as a sentence. */
-const words = (text) => text.toLowerCase().split(/[\s,?!·:]+/).filter((word) => word && !FILLERS.has(word));
+const words = (text) => text.toLowerCase().split(/[\s,?!·:]+/).filter((word) => word && !FILLERS.has(word)).map((word) => SYNONYMS[word] ?? word);
+
+/** The faults of an engine's own code that name an op: its plugin may go round them. */
+const faultsOf = (entry, name) => faults.filter((fault) => entry.projects.includes(fault.project) && new RegExp(`\\b${name}\\b`, "i").test(`${fault.fault} ${fault.effect}`));
+
+function aloneNote(entry, name) {
+  const own = faultsOf(entry, name);
+  return own.length ? [" The engine without its plugin: ", ...own.flatMap((fault, n) => [n ? "; " : "", el("a", { href: `#faults/${fault.id}` }, `${fault.fault} (${fault.shown})`)]), "."] : [];
+}
 
 function includesAll(text, query) {
   const lower = text.toLowerCase();

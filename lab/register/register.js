@@ -18,26 +18,29 @@ const answer = document.getElementById("answer");
 
 for (const [name, [title]] of Object.entries(VIEWS)) tabs.append(el("li", {}, el("a", { href: `#${name}`, id: `tab-${name}` }, title)));
 
-let drawn = ""; // the search that the page shows
-
-/** The view and its part that the address names. */
+/** The view, its part and the search that the address names. */
 function place() {
-  const hash = decodeURIComponent(location.hash.slice(1));
-  if (hash.startsWith("engine-")) return ["engines", hash];
+  const [hash, asked = ""] = location.hash.slice(1).split("?q=").map(decodeURIComponent);
+  if (hash.startsWith("engine-")) return ["engines", hash, asked];
   const [name, ...rest] = hash.split("/");
-  return [name in VIEWS ? name : "ops", rest.join("/")];
+  return [name in VIEWS ? name : "ops", rest.join("/"), asked];
 }
 
+/** The address of a view with a search. */
+const address = (name, text) => `#${name}${text ? `?q=${encodeURIComponent(text)}` : ""}`;
+
 function draw() {
-  const [name, part] = place();
-  const text = query.value.trim();
-  for (const link of tabs.querySelectorAll("a")) link.removeAttribute("aria-current");
+  const [name, part, text] = place();
+  if (query.value.trim() !== text) query.value = text;
+  for (const link of tabs.querySelectorAll("a")) {
+    link.removeAttribute("aria-current");
+    link.href = address(link.id.slice(4), text);
+  }
   const tab = document.getElementById(`tab-${name}`);
   tab.setAttribute("aria-current", "page");
   tabs.scrollLeft = tab.offsetLeft - tabs.clientWidth / 2;
   view.replaceChildren(...VIEWS[name][1](text, part).filter(Boolean));
   showAnswer(text);
-  drawn = query.value;
   if (part) document.getElementById(part)?.scrollIntoView();
 }
 
@@ -78,7 +81,7 @@ function overview(entry, row) {
     const own = lines.filter((line) => KIND[line[STATE]] === each).map((line) => line[DTYPE]).sort(byDtype);
     return own.length ? [`${word} in ${own.join(", ")}`] : [];
   });
-  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", el("strong", {}, fullName(entry)), `: ${told.join("; ") || "not tried"}.${entry.current ? "" : " By an older suite."}`);
+  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", el("strong", {}, fullName(entry)), `: ${told.join("; ") || "not tried"}.${entry.current ? "" : " By an older suite."}`, ...aloneNote(entry, row.name));
 }
 
 function sentence(entry, row, dtype) {
@@ -87,19 +90,21 @@ function sentence(entry, row, dtype) {
   if (!line) return el("li", {}, el("span", { class: "mark untried", "aria-hidden": "true" }, MARKS.untried), " ", name, `: not tried${entry.flags.includes("--few-shapes") ? ", in a run of few shapes" : ""}.`);
   const kind = KIND[line[STATE]];
   const yes = { full: "Yes", composite: "Yes, by core's composite", part: "Yes, where supported", unsupported: "Not supported", failing: "No" }[kind];
-  const calls = kind === "failing" ? `${line[FAILED]} of ${line[FAILED] + line[PASSED]} calls are wrong` : kind === "unsupported" ? "it says so itself" : `${line[PASSED]} calls right, the worst at ${line[WORST]} of its error bound, computed in ${line[PRECISIONS].join(", ")}`;
+  const calls = kind === "failing" ? `${line[FAILED]} of ${line[FAILED] + line[PASSED]} calls are wrong` : kind === "unsupported" ? "it says so itself" : `${line[PASSED]} calls right, the worst at ${line[WORST]} of its error bound, computed in ${[...new Set(line[PRECISIONS])].join(", ")}, on ${entry.device}`;
   const older = entry.current ? "" : " By an older suite.";
-  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", name, `: ${yes}; ${calls}.${older}`);
+  return el("li", {}, el("span", { class: `mark ${kind}`, "aria-hidden": "true" }, MARKS[kind]), " ", name, `: ${yes}; ${calls}.${older}`, ...aloneNote(entry, row.name));
 }
 
 const FIRST_VIEW = [[/subnormal|denormal|flush/i, "engines"], [/\b(new|newly|mended|version)\b|n\+1/i, "versions"], [/unsupported|refused|fails?\b/i, "refused"]];
 
-/** Another view, if the search names what only that one shows; `query` stays. */
+const WITHOUT_OPS = new Set(["engines", "versions", "faults"]);
+
+/** The search goes into the address; another view is shown if the search names what only that one shows. */
 function search(text) {
-  query.value = text;
-  const wanted = FIRST_VIEW.find(([pattern]) => pattern.test(text))?.[1];
-  if (wanted && place()[0] !== wanted) location.hash = wanted;
-  else draw();
+  const [now] = place();
+  const wanted = FIRST_VIEW.find(([pattern]) => pattern.test(text))?.[1] ?? (WITHOUT_OPS.has(now) && aboutOps(text) ? "ops" : now);
+  history[wanted === now ? "replaceState" : "pushState"](null, "", address(wanted, text.trim()));
+  draw();
 }
 
 let waiting = 0;

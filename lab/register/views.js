@@ -30,7 +30,7 @@ function engineCard(entry) {
       ["files", el("span", {}, ...entry.files.flatMap((name) => [file(entry, name), " "]))],
       ["note", entry.note],
     ]),
-    Object.keys(entry.avoidances).length > 0 && el("details", {}, el("summary", {}, `${Object.keys(entry.avoidances).length} calls of the library that the plugin avoids`),
+    Object.keys(entry.avoidances).length > 0 && el("details", {}, el("summary", {}, `${Object.keys(entry.avoidances).length} ops and dtypes that the plugin does not leave to the library`),
       el("ul", {}, ...Object.entries(entry.avoidances).map(([call, why]) => el("li", {}, el("code", {}, call), `: ${why}`)))));
 }
 
@@ -69,7 +69,7 @@ function errorsView(query) {
 function errorCell(entry, name) {
   const places = entry.worst.find((each) => each.name === name && each.dtype === errorsState.dtype)?.extremes.last_places;
   if (!places) return el("td", { class: "untried" }, MARKS.untried);
-  return el("td", {}, places.last_places > 1e6 ? "all digits" : `${ulps(places.last_places)} ulp`, el("small", {}, `${(100 * places.share).toFixed(1)} % of its bound`, el("br"), el("code", {}, places.element)));
+  return el("td", {}, places.last_places > 1e6 ? "over 1,000,000 ulp" : `${ulps(places.last_places)} ulp`, el("small", {}, `${(100 * places.share).toFixed(1)} % of its bound`, el("br"), el("code", {}, places.element)));
 }
 
 const speedState = { tokens: 1 };
@@ -102,7 +102,8 @@ function refusedView(query) {
 
 function refusedOf(entry, query) {
   const lacking = entry.lines.filter((line) => line[DTYPE] && line[STATE] === "unsupported" && includesAll(`${fullName(entry)} ${line[NAME]} ${line[DTYPE]} unsupported`, query));
-  const byOp = Map.groupBy ? Map.groupBy(lacking, (line) => line[NAME]) : lacking.reduce((map, line) => map.set(line[NAME], [...(map.get(line[NAME]) ?? []), line]), new Map());
+  const op = (line) => `${line[NAME]}${line[PROFILE] === "core" ? "" : ` (${line[PROFILE]})`}`;
+  const byOp = lacking.reduce((map, line) => map.set(op(line), [...(map.get(op(line)) ?? []), line]), new Map());
   const refused = entry.refusals.filter((each) => includesAll(`${fullName(entry)} ${each.name} ${each.dtype} ${each.reason} refused`, query));
   const failed = entry.failures.filter((each) => includesAll(`${fullName(entry)} ${each.item} ${each.dtype ?? ""} ${each.message} fails wrong`, query));
   if (!lacking.length && !refused.length && !failed.length) return "";
@@ -125,8 +126,8 @@ function versionsView(query) {
   const list = (found, kind, word) => found.length > 0 && el("div", {}, el("strong", { class: kind }, `${word}: ${found.length}`), el("ul", {}, ...found.map(item)));
   const sections = rows.map((row) => el("section", {}, el("h2", {}, `${row.project} ${row.version}`), list(row.new, "worse", "✗ new wrong"), list(row.mended, "better", "✓ mended")));
   const compared = changes.map((change) => changesOf(change, query)).filter(Boolean);
-  return [el("p", { class: "note" }, "Between two entries of one engine, what their certificates say differently. Below, the versions in which a fault of the ledger came or went: each by its script, tried on the version before, too. A version that is not listed changed no fault that was tried."),
-    ...(compared.length ? compared : [el("p", { class: "empty" }, "No engine has two entries yet, or none matches.")]), ...sections];
+  return [el("p", { class: "note" }, "The versions in which a fault of the ledger came or went, each shown by its script on this version and on the one named as before; those between the two were not tried. With two entries of one engine, what their certificates say differently stands first."),
+    ...compared, ...sections, compared.length || sections.length ? "" : el("p", { class: "empty" }, "No version with this name changed a fault that was tried.")];
 }
 
 function changesOf(change, query) {
