@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from native_sources import EMULATED_TILES, compiled, native_library
+from native_sources import EMULATED_TILES, compiled, emulated_products, native_library
 
 from backbay.internals import forced_cpu
 from backbay_native import ATTENTION, PRODUCTS, RECURRENCE, NativeCode
@@ -52,6 +52,29 @@ def native_code_without_avx512(tmp_path_factory: pytest.TempPathFactory) -> Nati
 def native_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
     """The native code that processors with AVX-512, but without VNNI, run."""
     return opened_for("avx512", tmp_path_factory.mktemp("avx512"))
+
+
+def emulating(kind: str, folder: Path) -> NativeCode:
+    """The products for a kind of CPU with AVX-512, on any CPU with AVX2."""
+    if forced_cpu():
+        pytest.skip(f"all code is for {forced_cpu()}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BACKBAY_CPU", kind)
+        found = NativeCode(Path(shutil.copy(emulated_products(), folder)))
+        assert found.instructions(PRODUCTS) == INSTRUCTIONS[kind]
+    return found
+
+
+@pytest.fixture(scope="session")
+def emulated_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The products of processors with AVX-512, but without VNNI, whose instructions are emulated."""
+    return emulating("avx512", tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture(scope="session")
+def emulated_code_with_vnni(tmp_path_factory: pytest.TempPathFactory) -> NativeCode:
+    """The products of processors with VNNI, whose instructions are emulated."""
+    return emulating("avx512-vnni", tmp_path_factory.mktemp("emulated-vnni"))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@
 // results are nearly as exact as those of floats, which compute what is too large or too small for this, or NaN. A row of
 // scores never depends on the numbers of the others; but all rows of a tile take floats if a key in it has no finite scale.
 
-#define CODED __attribute__((target("avx512vnni," AVX512_FEATURES)))
+#define CODED __attribute__((target(VNNI_FEATURES AVX512_FEATURES)))
 
 // A block of 32 numbers of a query: scale * (256 * high + low).
 struct CodedQuery {

@@ -7,6 +7,7 @@
 
 #define AVX2_TARGET __attribute__((target("avx2,f16c,fma")))
 #define AVX512_FEATURES "avx512f,avx512dq,avx512bw,avx512vl,f16c,fma,prefer-vector-width=512"
+#define VNNI_FEATURES "avx512vnni," // beside these
 #define AVX512_TARGET __attribute__((target(AVX512_FEATURES)))
 
 #if defined(__x86_64__)

@@ -25,7 +25,7 @@ struct Choice {
 #include "products_avx512.h"
 
 #define NAME vnni
-#define FEATURES "avx512vnni,"
+#define FEATURES VNNI_FEATURES
 #define VNNI
 #include "products_avx512.h"
 

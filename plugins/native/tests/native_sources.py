@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ VARIABLE = "BACKBAY_GGML_NATIVE"
 SOURCES = Path(__file__).parents[1] / "cpp"
 BUILD = Path(__file__).with_name("build")  # git ignores it
 EMULATED_TILES = "-DBACKBAY_EMULATED_TILES"
+EMULATED_PRODUCTS = Path(__file__).with_name("emulated_products.cpp")
+EMULATION = ("-O1", "-mavx2", "-mfma", "-mf16c", "-fpermissive")
+SIMDE = [Path(folder, "simde/x86/avx512.h") for folder in ("/usr/include", "/usr/local/include")]
 
 
 def native_library() -> Path:
@@ -34,13 +38,21 @@ def native_library() -> Path:
     return path if path and path.is_file() and path.stat().st_mtime >= newest else compiled()
 
 
-def compiled(*options: str) -> Path:
-    """The native code of the sources, compiled with options; other processes wait for the first."""
+def emulated_products() -> Path:
+    """The products of processors with AVX-512, which each processor with AVX2 runs."""
+    if not any(header.is_file() for header in SIMDE):
+        pytest.skip("no SIMDe, Debian's libsimde-dev")
+    return compiled(*EMULATION, files=[EMULATED_PRODUCTS])
+
+
+def compiled(*options: str, files: Iterable[Path] | None = None) -> Path:
+    """The native code of the sources, or of a file, compiled with options; other processes wait for the first."""
+    files = sorted(SOURCES.glob("*.cpp")) if files is None else list(files)
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
     command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-w", *options]
-    state = [source.read_bytes() for source in sources()]
+    state = [source.read_bytes() for source in sorted({*sources(), *files})]
     name = hashlib.sha256(repr([command, state]).encode()).hexdigest()[:16]
     target = BUILD / name / f"{STEM}.so"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +61,7 @@ def compiled(*options: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             made = target.with_suffix(".new")
-            subprocess.run([*command, *SOURCES.glob("*.cpp"), "-o", made], check=True)
+            subprocess.run([*command, *files, "-o", made], check=True)
             made.rename(target)
     return target
 

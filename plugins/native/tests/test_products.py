@@ -27,10 +27,14 @@ ROUNDED = 1e-6  # of the sum of magnitudes
         "native_code_without_vnni",
         "native_code_without_avx512",
         "native_code_with_tiles",
+        pytest.param("emulated_code_without_vnni", marks=pytest.mark.thorough),
+        pytest.param("emulated_code_with_vnni", marks=pytest.mark.thorough),
     ],
 )
 def native(request):
-    """Code for this processor, for one without VNNI, for one without AVX-512, and for one with AMX; and its formats."""
+    """Code for this processor, for one without VNNI, for one without AVX-512, and for one with AMX, also where this processor
+    lacks AVX-512; and its formats.
+    """
     code = request.getfixturevalue(request.param)
     if not code.instructions(PRODUCTS):
         pytest.skip("no code for this processor")
