@@ -62,7 +62,7 @@ def test_each_architecture_is_traced():
 
 def test_encoders_of_pictures_and_sound_are_traced_with_both_sides_of_whisper():
     used = {name for names in OP_USERS.values() for name in names}
-    heard = {f"audio:{name}" for name in ("ultravox", "voxtral", "qwen2-audio", "whisper")}
+    heard = {f"audio:{name}" for name in ("ultravox", "voxtral", "qwen2-audio", "whisper", "phi4")}
     assert heard == {name for name in used if name.startswith("audio:")}
     assert {"image:gemma3", "image:llava", "image:mllama", "image:qwen2.5-vl"} < used
     assert set(OP_USERS["im2col"]) == heard, "their convolutions"
