@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,12 +23,19 @@ def opened(path: Path) -> NativeCode:
     return found
 
 
-def opened_for(kind: str, folder: Path) -> NativeCode:
-    """The native code for a kind of CPU: each loaded copy of the file limits itself once."""
+@contextmanager
+def limited_to(kind: str) -> Iterator[None]:
+    """While files of native code are loaded for a kind of CPU: each loaded copy of a file limits itself once."""
     if forced_cpu():
         pytest.skip(f"all code is for {forced_cpu()}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BACKBAY_CPU", kind)
+        yield
+
+
+def opened_for(kind: str, folder: Path) -> NativeCode:
+    """The native code for a kind of CPU."""
+    with limited_to(kind):
         found = opened(Path(shutil.copy(native_library(), folder)))
         assert not any(
             map(found.why_not, (ATTENTION, RECURRENCE))
@@ -56,10 +65,7 @@ def native_code_without_vnni(tmp_path_factory: pytest.TempPathFactory) -> Native
 
 def emulating(kind: str, folder: Path) -> NativeCode:
     """The products for a kind of CPU with AVX-512, on any CPU with AVX2."""
-    if forced_cpu():
-        pytest.skip(f"all code is for {forced_cpu()}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BACKBAY_CPU", kind)
+    with limited_to(kind):
         found = NativeCode(Path(shutil.copy(emulated_products(), folder)))
         assert found.instructions(PRODUCTS) == INSTRUCTIONS[kind]
     return found

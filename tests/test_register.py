@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Page, browser, chromium
+from browser import Page, browser
 from doc_blocks import ROOT
 
 from backbay_register.adding import earned_level
@@ -42,10 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tab(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium is installed")
-    with browser(program, tmp_path_factory.mktemp("browser")) as page:
+    with browser(tmp_path_factory.mktemp("browser")) as page:
         yield page
 
 

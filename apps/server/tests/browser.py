@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import pytest
 from patience import PATIENCE, wait_until
 from websockets.sync.client import ClientConnection, connect
 
@@ -123,8 +124,11 @@ class Page:
 
 
 @contextmanager
-def browser(program: str, folder: Path) -> Iterator[Page]:
-    """A tab of a browser of its own."""
+def browser(folder: Path) -> Iterator[Page]:
+    """A tab of a browser of its own; without one, the test is skipped."""
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium: name one in BACKBAY_CHROMIUM")
     process = subprocess.Popen(
         [program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
         stdout=subprocess.DEVNULL,

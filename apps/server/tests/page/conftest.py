@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from browser import Page, browser, chromium
+from browser import Page, browser
 from chat_page import MARKDOWN, opened
 from processes import Served, serving
 from scripted_model import SCRIPTS, says, write_scripted_model
@@ -40,10 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")  # no browser stands idle while others' tests run
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    program = chromium()
-    if program is None:
-        pytest.skip("no Chromium: name one in BACKBAY_CHROMIUM")
-    with browser(program, tmp_path_factory.mktemp("browser")) as found:
+    with browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 

@@ -63,8 +63,8 @@ class Phi4SoundFamily(SoundFamily):
         self.shape(count)
         return PreparedAudio(emphasized_log_mel(samples, self.bins), self.rows(count), count, self.name)
 
-    def beside(self, prepared: PreparedAudio, _others: Collection[Modality], /) -> PreparedAudio:
-        return replace(prepared, beside_picture="image" in _others)
+    def beside(self, prepared: PreparedAudio, others: Collection[Modality], /) -> PreparedAudio:
+        return replace(prepared, beside_picture="image" in others)
 
     def pieces(self, prepared: PreparedAudio, /) -> list[ConformerPiece]:  # type: ignore[override]
         """Pieces with the frames of one position more: before, or behind in the first piece, so that all are alike."""
