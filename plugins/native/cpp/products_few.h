@@ -1,5 +1,5 @@
-// Products of weights and a few tiles of columns: weights go from memory through registers, and are stored nowhere. For
-// formats with one scale for a block; the blocks of others are unpacked eight at a time, which no registers hold.
+// Products of weights and a few tiles of columns: weights go from memory through registers, and are stored nowhere. AVX-512
+// does so for formats with one scale for a block; the blocks of others are unpacked eight at a time, which no registers hold.
 
 template <int C, Scales S, void (*UNPACK)(const char *const *, long, Part *)>
 TARGET static void multiply_unpacking(const char *const *rows, long each, long blocks, const Entry *entries, float (*sums)[ROWS], Fetch &fetch) {
@@ -27,6 +27,10 @@ INLINE void multiply_tile(const Weights &w, const char *const *rows, long each, 
         if (columns > C)
             return multiply_tile<C + 1>(w, rows, each, columns, entries, sums, fetch);
 #ifdef BY_ROWS
+    if (w.format == Q4_K_X8)
+        return multiply_interleaved<C>(rows, each, w.blocks, entries, sums, fetch);
+    if (w.format == Q4_K || w.format == Q6_K)
+        return (w.format == Q4_K ? multiply_unit_rows<C, Q4_K> : multiply_unit_rows<C, Q6_K>)(rows, each, w.blocks, entries, sums, fetch);
     const auto q8_0 = multiply_rows<C, Q8_0>, q4_0 = multiply_rows<C, Q4_0>;
 #else
     const auto q8_0 = multiply_unpacking<C, EIGHT_BITS, unpack_q8_0>, q4_0 = multiply_unpacking<C, ONE, unpack_q4_0>;

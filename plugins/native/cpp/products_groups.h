@@ -6,11 +6,13 @@
 #ifdef VNNI
 #include "products_amx.h"
 #endif
+// Tiles of columns, most, for which the blocks of a format go through registers, for each tile anew.
 #ifdef BY_ROWS
 #include "products_rows.h"
-constexpr long EIGHT_BITS_DIRECTLY = 2; // tiles of columns, most, of q8_0
+#include "products_interleaved.h"
+constexpr long direct_tiles(Format format) { return format == Q8_0 ? 2 : format == Q4_0_X8 ? LAYOUTS[format].tiles : 1; }
 #else
-constexpr long EIGHT_BITS_DIRECTLY = LAYOUTS[Q8_0].tiles;
+constexpr long direct_tiles(Format format) { return LAYOUTS[format].tiles; }
 #endif
 #include "products_few.h"
 
@@ -55,9 +57,8 @@ TARGET static Ahead bytes_of(const Weights &w, long group) {
 // A group of rows times the columns of some tiles. Meanwhile, other bytes are fetched.
 TARGET static void multiply_group(Scratch &s, const Weights &w, const Columns &x, const Result &y, long group, Ahead ahead, long low_tile, long high_tile) {
     const char *rows[ROWS];
-    const Layout &layout = LAYOUTS[w.format];
     const long count = find_rows(w, group, rows), first = x.first(low_tile), columns = x.first(high_tile) - first, tiles = high_tile - low_tile;
-    if (x.most == MOST && tiles <= (w.format == Q8_0 ? EIGHT_BITS_DIRECTLY : layout.tiles)) {
+    if (x.most == MOST && tiles <= direct_tiles(w.format)) {
         Fetch fetch(ahead, w.blocks * PANELS * tiles);
         for (long tile = low_tile; tile < high_tile; tile++) {
             const long column = x.first(tile), wide = x.first(tile + 1) - column;

@@ -51,15 +51,21 @@ INLINE void store_scales(Part *parts, Ints scales, Ints minima, Vec d, Vec dmin)
     }
 }
 
-INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
-    const long start = block / 8 * 144;
+// Of rows of q4_K, as they lie in a file; `start` is where their unit begins.
+INLINE void unpack_row_scales(const char *const *rows, long start, Part *parts) {
     const Ints six = bytes(63), upper = bytes(48);
-    Ints q[8];
+    Ints q[4];
     quads(rows, start, q); // d and dmin, then 12 bytes of scales
     const Vec d = of_halves(q[0]), dmin = of_halves(shifted_right(q[0], 16));
     store_scales(parts, q[1] & six, q[2] & six, d, dmin);
     const Ints scales = low(q[3]) | (shifted_right(q[1], 2) & upper), minima = high(q[3]) | (shifted_right(q[2], 2) & upper);
     store_scales(parts + 4, scales, minima, d, dmin);
+}
+
+INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
+    const long start = block / 8 * 144;
+    unpack_row_scales(rows, start, parts);
+    Ints q[8];
     for (int pair = 0; pair < 4; pair++) {
         quads(rows, start + 16 + 32 * pair, q);
         quads(rows, start + 32 + 32 * pair, q + 4);
@@ -70,8 +76,8 @@ INLINE void unpack_q4_k(const char *const *rows, long block, Part *parts) {
     }
 }
 
-INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
-    const long start = block / 8 * 1152;
+// Of eight interleaved rows of q4_K; `start` is where their unit begins.
+INLINE void unpack_interleaved_scales(const char *const *rows, long start, Part *parts) {
     const Vec d = interleaved_halves(rows, start), dmin = interleaved_halves(rows, start + 16);
     alignas(64) uint8_t scales[8][LANES], minima[8][LANES];
     interleaved_scales(rows, start + 32, scales, minima);
@@ -79,6 +85,11 @@ INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
         store_floats(parts[i].scale, times(of_bytes(scales[i]), d));
         store_floats(parts[i].extra, times(of_bytes(minima[i]), dmin));
     }
+}
+
+INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
+    const long start = block / 8 * 1152;
+    unpack_interleaved_scales(rows, start, parts);
     for (int n = 0; n < 16; n++) { // pieces of 8 bytes
         Ints q[2];
         pairs(rows, start + 128 + 64 * n, q);
@@ -89,9 +100,21 @@ INLINE void unpack_q4_k_x8(const char *const *rows, long block, Part *parts) {
     }
 }
 
+// Of rows of q6_K, for each half of a block.
+INLINE void unpack_half_scales(const char *const *rows, long start, Part *parts) {
+    Ints scales[4];
+    quads(rows, start + 192, scales);
+    const Vec d = halves(rows, start + 208);
+    for (int n = 0; n < 16; n++) {
+        Part &part = parts[n / 2];
+        store_floats(n % 2 ? part.extra : part.scale, times(converted(extended_byte(scales[n / 4], n % 4)), d));
+    }
+}
+
 INLINE void unpack_q6_k(const char *const *rows, long block, Part *parts) {
     const long start = block / 8 * 210;
     const Ints upper = bytes(48);
+    unpack_half_scales(rows, start, parts);
     for (int n = 0; n < 4; n++) { // pieces of 16 in each of four blocks
         const long half = n / 2, piece = n % 2;
         Ints a[4], b[4], h[4];
@@ -106,13 +129,6 @@ INLINE void unpack_q6_k(const char *const *rows, long block, Part *parts) {
             store(part[2].codes[group], high(a[i]) | (h[i] & upper));
             store(part[3].codes[group], high(b[i]) | (shifted_right(h[i], 2) & upper));
         }
-    }
-    Ints scales[4];
-    quads(rows, start + 192, scales);
-    const Vec d = halves(rows, start + 208);
-    for (int n = 0; n < 16; n++) {
-        Part &part = parts[n / 2];
-        store_floats(n % 2 ? part.extra : part.scale, times(converted(extended_byte(scales[n / 4], n % 4)), d));
     }
 }
 
