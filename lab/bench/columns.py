@@ -101,7 +101,7 @@ def be_side(args: argparse.Namespace) -> None:
 class Engine:
     """backbay_engine on a backend."""
 
-    MODULE = "backbay_engine"
+    MODULE = "backbay_engine.api"  # `backbay_engine` itself imports it when it is used
 
     def __init__(self, args: argparse.Namespace) -> None:
         import backbay_engine
