@@ -87,7 +87,7 @@ def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
 
 @kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    if b.settings.native.has(GATES):
+    if b.native.has(GATES):
         return b.add("Silu", x.floats, "" if up is None else up.of_rank(x.rank), domain=DOMAIN)
     return multiply_up(b, times_sigmoid(b, x.floats, x.floats), x, up)
 
