@@ -63,7 +63,9 @@ def main() -> int:
                 before = calls.runs
                 tokens = len(llm.generate("sum 417 268 =", max_tokens=3, temperature=0).tokens)
                 compiled = latest(llm.backend, calls.latest)
-            sys.stdout.write(f"{name}: {calls.runs - before} runs of sessions for a prompt and {tokens} tokens\n")
+            sys.stdout.write(
+                f"{name}: {calls.runs - before} runs of sessions for a prompt and {tokens} tokens\n"
+            )
             for line in lines(calls, compiled):
                 sys.stdout.write(f"    {line}\n")
     return 0
@@ -88,17 +90,18 @@ def lines(calls: BindingCalls, compiled: CompiledGraph) -> list[str]:
     inputs = {leaf.name: leaf for leaf in lowered.leaves if leaf.name in calls.bound}
     there = [name for name in inputs if HOST_PROVIDER.name not in readers.get(name, [])]
     states = {state.index for state in lowered.states}
-    data = [f"{inputs[name].name} {graph.nodes[inputs[name].index]}" for name in there]
+    data = [f"{name} {graph.nodes[inputs[name].index]}" for name in there if inputs[name].index not in states]
     made = [graph.nodes[index] for _, index in lowered.results]
     back = [state.name for state in lowered.states if not state.in_place]
     copies = Counter(node.op for node in nodes if node.op in (TO_DEVICE, TO_HOST))
+    of_cpu = Counter(node.op for node in nodes if node.provider == HOST_PROVIDER.name)
+    of_states = sum(inputs[name].index in states for name in there)
     return [
-        f"inputs that are bound: {len(inputs)}, copied to the device {len(there)}, states among them "
-        f"{sum(inputs[name].index in states for name in there)}: {', '.join(data)}",
-        f"outputs that are copied to the host: results {len(made)}, states {len(back)}, rows {2 * len(lowered.rows)}",
+        f"inputs: {len(inputs)} bound, {len(there)} copied to the device, of these {of_states} states",
+        *[f"    {each}" for each in data],
+        f"outputs copied to the host: {len(made)} results, {len(back)} states, {2 * len(lowered.rows)} of rows",
         f"copies between nodes: {copies[TO_DEVICE]} to the device, {copies[TO_HOST]} to the host",
-        f"nodes: {len(nodes)}, on the CPU {sum(node.provider == HOST_PROVIDER.name for node in nodes)}: "
-        f"{dict(Counter(node.op for node in nodes if node.provider == HOST_PROVIDER.name))}",
+        f"nodes: {len(nodes)}, on the CPU {of_cpu.total()}: {dict(of_cpu)}",
     ]
 
 

@@ -31,7 +31,11 @@ def main() -> int:
     with load(MODEL, backend="cpu_ref") as reference:
         blocks, wanted = reference.backend.blocks.count, reference.logits(PROMPT)
     wrong = 0
-    for name, layers in (("all", range(blocks + 1)), ("half", range(blocks // 2, blocks + 1)), ("none", range(0))):
+    for name, layers in (
+        ("all", range(blocks + 1)),
+        ("half", range(blocks // 2, blocks + 1)),
+        ("none", range(0)),
+    ):
         placed = GPULayersList([GPULayers(args.device, layers)] if layers else [])
         params = BackendParams(gpu_layers=placed, options=options if layers else {})
         with load(MODEL, backend=args.backend, params=params) as llm:
@@ -41,7 +45,9 @@ def main() -> int:
             ops = ops_by_place(llm, layers)
         strays = ops.get((False, args.device), 0)
         right = answer == ANSWER and error < CLOSE and bool(on_device) == bool(layers) and not strays
-        right = right and (name != "half" or min(ops.get((True, args.device), 0), ops.get((False, "CPU:0"), 0)) > 0)
+        right = right and (
+            name != "half" or min(ops.get((True, args.device), 0), ops.get((False, "CPU:0"), 0)) > 0
+        )
         wrong += not right
         told = f"{answer}, NMSE {error:.1e}, {on_device / 2**20:.1f} MiB there, ops {summary(ops)}"
         sys.stdout.write(f"{'ok' if right else 'WRONG':6} {name:5} {told}\n")
@@ -64,7 +70,8 @@ def ops_by_place(llm: LLM, layers: range) -> dict[tuple[bool, str], int]:
 
 def summary(ops: dict[tuple[bool, str], int]) -> str:
     return ", ".join(
-        f"{count} of layers {'there' if there else 'here'} on {device}" for (there, device), count in sorted(ops.items())
+        f"{count} of layers {'there' if there else 'here'} on {device}"
+        for (there, device), count in sorted(ops.items())
     )
 
 

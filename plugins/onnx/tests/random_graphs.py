@@ -111,7 +111,11 @@ def trace_cache(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any
 def play(backend: Any, seed: int, *, layers: int = 0) -> list[Any]:
     rng = np.random.default_rng(seed)
     with backbay.open(None, backend=backend) as opened, opened.new_context() as ctx:
-        outputs, states = trace_cache(rng, ctx.layer(seed % 2) if layers else ctx) if seed % 3 == 2 else trace(rng, ctx, layers)
+        outputs, states = (
+            trace_cache(rng, ctx.layer(seed % 2) if layers else ctx)
+            if seed % 3 == 2
+            else trace(rng, ctx, layers)
+        )
         seen: list[Any] = []
         for _ in range(2):  # the second run starts from what the first one wrote
             ctx.compute(*outputs)

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+import backbay
 from backbay import (
     BackendParams,
     BackendUnavailableError,

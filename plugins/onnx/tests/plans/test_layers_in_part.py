@@ -58,7 +58,9 @@ def write_decoder(folder: Path, dtype: DType, *, tied: bool) -> Path:
     def weight(*shape: int) -> Any:
         if dtype.is_quantized:
             return dtype, quantized(rng, dtype, *shape)
-        return dtype, rng.standard_normal(shape[::-1]).astype(np.float16 if dtype is DType.F16 else np.float32)
+        return dtype, rng.standard_normal(shape[::-1]).astype(
+            np.float16 if dtype is DType.F16 else np.float32
+        )
 
     weights = {"token_embd.weight": weight(WIDTH, WORDS)}
     weights |= {f"blk.{n}.w": weight(WIDTH, WIDTH) for n in range(BLOCKS)}
@@ -100,7 +102,9 @@ class Decoder:
         return [*found, *[cache.numpy()[:6] for cache in self.caches]]
 
 
-def answers(path: Path, kind: Any, params: BackendParams = BackendParams(), *, tied: bool = False) -> list[Any]:
+def answers(
+    path: Path, kind: Any, params: BackendParams = BackendParams(), *, tied: bool = False
+) -> list[Any]:
     with backbay.open(path, backend=kind, params=params) as backend:
         backend.load()
         return Decoder(backend, tied=tied).run()
@@ -123,7 +127,9 @@ def test_logits_and_caches_are_those_of_one_device(
     path = write_decoder(tmp_path, dtype, tied=tied)
     expected = answers(path, "cpu_ref", tied=tied)
     for mine, theirs in zip(answers(path, WithGpu, params(layers), tied=tied), expected, strict=True):
-        limit = 3e-2 if dtype.is_quantized else 1e-4  # activations of products with quantized weights are rounded
+        limit = (
+            3e-2 if dtype.is_quantized else 1e-4
+        )  # activations of products with quantized weights are rounded
         assert np.abs(mine - theirs).max() <= limit * np.abs(theirs).max()
 
 
@@ -218,7 +224,9 @@ def layers_there(**options: Any) -> list[int]:
     with load(TINY, backend=WithGpu, **SIZES, **options) as llm:
         assert llm.generate("sum 417 268 =", max_tokens=8, temperature=0).text.strip() == "685"
         (gpu,) = llm.memory().gpus
-        assert [bool(each.size) for each in gpu.cache] == [bool(each.size) for each in gpu.weights[:-1]] + [False]
+        assert [bool(each.size) for each in gpu.cache] == [bool(each.size) for each in gpu.weights[:-1]] + [
+            False
+        ]
         return [layer for layer, each in enumerate(gpu.weights) if each.size]
 
 

@@ -14,8 +14,7 @@ from backbay import DType, Graph, Node, Op
 from backbay.internals import Size, term_of
 from backbay_native import NativeCode
 
-from ..session.device import HOST
-from ..session.layer_assignment import LayerAssignment
+from ..session.layer_assignment import ON_HOST, LayerAssignment
 from ..session.native import NO_NATIVE
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, WeightPartInput, onnx_type
@@ -74,7 +73,7 @@ class LoweringSettings:
 
     exact: bool  # activations stay float32
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
-    layers: LayerAssignment = LayerAssignment(HOST)
+    layers: LayerAssignment = ON_HOST
     native: NativeCode = NO_NATIVE  # for ops that the CPU runs
     exported: bool = False  # the model is to run without this backend's buffers
     standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these

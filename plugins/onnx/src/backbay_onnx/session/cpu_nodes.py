@@ -47,6 +47,8 @@ def _halves(graph: GraphProto) -> set[str]:
     found: set[str] = set()
     for each in _graphs(graph):
         described = (*each.input, *each.output, *each.value_info)
-        found |= {value.name for value in described if value.type.tensor_type.elem_type == TensorProto.FLOAT16}
+        found |= {
+            value.name for value in described if value.type.tensor_type.elem_type == TensorProto.FLOAT16
+        }
         found |= {constant.name for constant in each.initializer if constant.data_type == TensorProto.FLOAT16}
     return found

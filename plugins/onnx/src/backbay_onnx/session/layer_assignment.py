@@ -9,7 +9,7 @@ from typing import final
 from backbay import GPULayers, Graph, Node, Placement, Spec
 from backbay.gguf import ModelFile
 
-from .device import Device
+from .device import HOST, Device
 
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
@@ -73,6 +73,9 @@ class LayerAssignment:
             node.index for node in graph.of_kind("state") if not self.lies_on_device(node, node.placement)
         )
         return on_host, tuple(node.index for node in graph.nodes if self.splits and self.runs_on_cpu(node))
+
+
+ON_HOST = LayerAssignment(HOST)
 
 
 def assign_layers_of_model(
