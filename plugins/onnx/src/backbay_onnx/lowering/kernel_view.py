@@ -117,6 +117,10 @@ class Lowering(Emitter):
         """Whether a device runs the op that has memory of its own."""
         return self.settings.layers.device.has_memory and not self._on_cpu
 
+    def has(self, op: str) -> bool:
+        """Whether what runs the node has a kernel for an ONNX op: others would go to the CPU, with copies of their operands."""
+        return self._on_cpu or op not in self.settings.layers.device.provider.missing
+
     def stored(self, node: Node) -> str:
         """The value of a node now, in its own dtype; quantized types as float32."""
         return self._value(node, "stored")

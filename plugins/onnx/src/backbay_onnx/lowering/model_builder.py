@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from ..session.cpu_nodes import leave_to_cpu
 
-OPSET, IR_VERSION = 25, 11
+OPSET, IR_VERSION = 23, 11  # the first with RMSNormalization; WebGPU has no Transpose of opset 25
 CONTRIB = "com.microsoft"
 
 

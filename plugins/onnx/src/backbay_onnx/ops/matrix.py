@@ -140,7 +140,7 @@ def fused_product(
 
     With `batch`, the axes of w's slices stand behind that of its rows.
     """
-    if not b.settings.standard:
+    if b.has("FusedMatMul") and not b.settings.standard:
         return b.add(
             "FusedMatMul", x, w, domain=CONTRIB, transB=int(transpose), transBatchB=int(batch), alpha=alpha
         )
@@ -167,13 +167,20 @@ def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
     rank = max(x.rank, 2)
     value = x.of_rank(rank)
     if w.dim(2).same(1) and w.dim(3).same(1):
-        y = packed_product(b, w, value, rank) or fused_product(b, value, w.of_rank(2), 2)
+        y = packed_product(b, w, value, rank) or _dense_product(b, w, value, rank)
         return b.ranked(y, rank, max(x.rank, 1))
     if w.dim(2).fits(x.dim(2)) and w.dim(3).fits(x.dim(3)):
         rank = max(x.rank, w.rank)
         y = fused_product(b, x.of_rank(rank), w.of_rank(w.rank), w.rank)
         return b.ranked(y, rank, max(x.rank, 1))
     return _grouped(b, w, x)
+
+
+def _dense_product(b: Lowering, w: Operand, x: str, rank: int) -> str:
+    """x, of a rank, times w transposed."""
+    if rank == 2 and not b.has("FusedMatMul"):
+        return b.add("Gemm", x, w.of_rank(2), transB=1)
+    return fused_product(b, x, w.of_rank(2), 2)
 
 
 def _grouped(b: Lowering, w: Operand, x: Operand) -> str:
