@@ -69,6 +69,7 @@ class OnnxPlan(Plan):
         keep_blocks(keeps=self._work <= LITTLE or SMALL * self._work <= largest)
         with translate_errors("running a graph"), device.alone(), cancellable_run_options(cancel) as options:
             self._bound.run(options)
+        check_cancel(cancel)  # a GPU may have got all of its work before
         self._bound.put()
         if self._services.params.debug.guard_bytes:
             self._bound.check_guards()
