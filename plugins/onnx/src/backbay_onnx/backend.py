@@ -65,7 +65,7 @@ def choice_of(*choices: str) -> Callable[[Any], str]:
 
 
 class OnnxBackend(Backend):
-    """ONNX Runtime: one session per structure of graphs, sizes fed as data, on a device and the CPU."""
+    """ONNX Runtime on the CPU and on GPUs: one session per structure of graphs, sizes fed as data."""
 
     contract_version = "1.2"
     kernels = KERNELS
