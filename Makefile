@@ -121,8 +121,7 @@ nightly: $(VENV)/.test-tools guard  ## tests that take hours
 
 webgpu: $(VENV)/webgpu/.installed  ## the suite and the tiny model on ONNX Runtime's WebGPU, with a GPU made of software
 	lab/devices/software_gpu.sh $(VENV)/software-gpu
-	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/python lab/devices/tiny_model.py onnx WebGPU:0 \
-		--option provider=webgpu --whole
+	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/python lab/devices/tiny_model.py onnx WebGPU:0 --option provider=webgpu
 	. $(VENV)/software-gpu/environment && $(VENV)/webgpu/bin/backbay conform onnx --option provider=webgpu --size smoke \
 		--known plugins/onnx/known-failures-webgpu.txt
 

@@ -2,7 +2,8 @@
 
     python lab/devices/architectures.py ggml CUDA:0
 
-Errors are NMSE, of caches of f32. A kind beyond LIMIT is marked; kinds that stand in --done are left out.
+Errors are NMSE, of caches of f32. A kind beyond LIMIT is marked; kinds that stand in --done are left out. With --half, the
+first half of the layers is on the CPU.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("backend")
     parser.add_argument("device")
     parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--half", action="store_true", help="of the layers, the last ones, are on the device")
     parser.add_argument("--kinds", nargs="+", help="only these")
     parser.add_argument(
         "--done", type=Path, help="a file that keeps the results, to go on after an interruption"
@@ -66,13 +68,13 @@ def _line(args: Namespace, name: str, folder: Path) -> str:
 
 
 def _error(args: Namespace, name: str, folder: Path) -> float:
-    """The largest error of a kind's scripts, with all layers on the device."""
+    """The largest error of a kind's scripts, with all layers on the device, or half of them."""
     with tempfile.TemporaryDirectory() as aside:
         path = unpacked(name, Path(aside)) if folder is KINDS else changed(name, Path(aside) / "f32.gguf")
         with backbay.open(path, backend="cpu_ref") as first:
             count = first.blocks.count + 1
         params = BackendParams(
-            gpu_layers=GPULayersList([GPULayers(args.device, range(count))]),
+            gpu_layers=GPULayersList([GPULayers(args.device, range(count // 2 if args.half else 0, count))]),
             options=dict(each.split("=", 1) for each in args.option),
         )
         with (

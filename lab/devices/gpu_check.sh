@@ -94,7 +94,7 @@ machine() {
 }
 
 tiny_ggml() { "$PY" lab/devices/tiny_model.py ggml "$KIND:0"; }
-tiny_onnx() { "$PY" lab/devices/tiny_model.py onnx CUDA:0 --whole; }
+tiny_onnx() { "$PY" lab/devices/tiny_model.py onnx CUDA:0; }
 
 suite() { # suite BACKEND PROFILE OPTION...
     local backend=$1 profile=$2
@@ -103,10 +103,10 @@ suite() { # suite BACKEND PROFILE OPTION...
         --json "$WORK/results/suite-$backend-$profile.json" --failures "$WORK/results/failures-$backend" "$@"
 }
 
-logits() { # logits BACKEND DEVICE
+logits() { # logits BACKEND DEVICE [--half]
     local kinds=()
     [ "${GPU_KINDS:-}" ] && read -ra kinds <<<"--kinds $GPU_KINDS"
-    "$PY" lab/devices/architectures.py "$1" "$2" --time-limit "$ENOUGH" --done "$WORK/results/logits-$1.kinds" "${kinds[@]}"
+    "$PY" lab/devices/architectures.py "$1" "$2" ${3:-} --time-limit "$ENOUGH" --done "$WORK/results/logits-$1${3:-}.kinds" "${kinds[@]}"
 }
 
 differences() { backbay diff "$TINY" --a cpu_ref --b "$1"; }
@@ -140,7 +140,7 @@ speed() {
     [ "${GPU_PYTHON:-}" ] || "$WORK/llama/bin/llama-bench" -m "$BIG" -p 512 -n 64 -ngl 99
 }
 
-offload() { backbay bench "$BIG" --backend ggml --prompt 512 --generate 16 --gpu-layers "$1"; }
+offload() { backbay bench "$BIG" --backend "$1" --prompt 512 --generate 16 --gpu-layers "$2"; } # offload BACKEND LAYERS
 
 steps() { # ONNX Runtime is tried with CUDA alone
     local profile each backends="ggml onnx"
@@ -149,9 +149,10 @@ steps() { # ONNX Runtime is tried with CUDA alone
     echo machine model
     for each in $backends; do echo "tiny_$each"; done
     for profile in $PROFILES; do for each in $backends; do echo "suite:$each:$profile"; done; done
-    for each in $backends; do echo "logits:$each" "differences:$each"; done
-    # All layers on the GPU, half of them, and one: weights of the others are copied there for large batches.
-    echo memory speed offload:99 offload:8 offload:1
+    for each in $backends; do echo "logits:$each" "halves:$each" "differences:$each"; done
+    # All layers on the GPU, half of them, and one: with ggml, weights of the others are copied there for large batches.
+    echo memory speed
+    for each in $backends; do echo "offload:$each:99" "offload:$each:8" "offload:$each:1"; done
 }
 
 step() { # within its time
@@ -163,7 +164,8 @@ step() { # within its time
     case $name in
         suite) suite "$first" "$second" --device "$device" ;;
         logits) logits "$first" "$device" ;;
-        *) "$name" ${first:+"$first"} ;;
+        halves) logits "$first" "$device" --half ;;
+        *) "$name" ${first:+"$first"} ${second:+"$second"} ;;
     esac
 }
 
@@ -180,7 +182,7 @@ perform() { # a step, with its output in a file
     # Nothing runs without these two. Compiling and logits go on in the next call; a suite that its time limit stopped has
     # reported what has run.
     case $status:$1 in 0:* | 124:*) ;; *:install | *:ggml) return 1 ;; esac
-    case $status:$1 in 124:ggml | 124:llama | 124:model | 124:logits:*) return 124 ;; esac
+    case $status:$1 in 124:ggml | 124:llama | 124:model | 124:logits:* | 124:halves:*) return 124 ;; esac
     touch "$WORK/results/$1.done"
 }
 

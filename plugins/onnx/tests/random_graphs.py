@@ -45,13 +45,18 @@ def write(rng: np.random.Generator, ctx: Any, state: Any, value: Any) -> Any:
     return value.slice(ctx, 0, 0, 2).copy(ctx, state.slice(ctx, 1, at, at + 2).slice(ctx, 0, 1, 3))
 
 
-def trace(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any]]:
-    """A random graph; its outputs, and the states that it writes."""
-    states = [ctx.from_floats(rng.standard_normal((ROWS, WIDTH)).astype(np.float32)) for _ in range(2)]
+def trace(rng: np.random.Generator, home: Any, layers: int) -> tuple[list[Any], list[Any]]:
+    """A random graph; its outputs, and the states that it writes. Its steps are spread over `layers`, if there are any."""
+    (places,) = rng.spawn(1)
+    ctx = home.layer(0) if layers else home
+    states = [ctx.from_floats(rng.standard_normal((ROWS, WIDTH)).astype(np.float32))]
+    ctx = home.layer(1) if layers else home
+    states.append(ctx.from_floats(rng.standard_normal((ROWS, WIDTH)).astype(np.float32)))
     values = [ctx.from_floats(rng.standard_normal((2, WIDTH)).astype(np.float32))]
     kept_views: list[Any] = []
     outputs: list[Any] = []
     for _ in range(int(rng.integers(4, 12))):
+        ctx = home.layer(int(places.integers(0, layers))) if layers else home
         state = states[int(rng.integers(0, 2))]
         step = rng.integers(0, 6)
         if step < 2:
@@ -103,10 +108,14 @@ def trace_cache(rng: np.random.Generator, ctx: Any) -> tuple[list[Any], list[Any
     return outputs or [values[-1].sqr(ctx)], [cache]
 
 
-def play(backend: Any, seed: int) -> list[Any]:
+def play(backend: Any, seed: int, *, layers: int = 0) -> list[Any]:
     rng = np.random.default_rng(seed)
     with backbay.open(None, backend=backend) as opened, opened.new_context() as ctx:
-        outputs, states = trace_cache(rng, ctx) if seed % 3 == 2 else trace(rng, ctx)
+        outputs, states = (
+            trace_cache(rng, ctx.layer(seed % 2) if layers else ctx)
+            if seed % 3 == 2
+            else trace(rng, ctx, layers)
+        )
         seen: list[Any] = []
         for _ in range(2):  # the second run starts from what the first one wrote
             ctx.compute(*outputs)

@@ -57,6 +57,7 @@ class Ledger:
         self._mapped = () if copied else WEIGHTS  # the kinds that a file backs by default
         self._sizes: dict[Entry, int] = {}
         self._anonymous: dict[Entry, int] = {}  # of these, bytes that no file backs
+        self._deferred: set[Entry] = set()  # booked, and not taken yet
         self._before = anonymous_memory() if holds else 0  # of the process
         self._spare = SPARE
         self._unchecked = 0  # anonymous bytes of the host, booked since the free memory was last asked for
@@ -73,12 +74,22 @@ class Ledger:
                 self._check(entry, nbytes, anonymous)
             try:
                 result = allocate()
+            except NoMemoryError:
+                raise  # of what was taken meanwhile, such as a weight that a graph is the first to read
             except MemoryError as error:
                 raise self.failure(entry, nbytes, str(error) or "the system refused") from error
             self._sizes[entry] = self._sizes.get(entry, 0) + nbytes
             if anonymous:
                 self._anonymous[entry] = self._anonymous.get(entry, 0) + nbytes
             return result
+
+    def defer(self, entry: Entry) -> None:
+        """Report an entry as unallocated until `hold` is called: its memory is booked early, and taken when it is first used."""
+        self._deferred.add(entry)
+
+    def hold(self, entry: Entry) -> None:
+        """Report an entry as allocated, as it was before `defer`."""
+        self._deferred.discard(entry)
 
     def check_free(self) -> None:
         """Raise NoMemoryError unless the host has free memory for all that is booked and not filled yet.
@@ -165,7 +176,7 @@ class Ledger:
             size = self._sizes.get(entry, 0)
             if entry == failed:
                 return Memory(size + nbytes, AllocationStatus.Failed)
-            held = self.holds and size > 0
+            held = self.holds and size > 0 and entry not in self._deferred
             return Memory(size, AllocationStatus.Allocated if held else AllocationStatus.Unallocated)
 
         booked = [*self._sizes, *([failed] if failed else [])]

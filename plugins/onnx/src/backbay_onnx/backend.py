@@ -37,13 +37,14 @@ from backbay.plugin import (
 )
 from backbay_native import ATTENTION, NativeCode
 
-from .memory.buffers import DeviceBuffer, LeafBuffer, lies_on_device
+from .memory.buffers import DeviceBuffer, LeafBuffer
 from .ops import KERNELS
 from .plans.export import export
 from .plans.plan import OnnxPlan
 from .plans.session_cache import OnnxPlanResources, SessionCache
 from .session.device import Device, choose_device
 from .session.doctor import diagnose
+from .session.layer_assignment import LayerAssignment, assign_layers_of_model
 from .session.native import NO_NATIVE, native_code
 from .session.providers import GPU_PROVIDERS, HOST_PROVIDER
 from .session.runtime import load_runtime
@@ -64,11 +65,12 @@ def choice_of(*choices: str) -> Callable[[Any], str]:
 
 
 class OnnxBackend(Backend):
-    """ONNX Runtime on the CPU: one session per structure of graphs, sizes fed as data."""
+    """ONNX Runtime on the CPU and on GPUs: one session per structure of graphs, sizes fed as data."""
 
     contract_version = "1.2"
     kernels = KERNELS
     priority = 0
+    splits_layers = True
     options = {
         "precision": Option(
             "fast",
@@ -105,14 +107,20 @@ class OnnxBackend(Backend):
         return choose_device(self.option_values["provider"], self.params.gpu_layers, self.blocks.count)
 
     @cached_property
+    def layers(self) -> LayerAssignment:
+        return assign_layers_of_model(self.device, self.params.gpu_layers, self.model, self.blocks.count)
+
+    @cached_property
     def services(self) -> OnnxPlanResources:
+        ids = (self.device.id, CPU) if self.layers.splits else (self.device.id,)
         return OnnxPlanResources(
             params=self.params,
             device=self.device,
+            layers=self.layers,
             ledger=self.ledger,
             weight_entry=self.weight_entry,
             weights=self.weights,
-            workspace=Workspace(self.ledger, Entry(self.device.id, "graph")),
+            workspaces={id: Workspace(self.ledger, Entry(id, "graph")) for id in ids},
             exact=self.is_exact,
             shared_threads=self.option_values["threads"] == "shared",
             native=self.native,
@@ -124,8 +132,9 @@ class OnnxBackend(Backend):
 
     @cached_property
     def native(self) -> NativeCode:
-        """Native code, if sessions use it. It reads weights in the file; copies of them are packed by ONNX Runtime."""
-        used = self.device.is_host and not (self.is_exact or self.copies_weights)
+        """Native code, if the CPU uses it. It reads weights in the file; copies of them are packed by ONNX Runtime."""
+        on_cpu = self.device.is_host or self.layers.splits
+        used = on_cpu and not (self.is_exact or self.copies_weights)
         return native_code() if used else NO_NATIVE
 
     @property
@@ -140,18 +149,17 @@ class OnnxBackend(Backend):
         return [host, DeviceInfo(self.device.id, self.device.provider.title, is_gpu=True)]
 
     def device_of(self, placement: Placement) -> str:
-        return CPU if placement.host else self.device.id
+        return CPU if self.layers.is_on_cpu(placement) else self.device.id
 
     def weight_entry(self, weight: str) -> Entry:
-        """All weights are on the device of the sessions: an embedding on the host would be copied in each step."""
-        placement = self.placement_of(weight)
-        if self.device.is_host or placement.layer is not None:
-            return super().weight_entry(weight)
-        return Entry(self.device.id, "weights", 0)
+        place = self.layers.place_of_weight(weight, self.placement_of(weight))
+        if place.layer is None:
+            return Entry(CPU, "input_weights")
+        return Entry(self.device_of(place), "weights", place.layer)
 
     def cache_config(self) -> CacheConfig:
         """Halves first where native code reads them as they are; else each step would make a copy in float32."""
-        if self.native.has(ATTENTION) and not LATENT.of(self.config, 0):
+        if self.device.is_host and self.native.has(ATTENTION) and not LATENT.of(self.config, 0):
             return CacheConfig(dtypes=(DType.F16, DType.F32, DType.BF16))
         return CacheConfig(dtypes=(DType.F32, DType.F16, DType.BF16))
 
@@ -181,13 +189,14 @@ class OnnxBackend(Backend):
     def batch_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
         """Products by native code are; ONNX Runtime itself promises nothing."""
         weight = specs[0]
-        return op is ops.mulmat and weight is not None and weight.dtype.name in self.native.formats
+        is_product = op is ops.mulmat and weight is not None and weight.dtype.name in self.native.formats
+        return is_product and self.device.is_host
 
     def thread_invariant(self, op: Op[Any, Any], specs: Sequence[Spec | None]) -> bool:
         return self.batch_invariant(op, specs)
 
     def allocate(self, spec: Spec, placement: Placement) -> Buffer:
-        if self.device.has_memory and lies_on_device(spec, placement):
+        if self.layers.lies_on_device(spec, placement):
             return DeviceBuffer(self.device, spec.nbytes, self.params.debug)
         return LeafBuffer(spec.nbytes, self.params.debug)
 
@@ -196,16 +205,23 @@ class OnnxBackend(Backend):
         return MappedBuffer(self.model.data(info.name))
 
     def book_weights(self) -> None:
-        def book_form(name: str, nbytes: int) -> None:  # another than the file's
-            self.ledger.take(self.weight_entry(name), nbytes, lambda: None, mapped=False)
-
-        self.weights = WeightStore(self.model, self.device, book_form, self.native.formats)
+        self.weights = WeightStore(
+            self.model, self.device, self.ledger, self.weight_entry, self._reads_stored
+        )
         for info in self.model.tensors.values() if self.model is not None else ():
             packs = self.weights.packs(info)
             if packs:
                 self.weights.book_packed(info)
+            entry = self.weight_entry(info.name)
             if self.copies_weights or not packs:
-                self.ledger.take(self.weight_entry(info.name), info.nbytes, lambda: None)
+                self.ledger.take(entry, info.nbytes, lambda: None)
+            if self.device.has_memory and entry.device == self.device.id:
+                self.ledger.defer(entry)  # it goes there when a graph first reads it
+
+    def _reads_stored(self, weight: TensorInfo) -> bool:
+        """Whether native code reads a weight as it is stored: where the CPU multiplies it."""
+        place = self.layers.place_of_weight(weight.name, self.placement_of(weight.name))
+        return weight.dtype.name in self.native.formats and self.layers.is_on_cpu(place)
 
     def read_weights(self, progress: Progress, cancel: Cancel | None) -> None:
         self.weights.load(progress, cancel)

@@ -10,7 +10,16 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from backbay import BackendParams, BackendUnavailableError, DType, OptionError, RefusalError
+import backbay
+from backbay import (
+    BackendParams,
+    BackendUnavailableError,
+    DType,
+    GPULayers,
+    GPULayersList,
+    OptionError,
+    RefusalError,
+)
 from backbay_conformance import Report, run
 from backbay_onnx.adapter import provider as providers
 from backbay_onnx.adapter.backend import ProviderBackend
@@ -149,3 +158,10 @@ def test_a_trial_finds_rounded_operands_and_flushed_subnormals(
 def test_a_precision_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="it must be measured, f32, f16, bf16, or two of these"):
         parse_precision("f8")
+
+
+def test_layers_on_devices_are_refused_with_the_reason() -> None:
+    layers = GPULayersList([GPULayers("TensorRT:0", [0])])
+    params = BackendParams(gpu_layers=layers, options={"ep": "builtin:CPUExecutionProvider"})
+    with pytest.raises(OptionError, match="may compile it as a whole"):
+        backbay.open(None, backend="ort", params=params)

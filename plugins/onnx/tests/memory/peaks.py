@@ -12,6 +12,7 @@ import numpy as np
 import backbay
 from backbay import DType
 from backbay.internals import return_freed_memory
+from backbay.plugin import CPU
 
 WIDTH, ROWS = 1024, 2048  # 8 MiB of float32
 Graph = Callable[[Any], Any]
@@ -127,7 +128,7 @@ def measure(trace: Graph) -> tuple[int, int]:
     with backbay.open(None, backend="onnx") as backend, backend.new_context() as ctx:
         outputs = trace(ctx)
         ctx.forward(*outputs).reserve()
-        booked = backend.services.workspace.booked  # type: ignore[attr-defined]
+        booked = backend.services.workspaces[CPU].booked  # type: ignore[attr-defined]
         return booked, peak(lambda: ctx.compute(*outputs))
 
 

@@ -73,13 +73,13 @@ def test_the_cpu_is_used_if_no_gpu_is_asked_for() -> None:
     [
         ("cuda", GPULayersList(), "for the CPU alone"),
         ("cpu", layers("CUDA:0", 0, 1, 2), "asks for cpu, but"),
-        ("auto", layers("CUDA:0", 1, 2), "all layers, 0 to 2, on one device, or none"),
-        ("auto", GPULayersList([GPULayers("CUDA:0", [0]), GPULayers("CUDA:1", [1, 2])]), "on one device"),
+        ("auto", layers("CUDA:0", 1, 3), "names layer 3; the model's are 0 to 2"),
+        ("auto", GPULayersList([GPULayers("CUDA:0", [0]), GPULayers("CUDA:1", [1, 2])]), "must name one GPU"),
         ("auto", layers("Vulkan:0", 0, 1, 2), "names 'Vulkan:0'"),
         ("auto", layers("CUDA:x", 0, 1, 2), "names 'CUDA:x'"),
     ],
 )
-def test_contradicting_or_partial_requests_are_refused(option: str, given: GPULayersList, why: str) -> None:
+def test_contradicting_requests_are_refused(option: str, given: GPULayersList, why: str) -> None:
     with pytest.raises(OptionError, match=why):
         choose_device(option, given, 2)
 

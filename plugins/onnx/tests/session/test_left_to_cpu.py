@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
-from onnx import TensorProto
+from onnx import GraphProto, NodeProto, TensorProto
 
 from backbay_onnx.lowering.model_builder import ModelBuilder
-from backbay_onnx.session.providers import HOST_PROVIDER, ProviderInfo
-from backbay_onnx.session.session import cpu_nodes
-
-PROVIDER = replace(HOST_PROVIDER, left_to_cpu=("Tanh", "Pieces"), cpu_nodes_setting="nodes")
+from backbay_onnx.session.cpu_nodes import leave_nodes_to_cpu, node_label
 
 
 @pytest.fixture
@@ -33,19 +30,30 @@ def model() -> ModelBuilder:
     return b
 
 
-def labels(model: ModelBuilder, provider: ProviderInfo, *, float16: bool) -> list[str]:
-    found = cpu_nodes(model.build(), provider, float16=float16)
-    return sorted(name.rpartition("_")[0] for name in found)
+def nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes(attribute.g)
+
+
+def left(model: ModelBuilder, *labels: str, float16: bool) -> list[str]:
+    """The labels of the nodes that are left to the CPU."""
+    built = model.build()
+    leave_nodes_to_cpu(built, labels, float16=float16)
+    return sorted(node_label(node) for node in nodes(built.graph) if node.metadata_props)
 
 
 def test_nodes_are_chosen_by_their_label(model: ModelBuilder) -> None:
-    assert labels(model, PROVIDER, float16=True) == ["Pieces", "Tanh"]
+    assert left(model, "Tanh", "Pieces", float16=True) == ["Pieces", "Tanh"]
 
 
 def test_without_float16_all_nodes_that_touch_it_are_chosen_too(model: ModelBuilder) -> None:
-    assert labels(model, PROVIDER, float16=False) == ["Cast", "Neg", "Pieces", "Tanh"]
+    assert left(model, "Tanh", "Pieces", float16=False) == ["Cast", "Neg", "Pieces", "Tanh"]
 
 
-def test_a_provider_without_such_nodes_is_given_none(model: ModelBuilder) -> None:
-    assert labels(model, replace(PROVIDER, left_to_cpu=()), float16=True) == []
-    assert labels(model, HOST_PROVIDER, float16=False) == []
+def test_nodes_are_left_to_the_cpu_as_they_are_added(model: ModelBuilder) -> None:
+    model.leaves_to_cpu = True
+    model.end("more", model.add("Exp", model.add_once("Abs", "x")), TensorProto.FLOAT, 1)
+    built = model.build()
+    assert [node.op_type for node in built.graph.node if node.metadata_props] == ["Abs", "Exp", "Identity"]

@@ -51,6 +51,13 @@ class ProviderBackend(KernelBackend):
         ),
     }
 
+    def start(self) -> None:
+        if self.params.gpu_layers:
+            raise OptionError(
+                f"backend {self.name} puts no layers on devices: it runs every graph on its provider, which may compile it as a whole"
+            )
+        super().start()
+
     @cached_property
     def provider(self) -> Provider:
         if not self.option_values["ep"]:

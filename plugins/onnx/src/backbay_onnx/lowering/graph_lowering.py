@@ -49,6 +49,7 @@ def finish_states(b: Lowering) -> tuple[tuple[StateOutput, ...], tuple[RowsOutpu
     wholes: list[StateOutput] = []
     rows: list[RowsOutput] = []
     for state, chain, unread in chosen:
+        b.go_to(state.node)
         if chain is not None and b.binds(state):
             wholes += _in_place(b, flow, state, chain)
         elif unread and not b.settings.exported:
@@ -218,6 +219,7 @@ def _results(b: Lowering) -> tuple[tuple[str, int], ...]:
         node = output if b.settings.exported else output.storage
         if node.op is not None and node.op.writes is None and node.index not in found:
             name = found[node.index] = b.named(node, f"result{node.index}")
+            b.go_to(node)
             raw = node.dtype.is_quantized
             type = TensorProto.UINT8 if raw else onnx_type(node.dtype)
             b.end(name, b.value(node, "raw" if raw else "stored"), type, node.rank)

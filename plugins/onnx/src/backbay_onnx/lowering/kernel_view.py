@@ -14,7 +14,7 @@ from backbay import DType, Graph, Node, Op
 from backbay.internals import Size, term_of
 from backbay_native import NativeCode
 
-from ..memory.buffers import lies_on_device
+from ..session.layer_assignment import ON_HOST, LayerAssignment
 from ..session.native import NO_NATIVE
 from .emitter import Emitter
 from .lowered_model import Form, LeafInput, WeightPartInput, onnx_type
@@ -73,9 +73,8 @@ class LoweringSettings:
 
     exact: bool  # activations stay float32
     usual: bool  # caches may be bound in part, and on a GPU no row is written twice: each run checks that it fits
-    resident: bool = False  # weights and caches lie on a device that is not the host
-    copied: bool = False  # each run copies bound memory to a device and back
-    native: NativeCode = NO_NATIVE
+    layers: LayerAssignment = ON_HOST
+    native: NativeCode = NO_NATIVE  # for ops that the CPU runs
     exported: bool = False  # the model is to run without this backend's buffers
     standard: bool = False  # it has ops of the ONNX standard alone, where they have a form in these
     plain: bool = False  # of these, those that all engines know: no norms, Gelu, Softplus, Softmax, Tile, rotary embeddings
@@ -93,7 +92,7 @@ class Lowering(Emitter):
         self, graph: Graph, kernels: Mapping[Op[Any, Any], Callable[..., str]], settings: LoweringSettings
     ) -> None:
         super().__init__(graph, plain=settings.plain)
-        self.settings = settings
+        self.settings, self._on_cpu = settings, True
         self.states = find_states(self, graph, windows=settings.usual)
         self.parts: dict[tuple[int, str], str] = {}
         self.baked: dict[int, str] = {}
@@ -107,6 +106,20 @@ class Lowering(Emitter):
         self._kernels = kernels
 
     # -- for kernels -------------------------------------------------------------------------------------
+
+    @property
+    def native(self) -> NativeCode:
+        """Native code, if the CPU runs the op."""
+        return self.settings.native if self._on_cpu else NO_NATIVE
+
+    @property
+    def resident(self) -> bool:
+        """Whether a device runs the op that has memory of its own."""
+        return self.settings.layers.device.has_memory and not self._on_cpu
+
+    def has(self, op: str) -> bool:
+        """Whether what runs the node has a kernel for an ONNX op: others would go to the CPU, with copies of their operands."""
+        return self._on_cpu or op not in self.settings.layers.device.provider.missing
 
     def stored(self, node: Node) -> str:
         """The value of a node now, in its own dtype; quantized types as float32."""
@@ -132,7 +145,7 @@ class Lowering(Emitter):
             nbytes = rows * prod(row) * BITS[type] // 8
             name = self._constants_of[key] = self.fresh(f"{file}.")
             shape, begin = (rows, *row), (expert or 0) * nbytes
-            if self.settings.resident:
+            if self.settings.layers.is_resident(node):
                 self.add_input(name, type, len(shape))
                 self.resident_parts.append(WeightPartInput(name, node.index, part, type, shape, begin))
             else:
@@ -142,7 +155,7 @@ class Lowering(Emitter):
 
     def note_packed(self, node: Node, nbytes: int) -> None:
         """Count the copy of a weight that ONNX Runtime makes in the layout of its kernels."""
-        if not self.settings.resident:
+        if not self.settings.layers.is_resident(node):
             self.packed[node.index] = self.packed.get(node.index, 0) + nbytes
 
     def value(self, node: Node, form: Form) -> str:
@@ -164,7 +177,7 @@ class Lowering(Emitter):
         """
         state = self.state_of(target)
         rows = self.shaped(value, [state.width, -1])
-        if ids is not None and self.settings.resident:
+        if ids is not None and self.resident:
             if self.settings.usual and ids_are_checked(ids):
                 self.distinct[ids.index] = None
             else:
@@ -184,9 +197,10 @@ class Lowering(Emitter):
 
     def binds(self, state: WrittenState) -> bool:
         """Whether the memory of a state can be bound as input and output: it must be ours, on the session's device."""
-        if self.settings.exported or self.settings.copied:
+        if self.settings.exported:
             return False
-        return not self.settings.resident or lies_on_device(state.node, state.node.placement)
+        layers, node = self.settings.layers, state.node
+        return layers.runs_on_cpu(node) or layers.lies_on_device(node, node.placement)
 
     def state_of(self, target: Node) -> WrittenState:
         """The state that a target is part of, which becomes an input when it is first needed."""
@@ -202,10 +216,16 @@ class Lowering(Emitter):
 
     # -- nodes -------------------------------------------------------------------------------------------
 
+    def go_to(self, node: Node) -> None:
+        """Add nodes from now on where an op runs, or where the ops run that write a leaf."""
+        self._on_cpu = self.settings.layers.runs_on_cpu(node)
+        self.leaves_to_cpu = self._on_cpu and not self.settings.layers.device.is_host
+
     def lower_node(self, node: Node) -> None:
         """Run the kernel of a node that is no view."""
         op = node.op
         assert op is not None
+        self.go_to(node)
         result = self._lowered(node, op, "stored")
         if op.writes is None:
             made = node.dtype if op.moves or not node.dtype.is_float else DType.F32

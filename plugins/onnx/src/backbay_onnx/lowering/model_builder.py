@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-OPSET, IR_VERSION = 25, 11
+from ..session.cpu_nodes import leave_to_cpu
+
+OPSET, IR_VERSION = 23, 11  # the first with RMSNormalization; WebGPU has no Transpose of opset 25
 CONTRIB = "com.microsoft"
 
 
@@ -21,6 +23,9 @@ class ModelBuilder:
     """
 
     def __init__(self) -> None:
+        self.leaves_to_cpu = (
+            False  # whether nodes that are added now run on the CPU, in a session on another device
+        )
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.inputs: list[Any] = []
@@ -54,7 +59,7 @@ class ModelBuilder:
                     return found
         self._domains.add(domain)
         names = tuple(self.fresh() for _ in range(outputs))
-        self.nodes.append(
+        self._append(
             helper.make_node(op, inputs, names, name=f"{label or op}_{names[0]}", domain=domain, **attributes)
         )
         if plain:
@@ -64,8 +69,13 @@ class ModelBuilder:
     def add_once(self, op: str, *inputs: str) -> str:
         """A node, also if the same one was added before."""
         name = self.fresh()
-        self.nodes.append(helper.make_node(op, inputs, [name], name=f"{op}_{name}"))
+        self._append(helper.make_node(op, inputs, [name], name=f"{op}_{name}"))
         return name
+
+    def _append(self, node: NodeProto) -> None:
+        if self.leaves_to_cpu:
+            leave_to_cpu(node)
+        self.nodes.append(node)
 
     def constant(self, array: NDArray[Any]) -> str:
         array = np.asarray(array)
@@ -100,7 +110,7 @@ class ModelBuilder:
 
     def end(self, name: str, value: str, type: int, rank: int) -> None:
         """Make an output of a value, which may be another output as well."""
-        self.nodes.append(helper.make_node("Identity", [value], [name]))
+        self._append(helper.make_node("Identity", [value], [name]))
         self.add_output(name, type, rank)
 
     def add_external(

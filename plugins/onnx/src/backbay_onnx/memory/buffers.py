@@ -11,17 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from backbay import Buffer, Debug, Placement, Spec
+from backbay import Buffer, Debug
 from backbay.internals import POISON, Bytes
 from backbay.plugin import HostBuffer
 
 from ..session.device import Device
 from ..session.runtime import load_runtime, translate_errors
-
-
-def lies_on_device(spec: Spec, placement: Placement) -> bool:
-    """Floats do, unless they were placed on the host. The host reads integers and quantized leaves."""
-    return spec.dtype.is_float and not placement.host
 
 
 class LeafBuffer(HostBuffer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ class OpMemory:
 
 
 class PeakMemoryCalculator:
-    """The most bytes that a graph holds at one time. When values begin and end is the same for all of a structure.
+    """The most bytes that some nodes of a graph hold at one time. When values begin and end is the same for all of a structure.
 
     `declared` is the working memory of each op. `copied` are the views, by index, that a lowering copies: other views
     take nothing. Neither do results that are bound, unless another op reads them. `reads_halves` says whether the kernel
@@ -72,13 +72,14 @@ class PeakMemoryCalculator:
     def __init__(
         self,
         graph: Graph,
+        nodes: Sequence[Node],
         declared: Mapping[Op[Any, Any], Measure],
         copied: Collection[int],
         reads_halves: Callable[[Node], bool] = never,
     ) -> None:
         of_ops = {
             node.index: OpMemory(node.index, _work(node, declared[node.op]))
-            for node in graph.nodes
+            for node in nodes
             if node.op is not None and not node.op.view
         }
         first: dict[NodeValue, int] = {}

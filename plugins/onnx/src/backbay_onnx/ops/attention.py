@@ -76,10 +76,10 @@ def scaled_dot_product_attention(
     d, heads, tokens, _ = query.dims(4)
     dv, kv_heads, history = value.dims(3)
     plain = mask is None and sinks is None and vmla is None and not softcap
-    elsewhere = b.settings.resident or b.settings.standard
+    elsewhere = b.resident or b.settings.standard
     if plain and not elsewhere and heads.same(kv_heads) and d.same(dv) and not tokens.at_most(MANY):
         return _tiled(b, query, key, value, scale)
-    if b.settings.native.has(ATTENTION) and vmla is None and d.max(dv).at_most(MOST_FEATURES):
+    if b.native.has(ATTENTION) and vmla is None and d.max(dv).at_most(MOST_FEATURES):
         return _native(b, query, key, value, mask, sinks, scale, softcap)
     group = heads // kv_heads
     q = b.transposed(b.shaped(query.floats, [d, group, kv_heads, tokens]), 1, 2, 0, 3)

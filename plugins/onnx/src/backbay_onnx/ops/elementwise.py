@@ -23,7 +23,13 @@ def multiply_up(b: Lowering, y: str, x: Operand, up: Operand | None) -> str:
 def times_sigmoid(b: Lowering, x: str, of: str) -> str:
     """x * exp(min(of, 0)) / (1 + exp(-|of|)): it cannot overflow. ONNX Runtime's own sigmoid is 0 below -18."""
     share = b.add("Add", b.add("Exp", b.add("Neg", b.add("Abs", of))), b.number(1))
-    return b.add("Div", b.add("Mul", x, b.add("Exp", b.add("Min", of, b.number(0)))), share)
+    return b.add("Div", b.add("Mul", x, b.add("Exp", _below_zero(b, of))), share)
+
+
+def _below_zero(b: Lowering, x: str) -> str:
+    """min(x, 0), which keeps NaN."""
+    zero = b.number(0)
+    return b.add("Min", x, zero) if b.has("Min") else b.add("Where", b.add("Greater", x, zero), zero, x)
 
 
 def multiply_by(b: Lowering, x: str, factor: float) -> str:
@@ -87,7 +93,7 @@ def relu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
 
 @kernel(ops.silu, working_memory=times(2, results))
 def silu(b: Lowering, x: Operand, up: Operand | None = None) -> str:
-    if b.settings.native.has(GATES):
+    if b.native.has(GATES):
         return b.add("Silu", x.floats, "" if up is None else up.of_rank(x.rank), domain=DOMAIN)
     return multiply_up(b, times_sigmoid(b, x.floats, x.floats), x, up)
 

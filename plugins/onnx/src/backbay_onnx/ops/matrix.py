@@ -29,7 +29,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
     """x, of a rank, times w transposed, by a kernel that reads quantized weights; None if there is none."""
     if not is_packed(w.node) or 0 in w.node.shape:
         return None
-    if w.dtype.name in b.settings.native.formats:
+    if w.dtype.name in b.native.formats:
         return _native_product(b, w, x, expert)
     encoding = ENCODINGS[w.dtype]
     if b.settings.exact and encoding.bits == 8:
@@ -46,7 +46,7 @@ def packed_product(b: Lowering, w: Operand, x: str, rank: int, expert: int | Non
 
 def packed_rows(b: Lowering, w: Operand, ids: str, rank: int) -> str:
     """Rows of w by number, decoded; `rank` is that of the ids."""
-    if w.dtype.name in b.settings.native.formats:
+    if w.dtype.name in b.native.formats:
         numbers, format_ = b.cast_to(ids, TensorProto.INT64), FORMATS.index(w.dtype.name)
         return b.add("Rows", b.value(w.node, "raw"), numbers, domain=DOMAIN, format=format_)
     encoding, k = ENCODINGS[w.dtype], w.node.dim(0)
@@ -78,7 +78,7 @@ def _per_block(b: Lowering, w: Operand, part: str, ids: str) -> str:
 
 def _native_product(b: Lowering, w: Operand, x: str, expert: int | None) -> str:
     """By code of ours, which reads weights as they are stored: columns become codes once for all weights they meet."""
-    rows, format_ = w.node.dim(1), b.settings.native.formats[w.dtype.name]
+    rows, format_ = w.node.dim(1), b.native.formats[w.dtype.name]
     codes = b.add("Columns", x, domain=DOMAIN, format=format_)
     return b.add(
         "Products", b.value(w.node, "raw"), codes, domain=DOMAIN, format=format_, first=(expert or 0) * rows,
@@ -140,7 +140,7 @@ def fused_product(
 
     With `batch`, the axes of w's slices stand behind that of its rows.
     """
-    if not b.settings.standard:
+    if b.has("FusedMatMul") and not b.settings.standard:
         return b.add(
             "FusedMatMul", x, w, domain=CONTRIB, transB=int(transpose), transBatchB=int(batch), alpha=alpha
         )
@@ -167,13 +167,20 @@ def mulmat(b: Lowering, w: Operand, x: Operand) -> str:
     rank = max(x.rank, 2)
     value = x.of_rank(rank)
     if w.dim(2).same(1) and w.dim(3).same(1):
-        y = packed_product(b, w, value, rank) or fused_product(b, value, w.of_rank(2), 2)
+        y = packed_product(b, w, value, rank) or _dense_product(b, w, value, rank)
         return b.ranked(y, rank, max(x.rank, 1))
     if w.dim(2).fits(x.dim(2)) and w.dim(3).fits(x.dim(3)):
         rank = max(x.rank, w.rank)
         y = fused_product(b, x.of_rank(rank), w.of_rank(w.rank), w.rank)
         return b.ranked(y, rank, max(x.rank, 1))
     return _grouped(b, w, x)
+
+
+def _dense_product(b: Lowering, w: Operand, x: str, rank: int) -> str:
+    """x, of a rank, times w transposed."""
+    if rank == 2 and not b.has("FusedMatMul"):
+        return b.add("Gemm", x, w.of_rank(2), transB=1)
+    return fused_product(b, x, w.of_rank(2), 2)
 
 
 def _grouped(b: Lowering, w: Operand, x: Operand) -> str:

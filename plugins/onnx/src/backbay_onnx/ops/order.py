@@ -22,7 +22,7 @@ def _sorted(b: Lowering, x: Operand, k: Size, largest: int) -> str:
     row = x.of_rank(rank)
     numbers = b.add("Where", b.add("IsNaN", row), b.number(-np.inf), row)
     # CUDA pads rows with the largest number, and finds the padding in place of infinities. Of halves, they alone come near.
-    if b.settings.resident:
+    if b.resident:
         numbers = b.add("Mul", numbers, b.number(0.5))
         numbers = b.add("Clip", numbers, b.number(-BELOW_PADDING), b.number(BELOW_PADDING))
     positions = b.add_many("TopK", numbers, b.vector([k]), outputs=2, axis=-1, largest=largest, sorted=1)[1]

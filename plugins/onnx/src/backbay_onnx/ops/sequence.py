@@ -206,7 +206,7 @@ def ssm_scan(
         return b.shaped(first, [end])
     if states.same(0):
         return b.zeros([b.product(x.dims())])
-    if b.settings.native.has(RECURRENCE) and states.at_most(MOST_KEYS):
+    if b.native.has(RECURRENCE) and states.at_most(MOST_KEYS):
         given = x.of_rank(4), dt.of_rank(3), A.of_rank(2), B.of_rank(4), C.of_rank(4)
         return b.add("SelectiveScan", first, *given, domain=DOMAIN)
     step = softplus_of(b, dt.of_rank(3))  # (sequences, tokens, heads)
@@ -254,7 +254,7 @@ def delta_rule(
         return b.shaped(s.floats, [end])
     if s.is_empty():
         return b.zeros([b.product(v.dims())])
-    if b.settings.native.has(RECURRENCE) and s.dim(0).at_most(MOST_KEYS):
+    if b.native.has(RECURRENCE) and s.dim(0).at_most(MOST_KEYS):
         given = (each.of_rank(4) for each in (s, q, k, v, decay, share, removed) if each is not None)
         return b.add("DeltaRule", *given, domain=DOMAIN)
     if removed is None:

@@ -179,8 +179,11 @@ class BoundGraph:
     def _floats(self, node: Node) -> Memory:
         if node.kind == "parameter":
             weights = self._services.weights
-            resident = self._services.device.has_memory
-            return weights.resident(node, "floats") if resident else weights.floats(node)
+            return (
+                weights.resident(node, "floats")
+                if self._services.layers.is_resident(node)
+                else weights.floats(node)
+            )
         if node.index not in self._decoded:
             self._decoded[node.index] = DecodedLeafBuffer(node)
         return self._decoded[node.index].array
@@ -203,7 +206,7 @@ class BoundGraph:
         buffer = node.leaf.buffer
         if isinstance(buffer, DeviceBuffer):
             return buffer
-        if node.kind == "parameter" and self._services.device.has_memory:
+        if node.kind == "parameter" and self._services.layers.is_resident(node):
             return self._services.weights.resident(node, "bytes")
         return leaf_bytes(self._graph, index)
 

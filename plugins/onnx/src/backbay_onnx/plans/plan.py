@@ -40,10 +40,12 @@ class OnnxPlan(Plan):
         self._whole: OnnxPlan | None = None  # for runs whose writes do not fit
         self._ran: OnnxPlan | None = None  # in the latest run; not when closed: what holds itself stays
         services.ledger.take(GRAPH, self.nbytes, self._allocate)
-        self._work = compiled.peak.of(graph)
+        works = {id: peak.of(graph) for id, peak in compiled.peaks.items()}
+        self._work = max(works.values())
         compiled.users += 1
         try:
-            services.workspace.take(self, self._work)
+            for id, work in works.items():
+                services.workspaces[id].take(self, work)
         except BaseException:
             self.close()
             raise
@@ -63,9 +65,11 @@ class OnnxPlan(Plan):
         events = self._compiled.events
         self._number = events.count_run() if events is not None else 0
         device = self._services.device
-        keep_blocks(keeps=self._work <= LITTLE or SMALL * self._work <= self._services.workspace.booked)
+        largest = max(workspace.booked for workspace in self._services.workspaces.values())
+        keep_blocks(keeps=self._work <= LITTLE or SMALL * self._work <= largest)
         with translate_errors("running a graph"), device.alone(), cancellable_run_options(cancel) as options:
             self._bound.run(options)
+        check_cancel(cancel)  # a GPU may have got all of its work before
         self._bound.put()
         if self._services.params.debug.guard_bytes:
             self._bound.check_guards()
@@ -86,12 +90,14 @@ class OnnxPlan(Plan):
                 self._bound.close()
                 self._bound = None
         self._services.ledger.give_back(GRAPH, self.nbytes)
-        self._services.workspace.give_back(self)
+        for workspace in self._services.workspaces.values():
+            workspace.give_back(self)
         self._compiled.users -= 1
 
     def report(self) -> list[str]:
+        layers = self._services.layers
         return [
-            f"{self._services.device.id} {node.op.name} {node}"
+            f"{CPU if layers.runs_on_cpu(node) else layers.device.id} {node.op.name} {node}"
             for node in self._graph.nodes
             if node.op is not None
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ from backbay_native import NativeCode
 from ..lowering.graph_lowering import lower_graph
 from ..lowering.kernel_view import LoweringSettings
 from ..lowering.lowered_model import LoweredModel
-from ..memory.buffers import lies_on_device
 from ..memory.working_memory import PeakMemoryCalculator
 from ..ops import KERNELS, peak_memory
 from ..session.device import Device
-from ..session.native import DOMAIN
+from ..session.layer_assignment import LayerAssignment
+from ..session.native import DOMAIN, NO_NATIVE
 from ..session.session import SessionProfile, create_session, session_options
 from ..weights.store import WeightStore
 
@@ -30,11 +30,12 @@ class OnnxPlanResources:
     """One of each for all contexts of a backend."""
 
     params: BackendParams
-    device: Device
+    device: Device  # of the sessions, which may leave some layers to the CPU
+    layers: LayerAssignment
     ledger: Ledger
     weight_entry: Callable[[str], Entry]
     weights: WeightStore
-    workspace: Workspace
+    workspaces: Mapping[str, Workspace]  # by the id of the device
     exact: bool  # activations stay float32
     shared_threads: bool
     native: NativeCode
@@ -53,7 +54,7 @@ class CompiledGraph:
     lowered: LoweredModel
     session: Any  # None if there is nothing to run
     packed: Sequence[tuple[Entry, int]]  # memory of packed weights that the session holds
-    peak: PeakMemoryCalculator
+    peaks: Mapping[str, PeakMemoryCalculator]  # by the id of the device
     events: SessionProfile | None
     users: int = 0  # plans
 
@@ -80,12 +81,7 @@ class SessionCache:
         If it is to be `profiled`, its session keeps a log of its runs.
         """
         with self._lock:
-            device = self._services.device
-            states = (
-                graph.of_kind("state") if device.has_memory else ()
-            )  # on the host, they are lowered in another way
-            on_host = tuple(node.index for node in states if not lies_on_device(node, node.placement))
-            key = (graph.structure_key(), on_host, usual, profiled)
+            key = (graph.structure_key(), self._services.layers.key(graph), usual, profiled)
             known = self._compiled.setdefault(key, [])
             self._compiled.move_to_end(key)
             found = next((compiled for compiled in known if compiled.serves(graph)), None)
@@ -112,24 +108,27 @@ class SessionCache:
 
     def _compile(self, graph: Graph, *, usual: bool, profiled: bool) -> CompiledGraph:
         services = self._services
-        device = services.device
         settings = LoweringSettings(
-            exact=services.exact,
-            usual=usual,
-            native=services.native,
-            resident=device.has_memory,
-            copied=not (device.is_host or device.has_memory),
+            exact=services.exact, usual=usual, layers=services.layers, native=services.native
         )
         lowered = lower_graph(graph, KERNELS, settings)
         services.weights.book_for(lowered, graph)
         packed = self._book_packed(lowered, graph)
         try:
             session, events = self._session(lowered, graph, profiled=profiled)
-            peak = peak_memory(graph, lowered.copied, services.native)
-            return CompiledGraph(lowered, session, packed, peak, events)
+            return CompiledGraph(lowered, session, packed, self._peaks(graph, lowered), events)
         except BaseException:
             self._give_back(packed)
             raise
+
+    def _peaks(self, graph: Graph, lowered: LoweredModel) -> dict[str, PeakMemoryCalculator]:
+        """The working memory of each device, for the ops that it runs."""
+        services, found = self._services, dict[str, PeakMemoryCalculator]()
+        for id in services.workspaces:
+            native = services.native if id == CPU else NO_NATIVE
+            of_ops = [node for node in graph.nodes if services.layers.runs_on_cpu(node) == (id == CPU)]
+            found[id] = peak_memory(graph, of_ops, lowered.copied, native)
+        return found
 
     def _session(
         self, lowered: LoweredModel, graph: Graph, *, profiled: bool

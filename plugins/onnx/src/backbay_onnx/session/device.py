@@ -156,13 +156,17 @@ def _required(device: Device) -> Device:
 
 
 def _of_layers(named: Sequence[GPULayers], blocks: int) -> Device:
-    """The device that all layers are put on."""
+    """The device that layers are put on."""
     first = named[0]
-    given = sorted({layer for gpu in named for layer in gpu.layers})
-    if len({gpu.id for gpu in named}) > 1 or (blocks and given != list(range(blocks + 1))):
+    if len({gpu.id for gpu in named}) > 1:
         raise OptionError(
-            f"gpu_layers must put all layers, 0 to {blocks}, on one device, or none: a session runs on one device; "
-            f"got {[str(gpu) for gpu in named]}"
+            "gpu_layers must name one GPU; layers that it does not name are on the CPU: a session of ONNX Runtime has "
+            f"each execution provider once; got {[str(gpu) for gpu in named]}"
+        )
+    beyond = [layer for gpu in named for layer in gpu.layers if not 0 <= layer <= blocks]
+    if blocks and beyond:
+        raise OptionError(
+            f"gpu_layers names layer {beyond[0]}; the model's are 0 to {blocks}, the output last"
         )
     prefix, _, number = first.id.partition(":")
     for provider in GPU_PROVIDERS:

@@ -25,8 +25,8 @@ class ProviderInfo:
     automatic: bool = False  # whether provider=auto takes it
     flushes_subnormals: bool = False  # whether it reads and makes zeros in their place
     one_at_a_time: bool = False  # whether sessions of two threads disturb each other
+    missing: tuple[str, ...] = ()  # ops that it has no kernels for, so that other ops take their place
     left_to_cpu: tuple[str, ...] = ()  # labels of nodes that it computes wrongly or not at all: the CPU does
-    cpu_nodes_setting: str = ""  # of a session: names of nodes that the CPU computes; empty if there is none
     refused: str = ""  # why this backend's sessions do not run on it; empty if they do
 
 
@@ -79,10 +79,10 @@ GPU_PROVIDERS = (  # "auto" takes the first automatic one that works
         settings=_no_settings,
         flushes_subnormals=True,
         one_at_a_time=True,
+        missing=("FusedMatMul", "Min"),
         # TopK makes 3.4e38 of infinity; tanh has an error of 2e-6; Concat of empty pieces is an error; CumSum of 65,537
         # terms takes minutes; Conv over 6 or 9 channels is wrong, and attention where four invocations form a subgroup.
         left_to_cpu=("TopK", "Tanh", "ConcatPieces", "CumSum", "Conv", "MultiHeadAttention"),
-        cpu_nodes_setting="ep.webgpuexecutionprovider.forceCpuNodeNames",
     ),
     ProviderInfo(
         option="openvino",

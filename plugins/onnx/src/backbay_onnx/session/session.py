@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: their options and threads, the nodes that they leave to the CPU, how they are made, and the log of their runs."""
+"""Sessions of ONNX Runtime: their options and threads, how they are made, and the log of their runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from onnx import GraphProto, TensorProto, shape_inference
-
 from backbay.internals import Bytes, usable_cores, without_forks
 
+from .cpu_nodes import CPU_NODES, leave_nodes_to_cpu
 from .device import Device, lacks_float16
-from .providers import ProviderInfo
 from .runtime import load_runtime, translate_errors
 
 RUN, NODE, KERNEL = "model_run", "Node", "_kernel_time"  # names and categories of ONNX Runtime's
@@ -27,6 +25,7 @@ class NodeTime:
     """The time that a session took for one node."""
 
     name: str
+    op: str
     provider: str
     seconds: float
 
@@ -77,7 +76,8 @@ def _outer(nodes: list[dict[str, Any]]) -> Iterator[NodeTime]:
         if event["ts"] + event["dur"] > end:
             end = event["ts"] + event["dur"]
             name = event["name"].removesuffix(KERNEL)
-            yield NodeTime(name, event["args"].get("provider", ""), event["dur"] / 1e6)
+            args = event["args"]
+            yield NodeTime(name, args.get("op_name", ""), args.get("provider", ""), event["dur"] / 1e6)
 
 
 LOG = logging.getLogger("backbay.onnx")
@@ -117,38 +117,6 @@ class SharedThreadPool:
 POOL = SharedThreadPool()
 
 
-def cpu_nodes(model: Any, provider: ProviderInfo, *, float16: bool) -> list[str]:
-    """The nodes by name; without `float16`, also those that read or make such numbers."""
-    if not provider.cpu_nodes_setting or (float16 and not provider.left_to_cpu):
-        return []
-    typed = model if float16 else shape_inference.infer_shapes(model)
-    return [
-        node.name
-        for node, halves in _nodes(typed.graph, frozenset())
-        if node_label(node) in provider.left_to_cpu
-        or not (float16 or halves.isdisjoint([*node.input, *node.output]))
-    ]
-
-
-def node_label(node: Any) -> str:
-    """What a node is, by its name: its op, unless the lowering says more."""
-    return str(node.name.rpartition("_")[0])
-
-
-def _nodes(graph: GraphProto, outer: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
-    """All nodes, also of loop bodies, each with the float16 values that it may use."""
-    described = (*graph.input, *graph.output, *graph.value_info)
-    halves = outer | {
-        each.name for each in described if each.type.tensor_type.elem_type == TensorProto.FLOAT16
-    }
-    halves |= {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT16}
-    for node in graph.node:
-        yield node, halves
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g, halves)
-
-
 # MatmulTransposeFusion merges a transpose before a cast wrongly: it reads outside of memory and the process ends.
 # Pad_Fusion merges a pad into a pool, which then divides by another count, or refuses it.
 DISABLED = ["MatmulTransposeFusion", "Pad_Fusion"]
@@ -181,9 +149,10 @@ def create_session(
                 names, data, [part.nbytes for part in data]
             )
         options.use_deterministic_compute = not device.is_host  # else CUDA adds up long rows in any order
-        setting = device.provider.cpu_nodes_setting  # only a provider with it is worth a trial of float16
-        if setting and (left := cpu_nodes(model, device.provider, float16=not lacks_float16(device))):
-            options.add_session_config_entry(setting, "\n".join(left))
+        if not device.is_host:
+            if device.provider.left_to_cpu:  # others are not worth a trial of float16
+                leave_nodes_to_cpu(model, device.provider.left_to_cpu, float16=not lacks_float16(device))
+            options.add_session_config_entry(*CPU_NODES)
         session = load_runtime().InferenceSession(
             model.SerializeToString(),
             options,

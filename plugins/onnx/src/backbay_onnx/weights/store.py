@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from math import prod
 from typing import Any, TypeVar
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from backbay import DType, Graph, Node
 from backbay.gguf import ModelFile, TensorInfo
-from backbay.internals import Array, Bytes, numpy_view, return_freed_memory
-from backbay.plugin import Cancel, Progress, check_cancel, decode
+from backbay.internals import Array, Bytes, Ledger, numpy_view, return_freed_memory
+from backbay.plugin import Cancel, Entry, Progress, check_cancel, decode
 
 from ..lowering.lowered_model import LoweredModel
 from ..memory.buffers import DeviceBuffer, FileBackedMemory
@@ -46,12 +46,13 @@ class WeightStore:
         self,
         model: ModelFile | None,
         device: Device,
-        book: Callable[[str, int], None],
-        native: Collection[str] = (),
+        ledger: Ledger,
+        entry: Callable[[str], Entry],
+        reads_stored: Callable[[TensorInfo], bool],
     ) -> None:
         self._model, self._device = model, device
-        self.native = native  # formats of weights that native code reads as they are stored
-        self._take = book  # memory for a weight, by name
+        self._reads_stored = reads_stored  # whether native code reads a weight as it is stored
+        self._ledger, self._entry = ledger, entry  # of a weight, by name
         self.files = FileBackedMemory()
         self._made: dict[tuple[str, str], Any] = {}
         self._booked: set[tuple[str, str]] = set()
@@ -61,9 +62,9 @@ class WeightStore:
         """Whether a weight is most likely a factor of a product, and is packed for it."""
         return (
             info.dtype in ENCODINGS
-            and info.dtype.name not in self.native
             and len(info.shape) >= 2
             and 0 not in info.shape
+            and not self._reads_stored(info)
         )
 
     def floats(self, node: Node) -> Array:
@@ -87,8 +88,12 @@ class WeightStore:
                 wanted = self.floats(node).view(np.uint8)
             else:
                 wanted = data if form == "bytes" else self.packed(node).part(form)
-            buffer = DeviceBuffer(self._device, wanted.size)
-            buffer.write(wanted)
+            try:
+                buffer = DeviceBuffer(self._device, wanted.size)
+                buffer.write(wanted)
+            except MemoryError as error:
+                raise self._ledger.failure(self._entry(name), 0, str(error)) from error
+            self._ledger.hold(self._entry(name))
             return buffer
 
         return self._once(name, f"resident {form}", put)
@@ -147,5 +152,5 @@ class WeightStore:
     def _book(self, name: str, form: str, nbytes: int) -> None:
         with self._lock:
             if (name, form) not in self._booked:
-                self._take(name, nbytes)
+                self._ledger.take(self._entry(name), nbytes, lambda: None, mapped=False)
                 self._booked.add((name, form))
