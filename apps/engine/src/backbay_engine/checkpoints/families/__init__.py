@@ -21,6 +21,7 @@ from . import (
     gemma,
     mllama,
     phi4,
+    qwen_vision,
     recurrent,
     sound,
     texts_beside_encoders,
@@ -42,7 +43,7 @@ FAMILIES: Families = {
     **sound.FAMILIES,
     **phi4.FAMILIES,
 }
-PROJECTORS: Families = {**vision.PROJECTORS, **sound.PROJECTORS}
+PROJECTORS: Families = {**vision.PROJECTORS, **qwen_vision.PROJECTORS, **sound.PROJECTORS}
 
 
 def family_of(settings: Settings) -> Family:
