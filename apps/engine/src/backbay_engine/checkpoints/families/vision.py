@@ -56,7 +56,7 @@ def picture_keys(settings: Settings, kind: str, defaults: dict[str, Any]) -> Key
         "vision.feed_forward_length": eye.whole("intermediate_size"),
         "vision.block_count": block_count(eye),
         "vision.attention.head_count": eye.whole(*HEADS),
-        "vision.attention.layer_norm_epsilon": eye.number("layer_norm_eps"),
+        "vision.attention.layer_norm_epsilon": eye.number("layer_norm_eps", "norm_eps"),
         "vision.image_mean": processor.numbers("image_mean") or None,
         "vision.image_std": processor.numbers("image_std") or None,
     }
