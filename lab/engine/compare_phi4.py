@@ -273,10 +273,16 @@ def of_prompts(llm: LLM, whose: str, right: dict[str | None, Array], default: st
 def compare(layout: str, folder: Path, own: Path, backend: str, known: Truths) -> bool:
     """Print the largest errors on a backend."""
     worst = defaultdict[str, float](float)
-    with load(folder, backend, context=2048, kv_dtype="f32", adapters={"own": own}, store_bytes=1 << 20) as llm:
+    with load(
+        folder, backend, context=2048, kv_dtype="f32", adapters={"own": own}, store_bytes=1 << 20
+    ) as llm:
         for what, error in errors(llm, known):
             worst[what] = max(worst[what], error)
-    print(f"phi4, {layout}, on {backend}:", ", ".join(f"{what} {worst[what]:.1e}" for what in LIMITS), flush=True)
+    print(
+        f"phi4, {layout}, on {backend}:",
+        ", ".join(f"{what} {worst[what]:.1e}" for what in LIMITS),
+        flush=True,
+    )
     return all(worst[what] <= limit for what, limit in LIMITS.items())
 
 

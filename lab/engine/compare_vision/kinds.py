@@ -230,6 +230,7 @@ KINDS = {
             make,
             lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400),
             pooled,
+            fitting=(84, 112),  # of at least 8 rows, which llama.cpp makes always
         )
         for name, make in (("qwen2vl", _qwen2vl), ("qwen25vl", _qwen25vl))
     },
