@@ -25,8 +25,8 @@ LLAMA4: Final[dict[str, Any]] = {
 def llama4_projector_keys(settings: Settings) -> Keys:
     eye = settings.section(EYE, LLAMA4)
     ratio = eye.number("pixel_shuffle_ratio")
-    if not 0 < ratio <= 1:
-        raise eye.refuse("pixel_shuffle_ratio", "a number above 0, and 1 at most,")
+    if not 1 / 64 <= ratio <= 1:
+        raise eye.refuse("pixel_shuffle_ratio", "a number from 1/64 to 1")
     return picture_keys(settings, "llama4", LLAMA4) | {"vision.projector.scale_factor": int(1 / ratio)}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import LazyArray, constant
 from ..changes import left_out, transposed
-from ..config_json import Keys, Settings
+from ..config_json import Keys, Settings, SignedNumber
 from ..family_mapping import Arrays, Families, Family
 from .delta_rules import QWEN35_DENSE
 from .texts_beside_encoders import QWEN2
@@ -41,7 +41,7 @@ def minicpmv_keys(settings: Settings) -> Keys:
         keys[f"vision.image_{name}"] = processor.numbers(f"norm_{name}") or [0.5] * 3
     return keys | {
         "has_minicpmv_projector": True,
-        "minicpmv_version": of_version(settings)[0],
+        "minicpmv_version": SignedNumber(of_version(settings)[0]),
         "minicpmv_query_num": settings.whole("query_num", default=64),
         "vision.image_size": settings.whole("image_size", default=448),
     }

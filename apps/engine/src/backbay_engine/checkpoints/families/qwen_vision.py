@@ -54,7 +54,7 @@ def with_usual_widths(settings: Settings) -> Settings:
     """The configuration with the encoder's widths under the names that other models have; it has the text's as hidden_size."""
     eye = settings.section(EYE, QWEN2)
     width = eye.whole("embed_dim")
-    widths = {"hidden_size": width, "intermediate_size": int(width * eye.number("mlp_ratio"))}
+    widths = {"hidden_size": width, "intermediate_size": width * eye.whole("mlp_ratio")}
     return replace(settings, values=settings.values | {EYE: eye.values | widths})
 
 
