@@ -58,7 +58,7 @@ SEEING = {
     **pixtral.KINDS,
     **minicpmv46.KINDS,
     "llama4": llama4.KINDS["llama4"],
-    "minicpmv": minicpmv.KINDS["minicpmv"],
+    "minicpmv-wide": minicpmv.KINDS["minicpmv-wide"],  # llama.cpp has heads of 128
 }
 UNKNOWN = "phi4", "whisper"
 """Families of architectures that llama.cpp does not know."""
@@ -134,7 +134,7 @@ def in_llama_cpp(script: str, *arguments: object, given: str = "") -> str:
     done = subprocess.run(command, input=given, text=True, capture_output=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        aborted = next((line for line in said if re.search(r"\.cpp:\d+: \S", line)), None)
+        aborted = next((line for line in said if re.search(r"\.c(pp)?:\d+: \S", line)), None)
         raise SystemError(
             (aborted or said[-1]).rpartition("/")[2] if said else f"it ended with {done.returncode}"
         )
