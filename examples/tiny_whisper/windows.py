@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .speech import RATE, WORDS, Phrase, Sound, noisy
 
 ROWS_A_SECOND = 50
+LAST = 0.25  # of phrases after which a window is silent, though there is room
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Window:
 def draw_window(rng: Random, spoken: Sequence[Phrase], samples: int, *, cut: bool) -> Window:
     """Phrases one after the other; `cut` says whether the end of the window may cut the last one."""
     sound, heard = np.zeros(samples, np.float32), list[tuple[tuple[str, ...], int, int | None]]()
-    last, silent = rng.random() < 0.5, rng.random() < 0.04
+    silent = rng.random() < 0.04
     begin = int(rng.uniform(0, 0.8) * RATE)
     while not silent and begin < samples - RATE // 10:
         phrase = rng.choice(spoken)
@@ -59,7 +60,7 @@ def draw_window(rng: Random, spoken: Sequence[Phrase], samples: int, *, cut: boo
         sound[begin:end] += phrase.sound[: samples - begin] * np.float32(level)
         first, row = begin * ROWS_A_SECOND // RATE, -(-end * ROWS_A_SECOND // RATE)
         heard.append((phrase.words, first, row if end <= samples else None))
-        if last:
+        if rng.random() < LAST:
             break
         begin = end + int(rng.uniform(0.35, 1.2) * RATE)
     return Window(_worn(rng, sound), heard)

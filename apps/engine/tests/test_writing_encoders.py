@@ -20,7 +20,7 @@ from vision_files import opened, pictures
 from backbay import CancelledError, DType, ModelFileError, OptionError
 from backbay.cli import main
 from backbay.discovery import open_model
-from backbay.gguf import ModelFile
+from backbay.gguf import ModelFile, ValueType
 from backbay_engine import Image, convert, load
 
 FOLDERS = KINDS.parent / "folders"
@@ -29,7 +29,10 @@ SOUND = KINDS.parent / "sound"
 HEARING = sorted(path.name.removesuffix(".hf.xz") for path in SOUND.glob("*.hf.xz"))
 OURS_ALONE = {"mistral3": {"v.token_embd.img_break"}}  # llama.cpp asks for it, and its converter forgets it
 HALF = {"gemma3": {"mm.input_projection.weight"}}  # in llama.cpp's file, even if f32 is asked for
-LAYER_NORM = "clip.vision.attention.layer_norm_epsilon"  # llama.cpp's converter takes that of the text
+WRONG = ("clip.vision.attention.layer_norm_epsilon", "clip.vision.feed_forward_length")
+"""Keys that llama.cpp's converter takes from the text: the former always, the latter for Qwen 2 VL."""
+OF_SCRIPTS = ("llava", "llava16", "minicpmv")  # whose files other scripts made, with other names
+RENAMED = {"llama4": (".attn_post_norm.", ".ln2.")}  # llama.cpp's converter has the name of another norm
 
 
 def folder_of(name: str, path: Path) -> Path:
@@ -71,17 +74,25 @@ def test_an_encoder_that_is_written_gives_the_rows_of_transformers(tmp_path, nam
         encoder.close()
 
 
-@pytest.mark.parametrize("name", [name for name in SEEING if not name.startswith("llava")])
+@pytest.mark.parametrize("name", [name for name in SEEING if name not in OF_SCRIPTS])
 def test_an_encoder_has_the_tensors_and_keys_of_the_converter_of_llama_cpp(tmp_path, name):
     theirs = open_model(unpacked(FOLDERS / f"{name}.gguf.xz", tmp_path))
     with open_model(encoder_path(name, tmp_path)) as ours, theirs:
         own = {each for each in ours.tensors if each.startswith(("v.", "mm."))} - OURS_ALONE.get(name, set())
-        assert own == {*theirs.tensors}
+        names = {each.replace(*RENAMED.get(name, ("", ""))): each for each in theirs.tensors}
+        assert own == {*names}
         for each in own - HALF.get(name, set()):
-            info, wanted = ours.tensors[each], theirs.tensors[each]
+            info, wanted = ours.tensors[each], theirs.tensors[names[each]]
             assert (info.shape, info.dtype) == (wanted.shape, wanted.dtype), each
-            assert np.array_equal(ours.data(each), theirs.data(each)), each
-        assert keys(theirs, LAYER_NORM).items() <= keys(ours).items()
+            assert np.array_equal(ours.data(each), theirs.data(names[each])), each
+        assert keys(theirs, *WRONG).items() <= keys(ours).items()
+
+
+def test_the_encoder_of_qwen2_vl_has_its_own_hidden_width(tmp_path):
+    with open_model(encoder_path("qwen2vl", tmp_path)) as ours:
+        assert (
+            ours.metadata["clip.vision.feed_forward_length"] == ours.tensors["v.blk.0.ffn_up.weight"].shape[1]
+        )
 
 
 @pytest.mark.parametrize("name", HEARING)
@@ -98,6 +109,13 @@ def test_sound_has_the_files_of_the_converter_of_llama_cpp(tmp_path, name):
                 assert (ours.tensors[each].shape, ours.tensors[each].dtype) == (wanted.shape, wanted.dtype)
                 assert np.array_equal(ours.data(each), theirs.data(each)), each
             assert keys(theirs).items() <= keys(ours).items()
+
+
+def test_the_version_of_minicpm_v_has_the_type_that_llama_cpp_reads(tmp_path):
+    with open_model(encoder_path("minicpmv", tmp_path)) as ours:
+        assert ours.metadata.value_type("clip.minicpmv_version") is ValueType.INT32
+        assert ours.metadata["clip.minicpmv_version"] == 3
+        assert ours.tensors["resampler.pos_embed_k"].shape == (48, 64)
 
 
 def test_a_folder_of_llama_3_2_vision_sees_as_the_file_that_is_written_of_it(tmp_path):
@@ -198,6 +216,10 @@ def test_a_missing_tensor_is_named_before_anything_is_written(tmp_path, name, te
         ("llava", {"vision_feature_layer": -9}, "an output of the 4 blocks in 'vision_feature_layer'"),
         ("llava", {"vision_config": {"model_type": "siglip_vision_model"}}, "clip_vision_model or pixtral"),
         ("llava", {"text_config": {"model_type": "phi"}}, "llama or mistral or qwen2 in 'model_type'"),
+        ("minicpmv", {"version": 2.5}, "2.6 or 4.5 in 'version'"),
+        ("minicpmv", {"drop_vision_last_layer": True}, "false in 'drop_vision_last_layer'"),
+        ("minicpmv46", {"merger_times": 2}, "1 in 'merger_times'"),
+        ("llama4", {"vision_config": {"pixel_shuffle_ratio": 0}}, "a number from 1/64 to 1 in"),
         ("gemma3", {"architectures": ["FuyuForCausalLM"]}, "a class of transformers that can be read"),
     ],
 )

@@ -232,8 +232,18 @@ def logits(kind: Kind, before: list[int], rows: torch.Tensor, after: list[int]) 
     return model.lm_head(hidden)[0].numpy()
 
 
-def write(kind: Kind, folder: Path, converter: Path) -> tuple[Path, Path]:
-    """The text model and the projector, converted from the folder that transformers writes."""
+@torch.no_grad()
+def text_logits(kind: Kind, ids: list[int]) -> NDArray[np.float32]:
+    """The logits of a text without a sound."""
+    model: Any = kind.model
+    given = torch.tensor([ids])
+    if isinstance(model, Ultravox):
+        return model.text(given).logits[0].numpy()
+    return model.lm_head(model.model.language_model(given).last_hidden_state)[0].numpy()
+
+
+def save(kind: Kind, folder: Path) -> Path:
+    """Write the folder of transformers; the folder of the text, which is another one for ultravox."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(kind.model, Ultravox):
         kind.model.text.save_pretrained(folder / "text")
@@ -248,7 +258,12 @@ def write(kind: Kind, folder: Path, converter: Path) -> tuple[Path, Path]:
     else:
         kind.model.save_pretrained(folder)  # type: ignore[operator]
         _publish_names(folder)
-    text = folder / "text" if (folder / "text").exists() else folder
+    return folder / "text" if (folder / "text").exists() else folder
+
+
+def write(kind: Kind, folder: Path, converter: Path) -> tuple[Path, Path]:
+    """The text model and the projector, converted from the folder that transformers writes."""
+    text = save(kind, folder)
 
     def prepare(made: Any) -> None:
         made.set_vocab = lambda: write_vocabulary(made.gguf_writer)

@@ -38,24 +38,23 @@ def save(kind: Kind, folder: Path) -> Path:
     return folder
 
 
-def write_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer of the vocabulary, of which the converter counts the words."""
-    words = {BYTE_LEVEL.get(word, word): id for id, word in enumerate(VOCABULARY)}
-    marks = [{"id": id, "content": VOCABULARY[id], "special": True} for id in range(SPECIAL)]
+def write_tokenizer(folder: Path, vocabulary: list[str] = VOCABULARY, special: int = SPECIAL) -> None:
+    """A byte-level tokenizer of the vocabulary, whose first words are marks; the converter counts the words."""
+    words = {BYTE_LEVEL.get(word, word): id for id, word in enumerate(vocabulary)}
+    marks = [{"id": id, "content": vocabulary[id], "special": True} for id in range(special)]
     steps = [
         {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False},
         {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
     ]
-    model = {"type": "BPE", "vocab": words, "merges": [["Ċ", "Ċ"], ["Ġ", "a"], ["Ġ", "b"]]}
+    merges = [pair for pair in (["Ċ", "Ċ"], ["Ġ", "a"], ["Ġ", "b"]) if "".join(pair) in words]
+    model = {"type": "BPE", "vocab": words, "merges": merges}
     whole = {"added_tokens": marks, "model": model, "decoder": {"type": "ByteLevel"}}
     whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
     (folder / "tokenizer.json").write_text(json.dumps(whole))
-    config = {
-        "added_tokens_decoder": {words[BREAK]: {"content": BREAK}},
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": True}))
+    config: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
+    if BREAK in words:
+        config["added_tokens_decoder"] = {words[BREAK]: {"content": BREAK}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 def _published(name: str) -> str:

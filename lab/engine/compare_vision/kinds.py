@@ -159,6 +159,19 @@ def _qwen25vl() -> Any:
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 
 
+def _qwen2vl() -> Any:
+    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10000.0}
+    width = VISION["hidden_size"]
+    eye = {
+        name: value for name, value in GRID.items() if name not in ("intermediate_size", "out_hidden_size")
+    }
+    eye |= {"embed_dim": width, "hidden_size": TEXT["hidden_size"], "mlp_ratio": 2, "patch_size": PATCH}
+    config = transformers.Qwen2VLConfig(
+        text_config={**TEXT, "rope_scaling": rope, "rope_parameters": rope}, vision_config=eye, **QWEN_IDS
+    )
+    return transformers.Qwen2VLForConditionalGeneration(config)
+
+
 def _mllama() -> Any:
     vision = {name: value for name, value in VISION.items() if name != "num_attention_heads"}
     config = transformers.MllamaConfig(
@@ -212,11 +225,15 @@ KINDS = {
         ),
         pooled,
     ),
-    "qwen25vl": Kind(
-        _qwen25vl,
-        lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400),
-        pooled,
-    ),
+    **{
+        name: Kind(
+            make,
+            lambda: transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 400),
+            pooled,
+            fitting=(84, 112),  # of at least 8 rows, which llama.cpp makes always
+        )
+        for name, make in (("qwen2vl", _qwen2vl), ("qwen25vl", _qwen25vl))
+    },
     "mllama": Kind(
         _mllama,
         lambda: transformers.MllamaImageProcessor(

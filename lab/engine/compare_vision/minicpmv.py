@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import transformers
 from converted import write_tokenizer
 from kinds import ID, PATCH, SIDE, TEXT, VISION, Kind
+from safetensors.torch import save_file
 from torch import nn
 
 QUERIES, HEAD = 3, 128
@@ -105,9 +107,34 @@ class Processor(transformers.MiniCPMV4_6ImageProcessor):  # type: ignore[misc]
         return int(found[0]), int(found[1])
 
 
-def save(kind: Kind, folder: Path) -> Path:
+def save_text(kind: Kind, folder: Path) -> Path:
     """The language model, as the authors' script saves it."""
     kind.model.llm.save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def save(kind: Kind, folder: Path) -> Path:
+    """The whole model, as the authors publish it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    eye = {**VISION, "image_size": kind.model.side * PATCH, "model_type": "siglip"}
+    config = {
+        **kind.model.llm.config.to_dict(),
+        "architectures": ["MiniCPMV"],
+        "model_type": "minicpmv",
+        "version": 2.6,
+        "query_num": QUERIES,
+        "image_size": SIDE,
+        "vision_config": eye,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    processor = {"norm_mean": [0.5] * 3, "norm_std": [0.5] * 3, "scale_resolution": SIDE}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    weights = {
+        name.replace("vpm.vision_model.", "vpm."): weight.contiguous()
+        for name, weight in kind.model.state_dict().items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     write_tokenizer(folder)
     return folder
 

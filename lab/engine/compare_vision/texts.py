@@ -21,7 +21,7 @@ from backbay_engine import LLM, Image, Prepared, load
 
 Part: TypeAlias = list[int] | Image | Prepared
 BATCHES = (512, 7)
-TEXT_OF = dict.fromkeys(("qwen25vl", *qwen3vl.KINDS), "<|image_pad|>")
+TEXT_OF = dict.fromkeys(("qwen2vl", "qwen25vl", *qwen3vl.KINDS), "<|image_pad|>")
 GIVEN, OWN = 2e-5, 2e-3  # the limits
 
 

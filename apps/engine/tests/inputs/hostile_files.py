@@ -219,7 +219,9 @@ def _text_of_projector(path: Path) -> Path | None:
         if str(file.metadata.get("general.architecture")) != "clip":
             return None
         kind = str(file.metadata.get("clip.projector_type"))
-        named = {"qwen2.5vl_merger": "qwen2vl", "minicpmv4_6": "minicpm46"}.get(kind, kind)
+        named = {"qwen2vl_merger": "qwen2vl", "qwen2.5vl_merger": "qwen2vl", "minicpmv4_6": "minicpm46"}.get(
+            kind, kind
+        )
         return _text_models().get(named, _text_models()["llava"])
 
 

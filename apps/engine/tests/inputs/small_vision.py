@@ -26,7 +26,7 @@ KINDS = (
     "minicpm46",
 )
 OTHER_LAYOUTS = ("gemma3 in one file", "qwen2vl")
-FAMILIES = (*KINDS, "llava16", "ldpv2", "qwen35", "phi4mm")
+FAMILIES = (*KINDS, "llava16", "ldpv2", "qwen35", "phi4mm", "qwen2")
 """Every family, and what others of it do otherwise: tiles, another projector, a recurrent text."""
 SINGLE = ("qwen25vl", "mllama", "qwen3vl", "phi4mm")
 MARK = {
@@ -35,6 +35,7 @@ MARK = {
     "llava16": "<image>",
     "qwen25vl": "<|image_pad|>",
     "qwen2vl": "<|image_pad|>",
+    "qwen2": "<|image_pad|>",
     "qwen3vl": "<|image_pad|>",
     "mllama": "<|image|>",
     "idefics3": "<image>",
@@ -52,6 +53,7 @@ PROJECTORS = {
     "llava16": "mlp",
     "qwen35": "qwen3vl_merger",
     "qwen2vl": "qwen2.5vl_merger",
+    "qwen2": "qwen2vl_merger",
     "mistral3": "pixtral",
     "minicpmv": "resampler",
     "minicpm46": "minicpmv4_6",

@@ -38,6 +38,7 @@ VISION_KEYS: dict[str, dict[str, Any]] = {
         "temporal_patch_size": 2,
     },
     "qwen2vl": {**_SIZES, **_COLOURS, "n_wa_pattern": 2},
+    "qwen2": {**_SIZES, **_COLOURS, "feed_forward_length": WIDTH},  # as llama.cpp's converter writes it
     "qwen3vl": {
         **{
             name: value for name, value in _SIZES.items() if name not in ("image_size", "feed_forward_length")
@@ -225,6 +226,14 @@ def _qwen2vl() -> Shapes:
         yield renamed.replace("v.merger.ln_q", "v.post_ln").replace("v.merger.mlp.", "mm."), shape
 
 
+def _qwen2() -> Shapes:
+    yield from ((name, shape) for name, shape in _clip() if name != "v.patch_embd.weight")
+    for name in ("weight", "weight.1"):
+        yield f"v.patch_embd.{name}", (SEES, 3, PATCH, PATCH)
+    whole = {"v.post_ln": (SEES,), "mm.0": (4 * SEES, 4 * SEES), "mm.2": (WIDTH, 4 * SEES)}
+    yield from _biased(**whole).items()
+
+
 def _qwen3vl() -> Shapes:
     yield "v.patch_embed.weight", (3 * SEES, 2, PATCH, PATCH)
     yield "v.patch_embed.bias", (SEES,)
@@ -283,6 +292,7 @@ VISION_TENSORS = {
     "llava16": _llava16,
     "qwen25vl": _qwen25vl,
     "qwen2vl": _qwen2vl,
+    "qwen2": _qwen2,
     "qwen3vl": _qwen3vl,
     "mllama": _mllama,
     "idefics3": _idefics3,

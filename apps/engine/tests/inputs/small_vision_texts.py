@@ -29,6 +29,7 @@ ID = {word: 257 + n for n, word in enumerate(SPECIAL)}
 TEXTS = {
     **dict.fromkeys(("llava", "llava16", "idefics3", "ldp", "ldpv2", "minicpmv"), "llama"),
     "minicpm46": "qwen35",
+    "qwen2": "qwen2vl",
 }  # architectures, where they are not the kind's name
 BLOCKS = {"mllama": 4, "llama4": 4}  # of the text, where there are not three
 WIDTH, HEADS, KV_HEADS, HIDDEN = 32, 4, 2, 48
@@ -51,7 +52,7 @@ def write_text_keys(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_array("gemma3.attention.sliding_window_pattern", [True, False, True])
     if kind == "qwen25vl":
         writer.add_array("qwen25vl.rope.mrope_section", [2, 1, 1])
-    if kind == "qwen2vl":
+    if TEXTS.get(kind, kind) == "qwen2vl":
         writer.add_array("qwen2vl.rope.dimension_sections", [2, 1, 1, 0])
     if kind == "qwen3vl":
         writer.add_array("qwen3vl.rope.dimension_sections", [3, 0, 1, 0])
@@ -100,7 +101,7 @@ def text_tensors(kind: str) -> Shapes:
         for part, rows in (("q", queries), ("k", KV_HEADS * head), ("v", KV_HEADS * head)):
             name = f"cross_attn_{part}_proj" if crosses else f"attn_{part}"
             yield block + f"{name}.weight", (rows, WIDTH)
-            if kind in ("qwen25vl", "qwen2vl"):
+            if kind in ("qwen25vl", "qwen2vl", "qwen2"):
                 yield block + f"{name}.bias", (rows,)
         yield block + ("cross_attn_o_proj" if crosses else "attn_output") + ".weight", (WIDTH, WIDTH)
         if crosses:

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from model_files import unpacked_folder
 from model_scripts import nmse
+from published_phi4 import publish
 from sounds import heard
 
 import backbay
 from backbay import ModelFileError
+from backbay.discovery import open_model
 from backbay_engine import LLM, Audio, AudioError, Image, ImageError, RequestError, Rows, convert, load
 from backbay_engine.images.preparations.crops import CropsPreparation
 
@@ -35,6 +37,12 @@ Stored = dict[str, np.ndarray[Any, Any]]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked_folder("phi4", tmp_path_factory.mktemp("phi4"), DATA)
+
+
+@pytest.fixture(scope="module")
+def published(folder: Path) -> Path:
+    """The same model in Microsoft's layout."""
+    return publish(folder, folder.parent / "published")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +86,63 @@ def test_rows_and_logits_are_those_of_transformers(folder: Path, known: Stored, 
                 assert nmse(last, known[f"{name} {adapter} logits"]) < CLOSE, adapter
         prompt = [BEFORE, given(known, "wide"), BETWEEN, given(known, "short"), AFTER]
         assert nmse(llm.logits(prompt)[-1], known["both logits"]) < CLOSE
+
+
+def test_the_published_layout_has_the_rows_and_logits_of_transformers(published: Path, known: Stored) -> None:
+    with opened(published) as llm:
+        assert llm.modalities == {"text", "image", "audio"}
+        assert [*llm.adapters] == ["vision", "speech"]
+        assert nmse(llm.logits([*range(5, 60)])[-1], known["text logits"]) < CLOSE
+        for name in (*PICTURES, *SOUNDS):
+            prepared = llm.prepare(given(known, name))
+            rows = (llm.embed_image if name in PICTURES else llm.embed_audio)(prepared)
+            assert nmse(rows, known[f"{name} rows"]) < CLOSE
+            default = "vision" if name in PICTURES else "speech"
+            for adapter, choice in ((default, None), ("None", {default: 0.0})):
+                last = llm.logits([BEFORE, prepared, BETWEEN], adapter=choice)[-1]
+                assert nmse(last, known[f"{name} {adapter} logits"]) < CLOSE, adapter
+        said = [{"role": "user", "content": [given(known, "short"), "What?"]}]
+        assert llm.tokenizer is not None
+        ids = llm.encode(llm.chat_prompt(said))
+        assert ids.count(llm.tokenizer.token_id("<|audio|>") or -1) == len(known["short rows"])
+
+
+def test_both_layouts_are_converted_to_the_same_file(folder: Path, published: Path, tmp_path: Path) -> None:
+    for layout in (folder, published):
+        convert(layout, tmp_path / f"{layout.name}.gguf", "f32")
+    with open_model(tmp_path / "phi4.gguf") as ours, open_model(tmp_path / "published.gguf") as theirs:
+        assert {*ours.tensors} == {*theirs.tensors}
+        assert all(np.array_equal(ours.data(name), theirs.data(name)) for name in ours.tensors)
+        for key in ours.metadata:
+            if not key.startswith(("general.", "tokenizer.", "phi4mm.vision.image_")):  # colours: by default
+                assert np.array_equal(ours.metadata[key], theirs.metadata[key]), key
+        assert "<|image|>" in theirs.metadata["tokenizer.ggml.tokens"]
+
+
+def test_folders_of_adapters_precede_those_among_the_tensors(
+    folder: Path, published: Path, known: Stored, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(published, tmp_path / "published"))
+    shutil.copytree(folder / "own-lora", copy / "speech-lora")
+    with opened(copy) as llm:
+        last = llm.logits([BEFORE, given(known, "short"), BETWEEN])[-1]
+        assert nmse(last, known["short own logits"]) < CLOSE
+
+
+@pytest.mark.fault(
+    "factors of an adapter that lack a side, or have another rank than stated", "ModelFileError"
+)
+def test_factors_among_the_tensors_that_do_not_fit_are_refused(published: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(published, tmp_path / "published"))
+    config = json.loads((copy / "config.json").read_text())
+    config["speech_lora"]["r"] = 7
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelFileError, match="the rank 3 of the factors of"):
+        opened(copy)
+    config["audio_processor"]["config"]["causal"] = False
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelFileError, match="causal"):
+        opened(copy)
 
 
 def test_a_sound_beside_a_picture_has_other_rows_and_both_are_kept(llm: LLM, known: Stored) -> None:

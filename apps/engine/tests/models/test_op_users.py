@@ -40,7 +40,7 @@ UNUSED = {
     "set": "the seeds' interface: caches write rows",
 }
 """What uses each op that no architecture uses, and no encoder."""
-UNTRACED = {"qwen2vl", "qwen35moe", "qwen3vlmoe"}
+UNTRACED = {"qwen35moe", "qwen3vlmoe"}
 """Architectures without a small model."""
 
 

@@ -1,4 +1,4 @@
-"""Adapters in folders of PEFT: adapter_config.json and adapter_model.safetensors."""
+"""Adapters in folders of PEFT, adapter_config.json and adapter_model.safetensors, and in the folders of models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
@@ -16,9 +16,10 @@ from backbay import ModelFileError
 from backbay.gguf import ModelFile
 from backbay.internals import numpy_view
 
+from ..checkpoints.config_json import CONFIG as MODEL_CONFIG
 from ..checkpoints.json_files import read_object
 from ..checkpoints.module_names import ModuleLookup
-from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_file
+from ..checkpoints.safetensors import Checkpoint, StoredTensor, read_checkpoint, read_file
 from ..checkpoints.tensor_names import joined_experts
 from .adapter import Adapter, AdapterFactors, Array, factor_numbers
 
@@ -35,19 +36,46 @@ _FACTOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.
 
 def read_peft(folder: Path, model: ModelFile) -> Adapter:
     """The adapter in a folder of PEFT, for a model whatever its format."""
-    settings, checkpoint = _PeftSettings.of(folder), read_file(folder / TENSORS)
+    settings = _PeftSettings.of(folder / CONFIG, read_object(folder / CONFIG))
+    factors = _factors(folder / TENSORS, settings, read_file(folder / TENSORS), _FACTOR, model)
+    return Adapter(folder, factors)
+
+
+def read_factors_of_model(name: str, model: ModelFile) -> Adapter | None:
+    """The adapter whose factors lie among the tensors of the model's folder, `lora_A.NAME`; None if it has none."""
+    folder, path = model.path, model.path / MODEL_CONFIG
+    stated = read_object(path).get(f"{name}_lora") if folder.is_dir() else None
+    if not isinstance(stated, dict):
+        return None
+    checkpoint = read_checkpoint(folder)
+    pattern = re.compile(rf"(.+)\.lora_([AB])\.{re.escape(name)}\.weight")
+    own = {each: stored for each, stored in checkpoint.tensors.items() if pattern.fullmatch(each)}
+    if not own:
+        return None
+    settings = _PeftSettings.of(path, {"peft_type": "LORA", **stated})
+    return Adapter(folder, _factors(folder, settings, replace(checkpoint, tensors=own), pattern, model))
+
+
+def _factors(
+    path: Path,
+    settings: _PeftSettings,
+    checkpoint: Checkpoint,
+    pattern: re.Pattern[str],
+    model: ModelFile,
+) -> dict[str, AdapterFactors]:
+    """The factors by the names of the model's matrices; `pattern` finds the module and the side in a tensor's name."""
     modules = {
         module: AdapterFactors.scaled(down, up, settings.scale(module, up.shape[-1]))
-        for module, (down, up) in _pairs(checkpoint)
+        for module, (down, up) in _pairs(checkpoint, pattern)
     }
     names, found = ModuleLookup(model), dict[str, AdapterFactors]()
-    for module, own in _joined_experts(folder, modules).items():
+    for module, own in _joined_experts(path, modules).items():
         for target, up in names.of(f"{module}.weight", own.up).items():
             if target in found or up.shape[-1] != own.rank or up.ndim != own.up.ndim:
                 expected = f"a change of one matrix by {module!r}"
-                raise ModelFileError(folder / TENSORS, None, expected, f"one of {target!r} in another form")
+                raise ModelFileError(path, None, expected, f"one of {target!r} in another form")
             found[target] = AdapterFactors(own.down, up)
-    return Adapter(folder, found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -62,9 +90,7 @@ class _PeftSettings:
     alphas: dict[str, Any]
 
     @classmethod
-    def of(cls, folder: Path) -> _PeftSettings:
-        path = folder / CONFIG
-        values = read_object(path)
+    def of(cls, path: Path, values: dict[str, Any]) -> _PeftSettings:
         if values.get("peft_type") != "LORA":
             raise ModelFileError(path, None, "'LORA' as peft_type", repr(values.get("peft_type"))[:100])
         for name in UNSUPPORTED:
@@ -116,12 +142,12 @@ def _by_pattern(table: dict[str, Any], module: str, default: float) -> float:
     return default
 
 
-def _pairs(checkpoint: Checkpoint) -> Iterator[tuple[str, tuple[Array, Array]]]:
+def _pairs(checkpoint: Checkpoint, pattern: re.Pattern[str]) -> Iterator[tuple[str, tuple[Array, Array]]]:
     """Both factors of each module; ModelFileError names the first tensor that is none."""
-    (content,), tensors = checkpoint.contents, checkpoint.tensors
+    contents, tensors = {each.path: each for each in checkpoint.contents}, checkpoint.tensors
     modules = defaultdict[str, dict[str, str]](dict)
     for name, each in tensors.items():
-        match = _FACTOR.fullmatch(name)
+        match = pattern.fullmatch(name)
         if match is None or len(each.info.shape) != 2:
             raise ModelFileError(each.info.path, each.info.offset, "factors of matrices alone", repr(name))
         modules[match[1]][match[2]] = name
@@ -129,12 +155,16 @@ def _pairs(checkpoint: Checkpoint) -> Iterator[tuple[str, tuple[Array, Array]]]:
         if len(names) < 2:
             info = tensors[next(iter(names.values()))].info
             raise ModelFileError(info.path, info.offset, f"both factors of {module!r}", "one")
-        down, up = (_numbers(content.mapped, tensors[names[part]]) for part in "AB")
+        down, up = (
+            _numbers(contents[each.info.path].mapped, each)
+            for each in (tensors[names["A"]], tensors[names["B"]])
+        )
         yield module, (down, up)
-    content.check()
+    for content in contents.values():
+        content.check()
 
 
-def _joined_experts(folder: Path, modules: dict[str, AdapterFactors]) -> dict[str, AdapterFactors]:
+def _joined_experts(path: Path, modules: dict[str, AdapterFactors]) -> dict[str, AdapterFactors]:
     """With one pair of stacks in place of the pairs of a block's experts."""
 
     def join(found: list[AdapterFactors]) -> AdapterFactors:
@@ -142,7 +172,7 @@ def _joined_experts(folder: Path, modules: dict[str, AdapterFactors]) -> dict[st
 
     def misfit(module: str, _: AdapterFactors) -> ModelFileError:
         expected = f"factors of one shape for all experts of {module!r}"
-        return ModelFileError(folder / TENSORS, None, expected, "others")
+        return ModelFileError(path, None, expected, "others")
 
     return joined_experts(modules, lambda each: (each.down.shape, each.up.shape), join, misfit)
 

@@ -34,6 +34,10 @@ INNER = (
 )
 
 
+class SignedNumber(int):
+    """A number that a model file has as i32, as its readers ask for; others that are not below 0 are u32."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The values of a checkpoint's config.json by name; of several names, the first that has a value counts."""

@@ -39,8 +39,10 @@ class LoadedAdapters:
 
     def read(self, given: Mapping[str, Any]) -> None:
         """Read the first adapters, before any step: those that the model brings along, and those given."""
-        wanted = {**own_adapters(self._model), **given}
-        self._named = {name: self._open(path) for name, path in wanted.items()}
+        own = own_adapters(self._model, given)
+        for adapter in own.values():
+            adapter.check(adaptations_of(self._backend).matrices)
+        self._named = {**own, **{name: self._open(path) for name, path in given.items()}}
 
     def reserve(self) -> None:
         """Allocate the memory of the adapters, and of the largest steps with them."""

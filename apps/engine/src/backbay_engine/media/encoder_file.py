@@ -28,8 +28,9 @@ PROJECTORS: Mapping[str, str] = {
     "minicpmv4_6": "minicpmv:MiniCPMV46Family",
     "mlp": "llava:LlavaFamily",
     "pixtral": "pixtral:PixtralFamily",
-    "qwen2.5vl_merger": "qwen:Qwen25VLFamily",
-    "qwen3vl_merger": "qwen:Qwen3VLFamily",
+    "qwen2.5vl_merger": "qwen2:Qwen25VLFamily",
+    "qwen2vl_merger": "qwen2:Qwen2VLFamily",
+    "qwen3vl_merger": "qwen3:Qwen3VLFamily",
     "resampler": "minicpmv:MiniCPMVFamily",
 }
 """Families by the type of a projector, each with its module."""
@@ -44,11 +45,11 @@ ARCHITECTURES: Mapping[str, str] = {
     "mistral3": "pixtral:PixtralFamily",
     "mllama": "mllama:MllamaFamily",
     "phi4mm": "phi4:Phi4VisionFamily",
-    "qwen25vl": "qwen:Qwen25VLFamily",
-    "qwen35": "qwen:Qwen3VLFamily",
-    "qwen35moe": "qwen:Qwen3VLFamily",
-    "qwen3vl": "qwen:Qwen3VLFamily",
-    "qwen3vlmoe": "qwen:Qwen3VLFamily",
+    "qwen25vl": "qwen2:Qwen25VLFamily",
+    "qwen35": "qwen3:Qwen3VLFamily",
+    "qwen35moe": "qwen3:Qwen3VLFamily",
+    "qwen3vl": "qwen3:Qwen3VLFamily",
+    "qwen3vlmoe": "qwen3:Qwen3VLFamily",
 }
 """Families by the architecture of a file that holds all."""
 SOUND_ARCHITECTURES: Mapping[str, str] = {

@@ -11,8 +11,8 @@ _ARCHITECTURES = (
     "bert cohere2 command-r deepseek2 ernie4_5 ernie4_5-moe gemma-embedding gemma2 gemma3 gemma3n "
     "gemma4 glm4 glm4moe gpt-oss gpt2 granite granitehybrid granitemoe jina-bert-v2 jina-bert-v3 lfm2 "
     "lfm2moe llama llama4 mamba mamba2 mistral3 mllama modern-bert nemotron_h nemotron_h_moe "
-    "nomic-bert nomic-bert-moe olmo2 phi3 phi4mm qwen2 qwen25vl qwen3 qwen35 qwen3moe qwen3next "
-    "qwen3vl rwkv7 smollm3 starcoder starcoder2 t5 whisper"
+    "nomic-bert nomic-bert-moe olmo2 phi3 phi4mm qwen2 qwen25vl qwen2vl qwen3 qwen35 qwen3moe "
+    "qwen3next qwen3vl rwkv7 smollm3 starcoder starcoder2 t5 whisper"
 )
 _OPS_OF_ARCHITECTURES = {
     "scaled_dot_product_attention": "all but mamba mamba2 rwkv7",
@@ -20,7 +20,7 @@ _OPS_OF_ARCHITECTURES = {
     "sub": "deepseek2 gemma3n rwkv7",
     "mul": (
         "all but bert cohere2 command-r ernie4_5 gemma-embedding gemma2 gemma3 glm4 gpt2 granite "
-        "jina-bert-v3 mistral3 nomic-bert olmo2 phi3 phi4mm qwen2 qwen25vl qwen3 qwen3vl smollm3 "
+        "jina-bert-v3 mistral3 nomic-bert olmo2 phi3 phi4mm qwen2 qwen25vl qwen2vl qwen3 qwen3vl smollm3 "
         "starcoder starcoder2 t5 whisper"
     ),
     "div": "deepseek2 gemma3n glm4moe lfm2moe nemotron_h_moe",
@@ -87,9 +87,9 @@ _OPS_OF_ARCHITECTURES = {
     "chunk": "gemma4 glm4 jina-bert-v2 lfm2 lfm2moe mamba modern-bert phi3 qwen35 qwen3next",
     "chunk_sections": "deepseek2 gemma3n granitehybrid mamba mamba2 nemotron_h nemotron_h_moe",
     "contiguous": (
-        "all but cohere2 command-r ernie4_5 ernie4_5-moe gemma2 gemma3 glm4moe gpt-oss gpt2 granite "
-        "granitemoe llama mistral3 mllama olmo2 phi4mm qwen2 qwen25vl qwen3 qwen3moe qwen3vl smollm3 "
-        "starcoder starcoder2 whisper"
+        "bert deepseek2 gemma-embedding gemma3n gemma4 glm4 granitehybrid jina-bert-v2 jina-bert-v3 lfm2 "
+        "lfm2moe llama4 mamba mamba2 modern-bert nemotron_h nemotron_h_moe nomic-bert nomic-bert-moe phi3 "
+        "qwen35 qwen3next rwkv7 t5"
     ),
     "concat": (
         "deepseek2 gemma3n granitehybrid lfm2 lfm2moe mamba mamba2 nemotron_h nemotron_h_moe qwen35 "
@@ -104,7 +104,7 @@ _OPS_OF_ARCHITECTURES = {
 _ENCODERS = (
     "audio:phi4 audio:qwen2-audio audio:ultravox audio:voxtral audio:whisper image:gemma3 "
     "image:idefics3 image:llama4 image:llava image:llava-next image:minicpm-v image:minicpm-v-4.6 "
-    "image:mllama image:phi4 image:pixtral image:qwen2.5-vl image:qwen3-vl"
+    "image:mllama image:phi4 image:pixtral image:qwen2-vl image:qwen2.5-vl image:qwen3-vl"
 )
 _OPS_OF_ENCODERS = {
     "scaled_dot_product_attention": "all",
@@ -115,7 +115,7 @@ _OPS_OF_ENCODERS = {
     "silu": "audio:phi4 audio:ultravox image:pixtral image:qwen2.5-vl",
     "gelu": "image:gemma3 image:idefics3 image:minicpm-v image:minicpm-v-4.6 image:phi4 image:qwen3-vl",
     "gelu_erf": "all but image:gemma3 image:idefics3 image:minicpm-v",
-    "quick_gelu": "image:llava image:llava-next",
+    "quick_gelu": "image:llava image:llava-next image:qwen2-vl",
     "clamp": "image:llava",
     "scale": "audio:phi4 audio:qwen2-audio image:llava",
     "rows": (
@@ -126,13 +126,13 @@ _OPS_OF_ENCODERS = {
     "layer_norm": "all but image:pixtral image:qwen2.5-vl",
     "rms_norm": "audio:ultravox image:gemma3 image:pixtral image:qwen2.5-vl",
     "mean": "image:llava image:minicpm-v-4.6",
-    "rope": "image:llama4 image:pixtral image:qwen2.5-vl image:qwen3-vl",
+    "rope": "image:llama4 image:pixtral image:qwen2-vl image:qwen2.5-vl image:qwen3-vl",
     "reshape": "all",
     "view": "image:qwen3-vl",
-    "permute": "all but image:llava-next image:minicpm-v image:qwen2.5-vl image:qwen3-vl",
+    "permute": "all but image:llava-next image:minicpm-v image:qwen2-vl image:qwen2.5-vl image:qwen3-vl",
     "slice": "all but image:gemma3 image:idefics3 image:phi4 image:pixtral",
     "chunk": "audio:phi4 audio:ultravox",
-    "contiguous": "all but image:qwen3-vl",
+    "contiguous": "all but image:qwen2-vl image:qwen3-vl",
     "pad": "audio:ultravox",
     "pad_ext": "audio:phi4 image:llava",
     "concat": (

@@ -20,6 +20,7 @@ from backbay.gguf import Config, ModelFile, Strings, TensorInfo, ValueType
 from backbay.internals import numpy_view, replacing, usable_cores
 from backbay.plugin import Cancel, check_cancel, decode, encode
 
+from ..checkpoints.config_json import SignedNumber
 from . import k_quants
 from .recipes import QuantizationRecipe, bytes_by_dtype, is_lossless, nbytes_of
 
@@ -175,7 +176,8 @@ def _kind(value: object) -> ValueType:
     if isinstance(value, bool):
         return ValueType.BOOL
     if isinstance(value, int):
-        small = ValueType.UINT32 if value >= 0 else ValueType.INT32
+        signed = value < 0 or isinstance(value, SignedNumber)
+        small = ValueType.INT32 if signed else ValueType.UINT32
         return small if -(1 << 31) <= value < 1 << 32 else ValueType.INT64
     if isinstance(value, float):
         return ValueType.FLOAT32

@@ -19,8 +19,11 @@ from . import (
     encoders,
     experts,
     gemma,
+    llama4_vision,
+    minicpm_vision,
     mllama,
     phi4,
+    qwen_vision,
     recurrent,
     sound,
     texts_beside_encoders,
@@ -41,8 +44,15 @@ FAMILIES: Families = {
     **mllama.FAMILIES,
     **sound.FAMILIES,
     **phi4.FAMILIES,
+    **minicpm_vision.FAMILIES,
 }
-PROJECTORS: Families = {**vision.PROJECTORS, **sound.PROJECTORS}
+PROJECTORS: Families = {
+    **vision.PROJECTORS,
+    **qwen_vision.PROJECTORS,
+    **llama4_vision.PROJECTORS,
+    **minicpm_vision.PROJECTORS,
+    **sound.PROJECTORS,
+}
 
 
 def family_of(settings: Settings) -> Family:

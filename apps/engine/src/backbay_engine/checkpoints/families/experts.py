@@ -25,8 +25,8 @@ def qwen_moe_keys(settings: Settings) -> Keys:
     }
 
 
-_GATE_AND_UP = halves("experts.gate_proj.weight", "experts.up_proj.weight")
-QWEN_EXPERTS = {r"experts\.gate_up_proj(\.weight)?$": _GATE_AND_UP}
+GATE_AND_UP = halves("experts.gate_proj.weight", "experts.up_proj.weight")
+QWEN_EXPERTS = {r"experts\.gate_up_proj(\.weight)?$": GATE_AND_UP}
 QWEN_NAMES = {r"experts\.down_proj$": "experts.down_proj.weight"}
 
 

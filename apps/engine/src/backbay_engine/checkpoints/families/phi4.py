@@ -52,8 +52,35 @@ FIXED: Final[dict[str, Any]] = {
     "depthwise_multiplier": 1,
     "downsample_rate": 1,
     "time_reduction": 8,
+    "input_layer": "nemo_conv",
+    "causal": True,
+    "batch_norm": False,
+    "bias_in_glu": True,
+    "ext_pw_kernel_size": 1,
 }
 """Settings of the encoder of sound that all published models share."""
+MICROSOFT: Final = "Phi4MMForCausalLM"
+"""The class of the published model, whose settings and tensors have names of its own."""
+EAR_SETTINGS: Final = {
+    "attention_dim": "hidden_size",
+    "attention_heads": "num_attention_heads",
+    "linear_units": "intermediate_size",
+}
+"""Names of transformers by those of the published configuration."""
+PUBLISHED_NAMES: Final = {
+    r"\.base_layer\.": ".",
+    r"(\.feed_forward_\w+)\.net\.2\.": r"\1.down_proj.",
+    r"\.self_attn\.linear_([qkv])\.": r".self_attn.\1_proj.",
+    r"\.self_attn\.linear_out\.": ".self_attn.o_proj.",
+    r"\.img_projection\.0\.": ".img_projection_up.",
+    r"\.img_projection\.2\.": ".img_projection_down.",
+    r"\.glb_GN$": ".global_img_feature_extensor",
+    r"\.sub_GN$": ".sub_img_feature_extensor",
+    r"\.audio_projection\.speech\.0\.": ".up_proj_for_speech.",
+    r"\.audio_projection\.speech\.2\.": ".down_proj_for_speech.",
+    r"\.audio_projection\.vision\.0\.": ".up_proj_for_vision_speech.",
+    r"\.audio_projection\.vision\.2\.": ".down_proj_for_vision_speech.",
+}
 EAR_NAMES: Final = {
     r"^model\.embed_tokens_extend\.audio_embed\.": "",
     r"^encoder\.encoder_embedding\.global_mean$": "a.mel_mean.weight",
@@ -101,12 +128,23 @@ def flat(array: LazyArray, _settings: Settings) -> LazyArray:
 
 
 def with_defaults(settings: Settings) -> Settings:
-    return settings.over(TEXT)
+    published = settings.architecture == MICROSOFT
+    return (as_transformers(settings) if published else settings).over(TEXT)
 
 
-def eye_blocks(settings: Settings) -> int:
+def as_transformers(settings: Settings) -> Settings:
+    """The published configuration with transformers' names; it has no sizes of the encoder of pictures."""
+    inputs, given = settings.section("embd_layer"), settings.section("audio_processor").section("config")
+    bias, pictures = given.section("relative_attention_bias_args"), inputs.section("image_embd_layer")
+    ear = {EAR_SETTINGS.get(name, name): value for name, value in given.values.items()}
+    ear["bias_symmetric"] = bias.flag("t5_bias_symmetric")
+    ear["downsample_rate"] = inputs.section("audio_embd_layer").whole("downsample_rate", default=1)
+    eye = {"crop_size": pictures.whole("crop_size", default=448), **settings.section(EYE).values}
+    return replace(settings, values=settings.values | {EAR: ear, EYE: eye})
+
+
+def eye_blocks(eye: Settings) -> int:
     """The blocks up to the one whose output becomes rows; a negative number counts from the last output."""
-    eye = settings.section(EYE, PICTURES)
     count, layer = block_count(eye), eye.whole("feature_layer", default=-2)
     blocks = count + 1 + layer if layer < 0 else layer
     if not 1 <= blocks <= count:
@@ -123,7 +161,7 @@ def phi4_keys(settings: Settings) -> Keys:
     return {
         **phi3_keys(settings),
         **seeing,
-        "vision.block_count": eye_blocks(settings),
+        "vision.block_count": eye_blocks(eye),
         "vision.max_num_tiles": processor.whole("dynamic_hd", default=36),
         **sound_keys(settings.section(EAR, SOUND)),
     }
@@ -147,12 +185,13 @@ PHI4: Final = Family(
     "phi4mm",
     keys=phi4_keys,
     changes={
-        r"img_processor\.(head|post_layernorm)\.": left_out,
-        r"(feed_forward_\w+\.)gate_up_proj\.": halves(r"\1up_proj.", r"\1gate_proj."),
+        r"img_processor\.(head|post_layernorm)\.|\.lora_[AB]\.": left_out,
+        r"(feed_forward_\w+\.)(?:gate_up_proj|net\.0\.linear)\.": halves(r"\1up_proj.", r"\1gate_proj."),
         r"ext_pw_conv_1d\.weight$|pw_conv\.weight$|embed\.conv\.[36]\.weight$|dw_conv\.weight$": squeezed,
-        r"glu\.b[12]$|_feature_extensor$": flat,
+        r"glu\.b[12]$|_feature_extensor$|_GN$": flat,
     },
     names={
+        **PUBLISHED_NAMES,
         r"^model\.layers\.(\d+)\.self_attn\.qkv_proj\.": r"blk.\1.attn_qkv.",
         r"^model\.layers\.(\d+)\.mlp\.gate_up_proj\.": r"blk.\1.ffn_up.",
         **EYE_NAMES,
@@ -166,10 +205,10 @@ PHI4: Final = Family(
 
 def phi4(settings: Settings) -> Family:
     """The family without the blocks of the encoder of pictures behind the output that becomes rows."""
-    eye = settings.section(EYE, PICTURES)
-    unused = "|".join(str(block) for block in range(eye_blocks(settings), block_count(eye)))
+    eye = with_defaults(settings).section(EYE, PICTURES)
+    unused = "|".join(str(block) for block in range(eye_blocks(eye), block_count(eye)))
     without = {rf"img_processor\.encoder\.layers\.({unused})\.": left_out} if unused else {}
     return replace(PHI4, changes={**without, **PHI4.changes})
 
 
-FAMILIES: Families = {"Phi4MultimodalForCausalLM": phi4}
+FAMILIES: Families = dict.fromkeys(("Phi4MultimodalForCausalLM", MICROSOFT), phi4)

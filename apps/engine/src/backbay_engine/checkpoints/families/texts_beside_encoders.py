@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from ..arrays import LazyArray
 from ..changes import INTERLEAVED
 from ..config_json import Keys, Settings
 from ..family_mapping import Families, Family
 from .decoders import LLAMA, rotary_length
+from .experts import GATE_AND_UP, QWEN_NAMES, qwen_moe_keys
 
 TEXTS: Final[Mapping[str, dict[str, Any]]] = {
     "llama": {"intermediate_size": 11008, "max_position_embeddings": 2048, "vocab_size": 32000},
@@ -65,6 +67,25 @@ def qwen3vl_keys(settings: Settings) -> Keys:
     return {"n_deepstack_layers": len(listed)}
 
 
+def qwen3vl_moe_keys(settings: Settings) -> Keys:
+    return {**qwen_moe_keys(settings), **qwen3vl_keys(settings)}
+
+
+def gate_and_up(array: LazyArray, settings: Settings) -> LazyArray | Mapping[str, LazyArray] | None:
+    """The matrices of all experts; published files have them transposed, those of newer versions of transformers do not."""
+    return GATE_AND_UP(array if array.shape[-1] == settings.width else array.transposed(), settings)
+
+
+def experts_down(array: LazyArray, settings: Settings) -> LazyArray:
+    return array if array.shape[1] == settings.width else array.transposed()
+
+
+QWEN3VLMOE = Family(
+    "qwen3vlmoe",
+    keys=qwen3vl_moe_keys,
+    changes={r"experts\.gate_up_proj$": gate_and_up, r"experts\.down_proj$": experts_down},
+    names=QWEN_NAMES,
+)
 LLAMAS = {"llama": LLAMA, "mistral": LLAMA}
 MISTRAL3 = Family("mistral3", keys=rotary_length(), changes=INTERLEAVED)
 FAMILIES: Families = {
@@ -76,7 +97,10 @@ FAMILIES: Families = {
     **dict.fromkeys(
         ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"), text_beside_encoder(LLAMAS)
     ),
-    "Qwen2_5_VLForConditionalGeneration": Family("qwen2vl"),
+    **dict.fromkeys(
+        ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"), Family("qwen2vl")
+    ),
     "Qwen3VLForConditionalGeneration": Family("qwen3vl", keys=qwen3vl_keys),
+    "Qwen3VLMoeForConditionalGeneration": QWEN3VLMOE,
 }
 """The texts, by the classes of transformers."""

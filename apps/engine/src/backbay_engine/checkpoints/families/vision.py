@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
 from typing import Any, Final
@@ -11,9 +10,9 @@ from typing import Any, Final
 from ..arrays import LazyArray
 from ..changes import interleaved, left_out, plus_one
 from ..config_json import Keys, Settings
-from ..family_mapping import Arrays, Change, Families, Family
+from ..family_mapping import Arrays, Families, Family
 from ..json_files import read_object
-from .texts_beside_encoders import DEEP, chosen, with_text_defaults
+from .texts_beside_encoders import chosen, with_text_defaults
 
 SIGLIP: Final = {
     "hidden_size": 768,
@@ -37,29 +36,6 @@ PIXTRAL: Final = SIGLIP | {
     "layer_norm_eps": 1e-5,
     "hidden_act": "silu",
 }
-QWEN25: Final = {
-    "hidden_size": 3584,
-    "intermediate_size": 3420,
-    "depth": 32,
-    "num_heads": 16,
-    "image_size": 560,  # of no meaning: pictures have any size
-    "patch_size": 14,
-    "layer_norm_eps": 1e-6,  # of the reference's norms, whatever the configuration has
-    "hidden_act": "silu",
-    "fullatt_block_indexes": [7, 15, 23, 31],
-}
-QWEN3: Final = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "depth": 27,
-    "num_heads": 16,
-    "patch_size": 16,
-    "spatial_merge_size": 2,
-    "num_position_embeddings": 2304,
-    "layer_norm_eps": 1e-6,
-    "hidden_act": "gelu_pytorch_tanh",
-}
-WINDOW: Final = 112  # pixels, which llama.cpp takes for granted
 EYE: Final = "vision_config"
 HEADS: Final = "num_attention_heads", "num_heads"
 
@@ -80,7 +56,7 @@ def picture_keys(settings: Settings, kind: str, defaults: dict[str, Any]) -> Key
         "vision.feed_forward_length": eye.whole("intermediate_size"),
         "vision.block_count": block_count(eye),
         "vision.attention.head_count": eye.whole(*HEADS),
-        "vision.attention.layer_norm_epsilon": eye.number("layer_norm_eps"),
+        "vision.attention.layer_norm_epsilon": eye.number("layer_norm_eps", "norm_eps"),
         "vision.image_mean": processor.numbers("image_mean") or None,
         "vision.image_std": processor.numbers("image_std") or None,
     }
@@ -201,68 +177,12 @@ def _break_id(settings: Settings) -> int:
 BREAK: Final = "[IMG_BREAK]"
 
 
-def qwen25vl_keys(settings: Settings) -> Keys:
-    eye = settings.section(EYE, QWEN25)
-    full, window = eye.wholes("fullatt_block_indexes"), eye.whole("window_size", default=WINDOW)
-    every = full[0] + 1 if full else 0
-    if every < 1 or full != list(range(every - 1, full[-1] + 1, every)):
-        raise eye.refuse("fullatt_block_indexes", "blocks at equal distances")
-    return picture_keys(settings, "qwen2.5vl_merger", QWEN25) | {
-        "vision.n_wa_pattern": every,
-        "vision.window_size": None if window == WINDOW else window,
-    }
-
-
-def qwen3vl_projector_keys(settings: Settings) -> Keys:
-    deep = DEEP if settings.architecture.startswith("Qwen3VL") else {}
-    eye = settings.section(EYE, QWEN3 | deep)
-    marked = set(eye.wholes("deepstack_visual_indexes"))
-    patch, places = eye.whole("patch_size"), eye.whole("num_position_embeddings")
-    return picture_keys(settings, "qwen3vl_merger", QWEN3) | {
-        "vision.image_size": eye.whole("image_size", default=isqrt(max(places, 0)) * patch),
-        "vision.spatial_merge_size": eye.whole("spatial_merge_size"),
-        "vision.is_deepstack_layers": [n in marked for n in range(block_count(eye))],
-    }
-
-
-def time_slices(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
-    """The matrices of a patch's two slices of time."""
-    width, colours, frames, *square = array.shape
-    if frames != 2:
-        raise ValueError(frames)
-    joint = array.reshape(width, colours * frames, *square)
-    slices = (joint.inner(n, colours * frames, frames) for n in range(frames))
-    return dict(zip(("v.patch_embd.weight", "v.patch_embd.weight.1"), slices, strict=True))
-
-
-def thirds(array: LazyArray, _settings: Settings) -> Mapping[str, LazyArray]:
-    """Queries, keys and values of as many rows."""
-    third = array.shape[0] // 3
-    parts = array.split(third, third, third)
-    return dict(zip(("attn.q.", "attn.k.", "attn.v."), parts, strict=True))
-
-
-def further_norms(arrays: Arrays, settings: Settings) -> Arrays:
-    """With the numbers of blocks, whose outputs become further vectors of rows, in place of those in a list."""
-    listed = settings.section(EYE, QWEN3 | DEEP).wholes("deepstack_visual_indexes")
-    found = Arrays()
-    for name, array in arrays.items():
-        match = re.search(r"deepstack_merger_list\.([0-9]{1,6})\.(norm|linear_fc[12])\.", name)
-        if match is not None and int(match[1]) < len(listed):
-            part = match[2].removeprefix("linear_")
-            name = f"v.deepstack.{listed[int(match[1])]}.{part}.{name[match.end() :]}"  # noqa: PLW2901
-        found[name] = array
-    return found
-
-
 TOWER: Final = {
     r"^model\.": "",
     r"^vision_tower\.(?=embeddings|encoder|pre_layrnorm|post_layernorm)": "vision_tower.vision_model.",
 }
 """The names of published files, which the table of the gguf package has, where newer versions of transformers save others."""
 OF_TOWER: Final = r"^(model\.)?(vision_tower|multi_modal_projector)\.|image_newline$"
-MERGED: Final = {r"^model\.visual\.": "visual."}
-PATCHES: Mapping[str, Change] = {r"^(?:model\.)?visual\.patch_embed\.proj\.weight$": time_slices}
 LLAVA = Family(
     "clip",
     keys=llava_keys,
@@ -297,26 +217,6 @@ IDEFICS = Family(
     usual=with_text_defaults,
     tensors=r"^(model\.)?(vision_model|connector)\.",
 )
-QWEN25VL = Family(
-    "clip",
-    keys=qwen25vl_keys,
-    changes={**PATCHES, r"attn\.qkv\.": thirds},
-    names=MERGED | {r"^visual\.merger\.mlp\.(\d)\.": r"mm.\1."},
-    tensors=r"^(model\.)?visual\.",
-)
-QWEN3VL = Family(
-    "clip",
-    keys=qwen3vl_projector_keys,
-    changes=PATCHES,
-    names=MERGED
-    | {
-        r"^visual\.merger\.norm\.": "v.post_ln.",
-        r"^visual\.merger\.linear_fc1\.": "mm.0.",
-        r"^visual\.merger\.linear_fc2\.": "mm.2.",
-    },
-    prepare=further_norms,
-    tensors=r"^(model\.)?visual\.",
-)
 
 
 def llava(settings: Settings) -> Family:
@@ -332,9 +232,5 @@ PROJECTORS: Families = {
     "Gemma3ForConditionalGeneration": GEMMA3,
     "Idefics3ForConditionalGeneration": IDEFICS,
     "SmolVLMForConditionalGeneration": IDEFICS,
-    "Qwen2_5_VLForConditionalGeneration": QWEN25VL,
-    "Qwen3VLForConditionalGeneration": QWEN3VL,
-    "Qwen3_5ForConditionalGeneration": QWEN3VL,
-    "Qwen3_5MoeForConditionalGeneration": QWEN3VL,
 }
 """The encoders, by the classes of transformers."""

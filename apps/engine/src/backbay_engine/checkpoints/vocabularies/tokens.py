@@ -95,7 +95,17 @@ def added_tokens(source: TokenizerFile) -> dict[int, tuple[str, bool]]:
         if not is_id(id) or not isinstance(text, str):
             raise source.refuse("an id and a content in each of added_tokens", repr(token)[:200])
         found[id] = text, token.get("special") is True
-    return found
+    texts = {text for text, _ in found.values()}
+    return {id: (_renamed(source, text, texts), special) for id, (text, special) in found.items()}
+
+
+RENAMED = {"phi4mm": {"<|endoftext10|>": "<|image|>", "<|endoftext11|>": "<|audio|>"}}
+"""Tokens for pictures and sounds that published files name otherwise, by the architecture."""
+
+
+def _renamed(source: TokenizerFile, text: str, others: set[str]) -> str:
+    name = RENAMED.get(source.architecture, {}).get(text, text)
+    return text if name in others else name
 
 
 def read_vocabulary(source: TokenizerFile) -> dict[str, int]:

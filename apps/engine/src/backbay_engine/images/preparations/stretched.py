@@ -171,6 +171,14 @@ class QwenPreparation(Preparation):
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Qwen2Preparation(QwenPreparation):
+    """qwen2-vl: as QwenPreparation."""
+
+    family = "qwen2-vl"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class Qwen3Preparation(QwenPreparation):
     """qwen3-vl: as QwenPreparation, with other limits."""
 

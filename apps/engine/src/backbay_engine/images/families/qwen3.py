@@ -1,14 +1,13 @@
-"""Qwen 2.5 VL, and Qwen 3 VL and 3.5: pictures of any shape, four patches to a row.
+"""Qwen 3 VL and 3.5: pictures of any shape, four patches to a row.
 
-The former attends in windows, and in some blocks over all. The latter interpolate positions from a square, and have features
-of several blocks in a row.
+Positions are interpolated from a square, and a row may have features of several blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from math import isqrt
 from typing import final
 
@@ -16,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backbay import Backend, Context, ModelFileError, Tensor
-from backbay.gguf import ModelFile, number, whole, wholes
+from backbay.gguf import ModelFile, whole
 
-from ...encoders.block import AttentionGroups
 from ...encoders.contract import EncoderInputs, EncoderNetwork
-from ...encoders.shape import CLIP, HALF, PATCH, EncoderShape, block_count_key, colour_scale, first_present
+from ...encoders.shape import HALF, PATCH, EncoderShape, block_count_key, colour_scale, first_present
 from ...models.architectures.decoders.qwen import deepstack_blocks
 from ...models.keys import OLLAMA_DEEPSTACK
 from ...models.nn import Weights
@@ -36,125 +34,17 @@ from ..parts.patch_grids import (
     rotary_positions,
     rotate,
 )
-from ..parts.patches import repeat_places
 from ..parts.towers import VisionTower
-from ..preparations.stretched import Qwen3Preparation, QwenPreparation
+from ..preparations.stretched import Qwen3Preparation
 from ..prepared_picture import Prepared
 
-WINDOW = whole("vision.window_size", 1, 1 << 14)
-FULL_EVERY = whole("vision.n_wa_pattern", 1, 1 << 10)
-FULL_BLOCKS = wholes("vision.fullatt_block_indexes", 0, 1 << 10)
-BASE = number("vision.rope.freq_base", most=1e30, above=1)
-PIXELS = whole("vision.min_pixels", 1, 1 << 30), whole("vision.max_pixels", 1, 1 << 30)
 EDGES = whole("vision.shortest_edge", 0, 1 << 30), whole("vision.longest_edge", 0, 1 << 30)  # in pixels
 DEEP = whole("vision.is_deepstack_layers", 0, 1)
-ROWS, ROWS3 = (4, 4096), (64, 4096)  # the fewest and the most of a picture, of 2.5 and 3
-BASE3 = 1e4
+ROWS = 64, 4096  # the fewest and the most of a picture
+BASE = 1e4
 EPSILON = 1e-6  # of all norms of Qwen 3 VL; converters write that of the text model
 DEEP_TEXTS = "qwen3vl", "qwen3vlmoe"
 """Architectures that add further vectors of rows to the results of their first blocks."""
-
-
-@final
-class Qwen25VLFamily(QwenFamily):
-    """A projector file, or a single file."""
-
-    texts = ("qwen2vl", "qwen25vl")
-    projections = "mm.2.weight", "v.merger.mlp.2.weight"
-
-    def prepares(self) -> QwenPreparation:
-        self.patch, self.merge = PATCH.of(self.config), MERGE.of(self.config, 2)
-        self.window = WINDOW.of(self.config, 112) // self.patch // self.merge  # in rows of merged patches
-        if not self.window:
-            raise WINDOW.refuse(self.config, f"at least {self.patch * self.merge}, a merged patch,")
-        least, most = self.limits(PIXELS, ROWS)
-        return QwenPreparation(
-            patch=self.patch,
-            merge=self.merge,
-            min_pixels=least,
-            max_pixels=most,
-            **colour_scale(self.config, CLIP),
-        )
-
-    def network(self, backend: Backend) -> EncoderNetwork:
-        return _Qwen25VL(self, backend)
-
-    def order(self, picture: Prepared) -> WindowOrder:
-        """The order in which a picture's merged patches are encoded."""
-        _, rows, columns = picture.grid
-        return _order(rows // self.merge, columns // self.merge, self.window)
-
-
-@dataclass(frozen=True, eq=False)
-class WindowOrder:
-    """Merged patches, window by window: windows of one size follow each other, so that they are attended together.
-
-    units       the number of each merged patch in rows and columns
-    windows     (merged patches of a window, windows)
-    """
-
-    units: NDArray[np.int64]
-    windows: tuple[tuple[int, int], ...]
-
-
-@lru_cache(maxsize=64)
-def _order(rows: int, columns: int, window: int) -> WindowOrder:
-    numbers = np.arange(rows * columns).reshape(rows, columns)
-    by_size: dict[int, list[NDArray[np.int64]]] = {}
-    for top in range(0, rows, window):
-        for left in range(0, columns, window):
-            part = numbers[top : top + window, left : left + window].ravel()
-            by_size.setdefault(len(part), []).append(part)
-    units = np.concatenate([part for parts in by_size.values() for part in parts])
-    return WindowOrder(units, tuple((size, len(parts)) for size, parts in by_size.items()))
-
-
-@final
-class _Qwen25VL(VisionTower):
-    def __init__(self, family: Qwen25VLFamily, backend: Backend) -> None:
-        weights, config = Weights(backend), backend.config
-        shape = EncoderShape.of(backend, weights.extent("v.blk.0.ffn_up.weight", 1))
-        super().__init__(shape)
-        self.family, self.base = family, BASE.of(config, 1e4)
-        self.full = self._full_blocks()
-        self.embedding = TimeSlicedEmbedding(weights.at("v."), family.patch, self.width)
-        self.declare(weights, None)
-        names = ("v.post_ln", "v.merger.ln_q"), ("mm.0", "v.merger.mlp.0"), ("mm.2", "v.merger.mlp.2")
-        widths = self.width, self.width * family.merge**2, family.width
-        self.merger = PatchMerger(weights, names, widths, self.shape.eps, root=True)
-        weights.check()
-
-    def _full_blocks(self) -> frozenset[int]:
-        """The blocks in which every patch sees all patches of its picture."""
-        config = self.family.config
-        listed = FULL_BLOCKS.of(config, None)
-        if listed is not None:
-            return frozenset(map(int, listed))
-        every = FULL_EVERY.of(config, 8)
-        return frozenset(range(every - 1, self.blocks, every))
-
-    def start(self, ctx: Context, inputs: EncoderInputs) -> Tensor:
-        return self.embedding(ctx, inputs, self.family.merge, self.family.order(inputs.first).units)
-
-    def groups(self, layer: int, positions: int, inputs: EncoderInputs) -> Sequence[AttentionGroups]:
-        if layer in self.full:
-            return super().groups(layer, positions, inputs)
-        windows, each = self.family.order(inputs.first).windows, self.family.merge**2
-        return [AttentionGroups(size * each, count) for size, count in windows * inputs.count]
-
-    def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
-        return rotate(ctx, x, inputs.leaf("positions", self._positions), self.base)
-
-    def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
-        return self.merger(ctx, x).rows(ctx, inputs.leaf("rows", self._rows))
-
-    def _positions(self, pictures: Pictures) -> NDArray[np.int32]:
-        return rotary_positions(pictures, self.family.merge, self.family.order(pictures[0]).units)
-
-    def _rows(self, pictures: Pictures) -> NDArray[np.int32]:
-        """Where each merged patch stands in the encoder's order."""
-        places = np.argsort(self.family.order(pictures[0]).units)
-        return repeat_places(places, len(pictures), len(places))
 
 
 @final
@@ -171,8 +61,8 @@ class Qwen3VLFamily(QwenFamily):
         marked = [n for n in range(block_count_key("vision").of(config)) if DEEP.of(config, 0, layer=n)]
         self.deep = tuple(marked if listed is None else map(int, listed))
         self.further = len(self.deep)
-        least, most = self.limits(EDGES, ROWS3)
-        highest = ROWS3[1] * (self.patch * self.merge) ** 2
+        least, most = self.limits(EDGES, ROWS)
+        highest = ROWS[1] * (self.patch * self.merge) ** 2
         return Qwen3Preparation(
             patch=self.patch,
             merge=self.merge,
@@ -237,7 +127,7 @@ class _Qwen3VL(VisionTower):
 
     def turn(self, ctx: Context, x: Tensor, inputs: EncoderInputs) -> Tensor:
         positions = inputs.leaf("positions", partial(rotary_positions, merge=self.family.merge))
-        return rotate(ctx, x, positions, BASE3)
+        return rotate(ctx, x, positions, BASE)
 
     def finish(self, ctx: Context, x: Tensor, kept: Sequence[Tensor], inputs: EncoderInputs) -> Tensor:
         rows = self.merger(ctx, x)
