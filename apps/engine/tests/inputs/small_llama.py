@@ -34,11 +34,13 @@ def write_small_llama(
     broken_layer: int | None = None,
     endless: bool = False,
     context: int = CONTEXT,
+    key_outlier: float = 0.0,
     dtype: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
 ) -> Path:
     """Write the model; the weights of `broken_layer` give NaN. An endless model ends no answer.
 
-    Matrices are stored as `dtype`.
+    Matrices are stored as `dtype`. `key_outlier` is a bias of one feature of each key, as Qwen2 has them; it is in the
+    pair that rotates the slowest, so that it changes attention little. The other features are of size 2.
     """
     rng, width = np.random.default_rng(seed), head * HEADS
     writer = gguf.GGUFWriter(path, "llama")
@@ -65,6 +67,10 @@ def write_small_llama(
         add(block + "attn_norm", width)
         for name, rows in (("q", width), ("k", head * KV_HEADS), ("v", head * KV_HEADS), ("output", width)):
             add(block + f"attn_{name}", rows, width)
+        if key_outlier:
+            bias = np.zeros((KV_HEADS, head), np.float32)
+            bias[:, -1] = key_outlier
+            writer.add_tensor(f"{block}attn_k.bias", bias.reshape(-1))
         add(block + "ffn_norm", width)
         for name in ("gate", "up"):
             add(block + f"ffn_{name}", HIDDEN, width)

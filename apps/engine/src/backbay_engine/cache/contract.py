@@ -14,6 +14,7 @@ from ..steps.step import Step
 if TYPE_CHECKING:
     from .attention.media import MediaCrossAttentionCache
     from .cells.contents import CacheContents
+    from .cells.rotation import HeadRotation
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
@@ -49,11 +50,44 @@ def own_plan(kind: type[P], plan: CachePlan) -> P:
 
 @dataclass(frozen=True)
 class AttentionOperands:
-    """The keys, values and mask of one layer: what a step's scaled_dot_product_attention takes beside the queries."""
+    """The keys and values of one layer, as a cache stores them, and the mask of a step.
 
-    key: Tensor  # (head_dim, kv_heads, history)
-    value: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes it
+    cached    whether values and mask are as the backend's CacheConfig wants them
+    rotation  of the keys' and values' heads; None: they are as they were put
+    """
+
+    keys: Tensor  # (head_dim, kv_heads, history)
+    values: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes them
     mask: Tensor | None  # (history, tokens and padding)
+    cached: bool = True
+    rotation: HeadRotation | None = None
+
+    def attend(
+        self,
+        ctx: Context,
+        query: Tensor,
+        scale: float,
+        *,
+        sinks: Tensor | None = None,
+        vmla: Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> Tensor:
+        """The attention of queries (head_dim, heads, tokens), as scaled_dot_product_attention defines it."""
+        rotation = self.rotation
+        if rotation is not None and vmla is not None:
+            raise BackbayError("vmla would multiply rotated values: put values that are a view of the keys")
+        result = (query if rotation is None else rotation(ctx, query)).scaled_dot_product_attention(
+            ctx,
+            self.keys,
+            self.values,
+            self.mask,
+            scale=scale,
+            sinks=sinks,
+            vmla=vmla,
+            softcap=softcap,
+            cache_config_applied=self.cached,
+        )
+        return result if rotation is None else rotation(ctx, result)
 
 
 class BoundCache(ABC):

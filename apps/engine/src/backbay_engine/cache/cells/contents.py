@@ -104,7 +104,7 @@ def _read(storage: CellStorage, i: int, part: Part, cells: Ints) -> NDArray[np.f
         at = ctx.layer(i)
         held = storage.rows(at, i, part)
         ids = ctx.input().empty(DType.I32, size, *held.shape[2:])
-        result = held.rows(at, ids)
+        result = storage.layers[i].rotated(at, held.rows(at, ids))
         ctx.forward(result)
         for low in range(0, len(cells), size):
             ids.from_ints(np.broadcast_to(pad_cells(cells[low : low + size], size), ids.shape[::-1]))

@@ -13,6 +13,7 @@ from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeErro
 from ...steps.step import Ints
 from ..contract import AttentionOperands, BoundCache, CachePlan, CacheSizes, Shift, SingleCache
 from .masks import NUMPY
+from .rotation import ROTATED, HeadRotation
 
 CHUNK = 512  # cells that one run of a mover moves
 WRITTEN = 256  # cells that one run writes or reads: few, because its memory is not reserved
@@ -25,7 +26,8 @@ Part: TypeAlias = Literal["keys", "values"]
 class LayerKeysAndValues:
     """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width).
 
-    within   values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
+    within    values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
+    rotation  of heads, before they are stored; None: they are stored as they are
     """
 
     key: Tensor
@@ -34,6 +36,11 @@ class LayerKeysAndValues:
     value_dim: int
     kv_heads: int
     within: int | None = None
+    rotation: HeadRotation | None = None
+
+    def rotated(self, ctx: Context, x: Tensor) -> Tensor:
+        """Heads as they are stored, or stored heads as they were put, (features, ...)."""
+        return x if self.rotation is None else self.rotation(ctx, x)
 
     @property
     def sizes(self) -> tuple[int, int, int, int | None]:
@@ -97,7 +104,8 @@ class CellStorage:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
-        return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads)
+        rotation = HeadRotation.of(ctx, head_dim, value_dim) if self.dtype in ROTATED else None
+        return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads, rotation=rotation)
 
     def mask_rows(self, tokens: int) -> int:
         """The rows of a step's mask: one for each token, and padding."""
@@ -113,16 +121,16 @@ class CellStorage:
     ) -> tuple[Tensor, Tensor]:
         """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
         held = self.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flatten_heads(ctx, key), cells)
+        keys = held.key.set_rows(ctx, flatten_heads(ctx, held.rotated(ctx, key)), cells)
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
-        values = self.write_values(ctx, layer, flatten_heads(ctx, value), cells)
+        values = self.write_values(ctx, layer, flatten_heads(ctx, held.rotated(ctx, value)), cells)
         ctx.forward(keys, values)
         return keys, values
 
     def write_values(self, ctx: Context, layer: int, value: Tensor, cells: Tensor) -> Tensor:
-        """Write values, (width, n), into cells; an alias of all values."""
+        """Write values as they are stored, (width, n), into cells; an alias of all values."""
         if self.config.permuted_v:  # each element is a row in its own slice; all slices share the ids
             lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
             value = lifted.permute(ctx, 0, 2, 1)
@@ -162,9 +170,9 @@ class CellStorage:
             host, at = ctx.input(), ctx.layer(i)
             ids = host.empty(DType.I32, size)
             key, value = (host.empty(DType.F32, rows.shape[1], size) for rows in (keys, values))
-            ctx.forward(layer.key.set_rows(at, key, ids))
+            ctx.forward(layer.key.set_rows(at, layer.rotated(at, key), ids))
             if layer.within is None:
-                ctx.forward(self.write_values(at, i, value, ids))
+                ctx.forward(self.write_values(at, i, layer.rotated(at, value), ids))
             for low in range(0, len(cells), size):
                 ids.from_ints(pad_cells(cells[low : low + size], size))
                 for leaf, rows in ((key, keys), (value, values)):
@@ -216,10 +224,10 @@ class CellMover:
         rows = held.rows(ctx, self._sources[shape])
         if shift is not None:
             heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
-            turned = shift(ctx, i, heads, self._offsets)
+            turned = shift(ctx, i, layer.rotated(ctx, heads), self._offsets)
             if turned.shape != heads.shape:
                 raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-            rows = flatten_heads(ctx, turned)
+            rows = flatten_heads(ctx, layer.rotated(ctx, turned))
         return held.set_rows(ctx, rows, self._targets)
 
 
@@ -289,7 +297,8 @@ class BoundCellCache(BoundCache):
             value = values.reshape(ctx, held.value_dim, held.kv_heads, storage.cells).slice(
                 ctx, 2, first, end
             )
-        return AttentionOperands(key, value, self._masks[0 if spans else -1] if self._masks else None)
+        mask = self._masks[0 if spans else -1] if self._masks else None
+        return AttentionOperands(key, value, mask, rotation=held.rotation)
 
 
 def pad_cells(cells: Ints, size: int) -> Ints:

@@ -1,0 +1,176 @@
+"""Heads in 4 bits: they are rotated before they are rounded, and nothing that moves, saves or reads them can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cache_attention import HEAD, Attention, opened, step_of
+from small_llama import EOS, write_small_llama
+
+import backbay
+from backbay import BackbayError, DType
+from backbay_engine import load
+from backbay_engine.cache import CacheSizes
+from backbay_engine.cache.cells import storage
+from backbay_engine.cache.cells.rotation import block_of, rotation_matrix
+
+LONG: dict[str, Any] = {"context": 192, "batch": 64, "num_threads": 1}
+IDS = np.random.default_rng(1).integers(1, 250, 160).tolist()
+OUTLIER = 50.0  # of a key whose other features are of size 2
+
+
+def holds(name: str) -> bool:
+    with backbay.open(None, backend=name) as backend:
+        return DType.Q4_0 in backend.cache_config().dtypes
+
+
+HOLDING = [name for name in sorted(backbay.backends()) if holds(name)]
+
+
+def nmse(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(((found - expected) ** 2).sum() / (expected**2).sum())
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with an outlier in each key."""
+    path = tmp_path_factory.mktemp("rotation") / "loud.gguf"
+    return write_small_llama(path, head=64, key_outlier=OUTLIER)
+
+
+@pytest.fixture(scope="module")
+def exact(loud: Path) -> np.ndarray:
+    with load(loud, "cpu_ref", kv_dtype="f32", **LONG) as llm:
+        return llm.logits(IDS)
+
+
+# -- the matrix ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16, 32, 64, 128])
+def test_a_rotation_undoes_itself_and_spreads_one_feature_and_equal_ones(size: int) -> None:
+    matrix = rotation_matrix(size).astype(np.float64)
+    np.testing.assert_array_equal(matrix, matrix.T)
+    np.testing.assert_allclose(matrix @ matrix, np.eye(size), atol=1e-6)
+    np.testing.assert_allclose(np.abs(matrix), size**-0.5, rtol=1e-6)
+    assert np.abs(matrix.sum(0)).max() < 1.5  # of ones, whose sum of squares stays
+
+
+def test_blocks_divide_both_lengths() -> None:
+    lengths = [(32, 32), (64, 64), (96, 96), (192, 128), (128, 128), (256, 256)]
+    assert [block_of(*each) for each in lengths] == [32, 64, 32, 64, 128, 128]
+
+
+# -- what it saves ---------------------------------------------------------------------------------------
+
+
+def loss(path: Path, backend: str, exact: np.ndarray, dtype: str = "q4_0") -> float:
+    with load(path, backend, kv_dtype=dtype, **LONG) as llm:
+        return nmse(llm.logits(IDS), exact)
+
+
+@pytest.mark.parametrize("backend", HOLDING)
+def test_outliers_of_keys_cost_little(
+    backend: str, loud: Path, exact: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotated = loss(loud, backend, exact)
+    monkeypatch.setattr(storage, "ROTATED", frozenset())
+    assert rotated < loss(loud, backend, exact) / 5
+
+
+# -- moving, sharing, saving ----------------------------------------------------------------------------
+
+
+class Close(Attention):
+    """Attention whose results are right but for the rounding to 4 bits."""
+
+    def compare(self, found: np.ndarray, expected: np.ndarray) -> None:
+        assert nmse(found, expected) < 0.03
+
+
+def forget(attention: Attention, low: int, high: int) -> None:
+    for history in (attention.keys, attention.values):
+        history[0] = history[0][:low] + history[0][high:]
+
+
+def opened_in_4_bits(name: str) -> Close:
+    return Close(*opened(name, CacheSizes(3, 600, 64, DType.Q4_0)))
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_keys_turn_with_their_positions(name: str) -> None:
+    attention = opened_in_4_bits(name)
+    with attention.backend:
+        attention.step([0] * 30)
+        for low, high in ((2, 5), (7, 8)):
+            attention.cache.remove(0, low, high)
+            forget(attention, low, high)
+        attention.step([0] * 3)
+
+
+def test_a_shift_that_forgets_the_rotation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = opened_in_4_bits("cpu_ref")
+    attention.step([0] * 30)
+    monkeypatch.setattr(storage.LayerKeysAndValues, "rotated", lambda self, ctx, x: x)
+    attention.cache.remove(0, 2, 5)
+    monkeypatch.undo()
+    forget(attention, 2, 5)
+    with pytest.raises(AssertionError):
+        attention.step([0] * 3)
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_shared_beginning_gives_the_same_answer(name: str, loud: Path) -> None:
+    options: dict[str, Any] = {
+        "max_tokens": 12,
+        "temperature": 0,
+        "logit_bias": {EOS: float("-inf")},
+        "logprobs": 1,
+    }
+    with load(loud, name, kv_dtype="q4_0", parallel=2, **LONG) as llm:
+        whole = llm.generate(IDS[:90], reuse=False, **options)
+        again = llm.generate(IDS[:90], **options)
+        assert again.timings.reused_tokens > 80
+        assert again.tokens == whole.tokens
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_snapshot_holds_what_was_put(name: str, loud: Path) -> None:
+    with load(loud, "cpu_ref", kv_dtype="f32", **LONG) as right:
+        expected = right.save(IDS[:90]).contents.arrays
+    with load(loud, name, kv_dtype="q4_0", **LONG) as llm:
+        snapshot = llm.save(IDS[:90])
+        for part in ("keys.0", "values.0"):
+            assert nmse(snapshot.contents.arrays[part].astype(np.float32), expected[part]) < 0.02
+        llm.forget()
+        llm.restore(snapshot)
+        again = llm.save(IDS[:90]).contents.arrays
+    for part, array in snapshot.contents.arrays.items():
+        assert nmse(again[part].astype(np.float32), array.astype(np.float32)) < 1e-3
+
+
+# -- what stays as it was ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0])
+def test_only_keys_and_values_in_4_bits_are_rotated(dtype: DType) -> None:
+    backend, cache = opened(sizes=CacheSizes(1, 64, 8, dtype))
+    with backend, backend.new_context() as ctx:
+        bound = cache.bind(ctx, cache.plan(step_of(cache, [0])))
+        key = ctx.zeros(DType.F32, 2 * HEAD, 1, 1)
+        bound.put(ctx, 0, key, key.slice(ctx, 0, HEAD, 2 * HEAD))  # a latent vector
+        bound.put(ctx, 1, key, ctx.zeros(DType.F32, HEAD, 1, 1))
+        assert bound.get(ctx, 0).rotation is None
+        assert (bound.get(ctx, 1).rotation is not None) == (dtype is DType.Q4_0)
+
+
+def test_rotated_values_are_not_multiplied_by_vmla() -> None:
+    backend, cache = opened(sizes=CacheSizes(1, 64, 8, DType.Q4_0))
+    with backend, backend.new_context() as ctx:
+        bound, x = cache.bind(ctx, cache.plan(step_of(cache, [0]))), ctx.zeros(DType.F32, HEAD, 1, 1)
+        bound.put(ctx, 0, x, ctx.zeros(DType.F32, HEAD, 1, 1))
+        with pytest.raises(BackbayError, match="vmla would multiply rotated values"):
+            bound.get(ctx, 0).attend(ctx, x, 1.0, vmla=ctx.zeros(DType.F32, HEAD, HEAD, 1))
