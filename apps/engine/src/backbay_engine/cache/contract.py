@@ -76,6 +76,8 @@ class AttentionOperands:
         rotation = self.rotation
         if rotation is not None and vmla is not None:
             raise BackbayError("vmla would multiply rotated values: put values that are a view of the keys")
+        if rotation is not None and (sinks is not None or softcap):
+            rotation.keep_scores()
         result = (query if rotation is None else rotation(ctx, query)).scaled_dot_product_attention(
             ctx,
             self.keys,
@@ -169,6 +171,15 @@ class Cache(ABC):
     def last_resumable(self, sequence: int, position: int) -> int:
         """The last position up to this one where a step may continue; 0, after removing everything, if there is none."""
         return position if self.can_resume(sequence, position) else 0
+
+    @property
+    def learns(self) -> bool:
+        """Whether a sample of keys lets the cache store later keys better."""
+        return False
+
+    def learn(self, sequence: int) -> None:
+        """Learn from the keys of a sequence, the only one, and forget it."""
+        self.remove(sequence, 0)
 
     def contents(self, sequence: int) -> CacheContents:
         """What the cache holds of a sequence, to restore it here or elsewhere."""

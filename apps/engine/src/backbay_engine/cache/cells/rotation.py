@@ -1,4 +1,4 @@
-"""The rotation of heads that are stored in 4 bits: a few large features of a head become many of middle size."""
+"""The form of heads that are stored in 4 bits: without their mean, and rotated, so that no feature is much larger."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from backbay import Context, DType, Tensor
+from backbay import BackbayError, Context, DType, Tensor
 
 ROTATED = frozenset({DType.Q4_0})
-"""The dtypes of caches whose keys and values are rotated before they are rounded."""
+"""The dtypes of caches whose heads are rotated before they are rounded."""
 LARGEST = 128  # features of a matrix: its products cost as much for each feature
 
 
@@ -19,23 +19,41 @@ LARGEST = 128  # features of a matrix: its products cost as much for each featur
 class HeadRotation:
     """A product of each block of features with one matrix, which is symmetric and orthogonal: twice gives the vector back.
 
-    Products of rotated queries and keys are those of the queries and keys. In a mean of rotated values, the mean is
-    rotated.
+    Products of rotated queries and keys are those of the queries and keys. A mean of rotated values is the rotated
+    mean. Keys may lose one vector first, the same for all: it adds one number to all scores of a query, which softmax
+    ignores.
     """
 
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
-
-    @classmethod
-    def of(cls, ctx: Context, head_dim: int, value_dim: int) -> HeadRotation:
-        """The rotation of heads of two lengths, with a matrix in `ctx`."""
-        return cls(ctx.from_floats(rotation_matrix(block_of(head_dim, value_dim))))
+    def __init__(self, ctx: Context, head_dim: int, value_dim: int, kv_heads: int) -> None:
+        self._matrix = ctx.from_floats(rotation_matrix(block_of(head_dim, value_dim)))
+        self._mean = ctx.zeros(DType.F32, head_dim, kv_heads, 1)
+        self._is_centred = self._keeps_scores = False
 
     def __call__(self, ctx: Context, x: Tensor) -> Tensor:
-        """The rotated vectors of any shape, (features, ...)."""
+        """Vectors of any shape, (features, ...), rotated, or back."""
         whole = x if x.strides is None else x.contiguous(ctx)
-        blocks = whole.reshape(ctx, self.matrix.dim(0), -1)
-        return self.matrix.mulmat(ctx, blocks).reshape(ctx, *x.shape)
+        blocks = whole.reshape(ctx, self._matrix.dim(0), -1)
+        return self._matrix.mulmat(ctx, blocks).reshape(ctx, *x.shape)
+
+    def store_key(self, ctx: Context, key: Tensor) -> Tensor:
+        """Keys as they are stored, (head_dim, kv_heads, n)."""
+        return self(ctx, key.sub(ctx, self._mean))
+
+    def restore_key(self, ctx: Context, stored: Tensor) -> Tensor:
+        """Stored keys as they were, (head_dim, kv_heads, n)."""
+        return self(ctx, stored).add(ctx, self._mean)
+
+    def keep_scores(self) -> None:
+        """Let keys keep their mean, because scores meet a sink or a cap."""
+        if self._is_centred:
+            raise BackbayError("keys have lost their mean: no sinks and no softcap can follow")
+        self._keeps_scores = True
+
+    def centre(self, mean: NDArray[np.float32]) -> None:
+        """Let keys lose this vector, (kv_heads, head_dim), from now on; no key may be stored yet."""
+        if not self._keeps_scores and np.isfinite(mean).all():
+            self._mean.from_floats(mean)
+            self._is_centred = True
 
 
 def block_of(head_dim: int, value_dim: int) -> int:
@@ -53,4 +71,4 @@ def rotation_matrix(size: int) -> NDArray[np.float32]:
     while len(rows) < size:
         rows = np.block([[rows, rows], [rows, -rows]])
         signs, others = np.concatenate([signs, others]), np.concatenate([signs, -others])
-    return (signs[:, None] * rows * signs / np.sqrt(size)).astype(np.float32)
+    return np.asarray(signs[:, None] * rows * signs / np.sqrt(size), np.float32)

@@ -38,9 +38,17 @@ class LayerKeysAndValues:
     within: int | None = None
     rotation: HeadRotation | None = None
 
-    def rotated(self, ctx: Context, x: Tensor) -> Tensor:
-        """Heads as they are stored, or stored heads as they were put, (features, ...)."""
-        return x if self.rotation is None else self.rotation(ctx, x)
+    def stored(self, ctx: Context, part: Part, x: Tensor) -> Tensor:
+        """Keys or values as they are stored, (d, kv_heads, n)."""
+        if self.rotation is None:
+            return x
+        return self.rotation.store_key(ctx, x) if part == "keys" else self.rotation(ctx, x)
+
+    def restored(self, ctx: Context, part: Part, x: Tensor) -> Tensor:
+        """Stored keys or values as they were put, (d, kv_heads, n)."""
+        if self.rotation is None:
+            return x
+        return self.rotation.restore_key(ctx, x) if part == "keys" else self.rotation(ctx, x)
 
     @property
     def sizes(self) -> tuple[int, int, int, int | None]:
@@ -104,7 +112,7 @@ class CellStorage:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
-        rotation = HeadRotation.of(ctx, head_dim, value_dim) if self.dtype in ROTATED else None
+        rotation = HeadRotation(ctx, head_dim, value_dim, kv_heads) if self.dtype in ROTATED else None
         return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads, rotation=rotation)
 
     def mask_rows(self, tokens: int) -> int:
@@ -121,11 +129,12 @@ class CellStorage:
     ) -> tuple[Tensor, Tensor]:
         """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
         held = self.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flatten_heads(ctx, held.rotated(ctx, key)), cells)
+        keys = held.key.set_rows(ctx, flatten_heads(ctx, held.stored(ctx, "keys", key)), cells)
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
-        values = self.write_values(ctx, layer, flatten_heads(ctx, held.rotated(ctx, value)), cells)
+        value = flatten_heads(ctx, held.stored(ctx, "values", value))
+        values = self.write_values(ctx, layer, value, cells)
         ctx.forward(keys, values)
         return keys, values
 
@@ -169,10 +178,12 @@ class CellStorage:
         with self.backend.new_context() as ctx:
             host, at = ctx.input(), ctx.layer(i)
             ids = host.empty(DType.I32, size)
-            key, value = (host.empty(DType.F32, rows.shape[1], size) for rows in (keys, values))
-            ctx.forward(layer.key.set_rows(at, layer.rotated(at, key), ids))
+            heads = layer.head_dim, layer.value_dim
+            key, value = (host.empty(DType.F32, d, layer.kv_heads, size) for d in heads)
+            ctx.forward(layer.key.set_rows(at, flatten_heads(at, layer.stored(at, "keys", key)), ids))
             if layer.within is None:
-                ctx.forward(self.write_values(at, i, layer.rotated(at, value), ids))
+                stored = flatten_heads(at, layer.stored(at, "values", value))
+                ctx.forward(self.write_values(at, i, stored, ids))
             for low in range(0, len(cells), size):
                 ids.from_ints(pad_cells(cells[low : low + size], size))
                 for leaf, rows in ((key, keys), (value, values)):
@@ -224,10 +235,10 @@ class CellMover:
         rows = held.rows(ctx, self._sources[shape])
         if shift is not None:
             heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
-            turned = shift(ctx, i, layer.rotated(ctx, heads), self._offsets)
+            turned = shift(ctx, i, layer.restored(ctx, "keys", heads), self._offsets)
             if turned.shape != heads.shape:
                 raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-            rows = flatten_heads(ctx, layer.rotated(ctx, turned))
+            rows = flatten_heads(ctx, layer.stored(ctx, "keys", turned))
         return held.set_rows(ctx, rows, self._targets)
 
 
