@@ -1,4 +1,4 @@
-"""Heads in 4 bits: they are rotated before they are rounded, and nothing that moves, saves or reads them can tell."""
+"""Heads in quantized caches are rotated before they are rounded, and nothing that moves, saves or reads them can tell."""
 
 from __future__ import annotations
 
@@ -67,18 +67,19 @@ def test_blocks_divide_both_lengths() -> None:
 # -- what it saves ---------------------------------------------------------------------------------------
 
 
-def loss(path: Path, backend: str, exact: np.ndarray, dtype: str = "q4_0") -> float:
+def loss(path: Path, backend: str, exact: np.ndarray, dtype: str) -> float:
     with load(path, backend, kv_dtype=dtype, **LONG) as llm:
         return nmse(llm.logits(IDS), exact)
 
 
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0"])
 @pytest.mark.parametrize("backend", HOLDING)
 def test_outliers_of_keys_cost_little(
-    backend: str, loud: Path, exact: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    backend: str, dtype: str, loud: Path, exact: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rotated = loss(loud, backend, exact)
+    rotated = loss(loud, backend, exact, dtype)
     monkeypatch.setattr(storage, "ROTATED", frozenset())
-    assert rotated < loss(loud, backend, exact) / 10
+    assert rotated < loss(loud, backend, exact, dtype) / 10
 
 
 def test_a_mean_is_lost_before_keys_are_stored_and_not_where_scores_meet_a_cap() -> None:
@@ -203,7 +204,7 @@ def test_a_snapshot_holds_what_was_put(name: str, loud: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0])
-def test_only_keys_and_values_in_4_bits_are_rotated(dtype: DType) -> None:
+def test_only_quantized_keys_and_values_are_rotated(dtype: DType) -> None:
     backend, cache = opened(sizes=CacheSizes(1, 64, 8, dtype))
     with backend, backend.new_context() as ctx:
         bound = cache.bind(ctx, cache.plan(step_of(cache, [0])))
@@ -211,7 +212,7 @@ def test_only_keys_and_values_in_4_bits_are_rotated(dtype: DType) -> None:
         bound.put(ctx, 0, key, key.slice(ctx, 0, HEAD, 2 * HEAD))  # a latent vector
         bound.put(ctx, 1, key, ctx.zeros(DType.F32, HEAD, 1, 1))
         assert bound.get(ctx, 0).rotation is None
-        assert (bound.get(ctx, 1).rotation is not None) == (dtype is DType.Q4_0)
+        assert (bound.get(ctx, 1).rotation is not None) == dtype.is_quantized
 
 
 def test_rotated_values_are_not_multiplied_by_vmla() -> None:

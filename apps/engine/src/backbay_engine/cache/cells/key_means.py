@@ -1,4 +1,4 @@
-"""The mean of each layer's keys, which keys in 4 bits lose: often its largest features are those of all keys."""
+"""The mean of each layer's keys, which quantized keys lose: often its large features are those of all keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of heads that are stored in 4 bits: without their mean, and rotated, so that no feature is much larger."""
+"""The form of heads in quantized caches: keys without their mean, and all rotated, so that no feature is much larger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from backbay import BackbayError, Context, DType, Tensor
 
-ROTATED = frozenset({DType.Q4_0})
+ROTATED = frozenset({DType.Q8_0, DType.Q4_0})
 """The dtypes of caches whose heads are rotated before they are rounded."""
 LARGEST = 128  # features of a matrix: its products cost as much for each feature
 
