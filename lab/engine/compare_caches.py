@@ -4,7 +4,7 @@
     python lab/engine/compare_caches.py model.gguf --prompts "sort 5 2 9 =" --backends ggml
 
 The numbers are mean square errors of all logits of a prompt, over the mean square of those with a cache in f32, on the
-same backend: of heads as they are, rotated, and rotated without the mean of keys. Without a model, small random ones are
+same backend: of keys as they are, rotated, and rotated without their mean. Without a model, small random ones are
 written: Llamas with heads of 64, in whose keys one feature has a bias, as in Qwen2, of so many times the size of the
 others. The feature is in the pair that rotates the slowest, or the fastest.
 """
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import backbay
 from backbay_engine import load
 from backbay_engine.cache.cells import storage
-from backbay_engine.cache.cells.rotation import HeadRotation
+from backbay_engine.cache.cells.rotation import KeyRotation
 
 DTYPES = ("f16", "q8_0", "q4_0")
 QUANTIZED = frozenset({backbay.DType.Q8_0, backbay.DType.Q4_0})
@@ -55,7 +55,7 @@ def compare(what: str, path: Path, backend: str, dtype: str, args: argparse.Name
         plain = nmse(all_logits(path, backend, dtype, args), exact)
     with patch.object(storage, "ROTATED", QUANTIZED):
         centred = nmse(all_logits(path, backend, dtype, args), exact)
-        with patch.object(HeadRotation, "centre", lambda self, mean: None):
+        with patch.object(KeyRotation, "centre", lambda self, mean: None):
             rotated = nmse(all_logits(path, backend, dtype, args), exact)
     shares = f"{rotated / plain:8.2f}{centred / plain:8.2f}"
     print(f"{what:36}{dtype:>8}{plain:10.1e}{rotated:10.1e}{centred:10.1e}{shares}", flush=True)

@@ -1,4 +1,4 @@
-"""Heads in quantized caches are rotated before they are rounded, and nothing that moves, saves or reads them can tell."""
+"""Keys in quantized caches are rotated before they are rounded, and nothing that moves, saves or reads them can tell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backbay import BackbayError, Context, DType, Tensor
 from backbay_engine import load
 from backbay_engine.cache import CacheSizes
 from backbay_engine.cache.cells import storage
-from backbay_engine.cache.cells.rotation import HeadRotation, block_of, rotation_matrix
+from backbay_engine.cache.cells.rotation import KeyRotation, block_of, rotation_matrix
 
 LONG: dict[str, Any] = {"context": 192, "batch": 64, "num_threads": 1}
 IDS = np.random.default_rng(1).integers(1, 250, 160).tolist()
@@ -59,9 +59,8 @@ def test_a_rotation_undoes_itself_and_spreads_one_feature_and_equal_ones(size: i
     assert np.abs(matrix.sum(0)).max() < 1.5  # of ones, whose sum of squares stays
 
 
-def test_blocks_divide_both_lengths() -> None:
-    lengths = [(32, 32), (64, 64), (96, 96), (192, 128), (128, 128), (256, 256)]
-    assert [block_of(*each) for each in lengths] == [32, 64, 32, 64, 128, 128]
+def test_blocks_divide_heads() -> None:
+    assert [block_of(n) for n in (32, 64, 96, 192, 128, 256)] == [32, 64, 32, 64, 128, 128]
 
 
 # -- what it saves ---------------------------------------------------------------------------------------
@@ -87,13 +86,13 @@ def test_a_mean_is_lost_before_keys_are_stored_and_not_where_scores_meet_a_cap()
     with backbay.open(None, "cpu_ref") as backend, backend.new_context() as ctx:
         key = ctx.from_floats(mean[None] + 1)
         for capped, expected in ((False, 1.0), (True, 41.0)):
-            rotation = HeadRotation(ctx, HEAD, HEAD, 1)
+            rotation = KeyRotation(ctx, HEAD, 1)
             if capped:
                 rotation.keep_scores()
             rotation.centre(mean * np.float32("nan"))
             rotation.centre(mean)
-            stored = rotation.store_key(ctx, key)
-            same = rotation.restore_key(ctx, stored)
+            stored = rotation.store(ctx, key)
+            same = rotation.restore(ctx, stored)
             ctx.compute(stored, same)
             assert np.sqrt((stored.numpy() ** 2).mean()) == pytest.approx(expected, rel=1e-5)
             np.testing.assert_allclose(same.numpy(), key.numpy(), rtol=1e-5)
@@ -123,7 +122,7 @@ def test_a_cache_learns_the_mean_of_keys_at_all_positions(shift: Any) -> None:
         assert rotation is not None
         everywhere = ctx.from_floats(np.full((600, 1, HEAD), 5, np.float32))
         places = ctx.from_ints(np.arange(600, dtype=np.int32))
-        found = rotation.store_key(ctx, everywhere if shift is None else shift(ctx, 0, everywhere, places))
+        found = rotation.store(ctx, everywhere if shift is None else shift(ctx, 0, everywhere, places))
         ctx.compute(found)
         left = (found.numpy() ** 2).mean() / 25  # 1 without the mean
         assert left < (0.01 if shift is None else 0.6)
@@ -162,7 +161,7 @@ def test_keys_turn_with_their_positions(name: str) -> None:
 def test_a_shift_that_forgets_the_rotation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = opened_in_4_bits("cpu_ref")
     attention.step([0] * 30)
-    monkeypatch.setattr(storage.LayerKeysAndValues, "restored", lambda self, ctx, part, x: x)
+    monkeypatch.setattr(storage.LayerKeysAndValues, "restored", lambda self, ctx, keys: keys)
     attention.cache.remove(0, 2, 5)
     monkeypatch.undo()
     forget(attention, 2, 5)
@@ -204,7 +203,7 @@ def test_a_snapshot_holds_what_was_put(name: str, loud: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0])
-def test_only_quantized_keys_and_values_are_rotated(dtype: DType) -> None:
+def test_only_quantized_keys_are_rotated(dtype: DType) -> None:
     backend, cache = opened(sizes=CacheSizes(1, 64, 8, dtype))
     with backend, backend.new_context() as ctx:
         bound = cache.bind(ctx, cache.plan(step_of(cache, [0])))
@@ -213,12 +212,3 @@ def test_only_quantized_keys_and_values_are_rotated(dtype: DType) -> None:
         bound.put(ctx, 1, key, ctx.zeros(DType.F32, HEAD, 1, 1))
         assert bound.get(ctx, 0).rotation is None
         assert (bound.get(ctx, 1).rotation is not None) == dtype.is_quantized
-
-
-def test_rotated_values_are_not_multiplied_by_vmla() -> None:
-    backend, cache = opened(sizes=CacheSizes(1, 64, 8, DType.Q4_0))
-    with backend, backend.new_context() as ctx:
-        bound, x = cache.bind(ctx, cache.plan(step_of(cache, [0]))), ctx.zeros(DType.F32, HEAD, 1, 1)
-        bound.put(ctx, 0, x, ctx.zeros(DType.F32, HEAD, 1, 1))
-        with pytest.raises(BackbayError, match="vmla would multiply rotated values"):
-            bound.get(ctx, 0).attend(ctx, x, 1.0, vmla=ctx.zeros(DType.F32, HEAD, HEAD, 1))

@@ -14,7 +14,7 @@ from ..steps.step import Step
 if TYPE_CHECKING:
     from .attention.media import MediaCrossAttentionCache
     from .cells.contents import CacheContents
-    from .cells.rotation import HeadRotation
+    from .cells.rotation import KeyRotation
 
 Shift: TypeAlias = Callable[[Context, int, Tensor, Tensor], Tensor]
 """(ctx, layer, keys (head_dim, kv_heads, cells), offsets i32 (cells,)) -> keys rotated by these offsets."""
@@ -53,14 +53,14 @@ class AttentionOperands:
     """The keys and values of one layer, as a cache stores them, and the mask of a step.
 
     cached    whether values and mask are as the backend's CacheConfig wants them
-    rotation  of the keys' and values' heads; None: they are as they were put
+    rotation  of the keys; None: they are as they were put
     """
 
     keys: Tensor  # (head_dim, kv_heads, history)
     values: Tensor  # (head_dim, kv_heads, history), or as the backend's CacheConfig permutes them
     mask: Tensor | None  # (history, tokens and padding)
     cached: bool = True
-    rotation: HeadRotation | None = None
+    rotation: KeyRotation | None = None
 
     def attend(
         self,
@@ -73,12 +73,11 @@ class AttentionOperands:
         softcap: float = 0.0,
     ) -> Tensor:
         """The attention of queries (head_dim, heads, tokens), as scaled_dot_product_attention defines it."""
-        rotation = self.rotation
-        if rotation is not None and vmla is not None:
-            raise BackbayError("vmla would multiply rotated values: put values that are a view of the keys")
-        if rotation is not None and (sinks is not None or softcap):
-            rotation.keep_scores()
-        result = (query if rotation is None else rotation(ctx, query)).scaled_dot_product_attention(
+        if self.rotation is not None:
+            query = self.rotation(ctx, query)
+            if sinks is not None or softcap:
+                self.rotation.keep_scores()
+        return query.scaled_dot_product_attention(
             ctx,
             self.keys,
             self.values,
@@ -89,7 +88,6 @@ class AttentionOperands:
             softcap=softcap,
             cache_config_applied=self.cached,
         )
-        return result if rotation is None else rotation(ctx, result)
 
 
 class BoundCache(ABC):

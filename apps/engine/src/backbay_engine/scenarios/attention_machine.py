@@ -70,18 +70,18 @@ class AttentionMachine(Machine):
         return [(first + n) % SEQUENCES for n in range(count)]
 
     def cell(self, sequence: int, position: int, key: Number, value: Number) -> Cell:
-        return Cell(position, {sequence}, self.stored(key), self.stored(value))
+        return Cell(position, {sequence}, self.stored(key), stored(value, self.dtype))
 
-    def stored(self, x: Number) -> Number:
-        """Heads as the cache stores them, (heads, HEAD)."""
-        return stored(self.rotated(x), self.dtype)
+    def stored(self, key: Number) -> Number:
+        """Keys as the cache stores them, (heads, HEAD)."""
+        return stored(self.rotated(key), self.dtype)
 
     def rotated(self, x: Number) -> Number:
-        """Heads in the cache's rotation, or rotated heads as they were."""
+        """Keys or queries in the cache's rotation, or rotated ones as they were."""
         return x.einsum("hd,de->he", self.rotation, HEAD) if self.dtype in ROTATED else x
 
     def compare(self, got: Array, query: Number, cells: list[Cell], what: str) -> None:
-        expected = self.rotated(attend(self.rotated(query), cells, SCALE))
+        expected = attend(self.rotated(query), cells, SCALE)
         require_close(got.reshape(expected.shape), expected, what)
 
 

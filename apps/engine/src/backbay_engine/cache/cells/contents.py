@@ -105,9 +105,9 @@ def _read(storage: CellStorage, i: int, part: Part, cells: Ints) -> NDArray[np.f
         held = storage.rows(at, i, part)
         ids = ctx.input().empty(DType.I32, size, *held.shape[2:])
         result, layer = held.rows(at, ids), storage.layers[i]
-        if layer.rotation is not None:
-            heads = result.reshape(at, -1, layer.kv_heads, size)
-            result = flatten_heads(at, layer.restored(at, part, heads))
+        if part == "keys":
+            heads = result.reshape(at, layer.head_dim, layer.kv_heads, size)
+            result = flatten_heads(at, layer.restored(at, heads))
         ctx.forward(result)
         for low in range(0, len(cells), size):
             ids.from_ints(np.broadcast_to(pad_cells(cells[low : low + size], size), ids.shape[::-1]))

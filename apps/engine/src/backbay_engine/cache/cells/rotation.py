@@ -1,4 +1,4 @@
-"""The form of heads in quantized caches: keys without their mean, and all rotated, so that no feature is much larger."""
+"""The form of keys in quantized caches: without their mean, and rotated, so that no feature is much larger than others."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from numpy.typing import NDArray
 from backbay import BackbayError, Context, DType, Tensor
 
 ROTATED = frozenset({DType.Q8_0, DType.Q4_0})
-"""The dtypes of caches whose heads are rotated before they are rounded."""
+"""The dtypes of caches whose keys are rotated before they are rounded."""
 LARGEST = 128  # features of a matrix: its products cost as much for each feature
 
 
 @final
-class HeadRotation:
+class KeyRotation:
     """A product of each block of features with one matrix, which is symmetric and orthogonal: twice gives the vector back.
 
-    Products of rotated queries and keys are those of the queries and keys. A mean of rotated values is the rotated
-    mean. Keys may lose one vector first, the same for all: it adds one number to all scores of a query, which softmax
-    ignores.
+    Products of rotated queries and keys are those of the queries and keys. Keys may lose one vector first, the same for
+    all: it adds one number to all scores of a query, which softmax ignores.
     """
 
-    def __init__(self, ctx: Context, head_dim: int, value_dim: int, kv_heads: int) -> None:
-        self._matrix = ctx.from_floats(rotation_matrix(block_of(head_dim, value_dim)))
+    def __init__(self, ctx: Context, head_dim: int, kv_heads: int) -> None:
+        self._matrix = ctx.from_floats(rotation_matrix(block_of(head_dim)))
         self._mean = ctx.zeros(DType.F32, head_dim, kv_heads, 1)
         self._is_centred = self._keeps_scores = False
 
@@ -35,11 +34,11 @@ class HeadRotation:
         blocks = whole.reshape(ctx, self._matrix.dim(0), -1)
         return self._matrix.mulmat(ctx, blocks).reshape(ctx, *x.shape)
 
-    def store_key(self, ctx: Context, key: Tensor) -> Tensor:
+    def store(self, ctx: Context, key: Tensor) -> Tensor:
         """Keys as they are stored, (head_dim, kv_heads, n)."""
         return self(ctx, key.sub(ctx, self._mean))
 
-    def restore_key(self, ctx: Context, stored: Tensor) -> Tensor:
+    def restore(self, ctx: Context, stored: Tensor) -> Tensor:
         """Stored keys as they were, (head_dim, kv_heads, n)."""
         return self(ctx, stored).add(ctx, self._mean)
 
@@ -56,9 +55,9 @@ class HeadRotation:
             self._is_centred = True
 
 
-def block_of(head_dim: int, value_dim: int) -> int:
-    """The largest power of two, at most LARGEST, that divides both lengths."""
-    return gcd(head_dim, value_dim, LARGEST)
+def block_of(head_dim: int) -> int:
+    """The largest power of two, at most LARGEST, that divides the length of a head."""
+    return gcd(head_dim, LARGEST)
 
 
 def rotation_matrix(size: int) -> NDArray[np.float32]:

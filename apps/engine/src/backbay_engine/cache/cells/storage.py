@@ -13,7 +13,7 @@ from backbay import BackbayError, Backend, Context, DType, DTypeError, ShapeErro
 from ...steps.step import Ints
 from ..contract import AttentionOperands, BoundCache, CachePlan, CacheSizes, Shift, SingleCache
 from .masks import NUMPY
-from .rotation import ROTATED, HeadRotation
+from .rotation import ROTATED, KeyRotation
 
 CHUNK = 512  # cells that one run of a mover moves
 WRITTEN = 256  # cells that one run writes or reads: few, because its memory is not reserved
@@ -27,7 +27,7 @@ class LayerKeysAndValues:
     """A layer's keys, (head_dim * kv_heads, cells), and values, the same or permuted, (cells, width).
 
     within    values are the features of the keys from this one on, so that `value` is `key`; None: they lie apart
-    rotation  of heads, before they are stored; None: they are stored as they are
+    rotation  of keys, before they are stored; None: they are stored as they are
     """
 
     key: Tensor
@@ -36,19 +36,15 @@ class LayerKeysAndValues:
     value_dim: int
     kv_heads: int
     within: int | None = None
-    rotation: HeadRotation | None = None
+    rotation: KeyRotation | None = None
 
-    def stored(self, ctx: Context, part: Part, x: Tensor) -> Tensor:
-        """Keys or values as they are stored, (d, kv_heads, n)."""
-        if self.rotation is None:
-            return x
-        return self.rotation.store_key(ctx, x) if part == "keys" else self.rotation(ctx, x)
+    def stored(self, ctx: Context, keys: Tensor) -> Tensor:
+        """Keys as they are stored, (head_dim, kv_heads, n)."""
+        return keys if self.rotation is None else self.rotation.store(ctx, keys)
 
-    def restored(self, ctx: Context, part: Part, x: Tensor) -> Tensor:
-        """Stored keys or values as they were put, (d, kv_heads, n)."""
-        if self.rotation is None:
-            return x
-        return self.rotation.restore_key(ctx, x) if part == "keys" else self.rotation(ctx, x)
+    def restored(self, ctx: Context, keys: Tensor) -> Tensor:
+        """Stored keys as they were put, (head_dim, kv_heads, n)."""
+        return keys if self.rotation is None else self.rotation.restore(ctx, keys)
 
     @property
     def sizes(self) -> tuple[int, int, int, int | None]:
@@ -112,7 +108,7 @@ class CellStorage:
             value = ctx.zeros(self.dtype, self.cells, width, row_axis=0)
         else:
             value = ctx.zeros(self.dtype, width, self.cells, row_axis=1)
-        rotation = HeadRotation(ctx, head_dim, value_dim, kv_heads) if self.dtype in ROTATED else None
+        rotation = KeyRotation(ctx, head_dim, kv_heads) if self.dtype in ROTATED else None
         return LayerKeysAndValues(key, value, head_dim, value_dim, kv_heads, rotation=rotation)
 
     def mask_rows(self, tokens: int) -> int:
@@ -129,17 +125,16 @@ class CellStorage:
     ) -> tuple[Tensor, Tensor]:
         """Write a layer's keys and values, (head_dim, kv_heads, n), into cells; aliases of all keys and all values."""
         held = self.layer(layer, key, value)
-        keys = held.key.set_rows(ctx, flatten_heads(ctx, held.stored(ctx, "keys", key)), cells)
+        keys = held.key.set_rows(ctx, flatten_heads(ctx, held.stored(ctx, key)), cells)
         if held.within is not None:
             ctx.forward(keys)
             return keys, keys
-        value = flatten_heads(ctx, held.stored(ctx, "values", value))
-        values = self.write_values(ctx, layer, value, cells)
+        values = self.write_values(ctx, layer, flatten_heads(ctx, value), cells)
         ctx.forward(keys, values)
         return keys, values
 
     def write_values(self, ctx: Context, layer: int, value: Tensor, cells: Tensor) -> Tensor:
-        """Write values as they are stored, (width, n), into cells; an alias of all values."""
+        """Write values, (width, n), into cells; an alias of all values."""
         if self.config.permuted_v:  # each element is a row in its own slice; all slices share the ids
             lifted = value.view(ctx, 0, (1, *value.shape), (value.dtype.type_size, value.stride(1)))
             value = lifted.permute(ctx, 0, 2, 1)
@@ -178,12 +173,11 @@ class CellStorage:
         with self.backend.new_context() as ctx:
             host, at = ctx.input(), ctx.layer(i)
             ids = host.empty(DType.I32, size)
-            heads = layer.head_dim, layer.value_dim
-            key, value = (host.empty(DType.F32, d, layer.kv_heads, size) for d in heads)
-            ctx.forward(layer.key.set_rows(at, flatten_heads(at, layer.stored(at, "keys", key)), ids))
+            key = host.empty(DType.F32, layer.head_dim, layer.kv_heads, size)
+            value = host.empty(DType.F32, layer.value_dim * layer.kv_heads, size)
+            ctx.forward(layer.key.set_rows(at, flatten_heads(at, layer.stored(at, key)), ids))
             if layer.within is None:
-                stored = flatten_heads(at, layer.stored(at, "values", value))
-                ctx.forward(self.write_values(at, i, stored, ids))
+                ctx.forward(self.write_values(at, i, value, ids))
             for low in range(0, len(cells), size):
                 ids.from_ints(pad_cells(cells[low : low + size], size))
                 for leaf, rows in ((key, keys), (value, values)):
@@ -235,10 +229,10 @@ class CellMover:
         rows = held.rows(ctx, self._sources[shape])
         if shift is not None:
             heads = rows.reshape(ctx, layer.head_dim, layer.kv_heads, self._size)
-            turned = shift(ctx, i, layer.restored(ctx, "keys", heads), self._offsets)
+            turned = shift(ctx, i, layer.restored(ctx, heads), self._offsets)
             if turned.shape != heads.shape:
                 raise ShapeError(f"layer {i}: the shift made {turned} of keys {heads}")
-            rows = flatten_heads(ctx, layer.stored(ctx, "keys", turned))
+            rows = flatten_heads(ctx, layer.stored(ctx, turned))
         return held.set_rows(ctx, rows, self._targets)
 
 
